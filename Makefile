@@ -1,0 +1,47 @@
+# Everything a newcomer needs: `make demo` and `make test`. Each target makes .venv and installs what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup system demo test soak check format bench clean
+
+help:            ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 12
+
+setup: $(STAMP)  ## make .venv with the package and all that its tests need
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+system: $(STAMP) ## SLURM and network tools for the tests that need them (only as root on Debian; otherwise those tests skip)
+	@tests/system/install
+
+demo: $(STAMP)   ## four processes find each other and reduce something
+	$(BIN)/unisono run -n 4 examples/hello.py
+
+test: system     ## all tests that belong to every change (under 20 minutes on two cores)
+	$(PYTEST) -m "not gpu and not soak"
+
+soak: system     ## hours: faults, fuzzing, large sizes
+	$(PYTEST) -m "soak" --timeout 14400
+
+check: system    ## format, lint, strict types, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(PYTEST) -m "not gpu and not soak"
+
+format: $(STAMP) ## put the code into its format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## measure against peers, side by side; writes docs/results/
+	$(BIN)/python -m bench.collectives
+
+clean:           ## remove what make made
+	rm -rf $(VENV) dist build

@@ -1,0 +1,1 @@
+"""WHO AM I: where this process stands in the job."""

@@ -1,0 +1,1 @@
+"""HOW WE TALK: groups of processes that move tensors."""

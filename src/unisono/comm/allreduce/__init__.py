@@ -1,0 +1,1 @@
+"""One all-reduce algorithm a file, over send and receive."""

@@ -1,0 +1,112 @@
+"""Work that goes on beside the caller: one helper thread for a communicator runs the started calls in their order."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import monotonic
+from typing import Generic, TypeVar
+
+from unisono.errors import CommError
+
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Work(ABC, Generic[R_co]):
+    """A call that was started. Local; wait for it from the thread that started it."""
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Not blocking: whether `wait` would return at once (or raise)."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float | None = None) -> R_co:
+        """Blocking: until the call is done; raises what the call raised. On CUDA the current stream waits instead of the host."""
+
+
+class DriverWork(Work[T]):
+    """A call that the helper thread runs."""
+
+    def __init__(self, body: Callable[[], T]) -> None:
+        self._body = body
+        self._finished = threading.Event()
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._result.append(self._body())
+        except BaseException as error:  # carried over to the thread that waits
+            self._error = error
+        self._finished.set()
+
+    def done(self) -> bool:
+        return self._finished.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        if not self._finished.wait(timeout_s):
+            raise CommError(f"the started call is not done after {timeout_s:g} s; wait longer or see why a peer is late")
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
+class Driver:
+    """The helper thread of one communicator; it exists only once something was started."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: SimpleQueue[DriverWork[object] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._newest: DriverWork[object] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a started call is still running, so that a blocking one must queue behind it."""
+        return self._newest is not None and not self._newest.done()
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is the helper thread itself."""
+        return threading.current_thread() is self._thread
+
+    def submit(self, body: Callable[[], T]) -> Work[T]:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+            self._thread.start()
+        work = DriverWork(body)
+        self._newest = work  # type: ignore[assignment]
+        self._queue.put(work)  # type: ignore[arg-type]
+        return work
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Let the helper thread finish what it runs; a call that hangs is left to die with the process."""
+        if self._thread is not None and not self.inside:
+            self._queue.put(None)
+            self._thread.join(timeout_s)
+            self._thread = None
+
+    def _loop(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work.run()
+
+
+class Finished(Work[T]):
+    """A call that was done when it was started."""
+
+    def __init__(self, result: T) -> None:
+        self._result = result
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        return self._result
+
+
+def remaining_s(deadline: float) -> float:
+    """Seconds to a deadline of the monotonic clock, never negative."""
+    return max(0.0, deadline - monotonic())
