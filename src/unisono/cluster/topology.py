@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from unisono.errors import UsageError
+
+MAX_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,12 @@ class Topology:
     port: int
     """First port of the sequence that rank 0 tries."""
     token: str
-    """Names the job: a peer that cannot answer for it belongs to another job."""
+    """Names the job: a peer that cannot answer for it belongs to another job. Empty where the launcher does not say (MPICH
+    across nodes) and rank 0 must hand one out through MPI, as with `address`."""
+    node_name: str = ""
+    """What the launcher calls this node, where it does not number the nodes."""
+    mpi_selection: tuple[tuple[str, str], ...] = ()
+    """The MPI library's own variables that choose its all-reduce, as they are set."""
     job: str = "job"
     """Readable name of the job, for messages."""
     gpus: tuple[str, ...] = ()
@@ -39,17 +47,29 @@ class Topology:
     """All-reduce algorithm asked for likewise."""
     time_limit_s: float = 600.0
     """How long a collective waits for a missing member."""
+    task_type: str | None = None
+    """Kind of this process where kinds were named (`jobs` of the overrides, TF_CONFIG), e.g. "worker" or "chief"."""
+    task_index: int | None = None
+    """Position among the processes of that kind."""
+    note: str = ""
+    """What somebody who looks at this should know, e.g. that a batch script is not a rank. Never needed to go on."""
 
     def __post_init__(self) -> None:
-        for name, value, size in (
-            ("global_rank", self.global_rank, self.world_size),
-            ("local_rank", self.local_rank, self.local_size),
-        ):
+        places = [
+            ("global_rank", self.global_rank, "world_size", self.world_size),
+            ("local_rank", self.local_rank, "local_size", self.local_size),
+        ]
+        if self.node_rank is not None and self.num_nodes is not None:
+            places.append(("node_rank", self.node_rank, "num_nodes", self.num_nodes))
+        for name, value, size_name, size in places:
             if not 0 <= value < size:
-                raise UsageError(f"{name} {value} does not lie in 0..{size - 1} (from {self.launcher}); check the launcher's variables")
+                raise UsageError(
+                    f"{name} {value} does not fit {size_name} {size} (from {self.launcher}); check the launcher's variables"
+                )
         if self.local_size > self.world_size:
             raise UsageError(
-                f"local_size {self.local_size} exceeds world_size {self.world_size} (from {self.launcher}); check the launcher's variables"
+                f"local_size {self.local_size} exceeds world_size {self.world_size} (from {self.launcher}); "
+                "check the launcher's variables"
             )
 
     @property
@@ -63,3 +83,39 @@ class WhyNot:
     """A resolver's refusal: this launcher did not start us, and how it knows."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What a user may say instead of what the launcher's variables say; None leaves it to them."""
+
+    world_size: int | None = None
+    """How many processes were asked for: checked against the environment, never taken instead of it."""
+    port: int | None = None
+    """First port that rank 0 tries."""
+    tasks_per_node: int | tuple[int, ...] | None = None
+    """Processes on each node (SLURM only)."""
+    gpus_per_node: int | None = None
+    gpus_per_task: int | None = None
+    jobs: Mapping[str, int] | None = None
+    """Kinds of processes in the order of ranks with the number of each, e.g. {"worker": 3, "ps": 1}."""
+
+    def __post_init__(self) -> None:
+        tasks = self.tasks_per_node if isinstance(self.tasks_per_node, tuple) else (self.tasks_per_node,)
+        named = [
+            ("world_size", self.world_size, 1),
+            ("port", self.port, 1),
+            ("gpus_per_node", self.gpus_per_node, 0),
+            ("gpus_per_task", self.gpus_per_task, 0),
+            *(("tasks_per_node", value, 1) for value in tasks),
+            *((f"jobs[{name!r}]", value, 0) for name, value in (self.jobs or {}).items()),
+        ]
+        for name, value, least in named:
+            if value is not None and value < least:
+                raise UsageError(f"{name} must be at least {least}; received {value}")
+        if self.port is not None and self.port > MAX_PORT:
+            raise UsageError(f"port must lie in 1..{MAX_PORT}; received {self.port}")
+
+
+Resolver = Callable[[Mapping[str, str], Overrides], Topology | WhyNot]
+"""A pure function of the environment. Variables that are half set or malformed raise `UsageError`."""

@@ -1,112 +1,46 @@
 """What every engine offers: a fixed, ordered group of processes that move contiguous tensors.
 
-This file owns what is the same everywhere: checking of arguments, the order of calls, time limits, who is to blame, splitting.
-An engine adds the methods whose names begin with an underscore.
+This file owns what is the same everywhere: the interface, the order of calls, splitting, the end. An engine adds the methods
+whose names begin with an underscore.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from time import monotonic
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
-from unisono.comm.control import Control, Loss
+from unisono.comm.arguments import Buffers, check_rank, check_same_type, check_tag, checked_counts, flat_views, parts_of
+from unisono.comm.calls import ANY, DTYPES, MAX, MIN, SUM, Call, Envelope, Group, Op, even_slices
+from unisono.comm.control import Control
 from unisono.comm.driver import Driver, Work
-from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UsageError, join_ranks
+from unisono.comm.watch import Watch
+from unisono.errors import CollectiveTimeout, CommError, PeerLost
+
+__all__ = [
+    "ANY",
+    "Buffers",
+    "Call",
+    "Communicator",
+    "DTYPES",
+    "Envelope",
+    "Group",
+    "MAX",
+    "MIN",
+    "Op",
+    "Reducer",
+    "SUM",
+    "Watch",
+    "Work",
+    "even_slices",
+]
 
 T = TypeVar("T")
-Buffers = Tensor | Sequence[Tensor]
-Reducer = Callable[[Tensor, "Op"], None]
-
-ANY = -1
-"""Any source, for `recv`."""
-
-DTYPES = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int8,
-    torch.uint8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-)
-"""Types that every engine moves and reduces (an engine that lacks one casts it)."""
-
-REPORT_WAIT_S = 3.0
-"""How long a rank that gives up waits for the others to say what they are doing."""
-
-
-class Op(Enum):
-    SUM = "sum"
-    MIN = "min"
-    MAX = "max"
-
-
-SUM, MIN, MAX = Op.SUM, Op.MIN, Op.MAX
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """Where a received message came from."""
-
-    source: int
-    tag: int
-
-
-@dataclass(frozen=True)
-class Group:
-    """Who belongs to a communicator: `members` are ranks of the job, `ranks` are ranks of the parent group."""
-
-    name: str
-    rank: int
-    members: tuple[int, ...]
-    ranks: tuple[int, ...]
-
-
-class Call:
-    """One operation with what must be alike on all members. Its text is made only when somebody asks."""
-
-    __slots__ = ("kind", "shapes", "detail")
-
-    def __init__(self, kind: str, bufs: Sequence[Tensor] = (), detail: object = "") -> None:
-        self.kind = kind
-        self.shapes = [(buf.dtype, buf.numel()) for buf in bufs]
-        self.detail = detail
-
-    def __str__(self) -> str:
-        bufs = " + ".join(f"{str(dtype).removeprefix('torch.')}[{numel}]" for dtype, numel in self.shapes)
-        detail = self.detail.value if isinstance(self.detail, Op) else str(self.detail)
-        return f"{self.kind}({', '.join(part for part in (bufs, detail) if part)})"
-
-
-class Watch:
-    """A running operation as its waiting loops see it: `poll` raises once a member is lost or the time is up."""
-
-    __slots__ = ("comm", "call", "deadline", "limit_s", "sources")
-
-    def __init__(self, comm: Communicator, call: Call, limit_s: float, sources: tuple[int, ...] = ()) -> None:
-        self.comm = comm
-        self.call = call
-        self.limit_s = limit_s
-        self.deadline = monotonic() + limit_s
-        self.sources = sources
-        """Ranks whose message is awaited (point-to-point); empty for a collective."""
-
-    def poll(self) -> None:
-        if self.comm._control.lost:
-            self.comm._raise_if_lost(self.call, self.sources)
-        if monotonic() > self.deadline:
-            self.comm._raise_late(self.call, self.limit_s, self.sources)
+Reducer = Callable[[Tensor, Op], None]
 
 
 class Communicator(ABC):
@@ -122,15 +56,20 @@ class Communicator(ABC):
         self.size = len(group.members)
         self.ranks = group.ranks
         self.device = device
+        self._device_type = device.type
         self.time_limit_s = time_limit_s
-        self._members = group.members
-        self._control = control
+        self.members = group.members
+        self.control = control
         self._seq = 0
         self._num_exchanges = 0
         self._spent: str | None = None
         self._driver = Driver(f"unisono-{group.name}")
         self._reduce_with: Reducer | None = None
         self._dependents: list[Communicator] = []
+        self.on_behalf: Watch | None = None
+        self._owns_control = False
+        self.origin = f"{self.size} processes, engine {self.engine}"
+        """How this group came about, in words; `connect` says it better."""
 
     # ---- what users call -------------------------------------------------------------------------------------------
 
@@ -173,9 +112,7 @@ class Communicator(ABC):
         call, args = self._gather_call("reduce_scatter", out, buf, counts, op)
         self._run(call, lambda watch: self._reduce_scatter(*args, op, watch))
 
-    def start_reduce_scatter(
-        self, out: Tensor, buf: Tensor, counts: Sequence[int] | None = None, op: Op = SUM
-    ) -> Work[None]:
+    def start_reduce_scatter(self, out: Tensor, buf: Tensor, counts: Sequence[int] | None = None, op: Op = SUM) -> Work[None]:
         """Collective, not blocking: as `reduce_scatter`."""
         call, args = self._gather_call("reduce_scatter", out, buf, counts, op)
         return self._start(call, lambda watch: self._reduce_scatter(*args, op, watch))
@@ -209,10 +146,10 @@ class Communicator(ABC):
     def start_send(self, buf: Tensor, dest: int, tag: int = 0) -> Work[None]:
         """Local, not blocking: as `send`."""
         (tensor,) = self._checked(buf)
-        self._check_rank(dest, "dest")
+        check_rank(dest, self.size, "dest", self.name)
         self._check_usable()
         watch = Watch(self, Call("send", (tensor,), f"dest={dest}, tag={tag}"), self.time_limit_s, (dest,))
-        return self._start_send(tensor, dest, _checked_tag(tag), watch)
+        return self._start_send(tensor, dest, check_tag(tag), watch)
 
     def recv(self, buf: Tensor, source: int = ANY, tag: int = 0) -> Envelope:
         """Local, blocking: the next message of that source and tag; from ANY source first come, first served."""
@@ -222,12 +159,12 @@ class Communicator(ABC):
         """Local, not blocking: as `recv`; receives that could take the same message take messages in the order of their start."""
         (tensor,) = self._checked(buf)
         if source != ANY:
-            self._check_rank(source, "source")
+            check_rank(source, self.size, "source", self.name)
         self._check_usable()
         shown = "ANY" if source == ANY else source
         sources = tuple(r for r in range(self.size) if r != self.rank) if source == ANY else (source,)
         watch = Watch(self, Call("recv", (tensor,), f"source={shown}, tag={tag}"), self.time_limit_s, sources)
-        return self._start_recv(tensor, source, _checked_tag(tag), watch)
+        return self._start_recv(tensor, source, check_tag(tag), watch)
 
     def allgather_object(self, obj: Any) -> list[Any]:
         """Collective, blocking, slow: everybody's plain data (None, bool, int, float, str, bytes, list, tuple, dict) by rank."""
@@ -237,7 +174,7 @@ class Communicator(ABC):
 
     def broadcast_object(self, obj: Any, root: int = 0) -> Any:
         """Collective, blocking, slow: the root's plain data."""
-        self._check_rank(root, "root")
+        check_rank(root, self.size, "root", self.name)
         return self.allgather_object(obj if self.rank == root else None)[root]
 
     def barrier(self, timeout_s: float | None = None) -> None:
@@ -255,7 +192,7 @@ class Communicator(ABC):
         group = Group(
             name=f"{self.name}/{self._num_exchanges}.{color}",
             rank=ranks.index(self.rank),
-            members=tuple(self._members[r] for r in ranks),
+            members=tuple(self.members[r] for r in ranks),
             ranks=ranks,
         )
         return self._subgroup(group)
@@ -269,7 +206,7 @@ class Communicator(ABC):
     def abort(self, reason: str) -> None:
         """Local: tell the others that this rank gives up, so that they raise `PeerLost` with the reason at once."""
         self._spent = reason
-        self._control.give_up(reason)
+        self.control.give_up(reason)
 
     def close(self) -> None:
         """Local: give back what the engine holds. Idempotent; buffers from `empty` stay valid."""
@@ -280,16 +217,20 @@ class Communicator(ABC):
         if self._spent is None:
             self._spent = "it was closed"
         self._close()
+        if self._owns_control:
+            self.control.close()
 
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None and self._spent is None:
             self.abort(f"{type(error).__name__}: {error}")
         self.close()
+
+    def own_control(self) -> None:
+        """Local: closing this communicator also leaves the job's control plane (the communicator of the whole job)."""
+        self._owns_control = True
 
     def reduce_with(self, reducer: Reducer, *owned: Communicator) -> None:
         """Local: let `reducer(buf, op)` do the all-reduce of this communicator; `owned` are closed with it."""
@@ -311,9 +252,7 @@ class Communicator(ABC):
     def _reduce_scatter(self, out: Tensor, buf: Tensor, counts: list[int], op: Op, watch: Watch) -> None: ...
 
     @abstractmethod
-    def _alltoall(
-        self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch
-    ) -> None: ...
+    def _alltoall(self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch) -> None: ...
 
     @abstractmethod
     def _start_send(self, buf: Tensor, dest: int, tag: int, watch: Watch) -> Work[None]: ...
@@ -345,7 +284,7 @@ class Communicator(ABC):
     def _perform(self, call: Call, body: Callable[[Watch], T], limit_s: float | None = None) -> T:
         self._check_usable()
         self._seq += 1
-        self._control.doing[self.name] = (self._seq, call)
+        self.control.doing[self.name] = (self._seq, call)
         try:
             return body(Watch(self, call, self.time_limit_s if limit_s is None else limit_s))
         except BaseException as error:
@@ -360,86 +299,31 @@ class Communicator(ABC):
         if self._reduce_with is None:
             self._allreduce(bufs, op, watch)
         else:
+            for dependent in self._dependents:
+                dependent.on_behalf = watch
             for buf in bufs:
                 self._reduce_with(buf, op)
+            for dependent in self._dependents:
+                dependent.on_behalf = None
 
     def _exchange(self, key: str, obj: Any, watch: Watch) -> list[Any]:
         try:
-            return self._control.exchange(key, self._members, obj, watch.limit_s)
+            return self.control.exchange(key, self.members, obj, watch.limit_s)
         except PeerLost:
-            self._raise_if_lost(watch.call, ())
+            watch.raise_if_lost()
             raise
         except CollectiveTimeout:
-            self._raise_late(watch.call, watch.limit_s, ())
+            watch.raise_late()
             raise
 
-    # ---- who is to blame -------------------------------------------------------------------------------------------
-
-    def _raise_if_lost(self, call: Call, sources: tuple[int, ...]) -> None:
-        """Raise `PeerLost` if a member that this call needs is gone. A message from ANY needs one living source."""
-        lost = {r: self._control.lost[m] for r, m in enumerate(self._members) if m in self._control.lost}
-        needed = {r: loss for r, loss in lost.items() if not sources or r in sources}
-        if not needed or (len(sources) > 1 and len(needed) < len(sources)):
-            return
-        ranks, why = self._blame(needed)
-        message = f"{call} on rank {self.rank} of {self.name} cannot finish: {why}"
-        self._give_up(message, ranks)
-        raise PeerLost(ranks, message)
-
-    def _blame(self, lost: dict[int, Loss]) -> tuple[list[int], str]:
-        """Those who went by themselves, rather than those who went because of them."""
-        own = {r: loss for r, loss in lost.items() if not loss.causes or self._members[self.rank] in loss.causes}
-        if own:
-            return list(own), "; ".join(f"rank {r} {loss.reason}" for r, loss in own.items())
-        blamed = {self._members.index(m) for loss in lost.values() for m in loss.causes if m in self._members}
-        return sorted(blamed or lost), "; ".join(f"rank {r} {loss.reason}" for r, loss in lost.items())
-
-    def _raise_late(self, call: Call, limit_s: float, sources: tuple[int, ...]) -> None:
-        """Ask everybody what they are doing, say who is missing and where, and raise."""
-        others = [m for m in self._members if m != self._control.rank]
-        reports = self._control.reports(others, REPORT_WAIT_S)
-        mine = self._control.doing.get(self.name, (0, ""))
-        missing, different, stacks = [], [], []
-        for r, member in enumerate(self._members):
-            if r == self.rank:
-                continue
-            report = reports.get(member)
-            if report is None:
-                missing.append(r)
-                stacks.append(f"--- rank {r}: no answer within {REPORT_WAIT_S:g} s")
-                continue
-            doing = report.doing.get(self.name)
-            if doing is None or doing.seq < mine[0]:
-                missing.append(r)
-            elif doing.seq == mine[0] and doing.call != str(mine[1]):
-                different.append(f"rank {r} called {doing.call}")
-            now = f"call {doing.seq}, {doing.call}" if doing else "no call yet"
-            stacks.append(f"--- rank {r}: newest collective of this group: {now}\n{report.stack}")
-        where = f"{call} on rank {self.rank} of {self.name}"
-        shown = "\n".join(stacks)
-        if sources:
-            text = f"{where}: nothing came or was taken within {limit_s:g} s by {join_ranks(sources)}"
-            self._give_up(text, sources)
-            raise CollectiveTimeout(sources, f"{text}\n{shown}")
-        if different:
-            text = f"members of {self.name} call different operations: rank {self.rank} called {call}, {', '.join(different)}"
-            self._give_up(text, ())
-            raise MismatchedCall(f"{text}\n{shown}")
-        text = f"{where}: not all members arrived within {limit_s:g} s; missing: {join_ranks(missing) if missing else 'none'}"
-        self._give_up(text, missing)
-        raise CollectiveTimeout(missing, f"{text}\n{shown}")
-
-    def _raise_mismatch(self, call: Call, rank: int, other: str) -> None:
-        """For engines that see the peers' calls at once."""
-        text = (
-            f"members of {self.name} call different operations: rank {self.rank} called {call}, rank {rank} called {other}"
-        )
-        self._give_up(text, ())
-        raise MismatchedCall(text)
-
-    def _give_up(self, reason: str, ranks: Sequence[int]) -> None:
+    def give_up(self, reason: str, ranks: Sequence[int]) -> None:
+        """Local: be spent, and tell the others why, before they wonder who died."""
         self._spent = reason
-        self._control.give_up(f"gave up: {reason}", [self._members[r] for r in ranks])
+        self.control.give_up(f"gave up: {reason}", [self.members[r] for r in ranks])
+
+    def _raise_mismatch(self, call: Call, rank: int, other: str) -> NoReturn:
+        """For engines that see the peers' calls at once: rank `rank` called `other` instead of `call`."""
+        raise Watch(self, call, self.time_limit_s).mismatch(rank, other)
 
     # ---- checking of arguments -------------------------------------------------------------------------------------
 
@@ -447,35 +331,11 @@ class Communicator(ABC):
         if self._spent is not None:
             raise CommError(f"communicator {self.name} cannot be used any more: {self._spent}")
 
-    def _check_rank(self, rank: int, what: str) -> None:
-        if not 0 <= rank < self.size:
-            raise UsageError(f"{what} must lie in 0..{self.size - 1} of {self.name}; received {rank}")
-
     def _checked(self, bufs: Buffers) -> list[Tensor]:
-        """The buffers as flat views; one message for each thing that can be wrong with them."""
-        tensors = [bufs] if isinstance(bufs, Tensor) else list(bufs)
-        flat = []
-        for position, tensor in enumerate(tensors):
-            if not tensor.is_contiguous():
-                raise UsageError(
-                    f"buffer {position} (shape {tuple(tensor.shape)}, strides {tensor.stride()}) is not contiguous; "
-                    "communicate a contiguous tensor, e.g. tensor.contiguous()"
-                )
-            if tensor.device.type != self.device.type:
-                raise UsageError(
-                    f"buffer {position} is on {tensor.device}, but engine {self.engine} moves tensors on {self.device.type}; "
-                    f"move it with tensor.to({self.device.type!r}) or choose another --engine"
-                )
-            if tensor.dtype not in DTYPES:
-                raise UsageError(
-                    f"buffer {position} has type {tensor.dtype}, which cannot be communicated; "
-                    f"use one of {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}"
-                )
-            flat.append(tensor.detach().view(-1))
-        return flat
+        return flat_views(bufs, self._device_type, self.engine)
 
     def _broadcast_call(self, bufs: Buffers, root: int) -> tuple[list[Tensor], Call]:
-        self._check_rank(root, "root")
+        check_rank(root, self.size, "root", self.name)
         tensors = self._checked(bufs)
         return tensors, Call("broadcast", tensors, f"root={root}")
 
@@ -484,52 +344,18 @@ class Communicator(ABC):
     ) -> tuple[Call, tuple[Tensor, Tensor, list[int]]]:
         """`counts` divide the long side: `out` of an allgather, `buf` of a reduce_scatter."""
         out, buf = self._checked((out, buf))
-        long, short, names = (out, buf, "out") if kind == "allgather" else (buf, out, "buf")
-        if out.dtype != buf.dtype:
-            raise UsageError(f"{kind}: out has type {out.dtype} but buf has {buf.dtype}; give both the same type")
-        if counts is None and long.numel() != short.numel() * self.size:
-            raise UsageError(
-                f"{kind}: {names} has {long.numel()} elements, expected {self.size} x {short.numel()}; give counts if uneven"
-            )
-        parts = [short.numel()] * self.size if counts is None else self._checked_counts(kind, long, counts, "counts")
-        if parts[self.rank] != short.numel():
-            raise UsageError(f"{kind}: counts[{self.rank}] is {parts[self.rank]} but rank {self.rank} holds {short.numel()}")
-        return Call(kind, (long,), f"counts={parts}" if op is None else f"counts={parts}, {op.value}"), (out, buf, parts)
+        check_same_type(kind, out, buf)
+        long, short = (out, buf) if kind == "allgather" else (buf, out)
+        parts = parts_of(kind, long, short, counts, self.rank, self.size)
+        detail = f"counts={parts}" if op is None else f"counts={parts}, {op.value}"
+        return Call(kind, (long,), detail), (out, buf, parts)
 
     def _alltoall_call(
         self, out: Tensor, buf: Tensor, out_counts: Sequence[int] | None, in_counts: Sequence[int] | None
     ) -> tuple[Call, tuple[Tensor, Tensor, list[int], list[int]]]:
         out, buf = self._checked((out, buf))
-        if out.dtype != buf.dtype:
-            raise UsageError(f"alltoall: out has type {out.dtype} but buf has {buf.dtype}; give both the same type")
-        even = [
-            self._checked_counts("alltoall", tensor, counts, name)
-            for tensor, counts, name in ((out, out_counts, "out_counts"), (buf, in_counts, "in_counts"))
-        ]
+        dtype = check_same_type("alltoall", out, buf)
+        outs = checked_counts("alltoall", out, out_counts, "out_counts", self.size)
+        ins = checked_counts("alltoall", buf, in_counts, "in_counts", self.size)
         # Sizes may differ between members, so the call shows only what must be alike.
-        call = Call("alltoall", (), str(buf.dtype).removeprefix("torch."))
-        return call, (out, buf, even[0], even[1])
-
-    def _checked_counts(self, kind: str, tensor: Tensor, counts: Sequence[int] | None, name: str) -> list[int]:
-        if counts is None:
-            if tensor.numel() % self.size:
-                raise UsageError(f"{kind}: {tensor.numel()} elements do not divide by {self.size} members; give {name}")
-            return [tensor.numel() // self.size] * self.size
-        if len(counts) != self.size or min(counts) < 0 or sum(counts) != tensor.numel():
-            raise UsageError(
-                f"{kind}: {name} must be {self.size} numbers >= 0 with sum {tensor.numel()}; received {list(counts)}"
-            )
-        return [int(count) for count in counts]
-
-
-def _checked_tag(tag: int) -> int:
-    # Every MPI promises tags up to 32767; more would work on some engines only.
-    if not 0 <= tag <= 32767:
-        raise UsageError(f"tag must lie in 0..32767; received {tag}")
-    return tag
-
-
-def even_slices(numel: int, parts: int, align: int = 1) -> list[slice]:
-    """`numel` elements in `parts` slices as equal as multiples of `align` allow; the last may be shorter or empty."""
-    step = math.ceil(math.ceil(numel / parts) / align) * align if numel else 0
-    return [slice(min(part * step, numel), min((part + 1) * step, numel)) for part in range(parts)]
+        return Call("alltoall", (), str(dtype).removeprefix("torch.")), (out, buf, outs, ins)

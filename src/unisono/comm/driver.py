@@ -6,7 +6,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
-from time import monotonic
 from typing import Generic, TypeVar
 
 from unisono.errors import CommError
@@ -39,7 +38,7 @@ class DriverWork(Work[T]):
     def run(self) -> None:
         try:
             self._result.append(self._body())
-        except BaseException as error:  # carried over to the thread that waits
+        except BaseException as error:  # noqa: BLE001 - carried over to the thread that waits
             self._error = error
         self._finished.set()
 
@@ -103,10 +102,5 @@ class Finished(Work[T]):
     def done(self) -> bool:
         return True
 
-    def wait(self, timeout_s: float | None = None) -> T:
+    def wait(self, timeout_s: float | None = None) -> T:  # noqa: ARG002 - there is nothing to wait for
         return self._result
-
-
-def remaining_s(deadline: float) -> float:
-    """Seconds to a deadline of the monotonic clock, never negative."""
-    return max(0.0, deadline - monotonic())

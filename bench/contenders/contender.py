@@ -1,0 +1,31 @@
+"""What the benchmark must know of a contender."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.groups import Launch, Seat
+
+
+class Unavailable(Exception):
+    """This contender cannot take part here; says why and what would help."""
+
+
+def nothing() -> None:
+    """Local: for contenders that need no preparation, or leave nothing behind."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to reduce. `kind` groups what the bounds speak of: `ours`, `gloo`, `mpi`, `other`."""
+
+    name: str
+    kind: str
+    about: str
+    """What is called, in words."""
+    start: Callable[[int, Seat], list[Launch]]
+    prepare: Callable[[], None] = nothing
+    """Local, blocking: install what it needs; raises `Unavailable`."""
+    clean: Callable[[], None] = nothing
+    """Local: remove what its processes may leave when they are killed."""

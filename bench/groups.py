@@ -1,0 +1,235 @@
+"""Groups of processes, one for each contender, all alive and asleep until the conductor gives one of them its turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from tests.system.processes import plain_environment
+
+ROOT = Path(__file__).resolve().parents[1]
+START_LIMIT_S = 180.0
+ANSWER_LIMIT_S = 300.0
+LEAVE_LIMIT_S = 10.0
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+class GroupFailed(Exception):
+    """A group of processes did not start, did not answer or answered with an error; says all that is known."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a group's ranks need to find the conductor: the first two arguments of their program."""
+
+    address: str
+    group: str
+    folder: Path
+    """For the group's own files; goes at the end."""
+
+    @property
+    def arguments(self) -> list[str]:
+        return [self.address, self.group]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One command that starts one or more ranks."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Group:
+    """The started processes of one contender, seen from the conductor."""
+
+    def __init__(self, name: str, launchers: list[subprocess.Popen[bytes]], log: Path) -> None:
+        self.name = name
+        self.versions: dict[str, str] = {}
+        self._launchers = launchers
+        self._log = log
+        self._lines: list[socket.socket] = []
+        self._unread: list[bytes] = []
+        self._ranks: list[psutil.Process] = []
+
+    @property
+    def size(self) -> int:
+        return len(self._lines)
+
+    def seat(self, lines: list[socket.socket], processes: list[psutil.Process], versions: dict[str, str]) -> None:
+        """Local: the ranks have come; `lines` and `processes` are in their order."""
+        self._lines, self._ranks, self.versions = lines, processes, versions
+        self._unread = [b""] * len(lines)
+
+    def ask(self, what: str, limit_s: float = ANSWER_LIMIT_S, **arguments: Any) -> list[Any]:
+        """Blocking: let all ranks do it, and give their results by rank."""
+        text = json.dumps({"do": what, "with": arguments}).encode() + b"\n"
+        for line in self._lines:
+            line.sendall(text)
+        deadline = time.monotonic() + limit_s
+        answers = [self._answer(rank, what, deadline) for rank in range(self.size)]
+        errors = [f"rank {rank}: {answer['error']}" for rank, answer in enumerate(answers) if "error" in answer]
+        if errors:
+            raise GroupFailed(f"{self.name}: {what} failed on {len(errors)} of {self.size} ranks; {errors[0]}")
+        return [answer["result"] for answer in answers]
+
+    def cpu_s(self) -> float:
+        """Local: CPU time that the ranks have used since they started."""
+        return float(sum(sum(process.cpu_times()[:2]) for process in self._ranks))
+
+    def failed_start(self) -> str | None:
+        """Local: why the ranks will not come, if a launcher has ended already."""
+        codes = [launcher.poll() for launcher in self._launchers]
+        if all(code is None for code in codes):
+            return None
+        return f"{self.name}: the start ended with {[code for code in codes if code is not None]}; {self.said()}"
+
+    def said(self) -> str:
+        """Local: the last that the processes printed."""
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return "it printed: " + "\n  ".join(["", *lines[-15:]]) if lines else "it printed nothing"
+
+    def close(self) -> None:
+        """Blocking: hang up, which lets the ranks leave by themselves; kill what is left after the limit. Idempotent."""
+        for line in self._lines:
+            line.close()
+        deadline = time.monotonic() + (LEAVE_LIMIT_S if self._lines else 0.0)
+        self._lines = []
+        for launcher in self._launchers:
+            try:
+                launcher.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _signal_group(launcher.pid, signal.SIGTERM)  # mpirun ends its ranks, which may lead groups of their own
+                try:
+                    launcher.wait(LEAVE_LIMIT_S)
+                except subprocess.TimeoutExpired:
+                    _signal_group(launcher.pid, signal.SIGKILL)
+                    launcher.wait()
+        for process in self._ranks:
+            if process.is_running():  # the same process, not another one with its number
+                process.kill()
+        self._ranks = []
+
+    def _answer(self, rank: int, what: str, deadline: float) -> dict[str, Any]:
+        line = self._lines[rank]
+        while b"\n" not in self._unread[rank]:
+            # Not a time-out of the socket: that would set it non-blocking, and a turn is short.
+            ready, _, _ = select.select([line], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise GroupFailed(f"{self.name}: rank {rank} did not finish {what} in time; {self.said()}")
+            try:
+                data = line.recv(1 << 16)
+            except ConnectionError:
+                data = b""
+            if not data:
+                raise GroupFailed(f"{self.name}: rank {rank} ended during {what}; {self.said()}")
+            self._unread[rank] += data
+        text, _, self._unread[rank] = self._unread[rank].partition(b"\n")
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+
+class Conductor:
+    """A context that starts groups and ends them all when it is left, however it is left."""
+
+    def __init__(self) -> None:
+        self._groups: list[Group] = []
+        self._environment = {**plain_environment(), **ONE_THREAD}
+
+    def __enter__(self) -> Conductor:
+        self._folder = Path(tempfile.mkdtemp(prefix="unisono-bench-"))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A name in the file system, as ranks in other network namespaces must find it too.
+        self._listener.bind(str(self._folder / "conductor"))
+        self._listener.listen(256)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close_groups()
+        finally:
+            self._listener.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self, name: str, num_ranks: int, launches: Callable[[int, Seat], list[Launch]]) -> Group:
+        """Blocking: start a contender's ranks and wait until all of them sit. Raises `GroupFailed` if they are not one world."""
+        folder = self._folder / f"group{len(self._groups)}"
+        folder.mkdir()
+        log = folder / "log"
+        started: list[subprocess.Popen[bytes]] = []
+        group = Group(name, started, log)
+        self._groups.append(group)
+        with log.open("ab") as sink:
+            for launch in launches(num_ranks, Seat(str(self._folder / "conductor"), name, folder)):
+                try:
+                    process = subprocess.Popen(
+                        launch.command,
+                        cwd=ROOT,
+                        env={**self._environment, **launch.environment},
+                        stdin=subprocess.DEVNULL,
+                        stdout=sink,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,  # Ctrl-C is for us; we end them
+                    )
+                except OSError as error:
+                    raise GroupFailed(f"{name}: {launch.command[0]} cannot be started: {error.strerror}") from error
+                started.append(process)
+        try:
+            self._seat(group, num_ranks)
+        except GroupFailed:
+            group.close()
+            raise
+        return group
+
+    def close_groups(self) -> None:
+        """Blocking: end all groups; others may be started afterwards."""
+        groups, self._groups = self._groups, []
+        for group in groups:  # all hang up first, so that they leave at the same time
+            for line in group._lines:
+                line.shutdown(socket.SHUT_RDWR)
+        for group in groups:
+            group.close()
+
+    def _seat(self, group: Group, num_ranks: int) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        hellos: list[tuple[dict[str, Any], socket.socket]] = []
+        while len(hellos) < num_ranks:
+            ready, _, _ = select.select([self._listener], [], [], 0.2)
+            if ready:
+                line, _ = self._listener.accept()
+                hello = json.loads(line.makefile("r", encoding="utf-8").readline() or "{}")
+                if hello.get("group") == group.name:
+                    hellos.append((hello, line))
+                else:  # of a group that was given up
+                    line.close()
+            elif reason := group.failed_start():
+                raise GroupFailed(reason)
+            elif time.monotonic() > deadline:
+                raise GroupFailed(f"{group.name}: {len(hellos)} of {num_ranks} ranks came in {START_LIMIT_S:g} s; {group.said()}")
+        hellos.sort(key=lambda pair: int(pair[0]["rank"]))
+        lines = [line for _, line in hellos]
+        group.seat(lines, [psutil.Process(hello["pid"]) for hello, _ in hellos], hellos[0][0]["versions"])
+        seen = [(hello["rank"], hello["size"]) for hello, _ in hellos]
+        if seen != [(rank, num_ranks) for rank in range(num_ranks)]:
+            raise GroupFailed(f"{group.name}: not one world of {num_ranks} ranks; (rank, size) are {seen}")
+
+
+def _signal_group(leader: int, signum: int) -> None:
+    try:
+        os.killpg(leader, signum)
+    except ProcessLookupError:
+        return

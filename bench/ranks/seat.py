@@ -1,0 +1,44 @@
+"""A rank's seat in a benchmark: it sleeps on a socket, does what the conductor asks, and answers.
+
+A rank that waits for its turn is blocked in the kernel, so the contenders that are not measured use no CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+
+def attend(rank: int, size: int, versions: Mapping[str, str], actions: Mapping[str, Callable[..., Any]]) -> None:
+    """Local, blocking: serve the conductor whose socket the command line names, until it hangs up."""
+    address, group = sys.argv[1:3]
+    if sys.platform.startswith("linux"):
+        # Whoever started this rank ends with the conductor; so does the rank, even in the middle of a collective.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.connect(address)
+        said = line.makefile("rw", encoding="utf-8")
+        versions = {"Python": platform.python_version(), **versions}
+        _say(said, {"group": group, "rank": rank, "size": size, "pid": os.getpid(), "versions": versions})
+        while text := said.readline():
+            asked = json.loads(text)
+            try:
+                answer = {"result": actions[asked["do"]](**asked["with"])}
+            except Exception:  # noqa: BLE001 -- the conductor shows it and ends the group
+                answer = {"error": traceback.format_exc()}
+            _say(said, answer)
+
+
+def _say(said: Any, message: Mapping[str, Any]) -> None:
+    said.write(json.dumps(message) + "\n")
+    said.flush()

@@ -1,0 +1,195 @@
+"""The command `unisono`: one verb each. Nothing heavy is imported before a verb needs it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from unisono.errors import UsageError
+from unisono.version import __version__
+
+USAGE_CODE = 2
+INTERRUPTED_CODE = 130
+DEFAULT_RESTARTS = 3
+
+
+class _Parser(argparse.ArgumentParser):
+    """Mistakes become `UsageError`, so that all of them look alike."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Local, blocking: do what the command line says and give the exit code. A user's mistake is one line and code 2."""
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except UsageError as error:
+        print(f"unisono: error: {error}", file=sys.stderr)
+        return USAGE_CODE
+    except KeyboardInterrupt:
+        return INTERRUPTED_CODE
+
+
+def _dispatch(argv: list[str]) -> int:
+    program: tuple[str, ...] = ()
+    if argv[:1] == ["run"]:
+        options, program = split_program(argv[1:])
+        argv = ["run", *options]
+    parser = _parser()
+    try:
+        args, unknown = parser.parse_known_args(argv)
+    except SystemExit as done:  # --help and --version
+        return int(done.code or 0)
+    if unknown:
+        where = f"unisono {args.verb}" if args.verb else "unisono"
+        raise UsageError(f"{where} does not know {unknown[0]!r}; see {where} --help")
+    if args.verb is None:
+        parser.print_help()
+        return 0
+    return _run(args, program) if args.verb == "run" else _doctor(args)
+
+
+def split_program(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Our options, and the program with its own: all of ours but --help take one value, so the program is what follows."""
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        if word == "--":
+            return list(argv[:position]), tuple(argv[position + 1 :])
+        if word == "-m" or not word.startswith("-") or word == "-":
+            break
+        if word in ("-h", "--help") or "=" in word or (word[1] != "-" and len(word) > 2):
+            position += 1
+        else:
+            position += 2
+    return list(argv[:position]), tuple(argv[position:])
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="unisono",
+        description="Trains, tunes, measures and applies neural networks on many workers.",
+        epilog="examples:\n"
+        "  unisono run -n 4 train.py --epochs 3     four processes of a program on this machine\n"
+        "  unisono doctor                           what a job would find here, and what to repair first\n"
+        "  unisono run --help                       all options of one verb, with examples",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"unisono {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="verb", title="verbs")
+    _add_run(verbs)
+    _add_doctor(verbs)
+    return parser
+
+
+def _add_run(verbs: argparse._SubParsersAction[_Parser]) -> None:
+    run = verbs.add_parser(
+        "run",
+        help="start a program as several processes that find each other",
+        usage="unisono run -n N [options] program [arguments ...]\n       unisono run -n N [options] -m module [arguments ...]",
+        description="Starts N processes of a program on this machine, with the environment in which they find each other.\n"
+        "Each line they print gets its rank in front. When one fails, all end, and its exit code is ours.\n"
+        "A .py file or a module runs by the same Python as unisono; anything else is looked up on PATH.",
+        epilog="examples:\n"
+        "  unisono run -n 4 train.py --epochs 3\n"
+        "  unisono run -n 4 --engine gloo --log-dir logs -m package.train --epochs 3\n"
+        "  unisono run -n 8 --on-failure restart --restarts 5 train.py\n"
+        "two hosts without a scheduler, the same command on both but for --node-rank:\n"
+        "  node01$ unisono run -n 4 --nodes 2 --node-rank 0 --rendezvous node01:29400 train.py\n"
+        "  node02$ unisono run -n 4 --nodes 2 --node-rank 1 --rendezvous node01:29400 train.py\n"
+        "signals: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to every rank; a second Ctrl-C kills them.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    run.add_argument("-n", type=_whole, required=True, metavar="N", help="processes on this node (the same on every node)")
+    run.add_argument("--engine", metavar="E", help="how they talk: auto, single, shm, mpi, gloo or nccl")
+    run.add_argument(
+        "--allreduce", metavar="A", help="auto, ring, recursive_doubling, rabenseifner, node_aware or engine (the library's)"
+    )
+    run.add_argument("--time-limit-s", type=_seconds, metavar="S", help="how long a collective waits for a missing rank")
+    run.add_argument("--nodes", type=_whole, metavar="K", help="hosts that run this command together (default 1)")
+    run.add_argument("--node-rank", type=_whole, metavar="I", help="which of them this is: 0..K-1; rank 0 runs on node 0")
+    run.add_argument("--rendezvous", metavar="HOST:PORT", help="where node 0 is met by the others")
+    run.add_argument("--job", metavar="NAME", help="name of the job, for messages; alike on all nodes")
+    run.add_argument("--log-dir", type=Path, metavar="DIR", help="also write the lines of each rank to DIR/rank-N.log")
+    run.add_argument(
+        "--on-failure", metavar="POLICY", default="end", help="end (default): all end; continue: the others go on; restart"
+    )
+    run.add_argument("--restarts", type=_whole, metavar="R", help=f"with restart: at most R times (default {DEFAULT_RESTARTS})")
+    run.add_argument(
+        "--threads", type=_whole, metavar="T", help="threads for each process (default: the CPUs we may use / N, at least 1)"
+    )
+
+
+def _add_doctor(verbs: argparse._SubParsersAction[_Parser]) -> None:
+    doctor = verbs.add_parser(
+        "doctor",
+        help="say what a job would find on this machine and what usually goes wrong",
+        description="Says which launcher started this process and why, and checks threads, shared memory, GPUs, host names,\n"
+        "network and MPI, with the remedy for each thing found.",
+        epilog="examples:\n"
+        "  unisono doctor\n"
+        "  unisono doctor -n 8 --json > doctor.json\n"
+        "  srun -N 2 --ntasks-per-node 1 unisono doctor --no-bandwidth",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    doctor.add_argument("-n", type=_whole, metavar="N", help="check for N processes on this node (default: as found)")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    doctor.add_argument("--no-bandwidth", action="store_true", help="do not measure the network between two ranks")
+
+
+def _run(args: argparse.Namespace, program: tuple[str, ...]) -> int:
+    from unisono.cluster.launch import LaunchConfig, launch
+
+    if args.node_rank is not None and args.nodes is None:
+        raise UsageError(f"--node-rank {args.node_rank} needs --nodes, the number of hosts; add it or leave both out")
+    if args.nodes is not None and args.nodes > 1 and args.node_rank is None:
+        raise UsageError(f"--nodes {args.nodes} needs --node-rank on each host: 0..{args.nodes - 1}, a different one on each")
+    restarts = DEFAULT_RESTARTS if args.restarts is None and args.on_failure == "restart" else args.restarts
+    return launch(
+        LaunchConfig(
+            program=program,
+            num_local=args.n,
+            engine=args.engine,
+            allreduce=args.allreduce,
+            time_limit_s=args.time_limit_s,
+            num_nodes=1 if args.nodes is None else args.nodes,
+            node_rank=args.node_rank or 0,
+            rendezvous=args.rendezvous,
+            job=args.job,
+            log_dir=args.log_dir,
+            on_failure=args.on_failure,
+            restarts=restarts or 0,
+            threads=args.threads,
+        )
+    )
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from unisono import doctor
+
+    return doctor.main(args)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number; received {text!r}") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds; received {text!r}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Which GPUs of this node the job may use, and which of them are ours. Pure, except `probe` and `num_found`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from unisono.cluster.topology import Overrides
+from unisono.errors import UsageError
+
+
+def probe(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Local: the GPUs of this node that a process with this environment may use."""
+    return visible_gpus(env, num_found())
+
+
+def num_found(devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia/gpus")) -> int:
+    """Local: NVIDIA GPUs of this node by the driver's files, without loading any library.
+
+    Device files first: a container sees only its own, while the driver lists all of the machine.
+    """
+    files = sum(1 for file in devices.glob("nvidia*") if re.fullmatch(r"nvidia[0-9]+", file.name))
+    if files or not driver.is_dir():
+        return files
+    return sum(1 for _ in driver.iterdir())
+
+
+def divide(
+    env: Mapping[str, str], local_rank: int, local_size: int, found: int, overrides: Overrides
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """GPUs that this process sees, and those of them that are ours, as CUDA_VISIBLE_DEVICES names them.
+
+    What the scheduler bound to this process is ours whole. Otherwise all processes of the node see the same GPUs, and each
+    takes its own by local rank: one, or `gpus_per_task`. More processes than GPUs share them in turn.
+    """
+    visible = visible_gpus(env, found)
+    if _bound(env, visible, local_size):
+        return visible, _first(visible, overrides.gpus_per_task, "gpus_per_task")
+    node = _first(visible, overrides.gpus_per_node, "gpus_per_node")
+    if overrides.gpus_per_task is not None:
+        return node, _share(node, local_rank, local_size, overrides.gpus_per_task)
+    each = _slurm_count(env, "SLURM_GPUS_PER_TASK")
+    if each is not None and each * local_size <= len(node):
+        return node, node[local_rank * each : (local_rank + 1) * each]
+    return node, (node[local_rank % len(node)],) if node else ()
+
+
+def visible_gpus(env: Mapping[str, str], found: int) -> tuple[str, ...]:
+    """What CUDA would show: numbers, or names of whole or partitioned GPUs (GPU-..., MIG-...)."""
+    if not found:
+        return ()
+    listed = env.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        listed = env.get("SLURM_STEP_GPUS") or ",".join(map(str, range(found)))
+    names: list[str] = []
+    for name in (part.strip() for part in listed.split(",")):
+        # CUDA stops at the first entry that names nothing; -1 and NoDevFiles are the usual ways to hide all.
+        if not re.fullmatch(r"[0-9]+|(GPU|MIG)-.+", name):
+            break
+        names.append(name)
+    return tuple(names)
+
+
+def _bound(env: Mapping[str, str], visible: tuple[str, ...], local_size: int) -> bool:
+    """Whether what we see is ours alone."""
+    if local_size == 1 or len(visible) == 1:
+        return True
+    binding = env.get("SLURMD_TRES_BIND", "")
+    if "CUDA_VISIBLE_DEVICES" not in env or not env.get("SLURM_STEP_ID"):
+        return False
+    on_node = _slurm_count(env, "SLURM_GPUS_ON_NODE")
+    return ("gpu:" in binding and "gpu:none" not in binding) or (on_node is not None and len(visible) < on_node)
+
+
+def _slurm_count(env: Mapping[str, str], name: str) -> int | None:
+    """SLURM writes 4, a100:4 or gpu:a100:4; None where it says nothing that is a number."""
+    number = env.get(name, "").rpartition(":")[2]
+    return int(number) if re.fullmatch(r"[0-9]{1,9}", number) else None
+
+
+def _first(names: tuple[str, ...], wanted: int | None, option: str) -> tuple[str, ...]:
+    if wanted is not None and wanted > len(names):
+        raise UsageError(
+            f"{option} is {wanted} but this process sees {len(names)} GPUs ({', '.join(names) or 'none'}); "
+            f"ask the scheduler for more or give {option} {len(names)}"
+        )
+    return names[:wanted]
+
+
+def _share(names: tuple[str, ...], local_rank: int, local_size: int, each: int) -> tuple[str, ...]:
+    if each * local_size > len(names):
+        raise UsageError(
+            f"gpus_per_task {each} for {local_size} processes needs {each * local_size} GPUs but this node shows "
+            f"{len(names)} ({', '.join(names) or 'none'}); start fewer processes or ask for more GPUs"
+        )
+    return names[local_rank * each : (local_rank + 1) * each]

@@ -1,0 +1,237 @@
+"""`unisono run`: starts the ranks of one node, passes on their lines and signals, and ends them all when one fails."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import selectors
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unisono.cluster import affinity, gpus
+from unisono.cluster.mortality import Mortality, before_exec
+from unisono.cluster.output import Console, LogFolder
+from unisono.cluster.program import command
+from unisono.cluster.rank_env import Placement, rank_environment, refuse_inside_a_rank
+from unisono.cluster.rank_process import RankProcess, start_process
+from unisono.cluster.rendezvous import derived_port, host_port, job_token
+from unisono.cluster.signals import SignalInbox
+from unisono.cluster.world import STOPS, Outcome, World, wait_for_events
+from unisono.errors import UsageError
+
+ENGINES = ("auto", "single", "shm", "mpi", "gloo", "nccl")
+ALLREDUCES = ("auto", "ring", "recursive_doubling", "rabenseifner", "node_aware", "engine")
+POLICIES = ("end", "continue", "restart")
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """What to start. Local; refuses values that cannot work, naming the option of `unisono run`."""
+
+    program: tuple[str, ...]
+    """As typed: a script, an executable or `-m module`, then its arguments."""
+    num_local: int
+    """Processes on this node; the same number on every node."""
+    engine: str | None = None
+    allreduce: str | None = None
+    time_limit_s: float | None = None
+    """Wishes for the communicator; None leaves them to the environment."""
+    num_nodes: int = 1
+    node_rank: int = 0
+    rendezvous: str | None = None
+    """host:port on the first node, alike on all nodes; needed when there are several."""
+    job: str | None = None
+    """Readable name; on several nodes it also keeps two jobs apart that meet at the same rendezvous."""
+    log_dir: Path | None = None
+    on_failure: str = "end"
+    restarts: int = 0
+    """How often all ranks are started again (with on_failure "restart" only)."""
+    threads: int | None = None
+    """Threads for each rank; None divides the CPUs of our affinity mask."""
+
+    def __post_init__(self) -> None:
+        _check_count("-n", self.num_local, 1, "processes on this node")
+        _check_count("--nodes", self.num_nodes, 1, "nodes")
+        if self.threads is not None:
+            _check_count("--threads", self.threads, 1, "threads for each rank")
+        _check_name("--engine", self.engine, ENGINES)
+        _check_name("--allreduce", self.allreduce, ALLREDUCES)
+        _check_name("--on-failure", self.on_failure, POLICIES)
+        if self.engine == "single" and self.num_local * self.num_nodes > 1:
+            raise UsageError(
+                f"--engine single is for one process, but {self.num_local * self.num_nodes} are asked for (-n); use --engine auto"
+            )
+        if self.time_limit_s is not None and not 0 < self.time_limit_s < math.inf:
+            raise UsageError(f"--time-limit-s must be a number of seconds above 0; received {self.time_limit_s:g}")
+        self._check_nodes()
+        self._check_restarts()
+
+    def _check_nodes(self) -> None:
+        if not 0 <= self.node_rank < self.num_nodes:
+            raise UsageError(
+                f"--node-rank must lie in 0..{self.num_nodes - 1} with --nodes {self.num_nodes}; received {self.node_rank}"
+            )
+        if self.rendezvous is not None:
+            host_port(self.rendezvous, "--rendezvous")
+        elif self.num_nodes > 1:
+            raise UsageError(
+                f"--nodes {self.num_nodes} needs --rendezvous host:port, the same on all nodes: a name of the first node that "
+                "the others resolve, and a port that is free there, e.g. --rendezvous node01:29400"
+            )
+
+    def _check_restarts(self) -> None:
+        if self.on_failure == "restart":
+            _check_count("--restarts", self.restarts, 1, "times to start again")
+            if self.num_nodes > 1:
+                raise UsageError(
+                    "--on-failure restart works on one node, as a launcher cannot end the ranks of other nodes; "
+                    "with --nodes let the scheduler start the job again (sbatch --requeue)"
+                )
+        elif self.restarts:
+            raise UsageError(f"--restarts {self.restarts} is read only with --on-failure restart; add it or leave this out")
+
+
+def launch(config: LaunchConfig) -> int:
+    """Local, blocking: run all ranks of this node to their end and give the exit code of the first that failed, or 0.
+
+    Only from the main thread. Nothing that it started is left when it returns, nor when it is killed. Raises `UsageError`
+    before anything starts.
+    """
+    base = dict(os.environ)
+    arguments = command(config.program)
+    if config.num_nodes == 1:
+        refuse_inside_a_rank(base, config.num_local)
+    first = config.node_rank * config.num_local
+    logs = _make_logs(config.log_dir, range(first, first + config.num_local))
+    _fill_standard_descriptors()
+    with selectors.DefaultSelector() as selector, SignalInbox(selector) as inbox, Mortality() as mortality:
+        console = Console(selector, colour=not base.get("NO_COLOR") and base.get("TERM") != "dumb")
+        starter = _Starter(config, base, arguments, logs, selector, inbox, mortality, console)
+        restart = 0
+        while True:
+            outcome = starter.live(restart)
+            if not outcome.code or outcome.stopped or restart == config.restarts:
+                break
+            restart += 1
+            console.say(f"starting all ranks again (restart {restart} of {config.restarts})")
+        _flush(selector, inbox, console)
+        console.tell_what_was_lost()
+        _flush(selector, inbox, console)
+    return outcome.code
+
+
+@dataclass(frozen=True)
+class _Starter:
+    """Everything that stays the same from one life of the ranks to the next."""
+
+    config: LaunchConfig
+    base: Mapping[str, str]
+    arguments: Sequence[str]
+    logs: LogFolder | None
+    selector: selectors.BaseSelector
+    inbox: SignalInbox
+    mortality: Mortality
+    console: Console
+
+    def live(self, restart: int) -> Outcome:
+        """Local, blocking: start all ranks and see them to their end."""
+        ranks: list[RankProcess] = []
+        world = World(ranks, self.selector, self.inbox, self.console, self.config.on_failure)
+        try:
+            self._start(ranks, _placement(self.config, self.base, restart))
+            return world.run()
+        except BaseException:
+            world.kill()
+            world.run()
+            raise
+        finally:
+            self.mortality.clear()
+
+    def _start(self, ranks: list[RankProcess], placement: Placement) -> None:
+        for local_rank in range(placement.num_local):
+            rank = placement.node_rank * placement.num_local + local_rank
+            # A terminal is not passed on: the ranks are not in its foreground and could not read from it.
+            stdin = None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL
+            env = rank_environment(self.base, placement, local_rank)
+            try:
+                log = None if self.logs is None else self.logs.open(rank)
+                with self.inbox.held_back() as mask:
+                    process, out, err = start_process(self.arguments, env, stdin, before_exec(mask))
+            except OSError as error:
+                raise UsageError(
+                    f"rank {rank} cannot be started ({self.arguments[0]}): {error.strerror}; "
+                    "check the program, and with a large -n the limits on processes and open files (ulimit -u, ulimit -n)"
+                ) from error
+            self.mortality.add(process.pid)
+            ranks.append(RankProcess(rank, process, self.console.attach(rank, out, err, log)))
+
+
+def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int) -> Placement:
+    job = config.job or Path(config.program[1 if config.program[0] == "-m" else 0]).name
+    if config.num_nodes > 1:
+        assert config.rendezvous is not None
+        # All launchers find the same without talking. The counts are left out: ranks that disagree shall meet and say so.
+        token = job_token("unisono run", config.rendezvous, config.job or "")
+    else:
+        token = secrets.token_hex(16)  # a new one for each life: what is left of an earlier one cannot join
+    return Placement(
+        num_local=config.num_local,
+        num_nodes=config.num_nodes,
+        node_rank=config.node_rank,
+        rendezvous=config.rendezvous or f"127.0.0.1:{derived_port(token)}",
+        token=token,
+        job=job,
+        restart=restart,
+        threads=config.threads or affinity.threads_per_worker(config.num_local),
+        threads_asked=config.threads is not None,
+        gpus=gpus.probe(base),
+        wishes=_wishes(config),
+    )
+
+
+def _wishes(config: LaunchConfig) -> tuple[tuple[str, str], ...]:
+    wishes = (
+        ("UNISONO_ENGINE", config.engine),
+        ("UNISONO_ALLREDUCE", config.allreduce),
+        ("UNISONO_TIME_LIMIT_S", None if config.time_limit_s is None else repr(float(config.time_limit_s))),
+    )
+    return tuple((name, value) for name, value in wishes if value is not None)
+
+
+def _make_logs(folder: Path | None, ranks: range) -> LogFolder | None:
+    if folder is None:
+        return None
+    try:
+        return LogFolder.make(folder, ranks)
+    except OSError as error:
+        raise UsageError(
+            f"logs cannot be written to {folder} (--log-dir): {error.strerror} ({error.filename}); choose another folder"
+        ) from error
+
+
+def _fill_standard_descriptors() -> None:
+    """A closed standard output must not become the number of one of our pipes."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        continue
+    os.close(fd)
+
+
+def _flush(selector: selectors.BaseSelector, inbox: SignalInbox, console: Console) -> None:
+    """Local, blocking: until our reader took all that the ranks printed, or a signal says that it never will."""
+    while not console.flushed:
+        wait_for_events(selector)
+        if any(signum in STOPS for signum in inbox.take()):
+            console.drop()
+
+
+def _check_count(option: str, value: int, least: int, what: str) -> None:
+    if value < least:
+        raise UsageError(f"{option} must be at least {least} ({what}); received {value}")
+
+
+def _check_name(option: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        raise UsageError(f"{option} must be one of {', '.join(known)}; received {value!r}")

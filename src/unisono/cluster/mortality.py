@@ -1,0 +1,98 @@
+"""Nothing outlives the launcher: the kernel kills the ranks with it, a guard ends their children, orphans come to us."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+
+from unisono.cluster import guard
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
+
+
+def prctl() -> Callable[..., int] | None:
+    """The kernel's call for both duties; None where there is none (macOS: the guard alone must do)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    function = ctypes.CDLL(None, use_errno=True).prctl
+    function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+    function.restype = ctypes.c_int
+    call: Callable[..., int] = function
+    return call
+
+
+def before_exec(mask: Iterable[int]) -> Callable[[], None]:
+    """What a rank does between fork and exec: leave the launcher's signals alone and bind its life to the launcher's.
+
+    Everything is looked up here, before the fork. Start ranks from the main thread: the kernel watches the thread that forked.
+    """
+    launcher = os.getpid()
+    call = prctl()
+    signals = frozenset(mask)
+
+    def prepare() -> None:
+        # A signal that comes now must not be noted through the launcher's wake-up pipe, or it would count twice.
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        if call is not None:
+            call(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            if os.getppid() != launcher:  # it died before the kernel was told to watch
+                os._exit(1)
+
+    return prepare
+
+
+class Mortality:
+    """A context in which ranks are started. Local; entering starts the guard, leaving waits for its end."""
+
+    def __init__(self) -> None:
+        self._call = prctl()
+        self._was_reaper = 0
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Mortality:
+        if self._call is not None:
+            before = ctypes.c_int(0)
+            self._call(PR_GET_CHILD_SUBREAPER, ctypes.addressof(before), 0, 0, 0)
+            self._was_reaper = before.value
+            # Children that a rank leaves behind become ours, so that their end wakes us.
+            self._call(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._guard = subprocess.Popen(
+            (sys.executable, "-I", "-S", str(Path(guard.__file__))),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._guard is not None and self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait()
+        if self._call is not None:
+            self._call(PR_SET_CHILD_SUBREAPER, self._was_reaper, 0, 0, 0)
+
+    def add(self, group: int) -> None:
+        """Local: this process group dies with the launcher from now on."""
+        self._tell(f"{group}\n")
+
+    def clear(self) -> None:
+        """Local: all groups have ended; their numbers may now be given to others."""
+        self._tell("\n")
+
+    def _tell(self, line: str) -> None:
+        assert self._guard is not None and self._guard.stdin is not None
+        try:
+            self._guard.stdin.write(line.encode())
+        except BrokenPipeError:  # somebody killed the guard; the kernel still ends the ranks with us
+            return

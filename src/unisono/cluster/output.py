@@ -1,0 +1,201 @@
+"""What the ranks print, line by line with the rank in front, without ever making the launcher wait for its reader."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import IO
+
+from unisono.cluster.sink import Sink
+
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is cut, so that a rank which prints no line end cannot fill the launcher's memory."""
+READ_BYTES = 1 << 16
+COLOURS = (36, 33, 32, 35, 34, 31)
+
+
+class Console:
+    """The launcher's own two outputs; lines of one never cut into lines of the other, also where both are one terminal."""
+
+    def __init__(self, selector: selectors.BaseSelector, colour: bool) -> None:
+        self.out = Sink(selector, 1)
+        self.err = self.out if os.path.sameopenfile(1, 2) else Sink(selector, 2)
+        self._selector = selector
+        self._colour = colour
+
+    @property
+    def flushed(self) -> bool:
+        return self.out.empty and self.err.empty
+
+    def say(self, text: str) -> None:
+        """Local, not blocking: a line of the launcher itself, on standard error."""
+        self.err.write(f"unisono: {text}\n".encode())
+
+    def tell_what_was_lost(self) -> None:
+        """Local: a full disk is no secret. A reader that left on purpose needs no message."""
+        for sink, name in ((self.out, "output"), (self.err, "error")):
+            if sink.error is not None and not isinstance(sink.error, BrokenPipeError):
+                self.say(f"standard {name} could not be written: {sink.error.strerror}; lines of the ranks were lost")
+
+    def attach(self, rank: int, out: IO[bytes], err: IO[bytes], log: FileIO | None) -> RankOutput:
+        """Local: pass on what comes from these two pipes until they end."""
+        return RankOutput(self, self._selector, rank, out, err, log)
+
+    def prefix(self, rank: int, fd: int) -> bytes:
+        if self._colour and os.isatty(fd):
+            return f"\x1b[{COLOURS[rank % len(COLOURS)]}m[{rank}]\x1b[0m ".encode()
+        return f"[{rank}] ".encode()
+
+    def drop(self) -> None:
+        """Local: forget what is not written yet."""
+        self.out.drop()
+        self.err.drop()
+
+
+class RankOutput:
+    """Both outputs of one rank and its log file, which takes the lines of both as they come."""
+
+    def __init__(
+        self, console: Console, selector: selectors.BaseSelector, rank: int, out: IO[bytes], err: IO[bytes], log: FileIO | None
+    ) -> None:
+        self._console = console
+        self._log = log
+        logged = None if log is None else self._write_log
+        self._streams = (
+            Stream(selector, out, console.out, console.prefix(rank, 1), logged),
+            Stream(selector, err, console.err, console.prefix(rank, 2), logged),
+        )
+
+    def drain(self) -> None:
+        """Local, not blocking: take what the pipes hold now."""
+        for stream in self._streams:
+            stream.drain()
+
+    def close(self) -> None:
+        """Local: pass on the last unfinished lines and stop reading."""
+        for stream in self._streams:
+            stream.close()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _write_log(self, lines: bytes) -> None:
+        rest = memoryview(lines)
+        while rest and self._log is not None:
+            try:
+                rest = rest[self._log.write(rest) :]
+            except OSError as error:
+                self._console.say(f"cannot write {self._log.name!s} (--log-dir): {error.strerror}; this log ends here")
+                self._log.close()
+                self._log = None
+
+
+class Stream:
+    """One pipe from a rank to a sink."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        pipe: IO[bytes],
+        sink: Sink,
+        prefix: bytes,
+        log: Callable[[bytes], None] | None,
+    ) -> None:
+        self._selector = selector
+        self._pipe = pipe
+        self._sink = sink
+        self._prefix = prefix
+        self._log = log
+        self._partial = bytearray()
+        self._paused = True
+        os.set_blocking(pipe.fileno(), False)
+        if sink.error is not None and log is None:
+            pipe.close()
+        else:
+            sink.sources.add(self)
+            self.resume()
+
+    def read(self) -> bool:
+        """Local, not blocking: one piece; whether there may be more."""
+        if self._pipe.closed:
+            return False
+        try:
+            data = os.read(self._pipe.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        whole, newline, rest = data.rpartition(b"\n")
+        if newline:
+            self._emit(bytes(self._partial) + whole)
+            self._partial.clear()
+        self._partial += rest
+        if len(self._partial) > MAX_LINE_BYTES:
+            self._emit(bytes(self._partial))
+            self._partial.clear()
+        return True
+
+    def drain(self) -> None:
+        """Local, not blocking: take what the pipe holds now. Bounded, as a child of the rank may go on writing."""
+        for _ in range(32):
+            if not self.read():
+                return
+
+    def pause(self) -> None:
+        if not self._paused and not self._pipe.closed:
+            self._selector.unregister(self._pipe)
+            self._paused = True
+
+    def resume(self) -> None:
+        if self._paused and not self._pipe.closed:
+            self._selector.register(self._pipe, selectors.EVENT_READ, self.read)
+            self._paused = False
+
+    def close(self) -> None:
+        """Local: pass on the last, unfinished line. Idempotent."""
+        if self._pipe.closed:
+            return
+        self.pause()
+        self._pipe.close()
+        self._sink.sources.discard(self)
+        if self._partial:
+            self._emit(bytes(self._partial))
+            self._partial.clear()
+
+    def reader_left(self) -> None:
+        """The sink broke: without a log nobody wants these lines, and the rank shall notice."""
+        if self._log is None:
+            self.close()
+
+    def _emit(self, lines: bytes) -> None:
+        """`lines` without the last line end."""
+        if self._log is not None:
+            self._log(lines + b"\n")
+        self._sink.write(self._prefix + lines.replace(b"\n", b"\n" + self._prefix) + b"\n")
+
+
+@dataclass(frozen=True)
+class LogFolder:
+    """One file for each rank, which holds the lines of all its lives."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path, ranks: range) -> LogFolder:
+        """Local: the folder with an empty file for each rank; raises OSError with the path that cannot be written."""
+        folder.mkdir(parents=True, exist_ok=True)
+        logs = cls(folder)
+        for rank in ranks:
+            logs._path(rank).write_bytes(b"")
+        return logs
+
+    def open(self, rank: int) -> FileIO:
+        return FileIO(self._path(rank), "ab")
+
+    def _path(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.log"

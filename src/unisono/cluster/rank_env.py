@@ -1,0 +1,70 @@
+"""The environment that `unisono run` gives to a rank: pure functions of values and of the launcher's own environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unisono.cluster.resolve import verdicts
+from unisono.cluster.topology import Topology
+from unisono.errors import UsageError
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What all ranks of a node have in common."""
+
+    num_local: int
+    num_nodes: int
+    node_rank: int
+    rendezvous: str
+    token: str
+    job: str
+    restart: int
+    threads: int
+    threads_asked: bool
+    """Whether the user asked for that many threads; otherwise variables that are already set are kept."""
+    gpus: tuple[str, ...]
+    wishes: tuple[tuple[str, str], ...]
+    """Variables for what the user asked of the communicator; what was not asked for is inherited."""
+
+
+def rank_environment(base: Mapping[str, str], at: Placement, local_rank: int) -> dict[str, str]:
+    """`base` with this rank's place in the job, its threads and its GPU."""
+    env = dict(base)
+    env.update(
+        UNISONO_RANK=str(at.node_rank * at.num_local + local_rank),
+        UNISONO_WORLD_SIZE=str(at.num_nodes * at.num_local),
+        UNISONO_LOCAL_RANK=str(local_rank),
+        UNISONO_LOCAL_SIZE=str(at.num_local),
+        UNISONO_NODE_RANK=str(at.node_rank),
+        UNISONO_NUM_NODES=str(at.num_nodes),
+        UNISONO_RENDEZVOUS=at.rendezvous,
+        UNISONO_TOKEN=at.token,
+        UNISONO_JOB=at.job,
+        UNISONO_RESTART=str(at.restart),
+        PYTHONUNBUFFERED="1",
+    )
+    env.update(at.wishes)
+    for name in THREAD_VARIABLES:
+        if at.threads_asked or not base.get(name):
+            env[name] = str(at.threads)
+    if at.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = at.gpus[local_rank % len(at.gpus)]
+    return env
+
+
+def refuse_inside_a_rank(env: Mapping[str, str], num_local: int) -> None:
+    """Each of several processes of another launcher would start its own ranks; that is never meant on one node.
+
+    A rank of ours may start ranks: it does so on purpose, and what it inherited from further outside says nothing.
+    """
+    outer = next((answer for _, answer in verdicts(env) if isinstance(answer, Topology)), None)
+    if outer is not None and outer.launcher not in ("unisono", "local") and outer.world_size > 1:
+        raise UsageError(
+            f"this is process {outer.global_rank} of {outer.world_size} by the variables of {outer.launcher} (environment), so "
+            f"unisono run -n {num_local} here would start {outer.world_size} x {num_local} processes; leave out `unisono run` "
+            "and let that launcher start the program, or start unisono run once for each node with --nodes and --node-rank"
+        )

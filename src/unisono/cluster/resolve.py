@@ -1,0 +1,117 @@
+"""Who am I: every launcher is asked in a fixed order, the innermost first, and the first that knows answers.
+
+`here` is the only place that reads the environment of this process; all others receive it as a value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from unisono.cluster import gpus, lineage, local, mpi_env, own, slurm, tf_config, torchrun
+from unisono.cluster.rendezvous import host_port
+from unisono.cluster.topology import Overrides, Resolver, Topology, WhyNot
+from unisono.cluster.variables import positive_seconds
+from unisono.errors import UsageError
+
+RESOLVERS: tuple[tuple[str, Resolver], ...] = (
+    ("unisono", own.resolve),
+    ("torchrun", torchrun.resolve),
+    ("openmpi", mpi_env.resolve_open_mpi),
+    ("pmi", mpi_env.resolve_pmi),
+    ("slurm", slurm.resolve),
+    ("tf_config", tf_config.resolve),
+    ("local", local.resolve),
+)
+"""Innermost first: torchrun and mpirun are often started by srun, never the other way round."""
+
+NO_OVERRIDES = Overrides()
+
+
+def here(overrides: Overrides = NO_OVERRIDES) -> Topology:
+    """Local: where this process stands, with its GPUs. Raises `UsageError` for variables that make no sense."""
+    env = environment()
+    topology = resolve(env, overrides)
+    seen, ours = gpus.divide(env, topology.local_rank, topology.local_size, gpus.num_found(), overrides)
+    return replace(topology, gpus=seen, our_gpus=ours, mpi_selection=mpi_env.selection(env))
+
+
+def environment() -> dict[str, str]:
+    """Local: a copy of this process's environment, with a token where the launcher does not name its job."""
+    env = dict(os.environ)
+    if mpi_env.needs_token(env):
+        process = lineage.launcher_process("PMI_RANK", os.getpid())
+        if process is not None:
+            env["UNISONO_TOKEN"] = f"mpirun-{process}"
+    return env
+
+
+def resolve(env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> Topology:
+    """Pure: the answer of the first launcher that knows, with what the user asked for. GPUs are left to `here`."""
+    answers = (resolver(env, overrides) for _, resolver in RESOLVERS)
+    topology = next(answer for answer in answers if isinstance(answer, Topology))
+    _refuse_unread(topology, overrides)
+    return _named(_wished(topology, env, overrides), overrides)
+
+
+def verdicts(env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> list[tuple[str, Topology | WhyNot | UsageError]]:
+    """Pure: what each launcher's variables say, in the order of asking; the first `Topology` is the one that counts.
+
+    A `UsageError` stands where variables are half set or malformed; if it comes before the first `Topology`, `resolve` raises it.
+    """
+    found: list[tuple[str, Topology | WhyNot | UsageError]] = []
+    for name, resolver in RESOLVERS:
+        try:
+            found.append((name, resolver(env, overrides)))
+        except UsageError as error:
+            found.append((name, error))
+    return found
+
+
+def _refuse_unread(topology: Topology, overrides: Overrides) -> None:
+    """What was asked for must be delivered: raise where it cannot be."""
+    asked = overrides.world_size
+    if asked is not None and asked != topology.world_size:
+        remedy = (
+            f"start with `unisono run -n {asked}`, mpirun, srun or torchrun"
+            if topology.launcher == "local"
+            else f"ask for {topology.world_size} or start {asked}"
+        )
+        hint = f"; {topology.note}" if topology.note else ""
+        raise UsageError(
+            f"{asked} processes were asked for but {topology.launcher} says {topology.world_size} (environment); {remedy}{hint}"
+        )
+    if overrides.tasks_per_node is not None and topology.launcher != "slurm":
+        raise UsageError(f"tasks_per_node is read under SLURM only, but {topology.launcher} started this process; leave it out")
+
+
+def _wished(topology: Topology, env: Mapping[str, str], overrides: Overrides) -> Topology:
+    """What any launcher may carry from the one who started us."""
+    if env.get("UNISONO_RENDEZVOUS"):
+        address, port = host_port(env["UNISONO_RENDEZVOUS"], "UNISONO_RENDEZVOUS")
+        topology = replace(topology, address=address, port=overrides.port or port)
+    if env.get("UNISONO_TIME_LIMIT_S"):
+        topology = replace(topology, time_limit_s=positive_seconds(env, "UNISONO_TIME_LIMIT_S"))
+    return replace(
+        topology,
+        token=env.get("UNISONO_TOKEN") or topology.token,
+        job=env.get("UNISONO_JOB") or topology.job,
+        engine=env.get("UNISONO_ENGINE") or topology.engine,
+        allreduce=env.get("UNISONO_ALLREDUCE") or topology.allreduce,
+    )
+
+
+def _named(topology: Topology, overrides: Overrides) -> Topology:
+    """Kind and index of this process: the kinds follow each other in the order of ranks."""
+    if overrides.jobs is None:
+        return topology
+    total = sum(overrides.jobs.values())
+    if total != topology.world_size:
+        shown = ", ".join(f"{kind}: {count}" for kind, count in overrides.jobs.items())
+        raise UsageError(
+            f"jobs ({shown}) name {total} processes but {topology.launcher} says {topology.world_size}; make them equal"
+        )
+    kinds = [(kind, index) for kind, count in overrides.jobs.items() for index in range(count)]
+    kind, index = kinds[topology.global_rank]
+    return replace(topology, task_type=kind, task_index=index)

@@ -1,0 +1,45 @@
+"""Reading an environment mapping: numbers, and the message for variables of which only a part is there. Local, pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from unisono.errors import UsageError
+
+
+def first_set(env: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """The first of `names` that has a value: launchers' versions differ in how they call the same thing."""
+    return next((name for name in names if env.get(name)), None)
+
+
+def whole_number(env: Mapping[str, str], name: str) -> int:
+    """The variable as a number >= 0; it must be set."""
+    value = env[name]
+    if not re.fullmatch(r"[0-9]{1,18}", value):
+        raise UsageError(f"{name} must be a whole number; received {value!r} (environment); correct or unset it")
+    return int(value)
+
+
+def positive_seconds(env: Mapping[str, str], name: str) -> float:
+    """The variable as a number of seconds > 0; it must be set."""
+    try:
+        value = float(env[name])
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"{name} must be a number of seconds above 0; received {env[name]!r} (environment); correct or unset it")
+    return value
+
+
+def require(env: Mapping[str, str], needed: Sequence[str | tuple[str, ...]], whose: str, remedy: str) -> None:
+    """Raise unless every one of `needed` is set; a tuple names alternatives of which one is enough."""
+    alternatives = [(names,) if isinstance(names, str) else names for names in needed]
+    missing = [" or ".join(names) for names in alternatives if first_set(env, names) is None]
+    if missing:
+        present = [name for names in alternatives if (name := first_set(env, names)) is not None]
+        raise UsageError(
+            f"the variables of {whose} are half set: {', '.join(present)} {'is' if len(present) == 1 else 'are'} there, "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing (environment); {remedy}"
+        )

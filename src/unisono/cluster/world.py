@@ -1,0 +1,168 @@
+"""One life of all local ranks, from their start to the end of the last: signals go in, lines and exit codes come out."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from unisono.cluster.output import Console
+from unisono.cluster.rank_process import RankProcess
+from unisono.cluster.signals import SignalInbox
+from unisono.errors import join_ranks
+
+NOTICE_S = 5.0
+"""After one rank failed: how long the others have to notice by themselves and say what they saw."""
+STOP_NOTICE_S = 30.0
+"""The same after a signal asked all to stop: they may be saving their state."""
+TERM_S = 5.0
+"""Between SIGTERM and SIGKILL."""
+LEFTOVER_S = 2.0
+"""How long children that a rank left behind have to clean up, after SIGTERM and again after SIGKILL."""
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a world ended: `code` is that of the first rank that failed, or 0."""
+
+    code: int
+    stopped: bool
+    """Whether a signal had asked for the end."""
+
+
+class World:
+    """The ranks of this node. `run` blocks until nothing of them is left; all waiting is for events, none of it polls."""
+
+    def __init__(
+        self,
+        ranks: Sequence[RankProcess],
+        selector: selectors.BaseSelector,
+        inbox: SignalInbox,
+        console: Console,
+        on_failure: str,
+    ) -> None:
+        self._ranks = ranks
+        self._selector = selector
+        self._inbox = inbox
+        self._console = console
+        self._on_failure = on_failure
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self._code = 0
+        self._interrupts = 0
+        self._stopped = False
+        self._ended_by_us = False
+
+    def run(self) -> Outcome:
+        """Local, blocking: until all ranks and their children have ended."""
+        while not all(rank.gone for rank in self._ranks):
+            wait_for_events(self._selector, min((when for when, _ in self._timers), default=None))
+            for signum in self._inbox.take():
+                self._forward(signum)
+            exited = [rank for rank in self._ranks if rank.reap()]
+            # Those that were killed come first: the others that exited just now may have done so because of them.
+            for rank in sorted(exited, key=lambda rank: rank.killed_by is None):
+                self._note_exit(rank)
+            self._note_gone()
+            self._run_timers()
+        return Outcome(self._code, self._stopped)
+
+    def kill(self) -> None:
+        """Local, not blocking: end all ranks and their children at once."""
+        self._ended_by_us = True
+        for rank in self._ranks:
+            if not rank.gone:
+                rank.send_to_group(signal.SIGKILL)
+
+    def _forward(self, signum: signal.Signals) -> None:
+        self._stopped |= signum in STOPS
+        if signum == signal.SIGINT:
+            self._interrupts += 1
+            if self._interrupts > 1:
+                self._console.say("interrupted again: killing all ranks")
+                self._code = self._code or 128 + signum
+                self.kill()
+                return
+            self._console.say("interrupted: told all ranks; interrupt again (Ctrl-C) to kill them")
+        for rank in self._ranks:
+            if rank.running and signum == signal.SIGINT:
+                rank.send_to_group(signum)  # as the terminal would: a shell between us and the program waits for it
+            else:
+                rank.send(signum)
+
+    def _note_exit(self, rank: RankProcess) -> None:
+        rank.output.drain()  # its last words come before ours
+        if rank.code and not self._ended_by_us:
+            self._note_failure(rank, rank.code)
+        if rank.leaves_children():
+            rank.send_to_group(signal.SIGTERM)
+            self._after(LEFTOVER_S, lambda: self._kill_leftovers(rank))
+
+    def _note_failure(self, rank: RankProcess, code: int) -> None:
+        first = not self._code
+        self._code = self._code or code
+        others = [other.rank for other in self._ranks if other.running]
+        if self._stopped:
+            if rank.killed_by not in STOPS:
+                self._console.say(rank.fate())
+        elif not first or not others:
+            self._console.say(rank.fate())
+        elif self._on_failure == "continue":
+            self._console.say(f"{rank.fate()}; the others go on (--on-failure continue)")
+        else:
+            self._console.say(f"{rank.fate()}; {join_ranks(others)} will be ended in {NOTICE_S:g} s")
+        if first and self._on_failure != "continue":
+            self._after(STOP_NOTICE_S if self._stopped else NOTICE_S, self._terminate)
+
+    def _terminate(self) -> None:
+        self._end_running(signal.SIGTERM)
+        self._after(TERM_S, lambda: self._end_running(signal.SIGKILL))
+
+    def _end_running(self, signum: signal.Signals) -> None:
+        running = [rank for rank in self._ranks if rank.running]
+        if running:
+            self._ended_by_us = True
+            self._console.say(f"sending {signum.name} to {join_ranks(rank.rank for rank in running)}, still running")
+        for rank in running:
+            rank.send(signum)  # their children come after their exit
+
+    def _kill_leftovers(self, rank: RankProcess) -> None:
+        if not rank.gone:
+            rank.send_to_group(signal.SIGKILL)
+            self._after(LEFTOVER_S, lambda: self._forget(rank))
+
+    def _forget(self, rank: RankProcess) -> None:
+        """What even SIGKILL has not ended hangs in the kernel, or is not ours to end; we do not hang with it."""
+        if not rank.gone:
+            self._console.say(f"process group {rank.pid} of rank {rank.rank} does not end; look at it with ps -g {rank.pid}")
+            self._leave(rank)
+
+    def _note_gone(self) -> None:
+        for rank in self._ranks:
+            if not rank.running and not rank.gone and not rank.leaves_children():
+                self._leave(rank)
+
+    def _leave(self, rank: RankProcess) -> None:
+        rank.output.drain()
+        rank.output.close()
+        rank.gone = True
+
+    def _after(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._timers.append((monotonic() + delay_s, action))
+
+    def _run_timers(self) -> None:
+        now = monotonic()
+        due = [timer for timer in self._timers if timer[0] <= now]
+        self._timers = [timer for timer in self._timers if timer[0] > now]
+        for _, action in due:
+            action()
+
+
+def wait_for_events(selector: selectors.BaseSelector, deadline: float | None = None) -> None:
+    """Local, blocking: until something can be read or written, a signal came or the deadline passed; act on what can be."""
+    timeout_s = None if deadline is None else max(0.0, deadline - monotonic())
+    for key, _ in selector.select(timeout_s):
+        key.data()

@@ -1,0 +1,77 @@
+"""What users may pass to a communicator: one clear message for each thing that can be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unisono.comm.calls import DTYPES
+from unisono.errors import UsageError
+
+Buffers = Tensor | Sequence[Tensor]
+
+
+def flat_views(bufs: Buffers, device_type: str, engine: str) -> list[Tensor]:
+    """The buffers as flat views."""
+    flat = []
+    for position, tensor in enumerate((bufs,) if isinstance(bufs, Tensor) else bufs):
+        if not tensor.is_contiguous():
+            raise UsageError(
+                f"buffer {position} (shape {tuple(tensor.shape)}, strides {tensor.stride()}) is not contiguous; "
+                "communicate a contiguous tensor, e.g. tensor.contiguous()"
+            )
+        if tensor.device.type != device_type:
+            raise UsageError(
+                f"buffer {position} is on {tensor.device}, but engine {engine} moves tensors on {device_type}; "
+                f"move it with tensor.to({device_type!r}) or choose another --engine"
+            )
+        if tensor.dtype not in DTYPES:
+            raise UsageError(
+                f"buffer {position} has type {tensor.dtype}, which cannot be communicated; "
+                f"use one of {', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)}"
+            )
+        plain = tensor.dim() == 1 and not tensor.requires_grad
+        flat.append(tensor if plain else tensor.detach().view(-1))
+    return flat
+
+
+def check_rank(rank: int, size: int, what: str, group: str) -> None:
+    if not 0 <= rank < size:
+        raise UsageError(f"{what} must lie in 0..{size - 1} of {group}; received {rank}")
+
+
+def check_tag(tag: int) -> int:
+    # Every MPI promises tags up to 32767; more would work on some engines only.
+    if not 0 <= tag <= 32767:
+        raise UsageError(f"tag must lie in 0..32767; received {tag}")
+    return tag
+
+
+def check_same_type(kind: str, out: Tensor, buf: Tensor) -> torch.dtype:
+    if out.dtype != buf.dtype:
+        raise UsageError(f"{kind}: out has type {out.dtype} but buf has {buf.dtype}; give both the same type")
+    return buf.dtype
+
+
+def parts_of(kind: str, long: Tensor, short: Tensor, counts: Sequence[int] | None, rank: int, size: int) -> list[int]:
+    """How `long` is divided among the members, of which this rank holds `short`."""
+    if counts is None and long.numel() != short.numel() * size:
+        raise UsageError(
+            f"{kind}: the long side has {long.numel()} elements, expected {size} x {short.numel()}; give counts if uneven"
+        )
+    parts = [short.numel()] * size if counts is None else checked_counts(kind, long, counts, "counts", size)
+    if parts[rank] != short.numel():
+        raise UsageError(f"{kind}: counts[{rank}] is {parts[rank]} but rank {rank} holds {short.numel()}")
+    return parts
+
+
+def checked_counts(kind: str, tensor: Tensor, counts: Sequence[int] | None, name: str, size: int) -> list[int]:
+    if counts is None:
+        if tensor.numel() % size:
+            raise UsageError(f"{kind}: {tensor.numel()} elements do not divide by {size} members; give {name}")
+        return [tensor.numel() // size] * size
+    if len(counts) != size or min(counts) < 0 or sum(counts) != tensor.numel():
+        raise UsageError(f"{kind}: {name} must be {size} numbers >= 0 with sum {tensor.numel()}; received {list(counts)}")
+    return [int(count) for count in counts]

@@ -1,0 +1,169 @@
+"""The board on which the ranks of one machine show each other how far they are.
+
+Every rank owns one row, in a segment of its own that all others map:
+
+    flag         how many phases of collectives this rank has entered; the others wait on it
+    doorbell     changes whenever a message for this rank arrives or is taken (see mailbox.py)
+    posted       for each destination, how many messages were posted
+    two pages    of the running collective: its text (all ranks must show the same), where the buffers lie, and small data
+    boxes        for each destination, the slots of point-to-point messages
+
+Collectives alternate between the two pages. A rank writes a page again only after everybody arrived at the collective between,
+hence has finished the one before, so a small collective needs a single phase.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from time import perf_counter
+
+from torch import Tensor
+
+from unisono.comm.base import Watch
+from unisono.comm.futex import Futex
+from unisono.comm.segments import Arena, Place, Segment
+
+TEXT_BYTES = 248
+SMALL_BYTES = 32 << 10
+"""Collectives up to this size travel inside the page."""
+NUM_SLOTS = 16
+SLOT_BYTES = 4096
+SLICE_S = 0.1
+"""How long a sleeper sleeps before it looks whether its peers still live."""
+SPIN_S = 50e-6
+_PLACE = struct.Struct("<qQQ")
+_INLINE = -1
+_LINE = 64
+
+
+def _up(value: int, to: int) -> int:
+    return (value + to - 1) // to * to
+
+
+class Layout:
+    """Offsets in a row for a group of `size` ranks."""
+
+    def __init__(self, size: int) -> None:
+        self.num_places = max(64, size)
+        self.flag = 0
+        self.doorbell = _LINE
+        self.posted = 2 * _LINE
+        page = _up(self.posted + 4 * size, 4096)
+        places_bytes = self.num_places * _PLACE.size
+        self.small = _up(TEXT_BYTES + places_bytes, 4096)
+        self.page_bytes = self.small + SMALL_BYTES
+        self.pages = (page, page + self.page_bytes)
+        self.boxes = page + 2 * self.page_bytes
+        self.num_bytes = self.boxes + size * NUM_SLOTS * SLOT_BYTES
+
+
+class Board:
+    """All rows, seen from one rank."""
+
+    def __init__(self, rank: int, rows: Sequence[Segment], pids: Sequence[int], arena: Arena, spin: bool) -> None:
+        self.layout = Layout(len(rows))
+        self.rank = rank
+        self.futex = Futex()
+        self.spin_s = SPIN_S if spin else 0.0
+        self.pids = pids
+        self._arena = arena
+        self._bytes = [row.bytes for row in rows]
+        self._addresses = [row.address for row in rows]
+        self.views = [memoryview(row.map) for row in rows]
+        self.words = [view.cast("I") for view in self.views]
+        self._phase = 0
+        self.page = 0
+        self._others = [r for r in range(len(rows)) if r != rank]
+
+    def close(self) -> None:
+        for view in (*self.words, *self.views):
+            view.release()
+        self._bytes.clear()
+
+    def row(self, rank: int) -> Tensor:
+        """All bytes of a rank's row."""
+        return self._bytes[rank]
+
+    def ring(self, rank: int, at: int, value: int) -> None:
+        """Not blocking: give the word at byte `at` of a rank's row a value, and wake who sleeps on it."""
+        self.futex.fence()
+        self.words[rank][at // 4] = value
+        self.futex.wake(self._addresses[rank] + at)
+
+    def sleep(self, rank: int, at: int, value: int, timeout_s: float) -> None:
+        """Blocking: until the word at byte `at` of a rank's row is no longer `value`, or somebody rings, or time is over."""
+        self.futex.wait(self._addresses[rank] + at, value, timeout_s)
+
+    # ---- collectives -----------------------------------------------------------------------------------------------
+
+    def turn_page(self, text: bytes) -> None:
+        """Begin a collective: write its text on this rank's next page. Others see it after the next `arrive`."""
+        self.page ^= 1
+        start = self.layout.pages[self.page]
+        self.views[self.rank][start : start + len(text)] = text
+
+    def text(self, rank: int) -> bytes:
+        start = self.layout.pages[self.page]
+        return bytes(self.views[rank][start : start + TEXT_BYTES])
+
+    def same_text(self, text: bytes) -> int | None:
+        """The first rank whose running collective is another one than ours."""
+        start = self.layout.pages[self.page]
+        end = start + len(text)
+        for r in self._others:
+            if self.views[r][start:end] != text:
+                return r
+        return None
+
+    def small(self, rank: int, num_bytes: int, offset: int = 0) -> Tensor:
+        """Bytes of the running page of a rank that carry small data."""
+        start = self.layout.pages[self.page] + self.layout.small + offset
+        return self._bytes[rank][start : start + num_bytes]
+
+    def write_place(self, index: int, place: Place | None, num_bytes: int, offset: int = 0) -> None:
+        """Say where buffer `index` lies: in shared memory, or in the page itself (None) at `offset`."""
+        start = self.layout.pages[self.page] + TEXT_BYTES + index * _PLACE.size
+        fd, where = (_INLINE, offset) if place is None else (place.fd, place.offset + offset)
+        _PLACE.pack_into(self.views[self.rank], start, fd, where, num_bytes)
+
+    def place(self, rank: int, index: int) -> tuple[int, int, int]:
+        """What a rank wrote as place `index`: file, offset, number of bytes."""
+        at = self.layout.pages[self.page] + TEXT_BYTES + index * _PLACE.size
+        return _PLACE.unpack_from(self.views[rank], at)
+
+    def placed(self, rank: int, place: tuple[int, int, int]) -> Tensor:
+        """The bytes at a place of a rank."""
+        fd, where, num_bytes = place
+        if fd == _INLINE:
+            return self.small(rank, num_bytes, where)
+        segment = self._arena.own(fd) if rank == self.rank else self._arena.peer(self.pids[rank], fd)
+        return segment.bytes[where : where + num_bytes]
+
+    def peer_bytes(self, rank: int, index: int) -> Tensor:
+        """The bytes that a rank placed at `index`."""
+        return self.placed(rank, self.place(rank, index))
+
+    def arrive(self, watch: Watch) -> None:
+        """Blocking: enter the next phase and wait until all others have entered it."""
+        self._phase = phase = (self._phase + 1) & 0xFFFFFFFF
+        futex = self.futex
+        futex.fence()
+        self.words[self.rank][0] = phase
+        futex.wake(self._addresses[self.rank])
+        for r in self._others:
+            word = self.words[r]
+            if (word[0] - phase) & 0x80000000:
+                self._await(word, self._addresses[r], phase, watch)
+        futex.fence()
+
+    def _await(self, word: memoryview, address: int, phase: int, watch: Watch) -> None:
+        if self.spin_s:
+            end = perf_counter() + self.spin_s
+            while perf_counter() < end:
+                if not (word[0] - phase) & 0x80000000:
+                    return
+        while (seen := word[0] - phase) & 0x80000000:
+            self.futex.wait(address, (seen + phase) & 0xFFFFFFFF, SLICE_S)
+            if (word[0] - phase) & 0x80000000:
+                watch.poll()

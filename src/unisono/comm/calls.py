@@ -1,0 +1,76 @@
+"""The words of a call: operations, types, groups, and how one call is shown to people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+ANY = -1
+"""Any source, for `recv`."""
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int8,
+    torch.uint8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+)
+"""Types that every engine moves and reduces (an engine that lacks one casts it)."""
+
+
+class Op(Enum):
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+SUM, MIN, MAX = Op.SUM, Op.MIN, Op.MAX
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Where a received message came from."""
+
+    source: int
+    tag: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Who belongs to a communicator: `members` are ranks of the job, `ranks` are ranks of the parent group."""
+
+    name: str
+    rank: int
+    members: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+
+class Call:
+    """One operation with what must be alike on all members. Its text is made only when somebody asks."""
+
+    __slots__ = ("detail", "kind", "shapes")
+
+    def __init__(self, kind: str, bufs: Sequence[Tensor] = (), detail: object = "") -> None:
+        self.kind = kind
+        self.shapes = [(buf.dtype, buf.numel()) for buf in bufs]
+        self.detail = detail
+
+    def __str__(self) -> str:
+        bufs = " + ".join(f"{str(dtype).removeprefix('torch.')}[{numel}]" for dtype, numel in self.shapes)
+        detail = self.detail.value if isinstance(self.detail, Op) else str(self.detail)
+        return f"{self.kind}({', '.join(part for part in (bufs, detail) if part)})"
+
+
+def even_slices(numel: int, parts: int, align: int = 1) -> list[slice]:
+    """`numel` elements in `parts` slices as equal as multiples of `align` allow; the last may be shorter or empty."""
+    step = math.ceil(math.ceil(numel / parts) / align) * align if numel else 0
+    return [slice(min(part * step, numel), min((part + 1) * step, numel)) for part in range(parts)]

@@ -1,0 +1,355 @@
+"""The hub: one thread in rank 0's process that every rank is connected to. It passes messages on and says who is lost.
+
+It never blocks on anybody: sockets do not block, what a slow member does not take waits in that member's queue, and a visitor
+who has not proved the job's token gets little room and little time.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from unisono.comm.channel import MEMBER_LIMIT_BYTES, SILENCE_S, Channel, tune
+from unisono.comm.handshake import Challenge, Stranger
+from unisono.comm.meeting import is_loopback, plain_address
+from unisono.comm.plain import decode, encode
+from unisono.comm.rounds import Delivery, Rounds
+from unisono.errors import CommError, join_ranks
+
+DIED = "died: its connection closed without a word (killed, crashed or exited without close)"
+LEFT = "has left: it closed its communicator"
+VANISHED = f"vanished: its host has not answered for {SILENCE_S} s"
+
+GUEST_WAIT_S = 5.0
+"""How long a visitor may take to prove that it belongs to the job."""
+SPARE_GUESTS = 64
+"""Unproven visitors beyond the members still expected; the oldest goes when one more comes."""
+LEAVE_WAIT_S = 5.0
+"""How long one who leaves waits for the others to take what was sent to them."""
+TICK_S = 1.0
+"""How often what no socket tells is looked at."""
+
+
+def reason_of(error: OSError) -> str:
+    """Why a rank is lost whose connection broke."""
+    if isinstance(error, TimeoutError):  # the kernel's keepalive
+        return VANISHED
+    if isinstance(error, ConnectionError):
+        return DIED
+    return f"cannot be reached any more: {error.strerror or error}"
+
+
+@dataclass(eq=False)
+class Visitor:
+    """One connection; a guest until it has a rank."""
+
+    channel: Channel
+    challenge: Challenge | None
+    """None for rank 0 itself, whose connection does not leave the process."""
+    deadline: float
+    here: str = ""
+    there: str = ""
+    """The addresses of both ends."""
+    rank: int | None = None
+    refused: bool = False
+    who: str = ""
+    info: Any = None
+    writing: bool = False
+    gone: bool = False
+
+
+class Hub:
+    """Local to rank 0: `start`, then talk to it through the socket that `start` returns, as every other rank does."""
+
+    def __init__(self, listener: socket.socket, address: str, size: int, token: str) -> None:
+        self._listener = listener
+        self._port: int = listener.getsockname()[1]
+        self._address = address
+        self._size = size
+        self._token = token
+        self._selector = selectors.DefaultSelector()
+        self._guests: set[Visitor] = set()
+        self._members: dict[int, Visitor] = {}
+        self._lost: set[int] = set()
+        self._rounds = Rounds()
+        self._problems: list[str] = []
+        self._complete = False
+        self._gather_by = float("inf")
+        self._leave_by: float | None = None
+        self._deaf_until: float | None = None
+        self._look_at = 0.0
+        self._rank_0_lost = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="unisono-hub", daemon=True)
+
+    def start(self) -> socket.socket:
+        """Rank 0's own connection; the hub lives until its other end says good-bye or is closed."""
+        inner, outer = socket.socketpair()
+        self._admit(Visitor(Channel(inner, MEMBER_LIMIT_BYTES), None, float("inf")))
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._thread.start()
+        return outer
+
+    def wait_told(self, timeout_s: float) -> None:
+        """Blocking: until everybody was told that rank 0 is lost; afterwards this process may end at any moment."""
+        self._rank_0_lost.wait(timeout_s)
+
+    def join(self) -> None:
+        """Blocking, for a bounded time once rank 0 has left."""
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """In a forked child, where the thread does not exist: give up the copies of its sockets and leave the parent's alone."""
+        self._listener.close()
+        self._selector.close()
+        for visitor in (*self._guests, *self._members.values()):
+            visitor.channel.abandon()
+
+    # ---- the loop --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (self._guests or self._members) and (self._leave_by is None or monotonic() < self._leave_by):
+                for key, events in self._selector.select(self._wait_s()):
+                    if key.data is None:
+                        self._accept()
+                    elif not key.data.gone:  # it may have been dropped a moment ago
+                        self._serve(key.data, events)
+                self._look_around()
+        finally:
+            for visitor in (*self._guests, *self._members.values()):
+                visitor.channel.close()
+            self._listener.close()
+            self._selector.close()
+
+    def _wait_s(self) -> float:
+        ends = [self._look_at, self._gather_by, *(guest.deadline for guest in self._guests)]
+        return max(0.0, min(ends) - monotonic())
+
+    def _look_around(self) -> None:
+        """What no socket tells: time that is up, and hosts that answer nothing."""
+        now = monotonic()
+        for guest in tuple(self._guests):
+            if now >= guest.deadline:
+                self._drop(guest)
+        if now >= self._gather_by:
+            missing = [rank for rank in range(self._size) if rank not in self._members]
+            self._send(self._members, ("missing", missing, self._who_is_missing(missing)))
+            self._end()
+        if now < self._look_at:
+            return
+        self._look_at = now + TICK_S
+        for member in tuple(self._members.values()):
+            if member.channel.silent():
+                self._drop(member, VANISHED)
+        if self._deaf_until is not None and now >= self._deaf_until:
+            self._deaf_until = None
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
+
+    def _accept(self) -> None:
+        try:
+            sock, there = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # the visitor went away again
+            return
+        except OSError as error:  # no file number is left in this process: an unproven visitor must give one back
+            problem = f"rank 0 cannot take in more: {error.strerror}, raise ulimit -n"
+            if problem not in self._problems:
+                self._problems.append(problem)
+            if not self._drop_oldest_guest():
+                self._selector.unregister(self._listener)
+                self._deaf_until = monotonic() + TICK_S
+            return
+        if len(self._guests) >= SPARE_GUESTS + self._size:
+            self._drop_oldest_guest()
+        try:
+            tune(sock)
+            here = plain_address(sock.getsockname()[0])
+        except OSError:  # gone already
+            sock.close()
+            return
+        challenge = Challenge(self._token, self._port)
+        self._admit(Visitor(Channel(sock), challenge, monotonic() + GUEST_WAIT_S, here, plain_address(there[0])))
+
+    def _admit(self, visitor: Visitor) -> None:
+        self._guests.add(visitor)
+        self._selector.register(visitor.channel.sock, selectors.EVENT_READ, visitor)
+
+    def _drop_oldest_guest(self) -> bool:
+        oldest = min(self._guests, key=lambda guest: guest.deadline, default=None)
+        if oldest is not None:
+            self._drop(oldest)
+        return oldest is not None
+
+    def _drop(self, visitor: Visitor, reason: str = DIED) -> None:
+        if visitor.gone:
+            return
+        visitor.gone = True
+        self._selector.unregister(visitor.channel.sock)
+        visitor.channel.close()
+        self._guests.discard(visitor)
+        if visitor.rank is not None:
+            del self._members[visitor.rank]
+            self._lose(visitor.rank, reason)
+            if visitor.rank == 0:
+                self._end()
+
+    def _end(self) -> None:
+        """Rank 0 leaves: let everybody take what was sent, and wait until they have (they close their end then)."""
+        if self._leave_by is not None:
+            return
+        self._leave_by = monotonic() + LEAVE_WAIT_S
+        self._gather_by = float("inf")
+        if self._deaf_until is None:
+            self._selector.unregister(self._listener)
+        self._deaf_until = None
+        self._listener.close()
+        for guest in tuple(self._guests):
+            self._drop(guest)
+        for member in self._members.values():
+            member.channel.finish()
+            self._watch(member)
+
+    def _serve(self, visitor: Visitor, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            visitor.channel.flush()
+            self._watch(visitor)
+        if not events & selectors.EVENT_READ:
+            return
+        try:
+            for message in visitor.channel.receive():
+                if visitor.rank is None:
+                    self._greet(visitor, message)
+                elif self._leave_by is None:
+                    self._handle(visitor.rank, decode(message))
+        except OSError as error:
+            self._drop(visitor, reason_of(error))
+        except (Stranger, CommError) as error:
+            self._drop(visitor, f"sent what is no message ({error}); do all ranks run the same version of unisono?")
+        else:
+            if visitor.channel.ended:
+                self._drop(visitor)
+
+    # ---- who belongs to the job ------------------------------------------------------------------------------------
+
+    def _greet(self, guest: Visitor, message: bytes) -> None:
+        if guest.refused:
+            return
+        if guest.challenge is None:
+            hello = decode(message)
+        elif not guest.challenge.answered:
+            guest.channel.send(guest.challenge.answer(message))
+            return
+        else:
+            hello = guest.challenge.verify(message)
+        match hello:
+            case {"rank": int(rank), "size": int(size), "left_s": float(left_s), "who": str(who), "info": info}:
+                guest.who, guest.info = who, info
+                answer = self._verdict(rank, size, who)
+            case _:
+                raise Stranger("its greeting is none")
+        guest.refused = answer[0] != "joined"
+        guest.channel.send(encode(answer))
+        if not guest.refused:
+            guest.rank, guest.deadline = rank, float("inf")
+            guest.channel.limit_bytes = MEMBER_LIMIT_BYTES
+            self._guests.discard(guest)
+            self._members[rank] = guest
+            self._gather_by = min(self._gather_by, monotonic() + left_s)
+            if len(self._members) == self._size:
+                self._welcome()
+
+    def _verdict(self, rank: int, size: int, who: str) -> tuple[str, ...]:
+        if size != self._size:
+            text = f"world size disagrees: rank {rank} says {size}, rank 0 says {self._size}"
+            self._problems.append(f"refused: {text}")
+            return "refused", f"{text}; start all ranks with the same number of processes"
+        if not 0 <= rank < size:
+            return "refused", f"rank {rank} does not lie in 0..{size - 1}; check the launcher's variables"
+        if rank in self._members:
+            text = f"rank {rank} is there twice: {self._members[rank].who} and {who}"
+            self._problems.append(f"refused: {text}")
+            return "refused", f"{text}; give every process a rank of its own"
+        if rank in self._lost or self._complete:
+            return "later", f"rank 0 is still in a session that rank {rank} has left or was lost from"
+        return ("joined",)
+
+    def _welcome(self) -> None:
+        self._complete = True
+        self._gather_by = float("inf")
+        infos = [self._members[rank].info for rank in range(self._size)]
+        self._send(self._members, ("welcome", infos, self._reached_at()))
+
+    def _reached_at(self) -> str:
+        """The address by which other hosts reach this one; loopback if there are none."""
+        others = [self._members[rank] for rank in range(1, self._size)]
+        for member in others:
+            if member.here != member.there and not is_loopback(member.here):
+                return member.here
+        return next((member.here for member in others if is_loopback(member.here)), "127.0.0.1")
+
+    def _who_is_missing(self, missing: Sequence[int]) -> str:
+        problems = f" ({'; '.join(self._problems)})" if self._problems else ""
+        return (
+            f"{join_ranks(missing)} of {self._size} did not come to {self._address}, port {self._port}, in time{problems}; "
+            "see what they say, and whether their nodes reach that address and port (firewall, --rendezvous host:port)"
+        )
+
+    # ---- messages --------------------------------------------------------------------------------------------------
+
+    def _handle(self, rank: int, message: Any) -> None:
+        match message:
+            case ("put", str(key), tuple(members), bytes(obj)):
+                self._deliver(self._rounds.put(key, members, rank, obj, self._lost))
+            case ("late", str(key)):
+                self._send([rank], ("late", key, self._rounds.missing(key)))
+            case ("ask", int(number), list(members)):
+                there = [asked for asked in members if asked in self._members]
+                self._send(there, ("ask", number, rank))
+                for absent in set(members) - set(there):
+                    self._send([rank], ("report", number, absent, None))
+            case ("report", int(number), int(asker), report):
+                self._send([asker], ("report", number, rank, report))
+            case ("give_up", str(reason), list(causes)):
+                self._lose(rank, reason, causes)
+            case ("bye",):
+                self._lose(rank, LEFT)
+                if rank == 0:
+                    self._end()
+            case _:
+                raise CommError("it has an unknown form")
+
+    def _lose(self, rank: int, reason: str, causes: Sequence[int] = ()) -> None:
+        """Tell everybody else; what was said first about a rank stays."""
+        if rank in self._lost:
+            return
+        self._lost.add(rank)
+        self._send([other for other in self._members if other != rank], ("lost", rank, reason, list(causes)))
+        if rank == 0:
+            self._rank_0_lost.set()
+        if self._complete:
+            self._deliver(self._rounds.lose(rank, self._lost))
+        else:
+            self._end()
+
+    def _deliver(self, deliveries: Iterable[Delivery]) -> None:
+        for ranks, message in deliveries:
+            self._send(ranks, message)
+
+    def _send(self, ranks: Iterable[int], message: tuple[object, ...]) -> None:
+        content = encode(message)
+        for rank in tuple(ranks):
+            member = self._members.get(rank)
+            if member is not None:
+                member.channel.send(content)
+                self._watch(member)
+
+    def _watch(self, visitor: Visitor) -> None:
+        """Ask to be woken when the socket takes more, but only while something waits."""
+        if visitor.writing != visitor.channel.unsent:
+            visitor.writing = visitor.channel.unsent
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if visitor.writing else 0)
+            self._selector.modify(visitor.channel.sock, events, visitor)

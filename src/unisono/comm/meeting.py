@@ -1,0 +1,184 @@
+"""Where rank 0 listens, and how the others find it: a sequence of ports on one host that all ranks know."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import itertools
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from unisono.comm.channel import MEMBER_LIMIT_BYTES, Channel, tune
+from unisono.comm.handshake import Stranger, introduce
+from unisono.errors import CollectiveTimeout, CommError, UsageError
+
+CONNECT_WAIT_S = 1.0
+"""How long a host may take to accept before the next port is tried; it may drop packets rather than refuse."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.25
+RESOLVE_WAIT_S = 10.0
+"""How long a name server may be away before the name counts as unknown."""
+HUB_GRACE_S = 2.0
+"""The hub ends the wait for all members at the same time; a member waits a little longer for its word."""
+
+
+def listen(address: str, ports: Sequence[int], backlog: int) -> socket.socket:
+    """Local: a listening socket on the first free port; on loopback alone where `address` is one, otherwise on all interfaces.
+
+    A host name is not looked up: many hosts resolve their own name to loopback, where no other node would get through.
+    """
+    loopback = _loopback_of(address)
+    for port in ports:
+        try:
+            if loopback is not None:
+                family = socket.AF_INET6 if ":" in loopback else socket.AF_INET
+                listener = socket.create_server((loopback, port), family=family, backlog=backlog)
+            else:
+                listener = _on_all_interfaces(port, backlog)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                continue
+            raise UsageError(
+                f"rank 0 cannot listen on {loopback or 'any interface'}, port {port}: {error.strerror}; "
+                "give an address of this node (--rendezvous host:port)"
+            ) from error
+        listener.setblocking(False)
+        return listener
+    raise UsageError(
+        f"rank 0 found {show_ports(ports)} on {socket.gethostname()} all taken or forbidden; "
+        "give another first port (--rendezvous host:port)"
+    )
+
+
+def find(
+    rank: int, address: str, ports: Sequence[int], token: str, hello: Mapping[str, Any], deadline: float, timeout_s: float
+) -> Channel:
+    """Blocking: a connection to the hub of this job, which has taken us in. Tries the ports round after round to the deadline."""
+    met: dict[int, str] = {}
+    pause_s = FIRST_PAUSE_S
+    resolve_by = min(deadline, monotonic() + RESOLVE_WAIT_S)
+    # Rounds grow from the first port alone to all of them: rank 0 most likely has one of the first, and where packets are
+    # dropped rather than refused, a round over all ports takes a minute.
+    lengths = itertools.cycle([2**power for power in range((len(ports) - 1).bit_length())] + [len(ports)])
+    for length in lengths:
+        for family, target in _resolve(rank, address, resolve_by):
+            for port in ports[:length]:
+                channel = _knock(family, (target[0], port, *target[2:]), token, hello, deadline, met)
+                if channel is not None:
+                    return channel
+                if monotonic() >= deadline:
+                    break
+        left_s = deadline - monotonic()
+        if left_s <= 0:
+            raise CollectiveTimeout([0], _nobody(rank, address, ports, timeout_s, met))
+        time.sleep(min(pause_s, left_s))  # nothing tells when a port begins to listen
+        pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+    raise AssertionError("the cycle has no end")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a numeric address reaches this node only."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def plain_address(address: str) -> str:
+    """A numeric address without the mapping that a socket for both families gives to IPv4."""
+    return address.removeprefix("::ffff:") if "." in address else address
+
+
+def show_ports(ports: Sequence[int]) -> str:
+    """'port 29500' or 'ports 29500-29515, 30100'."""
+    runs: list[list[int]] = []
+    for port in sorted(ports):
+        if runs and port == runs[-1][-1] + 1:
+            runs[-1][1:] = [port]
+        else:
+            runs.append([port])
+    return f"port{'s' if len(ports) != 1 else ''} " + ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _loopback_of(address: str) -> str | None:
+    if address == "localhost":
+        return "127.0.0.1"
+    try:
+        return address if is_loopback(address) else None
+    except ValueError:  # a name
+        return None
+
+
+def _on_all_interfaces(port: int, backlog: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+    return socket.create_server(("", port), backlog=backlog)
+
+
+def _resolve(rank: int, address: str, resolve_by: float) -> list[tuple[int, Any]]:
+    try:
+        found = socket.getaddrinfo(_loopback_of(address) or address, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN and monotonic() < resolve_by:  # the name server does not answer now
+            return []
+        raise UsageError(
+            f"host name {address!r} of rank 0 does not resolve on {socket.gethostname()} (rank {rank}): {error.strerror}; "
+            "give a name or number that every node knows (--rendezvous host:port)"
+        ) from error
+    return [(family, target) for family, _, _, _, target in found]
+
+
+def _knock(
+    family: int, target: tuple[Any, ...], token: str, hello: Mapping[str, Any], deadline: float, met: dict[int, str]
+) -> Channel | None:
+    """One attempt; what it met is noted for the message."""
+    port = target[1]
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    taken = False
+    try:
+        sock.settimeout(max(0.01, min(CONNECT_WAIT_S, deadline - monotonic())))
+        sock.connect(target)
+        if sock.getsockname() == sock.getpeername():
+            # Where nobody listens, the kernel may by chance choose the same port for our end, and we would meet ourselves.
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        tune(sock)
+        channel = Channel(sock)
+        answer = introduce(channel, token, port, hello, deadline, deadline + HUB_GRACE_S)
+        match answer:
+            case ("joined",):
+                channel.limit_bytes = MEMBER_LIMIT_BYTES
+                taken = True
+                return channel
+            case ("refused", str(text)):
+                raise UsageError(text)
+            case ("later", str(text)):
+                met[port] = text
+            case _:
+                raise CommError(
+                    f"the hub at port {port} gave an answer that is none; do all ranks run the same version of unisono?"
+                )
+    except (Stranger, EOFError, OSError) as error:
+        text = getattr(error, "strerror", None) or str(error)
+        if monotonic() < deadline:
+            met[port] = text
+        else:  # cut short, so what was met before says more
+            met.setdefault(port, text)
+    finally:
+        if not taken:
+            sock.close()
+    return None
+
+
+def _nobody(rank: int, address: str, ports: Sequence[int], timeout_s: float, met: dict[int, str]) -> str:
+    by_outcome: dict[str, list[int]] = {}
+    for port, outcome in met.items():
+        by_outcome.setdefault(outcome, []).append(port)
+    seen = "; ".join(f"{show_ports(at)}: {outcome}" for outcome, at in by_outcome.items()) or "no name server answered"
+    return (
+        f"rank {rank} found no rank 0 of this job at {address}, {show_ports(ports)}, within {timeout_s:g} s ({seen}); "
+        f"see whether rank 0 runs, and whether {socket.gethostname()} reaches {address} (firewall, interface); "
+        "otherwise give another meeting point (--rendezvous host:port)"
+    )

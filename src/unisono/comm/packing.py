@@ -1,0 +1,38 @@
+"""Lists of buffers as few messages: long buffers travel alone, short ones of one type together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+PACK_BYTES = 256 * 1024
+"""Longest buffer that is copied to travel with others."""
+
+Pack = tuple[Tensor, list[Tensor]]
+"""What travels, and the buffers it stands for."""
+
+
+def packed(bufs: Sequence[Tensor], wire: Mapping[torch.dtype, torch.dtype]) -> list[Pack]:
+    """Local: flat buffers as they travel, in the types that `wire` says. Empty ones are left out."""
+    packs: list[Pack] = []
+    short: dict[torch.dtype, list[Tensor]] = {}
+    for buf in bufs:
+        dtype = wire.get(buf.dtype, buf.dtype)
+        if buf.nbytes > PACK_BYTES:
+            packs.append((buf.to(dtype), [buf]))
+        elif buf.numel():
+            short.setdefault(dtype, []).append(buf)
+    for dtype, together in short.items():
+        joined = together[0].to(dtype) if len(together) == 1 else torch.cat([buf.to(dtype) for buf in together])
+        packs.append((joined, together))
+    return packs
+
+
+def unpack(packs: Sequence[Pack]) -> None:
+    """Local: what has travelled goes back to where it came from (in place if it is the buffer itself)."""
+    for wire, bufs in packs:
+        if wire is not bufs[0]:
+            for buf, part in zip(bufs, wire.split_with_sizes([buf.numel() for buf in bufs]), strict=True):
+                buf.copy_(part)

@@ -1,0 +1,64 @@
+"""Which objects of which exchange have come: the hub's book of rounds. Pure bookkeeping, no sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+Delivery = tuple[Iterable[int], tuple[object, ...]]
+"""To whom, and the message."""
+
+
+@dataclass
+class Round:
+    """One exchange: who takes part, whose object is there, who was already told that it cannot be completed."""
+
+    members: tuple[int, ...]
+    objects: dict[int, bytes] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
+
+    @property
+    def missing(self) -> list[int]:
+        return [member for member in self.members if member not in self.objects]
+
+
+class Rounds:
+    """All exchanges that are under way. A round ends when every member has sent its object or is lost."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Round] = {}
+
+    def put(self, key: str, members: tuple[int, ...], rank: int, obj: bytes, lost: Collection[int]) -> list[Delivery]:
+        """Note `rank`'s object; what must be sent now."""
+        this = self._open.setdefault(key, Round(members))
+        if this.members != members:
+            text = f"exchange {key!r} is between {list(this.members)} for some ranks but between {list(members)} for rank {rank}"
+            return [({rank, *this.objects}, ("clash", key, text))]
+        this.objects[rank] = obj
+        return self._settle(key, this, lost)
+
+    def lose(self, rank: int, lost: Collection[int]) -> list[Delivery]:
+        """`rank` is gone (and now among `lost`): the rounds that wait for it can never be completed."""
+        concerned = [(key, this) for key, this in self._open.items() if rank in this.members]
+        return [delivery for key, this in concerned for delivery in self._settle(key, this, lost)]
+
+    def missing(self, key: str) -> list[int]:
+        """Who has not yet sent its object."""
+        this = self._open.get(key)
+        return this.missing if this is not None else []
+
+    def _settle(self, key: str, this: Round, lost: Collection[int]) -> list[Delivery]:
+        missing = this.missing
+        if not missing:
+            del self._open[key]
+            return [(this.members, ("all", key, [this.objects[member] for member in this.members]))]
+        gone = [member for member in missing if member in lost]
+        if not gone:
+            return []
+        if len(gone) == len(missing):
+            del self._open[key]
+        untold = set(this.objects) - this.told
+        this.told |= untold
+        for member in this.objects:
+            this.objects[member] = b""  # nobody will ever get it
+        return [(untold, ("void", key, gone))]

@@ -1,0 +1,137 @@
+"""Memory that the processes of one machine share.
+
+A segment is an anonymous memory file (memfd). Peers open it through the owner's /proc entry, so it never has a name: nothing
+can be left behind by a killed process, and the size of /dev/shm does not matter.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unisono.errors import CommError
+
+SEGMENT_BYTES = 64 << 20
+"""Usual size of a segment; pages that nobody touched cost nothing."""
+BLOCK_BYTES = 4096
+"""Smallest block, so that tensors start on a page."""
+
+
+class Segment:
+    """One mapped memory file: of this process, or of a peer."""
+
+    def __init__(self, fd: int, num_bytes: int) -> None:
+        self.fd = fd
+        self.num_bytes = num_bytes
+        self.map = mmap.mmap(fd, num_bytes)
+        self.array = np.frombuffer(self.map, dtype=np.uint8)
+        self.bytes = torch.from_numpy(self.array)
+        self.address = self.bytes.data_ptr()
+
+    @classmethod
+    def create(cls, num_bytes: int) -> Segment:
+        fd = os.memfd_create("unisono")
+        os.ftruncate(fd, num_bytes)
+        return cls(fd, num_bytes)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor's bytes lie: in which segment of its owner, and where in it."""
+
+    fd: int
+    offset: int
+
+
+class Arena:
+    """This process's shared memory and its view of the peers'. Local; shared by a communicator and its subgroups."""
+
+    def __init__(self) -> None:
+        self._own: list[Segment] = []
+        self._used_bytes = 0
+        self._free: defaultdict[int, deque[tuple[Segment, int]]] = defaultdict(deque)
+        self._peers: dict[tuple[int, int], Segment] = {}
+        self._holders = 0
+
+    def hold(self) -> None:
+        """One more communicator uses this arena."""
+        self._holders += 1
+
+    def release(self) -> None:
+        """One communicator less; the last one closes the files. Tensors that users still hold stay mapped in this process."""
+        self._holders -= 1
+        if self._holders == 0:
+            for segment in self._own:
+                os.close(segment.fd)
+            self._own.clear()
+            self._free.clear()
+            self._peers.clear()
+
+    def empty(self, shape: int | Sequence[int], dtype: torch.dtype) -> Tensor:
+        """An uninitialised tensor in shared memory; its block is used again once the last view of it is gone."""
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        num_bytes = prod(sizes) * dtype.itemsize
+        if num_bytes == 0:
+            return torch.empty(sizes, dtype=dtype)
+        block_bytes = max(BLOCK_BYTES, 1 << (num_bytes - 1).bit_length())
+        segment, offset = self._take(block_bytes)
+        array = segment.array[offset : offset + num_bytes]
+        blocks = self._free[block_bytes]
+        weakref.finalize(array, blocks.append, (segment, offset)).atexit = False
+        return torch.from_numpy(array).view(dtype).view(sizes)
+
+    def place(self, tensor: Tensor) -> Place | None:
+        """Where a tensor of this process lies, or None if it is not in shared memory."""
+        address = tensor.data_ptr()
+        for segment in self._own:
+            offset = address - segment.address
+            if 0 <= offset < segment.num_bytes:
+                return Place(segment.fd, offset)
+        return None
+
+    def own(self, fd: int) -> Segment:
+        """A segment of this process."""
+        return next(segment for segment in self._own if segment.fd == fd)
+
+    def peer(self, pid: int, fd: int) -> Segment:
+        """A peer's segment, mapped at the first call."""
+        segment = self._peers.get((pid, fd))
+        if segment is None:
+            segment = self._peers[pid, fd] = open_peer(pid, fd)
+        return segment
+
+    def _take(self, block_bytes: int) -> tuple[Segment, int]:
+        free = self._free[block_bytes]
+        if free:
+            return free.popleft()
+        if not self._own or self._used_bytes + block_bytes > self._own[-1].num_bytes:
+            self._own.append(Segment.create(max(SEGMENT_BYTES, block_bytes)))
+            self._used_bytes = 0
+        offset = self._used_bytes
+        self._used_bytes += block_bytes
+        return self._own[-1], offset
+
+
+def open_peer(pid: int, fd: int) -> Segment:
+    """Map a segment that another process of this machine made."""
+    path = f"/proc/{pid}/fd/{fd}"
+    try:
+        own_fd = os.open(path, os.O_RDWR)
+    except OSError as error:
+        raise CommError(
+            f"shared memory of process {pid} cannot be opened ({path}: {error.strerror}); "
+            "all processes of a node need one user and one process name space, otherwise use --engine gloo"
+        ) from error
+    try:
+        return Segment(own_fd, os.fstat(own_fd).st_size)
+    finally:
+        os.close(own_fd)

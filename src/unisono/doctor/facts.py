@@ -1,0 +1,174 @@
+"""What is known about a rank, its node and its links: plain values, so that checks are pure functions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MPI_LAUNCHERS = ("openmpi", "pmi")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface, or an InfiniBand device as such (kind "rdma", which has no address of its own)."""
+
+    name: str
+    kind: str
+    """loopback, ethernet, infiniband, rdma or virtual."""
+    up: bool
+    speed_mbits: int | None = None
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Torch:
+    """PyTorch as this process finds it."""
+
+    version: str = ""
+    """Empty if it is not installed or cannot be imported; `error` says why."""
+    error: str = ""
+    threads: int | None = None
+    cuda: str = ""
+    """Version of CUDA that it was built for; empty for a build without."""
+    num_gpus: int = 0
+    """How many it can use."""
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """MPI as this process finds it. `rank` and `size` are MPI's own answer, known only after a trial."""
+
+    launcher: str = ""
+    """The MPI whose mpirun started us; empty if none did."""
+    mpi4py: str = ""
+    """Its version; empty if it is not installed."""
+    library: str = ""
+    """What the library behind mpi4py calls itself."""
+    error: str = ""
+    rank: int | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One rank."""
+
+    rank: int
+    size: int
+    launcher: str
+    node: str
+    """What the launcher says the node is; never the host name."""
+    host: str
+    pid: int = 0
+    engine: str = "auto"
+    """As asked for."""
+    note: str = ""
+    address: str = "127.0.0.1"
+    """The interface through which the other ranks reach this one."""
+    host_addresses: tuple[str, ...] = ()
+    """What our own host name resolves to, here."""
+    host_error: str = ""
+    cpus: tuple[int, ...] = ()
+    """The affinity mask."""
+    parent_cpus: tuple[int, ...] = ()
+    """The mask of the process that started us."""
+    cpu_quota: float | None = None
+    """How many CPUs' time the control group may use."""
+    cpus_per_task: int | None = None
+    """CPUs that SLURM was asked for."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Those of the environment that matter to threads and networks, if set."""
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    memory_bytes: int | None = None
+    """What is still available to this node's ranks together."""
+    gpus: tuple[str, ...] = ()
+    our_gpus: tuple[str, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    open_files: int | None = None
+    """Soft limits; None is unlimited."""
+    open_files_hard: int | None = None
+    locked_bytes: int | None = None
+    python: str = ""
+    executable: str = ""
+    unisono: str = ""
+    torch: Torch = Torch()
+    mpi: Mpi = Mpi()
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+    """Ranks of this node whose memory we cannot open -> why."""
+    unresolved: Mapping[str, str] = field(default_factory=dict)
+    """Hosts of other nodes whose names we cannot resolve -> why."""
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, for other processes."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Facts:
+        """From `plain`, also after a way through JSON."""
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+        values["interfaces"] = tuple(
+            Interface(**{**one, "addresses": tuple(one["addresses"])}) for one in values.get("interfaces", ())
+        )
+        values["torch"] = Torch(**values["torch"])
+        values["mpi"] = Mpi(**values["mpi"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What went between two ranks through one engine, or why nothing did."""
+
+    engine: str
+    reason: str
+    """Why this engine."""
+    ranks: tuple[int, int]
+    chosen: bool
+    """Whether the job itself would use this engine."""
+    gb_per_s: float = 0.0
+    latency_us: float = 0.0
+    error: str = ""
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Measurement:
+        return cls(**{**plain, "ranks": tuple(plain["ranks"])})
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that the checks may look at."""
+
+    ranks: tuple[Facts, ...]
+    """Those that answered, by rank."""
+    launcher: str
+    size: int
+    """How many processes the launcher says there are."""
+    note: str = ""
+    asked: int | None = None
+    """How many the user expects."""
+    started: int = 0
+    """How many local ranks were started only for this examination; then `ranks` are those."""
+    measurements: tuple[Measurement, ...] = ()
+
+    @property
+    def nodes(self) -> dict[str, tuple[Facts, ...]]:
+        """The ranks of each node, nodes in the order of their first rank."""
+        names = dict.fromkeys(facts.node for facts in self.ranks)
+        return {name: tuple(facts for facts in self.ranks if facts.node == name) for name in names}
+
+
+def shown_ranks(ranks: Sequence[int]) -> str:
+    """'rank 3' or 'ranks 0-3, 7'."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return f"rank{'s' if len(ranks) != 1 else ''} " + ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def counted(number: int, what: str) -> str:
+    """'1 rank' or '2 ranks'."""
+    return f"{number} {what}{'' if number == 1 else 's' if not what.endswith('s') else 'es'}"

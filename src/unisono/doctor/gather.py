@@ -1,0 +1,146 @@
+"""What this process can find out by itself: CPUs, memory, GPUs, names, interfaces, packages. Local; imports torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from unisono.cluster.affinity import cpus
+from unisono.cluster.rank_env import THREAD_VARIABLES
+from unisono.cluster.topology import Topology
+from unisono.doctor import cgroup, interfaces, mpi_library
+from unisono.doctor.facts import Facts, Torch
+from unisono.version import __version__
+
+VARIABLES = (
+    *THREAD_VARIABLES,
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_IB_DISABLE",
+    "OMPI_MCA_btl_tcp_if_include",
+    "OMPI_MCA_btl_tcp_if_exclude",
+    "OMPI_MCA_pml",
+    "UCX_NET_DEVICES",
+    "FI_PROVIDER",
+    "FI_TCP_IFACE",
+    "I_MPI_FABRICS",
+)
+SHARED_MEMORY = Path("/dev/shm")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+RESOLVE_LIMIT_S = 5.0
+
+
+def gather(at: Topology, env: Mapping[str, str], address: str) -> Facts:
+    """Blocking, for seconds: importing torch takes that long. `address` is where the other ranks reach this one."""
+    mask = tuple(sorted(cpus()))
+    addresses, host_error = resolved(socket.gethostname())
+    shm_bytes, shm_free_bytes = _shared_memory()
+    asked = env.get("SLURM_CPUS_PER_TASK", "")
+    return Facts(
+        rank=at.global_rank,
+        size=at.world_size,
+        launcher=at.launcher,
+        node=node_name(at),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        engine=at.engine,
+        note=at.note,
+        address=address,
+        host_addresses=addresses,
+        host_error=host_error,
+        cpus=mask,
+        parent_cpus=_parent_cpus(mask),
+        cpu_quota=cgroup.cpu_quota(),
+        cpus_per_task=int(asked) if at.launcher == "slurm" and asked.isdigit() else None,
+        variables={name: env[name] for name in VARIABLES if env.get(name)},
+        shm_bytes=shm_bytes,
+        shm_free_bytes=shm_free_bytes,
+        memory_bytes=_memory(),
+        gpus=at.gpus,
+        our_gpus=at.our_gpus,
+        interfaces=interfaces.found(),
+        open_files=_limit(resource.RLIMIT_NOFILE)[0],
+        open_files_hard=_limit(resource.RLIMIT_NOFILE)[1],
+        locked_bytes=_limit(resource.RLIMIT_MEMLOCK)[0],
+        python=platform.python_version(),
+        executable=sys.executable,
+        unisono=__version__,
+        torch=_torch(),
+        mpi=mpi_library.look(env, at.launcher),
+    )
+
+
+def node_name(at: Topology) -> str:
+    """As `connect` tells nodes apart: the launcher's word, otherwise what tells one running machine from another."""
+    if at.node_rank is not None:
+        return f"node {at.node_rank}"
+    return at.node_name or (BOOT_ID.read_text().strip() if BOOT_ID.exists() else socket.gethostname())
+
+
+def resolved(name: str) -> tuple[tuple[str, ...], str]:
+    """Blocking, not for ever: the addresses of a host name, or why there are none."""
+    answers: list[tuple[tuple[str, ...], str]] = []
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            answers.append(((), error.strerror or str(error)))
+        else:
+            answers.append((tuple(dict.fromkeys(str(address[0]) for *_, address in found)), ""))
+
+    # A name server that does not answer keeps the caller for half a minute, and nothing can interrupt it.
+    thread = threading.Thread(target=ask, name=f"unisono-resolve-{name}", daemon=True)
+    thread.start()
+    thread.join(RESOLVE_LIMIT_S)
+    return answers[0] if answers else ((), f"no answer within {RESOLVE_LIMIT_S:g} s")
+
+
+def _parent_cpus(own: tuple[int, ...]) -> tuple[int, ...]:
+    affinity = getattr(os, "sched_getaffinity", None)
+    try:
+        return tuple(sorted(affinity(os.getppid()))) if affinity else own
+    except OSError:  # it ended, or is in another name space
+        return own
+
+
+def _shared_memory() -> tuple[int | None, int | None]:
+    if not SHARED_MEMORY.is_dir():
+        return None, None
+    state = os.statvfs(SHARED_MEMORY)
+    return state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
+
+
+def _memory() -> int | None:
+    file = Path("/proc/meminfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    left = cgroup.memory_left()
+    return min([*sizes, *([] if left is None else [left])], default=None)
+
+
+def _limit(which: int) -> tuple[int | None, int | None]:
+    soft, hard = resource.getrlimit(which)
+    return tuple(None if value == resource.RLIM_INFINITY else value for value in (soft, hard))  # type: ignore[return-value]
+
+
+def _torch() -> Torch:
+    if importlib.util.find_spec("torch") is None:
+        return Torch(error="it is not installed")
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # a library below it is missing or of another version
+        return Torch(error=str(error).splitlines()[0] if str(error) else type(error).__name__)
+    return Torch(
+        version=str(torch.__version__),
+        threads=int(torch.get_num_threads()),
+        cuda=str(torch.version.cuda or ""),
+        num_gpus=int(torch.cuda.device_count()) if torch.cuda.is_available() else 0,
+    )

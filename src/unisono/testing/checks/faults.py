@@ -1,0 +1,126 @@
+"""What goes wrong between members. Each fault ends the job for all of its ranks, so each runs in a process group of its own.
+
+A fault returns what this rank was told, for the caller to compare over ranks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+import torch
+
+from unisono.comm.base import Communicator
+from unisono.comm.watch import REPORT_WAIT_S
+from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost
+from unisono.testing.checks.values import expect
+
+SHORT_LIMIT_S = 1.5
+"""Time limit of the calls that must run into it."""
+SEEN_AT_ONCE_S = 10.0
+"""A loss is told by a channel, not found by waiting; the limit of the call is far longer."""
+
+
+def fault_exception_on_one_rank(comm: Communicator) -> str:
+    """The last rank raises inside `with comm`; the others' call ends with `PeerLost` that names it and its words."""
+    comm.time_limit_s = 60.0
+    culprit = comm.size - 1
+    comm.barrier()
+    if comm.rank == culprit:
+        try:
+            with comm:
+                raise ValueError("the loss is not finite")
+        except ValueError as own:
+            return f"raised {own}"
+    began = monotonic()
+    error = _failing(lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
+    expect(monotonic() - began < SEEN_AT_ONCE_S, f"the exception was seen only after {monotonic() - began:.1f} s")
+    expect(isinstance(error, PeerLost) and error.ranks == (culprit,), f"expected PeerLost of rank {culprit}: {error!r}")
+    expect("ValueError: the loss is not finite" in str(error), f"the reason is missing: {error}")
+    _expect_spent(comm)
+    return _told(error)
+
+
+def fault_leaving_early(comm: Communicator) -> str:
+    """The first rank closes the communicator and leaves in good order while the others still wait for it."""
+    comm.time_limit_s = 20.0
+    comm.barrier()
+    if comm.rank == 0:
+        comm.close()
+        return "left"
+    error = _failing(lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
+    expect(0 in getattr(error, "ranks", ()), f"rank 0 is not named: {error!r}")
+    return _told(error)
+
+
+def fault_different_operations(comm: Communicator) -> str:
+    """All but the last rank reduce, the last waits for a broadcast: refused with both calls named."""
+    comm.time_limit_s = SHORT_LIMIT_S
+    comm.barrier()
+    buf = torch.ones(1000, device=comm.device)
+    last = comm.size - 1
+    error = _failing(lambda: comm.broadcast(buf, 0) if comm.rank == last else comm.allreduce(buf))
+    expect("allreduce" in str(error) and "broadcast" in str(error), f"both calls are not named: {error}")
+    expect(isinstance(error, (MismatchedCall, PeerLost)), f"expected MismatchedCall or its consequence: {error!r}")
+    _expect_spent(comm)
+    return _told(error)
+
+
+def fault_different_sizes(comm: Communicator) -> str:
+    """The last rank reduces fewer elements. Engines that see the calls name both; none hangs, none returns."""
+    comm.time_limit_s = SHORT_LIMIT_S
+    comm.barrier()
+    last = comm.size - 1
+    error = _failing(lambda: comm.allreduce(torch.ones(500 if comm.rank == last else 1000, device=comm.device)))
+    _expect_spent(comm)
+    return _told(error)
+
+
+def fault_rank_late_beyond_the_limit(comm: Communicator) -> str:
+    """The last rank comes only when the others' time is up: they say which call, who is missing and what it does."""
+    comm.time_limit_s = SHORT_LIMIT_S
+    comm.barrier()
+    late = comm.size - 1
+    if comm.rank == late:
+        _do_something_else(SHORT_LIMIT_S + REPORT_WAIT_S + 2.0)
+        return _told(_failing(lambda: comm.allreduce(torch.ones(1000, device=comm.device))))
+    error = _failing(lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
+    expect(isinstance(error, (CollectiveTimeout, PeerLost)), f"expected CollectiveTimeout: {error!r}")
+    expect(getattr(error, "ranks", None) == (late,), f"rank {late} is late, but blamed are {getattr(error, 'ranks', None)}")
+    expect("allreduce" in str(error), f"the call is not named: {error}")
+    _expect_spent(comm)
+    return _told(error)
+
+
+def fault_message_that_never_comes(comm: Communicator) -> str:
+    """All wait for a message of the last rank, which waits for one of rank 0: nobody sends, so all run into the limit."""
+    comm.time_limit_s = SHORT_LIMIT_S
+    comm.barrier()
+    source = 0 if comm.rank == comm.size - 1 else comm.size - 1
+    error = _failing(lambda: comm.recv(torch.ones(10, device=comm.device), source, tag=77))
+    expect(isinstance(error, (CollectiveTimeout, PeerLost)), f"expected CollectiveTimeout: {error!r}")
+    expect("recv" in str(error), f"the call is not named: {error}")
+    return _told(error)
+
+
+def _do_something_else(seconds: float) -> None:
+    """Being late is the fault itself; its name must appear in the stack that the others print."""
+    threading.Event().wait(seconds)
+
+
+def _failing(call: Callable[[], object]) -> CommError:
+    try:
+        call()
+    except CommError as error:
+        return error
+    raise AssertionError("the call returned although it could not succeed")
+
+
+def _expect_spent(comm: Communicator) -> None:
+    error = _failing(comm.barrier)
+    expect("cannot be used any more" in str(error), f"a spent communicator says {error}")
+
+
+def _told(error: CommError) -> str:
+    return f"{type(error).__name__}: {error}"

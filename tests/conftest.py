@@ -1,0 +1,163 @@
+"""The leak police: a test that leaves something behind fails, and what it left is removed for the sake of the next one."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import monotonic, sleep
+
+import psutil
+import pytest
+
+GRACE_S = 5.0
+"""What is on its way out when the test returns may take this long; a leak stays."""
+
+MARK = f"PYTEST_LEAK_POLICE_{os.getpid()}"
+"""Every descendant inherits this variable, so an orphan that init has adopted is still known as ours."""
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[MARK] = "1"
+    faulthandler.enable()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.environ.pop(MARK, None)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Something that was not there before the test."""
+
+    what: str
+    remove: Callable[[], object]
+
+
+@pytest.fixture(autouse=True)
+def leak_police() -> Iterator[None]:
+    """Fails a test that leaks a process, a thread, a listening port, an environment variable or a shared-memory file."""
+    before = _Snapshot()
+    yield
+    deadline = monotonic() + GRACE_S
+    while (leaks := before.leaks()) and monotonic() < deadline:
+        sleep(0.02)
+    if leaks:
+        for leak in leaks:
+            leak.remove()
+        pytest.fail("the test left behind:\n" + "\n".join(f"  {leak.what}" for leak in leaks), pytrace=False)
+
+
+class _Snapshot:
+    """What exists now; `leaks` says what has been added since."""
+
+    def __init__(self) -> None:
+        self._processes = set(_descendants())
+        self._threads = set(threading.enumerate())
+        self._ports = _listening_ports()
+        self._environment = _environment()
+        self._shared_memory = set(_shared_memory_files())
+
+    def leaks(self) -> list[Leak]:
+        return [
+            *(
+                Leak(f"process {_describe(process)}", partial(_end, process))
+                for process in _descendants()
+                if process not in self._processes
+            ),
+            *(
+                Leak(f"thread {thread.name}{' (daemon)' if thread.daemon else ''}", lambda: None)
+                for thread in threading.enumerate()
+                if thread not in self._threads and (not thread.daemon or thread.name.startswith("unisono-"))
+            ),
+            *(Leak(f"listening port {port}", lambda: None) for port in sorted(_listening_ports() - self._ports)),
+            *self._changed_variables(),
+            *(
+                Leak(f"shared-memory file {file}", partial(file.unlink, missing_ok=True))
+                for file in _shared_memory_files()
+                if file not in self._shared_memory and _is_ours(file)
+            ),
+        ]
+
+    def _changed_variables(self) -> Iterator[Leak]:
+        now = _environment()
+        for name in sorted(self._environment.keys() | now.keys()):
+            old = self._environment.get(name)
+            if old != now.get(name):
+                yield Leak(
+                    f"environment variable {name}: was {old!r}, is {now.get(name)!r}",
+                    partial(_restore_variable, name, old),
+                )
+
+
+def _descendants() -> list[psutil.Process]:
+    """Children of any depth, zombies included, and orphans that carry our mark."""
+    own = psutil.Process()
+    found = {process.pid: process for process in own.children(recursive=True)}
+    mark = f"{MARK}=1".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in (own.pid, *found):
+            continue
+        with suppress(OSError, psutil.NoSuchProcess):  # it ended while we looked, or belongs to somebody else
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = psutil.Process(int(entry.name))
+    # The tracker that the standard library starts once serves the whole session.
+    return [process for process in found.values() if "multiprocessing.resource_tracker" not in _describe(process)]
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} ({process.status()}): {' '.join(process.cmdline()) or process.name()}"
+    except psutil.ZombieProcess:
+        return f"{process.pid} (zombie: nobody waited for it)"
+    except psutil.NoSuchProcess:
+        return f"{process.pid} (ended just now)"
+
+
+def _end(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):  # an orphan's zombie is init's to bury
+        process.kill()
+        process.wait(GRACE_S)
+
+
+def _listening_ports() -> set[int]:
+    connections = psutil.Process().net_connections(kind="inet")
+    return {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def _restore_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _shared_memory_files() -> list[Path]:
+    return sorted(SHARED_MEMORY.iterdir()) if SHARED_MEMORY.is_dir() else []
+
+
+def _is_ours(file: Path) -> bool:
+    """Not another user's, and not mapped by a program that this session did not start."""
+    try:
+        if file.stat().st_uid != os.getuid():
+            return False
+    except FileNotFoundError:
+        return False
+    ours = {os.getpid(), *(process.pid for process in _descendants())}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) not in ours:
+            with suppress(OSError):
+                if str(file) in (entry / "maps").read_text():
+                    return False
+    return True

@@ -1,0 +1,374 @@
+"""The rules of the house, read from the syntax trees of `src/unisono`; each rule is also shown to fail when broken."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "unisono"
+
+FACADE = "__init__"
+"""`unisono/__init__.py`: stands above all rooms, so that nothing inside imports it, and loads them only when asked."""
+
+LAYERS = MappingProxyType(
+    {
+        **dict.fromkeys(("errors", "registry", "config", "version", "excepthook"), 0),
+        "cluster": 1,
+        **dict.fromkeys(("comm", "model", "data", "optim"), 2),
+        "algorithms": 3,
+        **dict.fromkeys(("train", "observe"), 4),
+        "run": 5,
+        **dict.fromkeys(("tune", "predict", "scale", "compat", "doctor", "testing"), 6),
+        "cli": 7,
+        "__main__": 8,
+        FACADE: 9,
+    }
+)
+
+OWNERS = MappingProxyType(
+    {
+        "mpi4py": ("comm/mpi.py",),
+        "keras": ("model/keras.py",),
+        "tensorflow": ("model/keras.py",),
+        "jax": ("model/keras.py",),
+        "optuna": (),
+        "zmq": (),
+        "h5py": (),
+    }
+)
+"""Heavy package -> the files that may import it, inside functions. Empty until the module that needs it is written."""
+
+COMMAND_LINES = ("cli.py", "testing/contract.py")
+"""Who may read the command line. The contract suite is a program too: `srun python -m unisono.testing.contract`."""
+
+ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})
+MUTATORS = frozenset({"update", "setdefault", "pop", "popitem", "clear", "__setitem__", "__delitem__"})
+CONTAINERS = "list dict set bytearray defaultdict OrderedDict Counter deque WeakSet WeakKeyDictionary WeakValueDictionary"
+HANDLES = "Lock RLock Condition Event Semaphore Barrier Thread local Queue SimpleQueue ContextVar count cycle iter open"
+STATEFUL_CALLS = frozenset(f"{CONTAINERS} {HANDLES}".split())
+READ_ONLY_TYPES = frozenset({"Mapping", "Sequence", "Collection", "Set", "AbstractSet", "Iterable"})
+"""Annotations under which the type checker refuses every change, so that a plain display is a constant."""
+EMPTY_WORDS = frozenset({"util", "utils", "helper", "helpers", "manager", "managers", "misc"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of the package, by its path inside it."""
+
+    path: PurePosixPath
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        return self.path.parts[0].removesuffix(".py")
+
+
+@dataclass(frozen=True)
+class Import:
+    line: int
+    target: str
+    at_use: bool
+    """Inside a function, or for the type checker only."""
+
+
+Breaches = Iterator[tuple[int, str]]
+Rule = Callable[[Source], Breaches]
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def sources(package: Path) -> list[Source]:
+    return [
+        Source(PurePosixPath(file.relative_to(package).as_posix()), ast.parse(file.read_text(), str(file)))
+        for file in sorted(package.rglob("*.py"))
+    ]
+
+
+def imports(source: Source) -> Iterator[Import]:
+    yield from _imports(source.tree, source, at_use=False)
+
+
+def _imports(node: ast.AST, source: Source, at_use: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(child.lineno, alias.name, at_use)
+        elif isinstance(child, ast.ImportFrom):
+            base = _absolute(child, source)
+            for alias in child.names:
+                yield Import(child.lineno, f"{base}.{alias.name}", at_use)
+        elif isinstance(child, ast.Call) and _last_name(child.func) in ("import_module", "__import__", "load"):
+            yield from (
+                Import(child.lineno, name.value, at_use)
+                for name in child.args[:1]
+                if isinstance(name, ast.Constant) and isinstance(name.value, str)
+            )
+        inner = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or (
+            isinstance(child, ast.If) and _last_name(child.test) == "TYPE_CHECKING"
+        )
+        yield from _imports(child, source, at_use or inner)
+
+
+def _absolute(node: ast.ImportFrom, source: Source) -> str:
+    if not node.level:
+        return node.module or ""
+    package = ("unisono", *source.path.parts[:-1])
+    return ".".join((*package[: len(package) - node.level + 1], *([node.module] if node.module else [])))
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _uses(source: Source, module: str, names: frozenset[str]) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
+    """Each `module.name` (under any alias) and each `from module import name`, with the nodes that enclose it."""
+    aliases = {
+        alias.asname or alias.name
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == module
+    }
+
+    def visit(node: ast.AST, outer: list[ast.AST]) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
+        attribute = isinstance(node, ast.Attribute) and node.attr in names and _last_name(node.value) in aliases
+        if attribute or (
+            isinstance(node, ast.ImportFrom) and node.module == module and names & {alias.name for alias in node.names}
+        ):
+            yield node, outer
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, [node, *outer])
+
+    return visit(source.tree, [])
+
+
+# ---- the rules -------------------------------------------------------------------------------------------------------
+
+
+def imports_go_downwards(source: Source) -> Breaches:
+    """A room imports only rooms of lower layers; rooms of one layer do not know each other (files of layer 0 do)."""
+    if source.room not in LAYERS:
+        yield 1, f"room {source.room!r} has no layer; give it one in LAYERS (tests/repo/test_layers.py)"
+        return
+    here = LAYERS[source.room]
+    for item in imports(source):
+        parts = item.target.split(".")
+        if parts[0] != "unisono":
+            continue
+        room = parts[1] if len(parts) > 1 and parts[1] in LAYERS else FACADE
+        there = LAYERS[room]
+        if source.room == FACADE:
+            if there > 0 and not item.at_use:
+                yield item.line, f"imports {item.target} when unisono is imported; import it at use"
+        elif room != source.room and there >= here and (here, there) != (0, 0):
+            yield (
+                item.line,
+                f"layer {here} ({source.room}) imports {item.target} of layer {there}; imports go downwards only",
+            )
+
+
+def heavy_packages_have_owners(source: Source) -> Breaches:
+    """Frameworks are imported by the module that owns them, at use."""
+    for item in imports(source):
+        package = item.target.split(".")[0]
+        if package not in OWNERS:
+            continue
+        if str(source.path) not in OWNERS[package]:
+            yield item.line, f"imports {package}; only {' and '.join(OWNERS[package]) or 'nobody yet'} may"
+        elif not item.at_use:
+            yield item.line, f"imports {package} when it is itself imported; import it inside the function that uses it"
+
+
+def environment_stays_in_cluster(source: Source) -> Breaches:
+    """The environment is read in `cluster/` and `cli.py` only, and written by `cluster/launch.py` only."""
+    may_read = source.room in ("cluster", "cli")
+    may_write = str(source.path) == "cluster/launch.py"
+    for node, outer in _uses(source, "os", ENVIRONMENT):
+        line = getattr(node, "lineno", 1)
+        if not may_read:
+            yield line, "touches the environment; only cluster/ and cli.py may, others receive values"
+        elif not may_write and _writes(node, outer):
+            yield line, "writes the environment; only cluster/launch.py may, for its children"
+
+
+def _writes(node: ast.AST, outer: list[ast.AST]) -> bool:
+    if isinstance(node, ast.ImportFrom) or _last_name(node) in ("putenv", "unsetenv"):
+        return True  # an imported `environ` cannot be followed, so it counts as written
+    parent, grandparent = outer[0], outer[1]
+    if isinstance(parent, ast.Subscript):
+        return isinstance(parent.ctx, (ast.Store, ast.Del)) or (
+            isinstance(grandparent, ast.AugAssign) and grandparent.target is parent
+        )
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in MUTATORS and isinstance(grandparent, ast.Call) and grandparent.func is parent
+    return isinstance(parent, (ast.AugAssign, ast.Assign, ast.AnnAssign)) and node is not getattr(parent, "value", None)
+
+
+def command_line_stays_in_cli(source: Source) -> Breaches:
+    """The command line is read by the programs only and passed on as values."""
+    if str(source.path) in COMMAND_LINES:
+        return
+    for node, _ in _uses(source, "sys", frozenset({"argv", "orig_argv"})):
+        yield getattr(node, "lineno", 1), f"reads the command line; only {' and '.join(COMMAND_LINES)} may"
+    for call in ast.walk(source.tree):
+        if isinstance(call, ast.Call) and _last_name(call.func) in ("parse_args", "parse_known_args") and not call.args:
+            yield (
+                call.lineno,
+                f"reads the command line; only {' and '.join(COMMAND_LINES)} may, others are given the arguments",
+            )
+
+
+def modules_hold_no_state(source: Source) -> Breaches:
+    """No module-level value that can change: constants are tuples, frozen sets, mapping proxies or typed read-only."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Global):
+            yield (
+                node.lineno,
+                f"rebinds {', '.join(node.names)} of the module; keep state in an object that is passed on",
+            )
+    for statement in _module_level(source.tree.body):
+        if isinstance(statement, ast.AnnAssign):
+            names, value = [_last_name(statement.target)], statement.value
+            if any(_last_name(part) in READ_ONLY_TYPES for part in ast.walk(statement.annotation)):
+                continue
+        elif isinstance(statement, ast.Assign):
+            names, value = [_last_name(target) for target in statement.targets], statement.value
+        else:
+            continue
+        if names != ["__all__"] and value is not None and _can_change(value):
+            remedy = "make it a tuple, frozenset or MappingProxyType, or annotate it as Mapping or Sequence"
+            yield statement.lineno, f"{', '.join(names)} can change; {remedy}"
+
+
+def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                yield from _module_level(getattr(statement, field, []))
+
+
+def _can_change(value: ast.expr) -> bool:
+    if isinstance(value, (ast.Tuple, ast.Starred, ast.IfExp, ast.BoolOp)):
+        return any(_can_change(part) for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr))
+    if isinstance(value, ast.Call):
+        return _last_name(value.func) in STATEFUL_CALLS
+    return isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp))
+
+
+def names_say_something(source: Source) -> Breaches:
+    """No file or folder is called utils, helpers, manager or misc."""
+    for part in source.path.parts:
+        if EMPTY_WORDS & set(part.removesuffix(".py").lower().split("_")):
+            yield 1, f"is called {part!r}; name it after its idea"
+
+
+RULES: tuple[Rule, ...] = (
+    imports_go_downwards,
+    heavy_packages_have_owners,
+    environment_stays_in_cluster,
+    command_line_stays_in_cli,
+    modules_hold_no_state,
+    names_say_something,
+)
+
+
+def breaches(rule: Rule, package: Path) -> list[str]:
+    return [f"{source.path}:{line} {what}" for source in sources(package) for line, what in rule(source)]
+
+
+# ---- the tests -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps(rule: Rule) -> None:
+    found = breaches(rule, PACKAGE)
+    assert not found, f"{rule.__doc__}\n" + "\n".join(found)
+
+
+BROKEN: tuple[tuple[Rule, str, str], ...] = (
+    (imports_go_downwards, "cluster/new.py", "from unisono.comm.base import Communicator"),
+    (imports_go_downwards, "cluster/new.py", "def f():\n    import unisono.comm.base"),
+    (imports_go_downwards, "cluster/new.py", "from ..comm import base"),
+    (imports_go_downwards, "comm/new.py", "from unisono.model.flat import FlatLayout"),
+    (imports_go_downwards, "comm/new.py", "import importlib\nimportlib.import_module('unisono.train.trainer')"),
+    (imports_go_downwards, "errors_new.py", "X = 1"),
+    (imports_go_downwards, "errors.py", "from unisono.cluster.topology import Topology"),
+    (imports_go_downwards, "comm/new.py", "import unisono"),
+    (imports_go_downwards, "comm/new.py", "from unisono import connect"),
+    (imports_go_downwards, "train/new.py", "from unisono.observe import console"),
+    (imports_go_downwards, "doctor.py", "from unisono.cli import main"),
+    (imports_go_downwards, "__init__.py", "from unisono.comm.base import SUM"),
+    (heavy_packages_have_owners, "comm/shm_new.py", "def f():\n    from mpi4py import MPI"),
+    (heavy_packages_have_owners, "comm/mpi.py", "from mpi4py import MPI"),
+    (heavy_packages_have_owners, "train/new.py", "def f():\n    import tensorflow.keras as tk"),
+    (
+        heavy_packages_have_owners,
+        "doctor.py",
+        "import importlib\ndef f():\n    return importlib.import_module('optuna')",
+    ),
+    (environment_stays_in_cluster, "comm/new.py", "import os\ndef f():\n    return os.environ.get('HOME')"),
+    (environment_stays_in_cluster, "comm/new.py", "import os as system\nX = system.getenv('HOME')"),
+    (environment_stays_in_cluster, "comm/new.py", "from os import environ"),
+    (environment_stays_in_cluster, "cluster/new.py", "import os\nos.environ['HOME'] = '/'"),
+    (environment_stays_in_cluster, "cluster/new.py", "import os\ndel os.environ['HOME']"),
+    (environment_stays_in_cluster, "cli.py", "import os\nos.environ.setdefault('HOME', '/')"),
+    (environment_stays_in_cluster, "cluster/new.py", "import os\nos.environ |= {'HOME': '/'}"),
+    (environment_stays_in_cluster, "cluster/new.py", "import os\nos.putenv('HOME', '/')"),
+    (command_line_stays_in_cli, "cluster/new.py", "import sys\ndef f():\n    return sys.argv[1:]"),
+    (command_line_stays_in_cli, "comm/new.py", "from sys import argv"),
+    (command_line_stays_in_cli, "doctor.py", "import argparse\ndef f():\n    argparse.ArgumentParser().parse_args()"),
+    (modules_hold_no_state, "comm/new.py", "_CACHE = {}"),
+    (modules_hold_no_state, "comm/new.py", "SEEN: set[int] = set()"),
+    (modules_hold_no_state, "comm/new.py", "NAMES = ['a', 'b']"),
+    (modules_hold_no_state, "comm/new.py", "try:\n    PARTS = ([1], 2)\nfinally:\n    pass"),
+    (modules_hold_no_state, "comm/new.py", "import threading\nlock = threading.Lock()"),
+    (modules_hold_no_state, "comm/new.py", "N = 0\ndef f():\n    global N\n    N += 1"),
+    (names_say_something, "comm/utils.py", ""),
+    (names_say_something, "helpers/__init__.py", ""),
+    (names_say_something, "train/run_manager.py", ""),
+)
+
+
+@pytest.mark.parametrize(("rule", "file", "code"), BROKEN, ids=lambda part: getattr(part, "__name__", None))
+def test_a_breach_is_found(rule: Rule, file: str, code: str, tmp_path: Path) -> None:
+    copy = tmp_path / "unisono"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    before = breaches(rule, copy)
+    target = copy / file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("a") as stream:
+        stream.write(f"\n{code}\n")
+    assert any(found.startswith(f"{file}:") for found in breaches(rule, copy) if found not in before)
+
+
+ALLOWED: tuple[tuple[str, str], ...] = (
+    ("registry.py", "from unisono.errors import UsageError"),
+    ("comm/mpi.py", "def f():\n    from mpi4py import MPI\n    return MPI"),
+    ("comm/mpi.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mpi4py import MPI"),
+    ("comm/connect.py", "from unisono.cluster.resolve import resolve\nfrom .base import Communicator"),
+    ("__init__.py", "def __getattr__(name):\n    from unisono.comm.connect import connect\n    return connect"),
+    ("cluster/local.py", "import os\ndef f():\n    return dict(os.environ), os.environ['HOME'], os.getenv('HOME')"),
+    ("cluster/launch.py", "import os\ndef f():\n    os.environ['HOME'] = '/'"),
+    ("cli.py", "import sys\ndef f():\n    return sys.argv"),
+    (
+        "comm/base.py",
+        "from collections.abc import Mapping\nNAMES: Mapping[str, int] = {'a': 1}\nPAIR = (1, 2)\n__all__ = ['PAIR']",
+    ),
+    ("comm/base.py", "import os\ndef f(environ):\n    return environ['HOME'], os.path"),
+)
+
+
+@pytest.mark.parametrize(("file", "code"), ALLOWED)
+def test_what_is_allowed_is_not_reported(file: str, code: str, tmp_path: Path) -> None:
+    target = tmp_path / file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(code)
+    assert [found for rule in RULES for found in breaches(rule, tmp_path)] == []

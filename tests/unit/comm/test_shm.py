@@ -1,0 +1,182 @@
+"""What the contract suite cannot see of the shared-memory engine: its memory, its counters, its stages.
+
+The ranks are threads here: a segment opens through /proc just as well inside one process.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+
+from unisono.comm import board as board_module
+from unisono.comm.base import ANY, Communicator, Group
+from unisono.comm.segments import Arena
+from unisono.comm.shm import STAGE_BYTES, ShmCommunicator, open_shm
+from unisono.comm.threads import run_threads
+from unisono.errors import MismatchedCall, PeerLost, UsageError
+
+T = TypeVar("T")
+
+
+def run_shm(size: int, body: Callable[[ShmCommunicator], T]) -> list[T]:
+    def inside(threads: Communicator) -> T:
+        ranks = tuple(range(size))
+        with open_shm(Group("shm", threads.rank, ranks, ranks), threads.control, 20.0, num_cpus=1) as comm:
+            assert isinstance(comm, ShmCommunicator)
+            return body(comm)
+
+    return run_threads(size, inside, time_limit_s=20.0)
+
+
+def num_segments() -> int:
+    return sum("memfd:unisono" in str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
+
+
+def test_a_block_is_used_again_only_when_its_last_view_is_gone() -> None:
+    arena = Arena()
+    arena.hold()
+    first = arena.empty((10, 3), torch.float64)
+    address, row = first.data_ptr(), first[2]
+    del first
+    second = arena.empty(30, torch.float64)
+    assert second.data_ptr() != address, "a view still holds the block"
+    row.fill_(1.0)
+    del row
+    gc.collect()
+    assert arena.empty(30, torch.float64).data_ptr() == address
+    arena.release()
+
+
+def test_buffers_outlive_the_communicator() -> None:
+    def body(comm: ShmCommunicator) -> torch.Tensor:
+        buf = comm.empty(1000)
+        buf.fill_(1.0)
+        comm.allreduce(buf)
+        return buf
+
+    for buf in run_shm(2, body):
+        assert (buf + 1 == 3).all()
+
+
+def test_nothing_is_left_open() -> None:
+    def body(comm: ShmCommunicator) -> None:
+        buf = comm.empty(STAGE_BYTES)
+        comm.allreduce([buf, torch.zeros(STAGE_BYTES)])
+        comm.send(torch.zeros(5000), (comm.rank + 1) % 2) if comm.rank == 0 else comm.recv(torch.zeros(5000))
+
+    run_shm(2, body)
+    gc.collect()
+    assert num_segments() == 0
+
+
+def test_arrays_are_freed_with_the_process_running_on() -> None:
+    arena = Arena()
+    arena.hold()
+    tensor = arena.empty(10, torch.int32)
+    gone = weakref.ref(tensor)
+    del tensor
+    assert gone() is None
+    arena.release()
+
+
+@pytest.mark.parametrize("numel", [STAGE_BYTES // 4 - 1, STAGE_BYTES // 4, STAGE_BYTES // 4 + 1, 3 * STAGE_BYTES // 4 + 17])
+@pytest.mark.parametrize("mapped_ranks", [(), (0,), (2,), (0, 1, 2)], ids=str)
+def test_any_mixture_of_mapped_and_plain_buffers(numel: int, mapped_ranks: tuple[int, ...]) -> None:
+    def body(comm: ShmCommunicator) -> torch.Tensor:
+        mapped = comm.rank in mapped_ranks
+        buf = comm.empty(numel) if mapped else torch.empty(numel)
+        buf.copy_(torch.arange(numel) % 1000 + comm.rank)
+        tail = torch.full((3,), float(comm.rank), dtype=torch.float64)
+        comm.allreduce([buf, tail])
+        assert (tail == 3.0).all()
+        return buf.clone()
+
+    expected = (torch.arange(numel) % 1000) * 3.0 + 3.0
+    for result in run_shm(3, body):
+        assert torch.equal(result, expected)
+
+
+def test_more_buffers_than_places_in_a_page() -> None:
+    def body(comm: ShmCommunicator) -> list[torch.Tensor]:
+        bufs = [torch.full((600,), float(comm.rank + i)) for i in range(150)]
+        comm.allreduce(bufs)
+        copies = [torch.full((600,), float(comm.rank)) for _ in range(150)]
+        comm.broadcast(copies, root=1)
+        assert all((copy == 1.0).all() for copy in copies)
+        return bufs
+
+    for bufs in run_shm(2, body):
+        assert all((buf == 2.0 * i + 1.0).all() for i, buf in enumerate(bufs))
+
+
+def test_the_phase_counter_may_wrap_round() -> None:
+    def body(comm: ShmCommunicator) -> list[float]:
+        comm.control.exchange("before", comm.members, None, 20.0)
+        comm._board._phase = 0xFFFFFFF0
+        comm._board.words[comm.rank][0] = 0xFFFFFFF0
+        comm.control.exchange("after", comm.members, None, 20.0)
+        sums = []
+        for step in range(40):
+            buf = torch.full((step * 1000 + 1,), 1.0)
+            comm.allreduce(buf)
+            sums.append(float(buf.sum()))
+        return sums
+
+    for sums in run_shm(2, body):
+        assert sums == [2.0 * (step * 1000 + 1) for step in range(40)]
+
+
+def test_a_full_box_holds_further_messages_back_in_order() -> None:
+    num = 5 * board_module.NUM_SLOTS
+
+    def body(comm: ShmCommunicator) -> list[float]:
+        if comm.rank == 0:
+            works = [comm.start_send(torch.full((2000 if i % 3 else 5,), float(i)), 1, tag=i % 2) for i in range(num)]
+            comm.barrier()
+            for work in works:
+                work.wait()
+            return []
+        comm.barrier()  # every slot is full by now
+        order = [i for i in range(num) if i % 2] + [i for i in range(num) if not i % 2]
+        # Odd ones first: more of the other tag lie before them than there are slots, so both kinds must be asked for at once.
+        works = {}
+        bufs = {i: torch.empty(2000 if i % 3 else 5) for i in range(num)}
+        for i in order:
+            works[i] = comm.start_recv(bufs[i], 0, tag=i % 2)
+        for i in order:
+            works[i].wait()
+        return [float(bufs[i][0]) for i in range(num)]
+
+    assert run_shm(2, body)[1] == [float(i) for i in range(num)]
+
+
+def test_messages_from_any_source_come_by_age() -> None:
+    def body(comm: ShmCommunicator) -> list[int]:
+        for turn in (2, 1, 3):
+            if comm.rank == turn:
+                comm.send(torch.zeros(1), 0)
+            comm.barrier()
+        return [comm.recv(torch.zeros(1), ANY).source for _ in range(3)] if comm.rank == 0 else []
+
+    assert run_shm(4, body)[0] == [2, 1, 3]
+
+
+def test_uneven_parts_of_an_alltoall_that_do_not_fit_are_refused() -> None:
+    def body(comm: ShmCommunicator) -> None:
+        out_counts = [1, 2] if comm.rank == 0 else [2, 1]
+        comm.alltoall(torch.zeros(3), torch.zeros(4), out_counts, [2, 2])
+
+    with pytest.raises((MismatchedCall, PeerLost), match=r"alltoall"):
+        run_shm(2, body)
+
+
+def test_a_machine_that_cannot_do_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "abacus")
+    with pytest.raises(UsageError, match=r"abacus.*gloo"):
+        run_threads(1, lambda comm: open_shm(Group("shm", 0, (0,), (0,)), comm.control, 5.0, 1), time_limit_s=5.0)
