@@ -8,7 +8,6 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
-from pathlib import Path
 
 from bench.contenders.contender import Unavailable
 from bench.groups import ROOT

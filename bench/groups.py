@@ -19,12 +19,13 @@ from typing import Any
 
 import psutil
 
-from tests.system.processes import plain_environment
+from tests.system.processes import is_running, plain_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 START_LIMIT_S = 180.0
 ANSWER_LIMIT_S = 300.0
-LEAVE_LIMIT_S = 10.0
+LEAVE_LIMIT_S = 5.0
+FOLDERS = "unisono-bench-"
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -78,8 +79,11 @@ class Group:
     def ask(self, what: str, limit_s: float = ANSWER_LIMIT_S, **arguments: Any) -> list[Any]:
         """Blocking: let all ranks do it, and give their results by rank."""
         text = json.dumps({"do": what, "with": arguments}).encode() + b"\n"
-        for line in self._lines:
-            line.sendall(text)
+        for rank, line in enumerate(self._lines):
+            try:
+                line.sendall(text)
+            except ConnectionError as error:
+                raise GroupFailed(f"{self.name}: rank {rank} had ended before {what}; {self.said()}") from error
         deadline = time.monotonic() + limit_s
         answers = [self._answer(rank, what, deadline) for rank in range(self.size)]
         errors = [f"rank {rank}: {answer['error']}" for rank, answer in enumerate(answers) if "error" in answer]
@@ -103,12 +107,17 @@ class Group:
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return "it printed: " + "\n  ".join(["", *lines[-15:]]) if lines else "it printed nothing"
 
-    def close(self) -> None:
-        """Blocking: hang up, which lets the ranks leave by themselves; kill what is left after the limit. Idempotent."""
+    def hang_up(self) -> None:
+        """Local: the ranks will leave by themselves when they have finished what they are doing. Idempotent."""
         for line in self._lines:
             line.close()
-        deadline = time.monotonic() + (LEAVE_LIMIT_S if self._lines else 0.0)
         self._lines = []
+
+    def close(self, limit_s: float = LEAVE_LIMIT_S) -> None:
+        """Blocking: hang up, and end what is left after the limit. Idempotent."""
+        self.hang_up()
+        # Ranks that never came are not listening, so there is nothing to wait for.
+        deadline = time.monotonic() + (limit_s if self._ranks else 0.0)
         for launcher in self._launchers:
             try:
                 launcher.wait(max(0.0, deadline - time.monotonic()))
@@ -151,7 +160,8 @@ class Conductor:
         self._environment = {**plain_environment(), **ONE_THREAD}
 
     def __enter__(self) -> Conductor:
-        self._folder = Path(tempfile.mkdtemp(prefix="unisono-bench-"))
+        _remove_what_killed_runs_left()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # A name in the file system, as ranks in other network namespaces must find it too.
         self._listener.bind(str(self._folder / "conductor"))
@@ -159,11 +169,17 @@ class Conductor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        patient = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind
         try:
-            self.close_groups()
+            groups, self._groups = self._groups, []
+            for group in groups:  # all at once, so that they leave at the same time
+                group.hang_up()
+            for group in groups:
+                group.close()
         finally:
             self._listener.close()
             shutil.rmtree(self._folder, ignore_errors=True)
+            signal.signal(signal.SIGINT, patient)
 
     def start(self, name: str, num_ranks: int, launches: Callable[[int, Seat], list[Launch]]) -> Group:
         """Blocking: start a contender's ranks and wait until all of them sit. Raises `GroupFailed` if they are not one world."""
@@ -195,15 +211,6 @@ class Conductor:
             raise
         return group
 
-    def close_groups(self) -> None:
-        """Blocking: end all groups; others may be started afterwards."""
-        groups, self._groups = self._groups, []
-        for group in groups:  # all hang up first, so that they leave at the same time
-            for line in group._lines:
-                line.shutdown(socket.SHUT_RDWR)
-        for group in groups:
-            group.close()
-
     def _seat(self, group: Group, num_ranks: int) -> None:
         deadline = time.monotonic() + START_LIMIT_S
         hellos: list[tuple[dict[str, Any], socket.socket]] = []
@@ -226,6 +233,13 @@ class Conductor:
         seen = [(hello["rank"], hello["size"]) for hello, _ in hellos]
         if seen != [(rank, num_ranks) for rank in range(num_ranks)]:
             raise GroupFailed(f"{group.name}: not one world of {num_ranks} ranks; (rank, size) are {seen}")
+
+
+def _remove_what_killed_runs_left() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
+        maker = folder.name.removeprefix(FOLDERS).partition("-")[0]
+        if maker.isdigit() and not is_running(int(maker)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _signal_group(leader: int, signum: int) -> None:

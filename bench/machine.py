@@ -33,7 +33,7 @@ def describe_moment() -> dict[str, str]:
     return {
         "at": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
-        "load": f"{os.getloadavg()[0]:.2f} (mean of runnable processes in the minute before)",
+        "load": f"{os.getloadavg()[0]:.2f}",
     }
 
 

@@ -148,7 +148,7 @@ def _shared_memory_files() -> list[Path]:
 
 
 def _is_ours(file: Path) -> bool:
-    """Not another user's, and not mapped by a program that this session did not start."""
+    """Not another user's, and not in use by a program that this session did not start."""
     try:
         if file.stat().st_uid != os.getuid():
             return False
@@ -158,6 +158,7 @@ def _is_ours(file: Path) -> bool:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) not in ours:
             with suppress(OSError):
-                if str(file) in (entry / "maps").read_text():
+                opened = (str(link.readlink()) for link in (entry / "fd").iterdir())
+                if str(file) in opened or str(file) in (entry / "maps").read_text():
                     return False
     return True

@@ -1,4 +1,4 @@
-"""A rank of gloo: PyTorch's process group itself, without its Python wrappers and without ours: `... SOCKET GROUP RANK SIZE STORE`."""
+"""A rank of gloo: the process group of PyTorch itself, without wrappers of its own or ours: `... SOCKET GROUP RANK SIZE STORE`."""
 
 from __future__ import annotations
 

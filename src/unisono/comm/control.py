@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+LEFT = "has left: it closed its communicator"
+"""The reason of a rank that went in good order."""
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -21,6 +24,11 @@ class Loss:
 
     reason: str
     causes: tuple[int, ...] = ()
+
+    @property
+    def in_good_order(self) -> bool:
+        """Whether the rank had finished all its calls, so that its part of the present one may be on its way."""
+        return self.reason == LEFT
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ class Work(ABC, Generic[R_co]):
         """Blocking: until the call is done; raises what the call raised. On CUDA the current stream waits instead of the host."""
 
 
+def not_done(timeout_s: float | None) -> CommError:
+    """What a wait with a limit of its own raises; the call goes on, and may be waited for again."""
+    return CommError(f"the started call is not done after {timeout_s:g} s; wait again, or see why a peer is late")
+
+
 class DriverWork(Work[T]):
     """A call that the helper thread runs."""
 
@@ -47,7 +52,7 @@ class DriverWork(Work[T]):
 
     def wait(self, timeout_s: float | None = None) -> T:
         if not self._finished.wait(timeout_s):
-            raise CommError(f"the started call is not done after {timeout_s:g} s; wait longer or see why a peer is late")
+            raise not_done(timeout_s)
         if self._error is not None:
             raise self._error
         return self._result[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import ctypes
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -16,7 +16,7 @@ from unisono.comm.base import Envelope, Group, Watch
 from unisono.comm.control import Control
 from unisono.comm.driver import Work
 from unisono.comm.messages import Messages, bytes_of
-from unisono.comm.patience import SLICE_S, raise_settled
+from unisono.comm.patience import SLICE_S, Grace, raise_settled
 from unisono.comm.torch_group import TorchCommunicator, dist
 from unisono.errors import CommError
 
@@ -66,12 +66,13 @@ class GlooCommunicator(TorchCommunicator):
 
     def _finish(self, works: Sequence[Any], watch: Watch) -> None:
         self._unfinished = works
+        grace = Grace(watch)
         for work in works:
             while not work.is_completed():
                 with suppress(RuntimeError):  # the slice is over; an error of the call itself comes again below
                     work.wait(timedelta(seconds=SLICE_S))
                 if not work.is_completed():
-                    watch.poll()
+                    grace.poll()
             try:
                 work.wait()
             except RuntimeError as error:
@@ -105,9 +106,8 @@ class GlooCommunicator(TorchCommunicator):
     def _close(self) -> None:
         if self._messages is not None:
             self._messages.close()
-        held, self._library, self._store = [self._library, self._store], None, None
-        if all(work.is_completed() for work in self._unfinished):
-            held.clear()
-        else:
-            # The destructor waits for calls that were left to themselves, until the others' connections end.
-            threading.Thread(target=held.clear, name=f"unisono-close-{self.name}", daemon=True).start()
+        if any(not work.is_completed() for work in self._unfinished):
+            # The destructor would wait for a call that was left to itself and may never end. Nor may a thread of ours run it:
+            # the interpreter cannot end while one is inside the library. So the group stays until the process ends.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._library))
+        self._library = self._store = None

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 
 from unisono.comm.channel import MEMBER_LIMIT_BYTES, SILENCE_S, Channel, tune
+from unisono.comm.control import LEFT
 from unisono.comm.handshake import Challenge, Stranger
 from unisono.comm.meeting import is_loopback, plain_address
 from unisono.comm.plain import decode, encode
@@ -22,7 +23,6 @@ from unisono.comm.rounds import Delivery, Rounds
 from unisono.errors import CommError, join_ranks
 
 DIED = "died: its connection closed without a word (killed, crashed or exited without close)"
-LEFT = "has left: it closed its communicator"
 VANISHED = f"vanished: its host has not answered for {SILENCE_S} s"
 
 GUEST_WAIT_S = 5.0
@@ -179,7 +179,8 @@ class Hub:
         self._selector.register(visitor.channel.sock, selectors.EVENT_READ, visitor)
 
     def _drop_oldest_guest(self) -> bool:
-        oldest = min(self._guests, key=lambda guest: guest.deadline, default=None)
+        strangers = (guest for guest in self._guests if guest.challenge is not None)
+        oldest = min(strangers, key=lambda guest: guest.deadline, default=None)
         if oldest is not None:
             self._drop(oldest)
         return oldest is not None

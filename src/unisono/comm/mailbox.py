@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unisono.comm.base import ANY, Envelope, Watch
 from unisono.comm.board import NUM_SLOTS, SLICE_S, SLOT_BYTES, Board
-from unisono.comm.driver import Work
+from unisono.comm.driver import Work, not_done
 from unisono.comm.segments import Arena
 from unisono.errors import CommError
 
@@ -105,13 +105,11 @@ class Mailbox:
             if backlog:
                 self._post(dest)
         if self._receives:
-            self._receives = [work for work in self._receives if not self._receive(work)]
+            self._receive_in_order()
 
     def wait(self, work: SendWork | RecvWork, timeout_s: float | None) -> None:
         """Blocking: until `work` is finished, sleeping on this rank's doorbell."""
-        watch = work.watch
-        if timeout_s is not None:
-            watch = Watch(watch.comm, watch.call, timeout_s, watch.sources)
+        give_up_at = None if timeout_s is None else perf_counter() + timeout_s
         bell = self._board.layout.doorbell
         words = self._board.words[self._rank]
         spin_until = perf_counter() + self._board.spin_s
@@ -121,11 +119,15 @@ class Mailbox:
             self.progress()
             if work.finished:
                 return
-            if perf_counter() < spin_until:
+            now = perf_counter()
+            if now < spin_until:
                 continue
-            self._board.sleep(self._rank, bell, heard, SLICE_S)
+            if give_up_at is not None and now >= give_up_at:
+                raise not_done(timeout_s)
+            slice_s = SLICE_S if give_up_at is None else min(SLICE_S, give_up_at - now)
+            self._board.sleep(self._rank, bell, heard, slice_s)
             if words[bell // 4] == heard:
-                watch.poll()
+                work.watch.poll()
 
     # ---- sending ---------------------------------------------------------------------------------------------------
 
@@ -182,12 +184,22 @@ class Mailbox:
 
     # ---- receiving -------------------------------------------------------------------------------------------------
 
+    def _receive_in_order(self) -> None:
+        """A receive that found nothing keeps what comes meanwhile from later ones that could take it too."""
+        waiting: list[RecvWork] = []
+        for work in self._receives:
+            before = (w for w in waiting if w.tag == work.tag)
+            if any(ANY in (w.source, work.source) or w.source == work.source for w in before) or not self._receive(work):
+                waiting.append(work)
+        self._receives = waiting
+
     def _receive(self, work: RecvWork) -> bool:
         """Take the oldest message that fits, if there is one."""
         best: tuple[int, int, int, tuple[int, ...]] | None = None
         for source in range(self._size) if work.source == ANY else (work.source,):
             words, view = self._board.words[source], self._board.views[source]
-            if words[self._board.layout.posted // 4 + self._rank] == self._taken[source] & 0xFFFFFFFF:
+            posted = words[self._board.layout.posted // 4 + self._rank]
+            if posted == self._taken[source] & 0xFFFFFFFF:
                 continue
             found: tuple[int, int, int, tuple[int, ...]] | None = None
             self._board.futex.fence()
@@ -195,8 +207,10 @@ class Mailbox:
                 if words[at // 4] == _FULL:
                     self._board.futex.fence()
                     _, tag, number, time, *rest = _SLOT.unpack_from(view, at)
+                    # What is posted while we look waits: an older one may just have come into a slot that we have passed.
+                    is_counted = ((posted - number - 1) & 0xFFFFFFFF) < 0x80000000
                     # Of one source the number decides, between sources the time.
-                    if tag == work.tag and (found is None or number < found[3][0]):
+                    if is_counted and tag == work.tag and (found is None or number < found[3][0]):
                         found = (time, source, at, (number, *rest))
             if found is not None and (best is None or found[0] < best[0]):
                 best = found

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import atexit
 import functools
+import secrets
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import replace
 
-from unisono.comm.base import Call, Communicator, Group, Watch
+from unisono.cluster.rendezvous import derived_port
+from unisono.cluster.topology import Topology
+from unisono.comm.base import Communicator, Group
 from unisono.comm.control import Control
 from unisono.comm.mpi_group import MpiCommunicator
 from unisono.comm.mpi_library import Library
@@ -30,14 +34,16 @@ def open_mpi(group: Group, control: Control, time_limit_s: float, spin_s: float 
     return comm
 
 
-def address_of_rank_0() -> str:
-    """Collective over all processes of the job, blocking: where the others reach rank 0, for launchers that do not say."""
+def completed(at: Topology) -> Topology:
+    """Collective over all processes of the job, blocking: with what the launcher did not say: where rank 0 is, and if need be
+    a token of the job."""
     library = load()
     world = library.mpi.COMM_WORLD
     if world.size == 1:
         raise _mismatch(library, "there are several processes")
-    address: str = world.bcast(_own_address() if world.rank == 0 else None)
-    return address
+    mine = (_own_address(), at.token or secrets.token_hex(16)) if world.rank == 0 else None
+    address, token = world.bcast(mine)
+    return replace(at, address=address, token=token, port=at.port if at.token else derived_port(token))
 
 
 @functools.cache

@@ -8,10 +8,11 @@ arrived: then MPI's blocking call finishes in the time of the transfer, with the
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 from zlib import crc32
 
 import numpy as np
@@ -22,11 +23,11 @@ from unisono.comm.base import ANY, MAX, MIN, SUM, Call, Communicator, Envelope, 
 from unisono.comm.control import Control
 from unisono.comm.driver import Driver, T, Work
 from unisono.comm.mpi_library import Library
-from unisono.comm.packing import packed, unpack
-from unisono.comm.patience import SLICE_S, Pauses, raise_settled, wait_watched
-from unisono.errors import CommError, UsageError
+from unisono.comm.packing import Pack, packed, unpack
+from unisono.comm.patience import Grace, Pauses, raise_settled, wait_watched
+from unisono.errors import CommError, MismatchedCall, UsageError
 
-LONG_BYTES = 256 * 1024
+LONG_BYTES = 512 * 1024
 """From here on the blocking call is worth the way to its thread."""
 LONGEST_PAUSE_S = 0.5e-3
 BESIDE_SPIN_S, BESIDE_PAUSE_S = 50e-6, 0.2e-3
@@ -34,8 +35,23 @@ BESIDE_SPIN_S, BESIDE_PAUSE_S = 50e-6, 0.2e-3
 MOST_ELEMENTS = 1 << 30
 """MPI counts with 32 bits."""
 
-WIRE: Mapping[torch.dtype, torch.dtype] = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-"""Halves are summed in float32 and rounded once."""
+WIRE: Mapping[torch.dtype, torch.dtype] = {
+    **dict.fromkeys((torch.float16, torch.bfloat16), torch.float32),
+    **dict.fromkeys((torch.int8, torch.uint8, torch.int16), torch.int32),
+}
+"""Types that are reduced in another: halves are summed in float32 and rounded once; sums of narrow integers must wrap, but Open
+MPI's stop at the largest number on CPUs with AVX."""
+
+NUMBERS: Mapping[torch.dtype, str] = {
+    torch.float32: "FLOAT",
+    torch.float64: "DOUBLE",
+    torch.int32: "INT32_T",
+    torch.int64: "INT64_T",
+}
+"""What MPI calls the types in which it reduces."""
+MOST_FINGERPRINTS = 1000
+
+_CARD = struct.Struct("=4q")
 
 
 class MpiCommunicator(Communicator):
@@ -50,7 +66,12 @@ class MpiCommunicator(Communicator):
         self._spin_s = spin_s
         self._handle: Any = None
         self._mover = Driver(f"unisono-mover-{group.name}")
-        self._card = np.zeros(4, dtype=np.int64)
+        self._card = bytearray(_CARD.size)
+        self._card_spec = [self._card, self._mpi.INT64_T]
+        self._fingerprints: dict[object, int] = {}
+        self._ops = {SUM: self._mpi.SUM, MIN: self._mpi.MIN, MAX: self._mpi.MAX}
+        self._types = {dtype: getattr(self._mpi, name) for dtype, name in NUMBERS.items()}
+        self._carriers = {size: getattr(self._mpi, f"INT{8 * size}_T") for size in (1, 2, 4, 8)}
         self._is_world = True
         self._is_open = True
 
@@ -74,46 +95,53 @@ class MpiCommunicator(Communicator):
 
     def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
         packs = packed(bufs, WIRE)
-        mpi_op = self._op(op)
-        calls = [(self._mpi.IN_PLACE, self._numbers(part), mpi_op) for wire, _ in packs for part in wire.split_with_sizes(_pieces(wire))]
-        self._collective("Allreduce", calls, [wire for wire, _ in packs], watch)
+        calls = [(self._mpi.IN_PLACE, self._numbers(part), self._ops[op]) for wire, _ in packs for part in _pieces(wire)]
+        self._collective("Allreduce", calls, _num_bytes(packs), [wire for wire, _ in packs], watch)
         unpack(packs)
 
     def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
         packs = packed(bufs, {})
-        calls = [(self._bits(part), root) for wire, _ in packs for part in wire.split_with_sizes(_pieces(wire))]
-        self._collective("Bcast", calls, [wire for wire, _ in packs], watch)
+        calls = [(self._bits(part), root) for wire, _ in packs for part in _pieces(wire)]
+        self._collective("Bcast", calls, _num_bytes(packs), [wire for wire, _ in packs], watch)
         unpack(packs)
 
     def _allgather(self, out: Tensor, buf: Tensor, counts: list[int], watch: Watch) -> None:
-        self._collective("Allgatherv", [(self._bits(buf), self._bits(out, counts))], [out, buf], watch)
+        self._collective("Allgatherv", [(self._bits(buf), self._bits(out, counts))], out.nbytes, [out, buf], watch)
 
     def _reduce_scatter(self, out: Tensor, buf: Tensor, counts: list[int], op: Op, watch: Watch) -> None:
         wire = WIRE.get(buf.dtype, buf.dtype)
         wide, part = buf.to(wire), torch.empty_like(out, dtype=wire) if wire != out.dtype else out
-        call = (self._numbers(wide), self._numbers(part), counts, self._op(op))
-        self._collective("Reduce_scatter", [call], [wide, part], watch)
+        call = (self._numbers(wide), self._numbers(part), counts, self._ops[op])
+        self._collective("Reduce_scatter", [call], wide.nbytes, [wide, part], watch)
         if part is not out:
             out.copy_(part)
 
     def _alltoall(self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch) -> None:
-        self._collective("Alltoallv", [(self._bits(buf, in_counts), self._bits(out, out_counts))], [out, buf], watch)
+        self._compare_counts(out_counts, in_counts, watch)
+        self._collective(
+            "Alltoallv", [(self._bits(buf, in_counts), self._bits(out, out_counts))], out.nbytes + buf.nbytes, [out, buf], watch
+        )
 
     def _barrier(self, watch: Watch) -> None:
-        self._collective("Barrier", [], [], watch)
+        self._collective("Barrier", [], 0, [], watch)
 
-    def _collective(self, name: str, calls: Sequence[tuple[Any, ...]], bufs: Sequence[Tensor], watch: Watch) -> None:
-        """Collective, blocking: MPI's `name` with each of `calls`, once it is sure that all members mean the same."""
-        is_long = sum(buf.nbytes for buf in bufs) >= LONG_BYTES
+    def _collective(
+        self, name: str, calls: Sequence[tuple[Any, ...]], num_bytes: int, bufs: Sequence[object], watch: Watch
+    ) -> None:
+        """Collective, blocking: MPI's `name` with each of `calls`, once it is sure that all members mean the same.
+
+        `num_bytes` is the same on all members (except in an alltoall), and so is the way they choose by it.
+        """
+        is_long = num_bytes >= LONG_BYTES
         requests = [self._start_agreement(watch, is_long)]
         try:
             # Only where all members know the sizes do all know that it is short.
             if not is_long and name != "Alltoallv":
                 requests += self._start_all(name, calls)
             self._wait(requests[:1], watch)
-            self._check_agreement(watch)
+            may_block = self._check_agreement(watch)
             if len(requests) < 1 + len(calls):
-                if self._card[2] == 0 and self._card[3]:
+                if may_block:
                     self._move(name, calls, watch)
                     return
                 requests += self._start_all(name, calls)
@@ -136,7 +164,7 @@ class MpiCommunicator(Communicator):
             for args in calls:
                 getattr(self._handle, name)(*args)
 
-        wait_watched(self._mover.submit(body), watch.poll)
+        wait_watched(self._mover.submit(body), watch)
 
     def _wait(self, requests: Sequence[Any], watch: Watch) -> None:
         beside = self._driver.inside
@@ -145,16 +173,42 @@ class MpiCommunicator(Communicator):
 
     def _start_agreement(self, watch: Watch, is_long: bool) -> Any:
         """The maximum of (h, -h) shows whether all hashes are alike; who cannot or need not block says so in the rest."""
-        number = crc32(str(watch.call).encode())
-        self._card[:] = (number, -number, self._driver.inside or not self._library.any_thread, is_long)
+        number = self._fingerprint(watch.call)
+        _CARD.pack_into(self._card, 0, number, -number, self._driver.inside or not self._library.any_thread, is_long)
         with self._library.guard:
-            return self._handle.Iallreduce(self._mpi.IN_PLACE, [self._card, self._mpi.INT64_T], self._mpi.MAX)
+            return self._handle.Iallreduce(self._mpi.IN_PLACE, self._card_spec, self._mpi.MAX)
 
-    def _check_agreement(self, watch: Watch) -> None:
-        if self._card[0] != -self._card[1]:
+    def _check_agreement(self, watch: Watch) -> bool:
+        """Whether all members may block, and one has so much to move that they should."""
+        largest, smallest, somebody_cannot, is_long = _CARD.unpack(self._card)
+        if largest != -smallest:
             texts = self._exchange(f"{self.name}!{self._seq}", str(watch.call), watch)
             other = next(r for r, text in enumerate(texts) if text != texts[self.rank])
             raise watch.mismatch(other, texts[other])
+        return bool(is_long and not somebody_cannot)
+
+    def _fingerprint(self, call: Call) -> int:
+        """A number that says what is called. Programs repeat their calls, and the text costs more than a short message."""
+        key = (call.kind, tuple(call.shapes), call.detail)
+        number = self._fingerprints.get(key)
+        if number is None:
+            if len(self._fingerprints) >= MOST_FINGERPRINTS:
+                self._fingerprints.clear()
+            number = self._fingerprints[key] = crc32(str(call).encode())
+        return number
+
+    def _compare_counts(self, out_counts: list[int], in_counts: list[int], watch: Watch) -> None:
+        """Blocking: raise if a member sends another number of elements than is awaited from it."""
+        sent, awaited = np.array(in_counts, dtype=np.int64), np.empty(self.size, dtype=np.int64)
+        self._collective("Alltoall", [(sent, awaited)], 0, [sent, awaited], watch)
+        for source in range(self.size):
+            if awaited[source] != out_counts[source]:
+                text = (
+                    f"{watch.call} on rank {self.rank} of {self.name}: rank {source} sends {awaited[source]} elements, "
+                    f"but {out_counts[source]} are awaited from it (out_counts)"
+                )
+                self.give_up(text, ())
+                raise MismatchedCall(text)
 
     # ---- messages --------------------------------------------------------------------------------------------------
 
@@ -199,7 +253,7 @@ class MpiCommunicator(Communicator):
             group = parent._handle.Get_group().Incl(self.ranks)
             return parent._handle.Create_group(group, crc32(self.name.encode()) % 32768)
 
-        return wait_watched(self._mover.submit(body), watch.poll) if self._library.any_thread else body()
+        return wait_watched(self._mover.submit(body), watch) if self._library.any_thread else body()
 
     def _subgroup(self, group: Group) -> Communicator:
         comm = MpiCommunicator(group, self.control, self.time_limit_s, self._library, self._spin_s)
@@ -222,19 +276,15 @@ class MpiCommunicator(Communicator):
     def _numbers(self, buf: Tensor) -> list[Any]:
         """For reductions."""
         _check_length(buf)
-        name = {torch.float32: "FLOAT", torch.float64: "DOUBLE"}.get(buf.dtype) or f"{str(buf.dtype).removeprefix('torch.').upper()}_T"
-        return [self._memory(buf), buf.numel(), getattr(self._mpi, name)]
+        return [self._memory(buf), buf.numel(), self._types[buf.dtype]]
 
     def _bits(self, buf: Tensor, counts: list[int] | None = None) -> list[Any]:
         """To be moved, whatever the type; in parts of `counts` elements."""
         _check_length(buf)
-        carrier = getattr(self._mpi, f"INT{8 * buf.element_size()}_T")
+        carrier = self._carriers[buf.element_size()]
         if counts is None:
             return [self._memory(buf), buf.numel(), carrier]
         return [self._memory(buf), (counts, [0, *accumulate(counts[:-1])]), carrier]
-
-    def _op(self, op: Op) -> Any:
-        return {SUM: self._mpi.SUM, MIN: self._mpi.MIN, MAX: self._mpi.MAX}[op]
 
 
 class MpiWork(Work[T]):
@@ -253,8 +303,7 @@ class MpiWork(Work[T]):
         self._is_done = False
         self._error: Exception | None = None
         if not self.done():
-            library.begin_message()
-            self._is_counted = True
+            library.begin_message(self)
 
     def done(self) -> bool:
         if not self._is_done:
@@ -263,18 +312,41 @@ class MpiWork(Work[T]):
                     self._is_done = self._request.Test(self._status)
             except self._library.mpi.Exception as error:
                 self._error, self._is_done = error, True
-            if self._is_done and self._is_counted:
-                self._library.end_message()
+            if self._is_done:
+                self._library.end_message(self)
         return self._is_done
 
     def wait(self, timeout_s: float | None = None) -> T:
-        pauses = Pauses(self._spin_s, LONGEST_PAUSE_S)
+        pauses, grace = Pauses(self._spin_s, LONGEST_PAUSE_S), Grace(self._watch)
         deadline = None if timeout_s is None else monotonic() + timeout_s
         while not self.done():
             if pauses.next():
                 if deadline is not None and monotonic() > deadline:
                     raise CommError(f"{self._watch.call} is not done after {timeout_s:g} s; wait longer or see why a peer is late")
-                self._poll()
+                grace.poll()
         if self._error is not None:
             self._raise(self._error)
         return self._result(self._status)
+
+    def _raise(self, error: Exception) -> NoReturn:
+        mpi, watch = self._library.mpi, self._watch
+        if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
+            raise CommError(
+                f"{watch.call} on rank {watch.comm.rank} of {watch.comm.name}: got a message longer than its buffer of "
+                f"{self._buf.nbytes} bytes; send and receive the same number of elements"
+            ) from error
+        raise_settled(watch, error, "MPI")
+
+
+def _num_bytes(packs: Sequence[Pack]) -> int:
+    return sum(wire.nbytes for wire, _ in packs)
+
+
+def _pieces(buf: Tensor) -> Sequence[Tensor]:
+    """As many elements at a time as MPI can count."""
+    return (buf,) if buf.numel() <= MOST_ELEMENTS else torch.split(buf, MOST_ELEMENTS)
+
+
+def _check_length(buf: Tensor) -> None:
+    if buf.numel() >= 1 << 31:
+        raise UsageError(f"engine mpi moves fewer than 2^31 elements at a time, received {buf.numel()}; send the tensor in parts")

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from torch import Tensor
-
-from unisono.comm.patience import Pauses
+from unisono.comm.patience import Grace, Pauses
 from unisono.comm.watch import Watch
 
 PROGRESS_S = 0.5e-3
@@ -34,34 +32,36 @@ class Library:
         """Held for each call where MPI allows one thread at a time."""
         self._is_ours = is_ours
         self._lock = threading.Lock()
-        self._num_messages = 0
+        self._messages: set[object] = set()
         self._thread: threading.Thread | None = None
         self._ending = False
         self._kept: list[object] = []
 
     def wait(self, requests: Sequence[Any], watch: Watch, spin_s: float, longest_s: float) -> None:
         """Blocking: until all requests are done, giving away the core more and more; raises what `watch` raises."""
-        pauses = Pauses(spin_s, longest_s)
+        pauses, grace = Pauses(spin_s, longest_s), Grace(watch)
         while not self._test(requests):
             if pauses.next():
-                watch.poll()
+                grace.poll()
 
-    def leave(self, requests: Sequence[object], bufs: Sequence[Tensor]) -> None:
+    def leave(self, requests: Sequence[object], bufs: Sequence[object]) -> None:
         """Local: nobody waits for these any more, but MPI may still write to the buffers, so they stay until the end."""
         self.failed = True
         self._kept.extend((requests, bufs))
 
-    def begin_message(self) -> None:
-        """Local: from now on a message is under way. MPI moves nothing while nobody calls it, so a thread does."""
+    def begin_message(self, message: object) -> None:
+        """Local: from now on a message is under way, which must stay with its buffer though nobody else may hold it. MPI moves
+        nothing while nobody calls it, so a thread does."""
         with self._lock:
-            self._num_messages += 1
+            self._messages.add(message)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._make_progress, name="unisono-mpi-progress", daemon=True)
                 self._thread.start()
 
-    def end_message(self) -> None:
+    def end_message(self, message: object) -> None:
+        """Local: it is done."""
         with self._lock:
-            self._num_messages -= 1
+            self._messages.discard(message)
 
     def end(self) -> None:
         """At the exit of the process: end MPI, unless it would wait for somebody who never comes."""
@@ -86,7 +86,7 @@ class Library:
         while not self._ending:
             time.sleep(PROGRESS_S)
             with self._lock:
-                num_idle = 0 if self._num_messages else num_idle + 1
+                num_idle = 0 if self._messages else num_idle + 1
                 if num_idle * PROGRESS_S > LINGER_S:
                     self._thread = None
                     return

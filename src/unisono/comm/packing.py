@@ -20,8 +20,8 @@ def packed(bufs: Sequence[Tensor], wire: Mapping[torch.dtype, torch.dtype]) -> l
     short: dict[torch.dtype, list[Tensor]] = {}
     for buf in bufs:
         dtype = wire.get(buf.dtype, buf.dtype)
-        if buf.nbytes > PACK_BYTES:
-            packs.append((buf.to(dtype), [buf]))
+        if buf.nbytes > PACK_BYTES or (len(bufs) == 1 and buf.numel()):
+            packs.append((buf if buf.dtype == dtype else buf.to(dtype), [buf]))
         elif buf.numel():
             short.setdefault(dtype, []).append(buf)
     for dtype, together in short.items():

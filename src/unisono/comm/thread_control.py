@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
-from unisono.comm.control import Control, Loss, Report
+from unisono.comm.control import LEFT, Control, Loss, Report
 from unisono.comm.plain import decode, encode
 from unisono.errors import CollectiveTimeout, PeerLost, join_ranks
 
@@ -72,4 +72,4 @@ class ThreadControl(Control):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._job.lose(self.rank, Loss("left in good order"))
+            self._job.lose(self.rank, Loss(LEFT))

@@ -77,7 +77,7 @@ class TorchCommunicator(Communicator):
         # The constructor waits for all members and cannot be interrupted, so it gets a thread of its own.
         builder = Driver(f"unisono-open-{self.name}")
         try:
-            self._library = wait_watched(builder.submit(lambda: self._build(host, port)), watch.poll)
+            self._library = wait_watched(builder.submit(lambda: self._build(host, port)), watch)
         except RuntimeError as error:
             raise_settled(watch, error, self.engine)
         finally:

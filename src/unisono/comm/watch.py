@@ -16,6 +16,9 @@ from unisono.errors import CollectiveTimeout, MismatchedCall, PeerLost, join_ran
 REPORT_WAIT_S = 3.0
 """How long a rank that gives up waits for the others to say what they are doing."""
 
+LEFT_WAIT_S = 0.5
+"""How long a call goes on after a member that it needs has left in good order."""
+
 
 class Waiter(Protocol):
     """What a watch needs of a communicator."""
@@ -34,13 +37,14 @@ class Waiter(Protocol):
 class Watch:
     """A running operation as its waiting loops see it: `poll` raises once a member is lost or the time is up."""
 
-    __slots__ = ("call", "comm", "deadline", "limit_s", "sources")
+    __slots__ = ("_patience_until", "call", "comm", "deadline", "limit_s", "sources")
 
     def __init__(self, comm: Waiter, call: Call, limit_s: float, sources: tuple[int, ...] = ()) -> None:
         self.comm = comm
         self.call = call
         self.limit_s = limit_s
         self.deadline: float = monotonic() + limit_s if comm.on_behalf is None else comm.on_behalf.deadline
+        self._patience_until = 0.0
         self.sources = sources
         """Ranks whose message is awaited (point-to-point); empty for a collective."""
 
@@ -57,6 +61,11 @@ class Watch:
         lost = {r: gone[m] for r, m in enumerate(comm.members) if m in gone and (not self.sources or r in self.sources)}
         if not lost or (len(self.sources) > 1 and len(lost) < len(self.sources)):
             return
+        if all(loss.in_good_order for loss in lost.values()):
+            # Who is quick may finish the last call and leave while its part is still on its way to us.
+            self._patience_until = self._patience_until or monotonic() + LEFT_WAIT_S
+            if monotonic() < self._patience_until:
+                return
         self._raise_lost({comm.members[r]: loss for r, loss in lost.items()})
 
     def _raise_lost(self, lost: dict[int, Loss]) -> NoReturn:

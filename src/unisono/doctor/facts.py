@@ -33,6 +33,10 @@ class Torch:
     """Version of CUDA that it was built for; empty for a build without."""
     num_gpus: int = 0
     """How many it can use."""
+    gpu_error: str = ""
+    """What CUDA said when it could use none."""
+    gpu_ids: tuple[str, ...] = ()
+    """Of the GPUs that it can use, in its order: the hardware's own names, which no launcher renumbers."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,15 @@ class Facts:
     unresolved: Mapping[str, str] = field(default_factory=dict)
     """Hosts of other nodes whose names we cannot resolve -> why."""
 
+    @property
+    def our_gpu_ids(self) -> tuple[str, ...]:
+        """Our GPUs by the hardware's names; by the launcher's where torch cannot say and they are not renumbered."""
+        if self.torch.gpu_ids:
+            places = [self.gpus.index(gpu) for gpu in self.our_gpus if gpu in self.gpus]
+            return tuple(self.torch.gpu_ids[place] for place in places if place < len(self.torch.gpu_ids))
+        # A scheduler may show each task its one GPU as "0".
+        return self.our_gpus if len(self.gpus) > 1 or self.launcher == "unisono" else ()
+
     def plain(self) -> dict[str, Any]:
         """As plain data, for other processes."""
         return asdict(self)
@@ -107,11 +120,11 @@ class Facts:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Facts:
         """From `plain`, also after a way through JSON."""
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
         values["interfaces"] = tuple(
             Interface(**{**one, "addresses": tuple(one["addresses"])}) for one in values.get("interfaces", ())
         )
-        values["torch"] = Torch(**values["torch"])
+        values["torch"] = Torch(**{**values["torch"], "gpu_ids": tuple(values["torch"]["gpu_ids"])})
         values["mpi"] = Mpi(**values["mpi"])
         return cls(**values)
 
@@ -121,8 +134,6 @@ class Measurement:
     """What went between two ranks through one engine, or why nothing did."""
 
     engine: str
-    reason: str
-    """Why this engine."""
     ranks: tuple[int, int]
     chosen: bool
     """Whether the job itself would use this engine."""
@@ -149,6 +160,8 @@ class Job:
     """How many the user expects."""
     started: int = 0
     """How many local ranks were started only for this examination; then `ranks` are those."""
+    origin: str = ""
+    """How the communicator of the job came about, in its own words."""
     measurements: tuple[Measurement, ...] = ()
 
     @property

@@ -21,5 +21,11 @@ class Finding:
     node: str = ""
 
 
+def of_error(level: str, check: str, text: str, remedy: str) -> Finding:
+    """An error's message as a finding: our errors give the remedy behind a semicolon; `remedy` is for those that have none."""
+    fact, _, own_remedy = text.splitlines()[0].partition("; ")
+    return Finding(level, check, fact, own_remedy or remedy)
+
+
 Check = Callable[[Job], Iterator[Finding]]
 """Pure: what the facts say about one thing. At least one finding where there is anything to look at."""

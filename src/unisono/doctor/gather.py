@@ -9,13 +9,14 @@ import resource
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 from unisono.cluster.affinity import cpus
 from unisono.cluster.rank_env import THREAD_VARIABLES
 from unisono.cluster.topology import Topology
-from unisono.doctor import cgroup, interfaces, mpi_library
+from unisono.doctor import cgroup, installed_mpi, interfaces
 from unisono.doctor.facts import Facts, Torch
 from unisono.version import __version__
 
@@ -73,7 +74,7 @@ def gather(at: Topology, env: Mapping[str, str], address: str) -> Facts:
         executable=sys.executable,
         unisono=__version__,
         torch=_torch(),
-        mpi=mpi_library.look(env, at.launcher),
+        mpi=installed_mpi.look(env, at.launcher),
     )
 
 
@@ -97,7 +98,7 @@ def resolved(name: str) -> tuple[tuple[str, ...], str]:
             answers.append((tuple(dict.fromkeys(str(address[0]) for *_, address in found)), ""))
 
     # A name server that does not answer keeps the caller for half a minute, and nothing can interrupt it.
-    thread = threading.Thread(target=ask, name=f"unisono-resolve-{name}", daemon=True)
+    thread = threading.Thread(target=ask, name=f"resolve-{name}", daemon=True)
     thread.start()
     thread.join(RESOLVE_LIMIT_S)
     return answers[0] if answers else ((), f"no answer within {RESOLVE_LIMIT_S:g} s")
@@ -127,8 +128,8 @@ def _memory() -> int | None:
 
 
 def _limit(which: int) -> tuple[int | None, int | None]:
-    soft, hard = resource.getrlimit(which)
-    return tuple(None if value == resource.RLIM_INFINITY else value for value in (soft, hard))  # type: ignore[return-value]
+    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which))
+    return soft, hard
 
 
 def _torch() -> Torch:
@@ -138,9 +139,14 @@ def _torch() -> Torch:
         import torch
     except (ImportError, OSError) as error:  # a library below it is missing or of another version
         return Torch(error=str(error).splitlines()[0] if str(error) else type(error).__name__)
+    with warnings.catch_warnings(record=True) as said:  # a driver that is too old is only warned about
+        warnings.simplefilter("always")
+        num_gpus = int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
     return Torch(
         version=str(torch.__version__),
         threads=int(torch.get_num_threads()),
         cuda=str(torch.version.cuda or ""),
-        num_gpus=int(torch.cuda.device_count()) if torch.cuda.is_available() else 0,
+        num_gpus=num_gpus,
+        gpu_error=str(said[0].message).splitlines()[0] if said and not num_gpus else "",
+        gpu_ids=tuple(str(torch.cuda.get_device_properties(number).uuid) for number in range(num_gpus)),
     )

@@ -9,13 +9,15 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from types import ModuleType
 from typing import TextIO
 
 from unisono.comm.base import Communicator
-from unisono.comm.connect import ENGINES, connect
+from unisono.comm.choose import ENGINES
+from unisono.comm.connect import connect
 from unisono.comm.threads import run_threads
 from unisono.errors import CommError, UsageError
 from unisono.testing.checks import collectives, faults, groups, lifetime, messages, objects, refusals, started
@@ -40,8 +42,9 @@ Rank 0 prints one JSON object for each check: {"check", "engine", "size", "ok", 
 With --results every rank writes its own verdicts to DIR/rank-N.jsonl, each line as soon as it is known.
 The exit code is 0 if all passed, 1 if one failed, 2 for a wrong option.
 
-A fault (--only fault_...) ends the communicator of the whole job, so it is run alone. A check that takes longer than
-60 s is a deadlock: all stacks are printed and the process ends.
+A fault (--only fault_...) ends the communicator of the whole job; after each the processes open another one (under MPI
+that cannot be: run one fault in a job). A check that takes longer than 60 s is a deadlock: all stacks are printed and
+the process ends.
 """
 
 
@@ -103,14 +106,12 @@ def run_fault(comm: Communicator, name: str) -> Verdict:
 
 
 def run_in_threads(size: int, names: Sequence[str]) -> list[list[Verdict]]:
-    """Local, blocking: the checks (or one fault) on ranks that are threads of this process; verdicts by rank."""
+    """Local, blocking: the checks or faults on ranks that are threads of this process; verdicts by rank."""
 
-    def body(comm: Communicator) -> list[Verdict]:
-        if names[0] in fault_names():
-            return [run_fault(comm, names[0])]
-        return [verdict for verdict, _ in run_body(comm, names)]
-
-    return run_threads(size, body, TIME_LIMIT_S)
+    if _are_faults(names):
+        worlds = [run_threads(size, partial(run_fault, name=name), TIME_LIMIT_S) for name in names]
+        return [list(by_rank) for by_rank in zip(*worlds, strict=True)]
+    return run_threads(size, lambda comm: [verdict for verdict, _ in run_body(comm, names)], TIME_LIMIT_S)
 
 
 def main() -> int:
@@ -122,9 +123,8 @@ def main() -> int:
     names = tuple(args.only.split(",")) if args.only else check_names()
     try:
         _refuse_unknown(names)
-        faulthandler.dump_traceback_later(STUCK_S, exit=True)
-        with connect(engine=args.engine, allreduce=args.allreduce, time_limit_s=TIME_LIMIT_S) as comm:
-            return _run_and_report(comm, names, args.results)
+        opened = partial(_open, args.engine, args.allreduce)
+        return _run_faults(opened, names, args.results) if _are_faults(names) else _run_checks(opened, names, args.results)
     except UsageError as error:
         print(f"unisono.testing.contract: error: {error}", file=sys.stderr)
         return 2
@@ -132,21 +132,46 @@ def main() -> int:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _run_and_report(comm: Communicator, names: Sequence[str], results: Path | None) -> int:
+def _open(engine: str | None, allreduce: str | None) -> Communicator:
+    faulthandler.dump_traceback_later(STUCK_S, exit=True)
+    return connect(engine=engine, allreduce=allreduce, time_limit_s=TIME_LIMIT_S)
+
+
+def _run_checks(opened: Callable[[], Communicator], names: Sequence[str], results: Path | None) -> int:
     failed = 0
-    with _verdict_file(results, comm.rank) as file:
-        if names[0] in fault_names():
-            verdict = run_fault(comm, names[0])
-            _write(file, verdict)
-            return 0 if verdict.ok else 1
+    with opened() as comm, _verdict_file(results, comm.rank) as file:
         for verdict, everybody in run_body(comm, names):
             faulthandler.dump_traceback_later(STUCK_S, exit=True)
             _write(file, verdict)
             errors = {str(rank): error for rank, error in enumerate(everybody) if error}
             failed += bool(errors)
             if comm.rank == 0:
-                print(json.dumps({**_shown(verdict), "ok": not errors, "errors": errors}), flush=True)
+                _print(verdict, errors)
     return 1 if failed else 0
+
+
+def _run_faults(opened: Callable[[], Communicator], names: Sequence[str], results: Path | None) -> int:
+    """A process outlives the faults of its communicator (except under MPI): each time it opens another one."""
+    failed = 0
+    for name in names:
+        with opened() as comm, _verdict_file(results, comm.rank) as file:
+            if comm.engine == "mpi" and len(names) > 1:
+                raise UsageError("after a fault MPI cannot go on (--only); run each fault in a job of its own")
+            verdict = run_fault(comm, name)
+            failed += not verdict.ok
+            _write(file, verdict)
+            _print(verdict, {str(verdict.rank): verdict.error} if verdict.error else {})
+            if results is not None:
+                _await_verdicts(results, verdict)
+    return 1 if failed else 0
+
+
+def _await_verdicts(results: Path, own: Verdict) -> None:
+    """Blocking: until all ranks have written theirs, as some launchers end the others as soon as the first is gone."""
+    deadline = monotonic() + TIME_LIMIT_S
+    files = [results / f"rank-{rank}.jsonl" for rank in range(own.size)]
+    while not all(file.exists() and own.check in file.read_text() for file in files) and monotonic() < deadline:
+        sleep(0.02)
 
 
 def _run_check(comm: Communicator, name: str) -> Verdict:
@@ -166,33 +191,33 @@ def _functions(part: ModuleType, prefix: str) -> list[str]:
     return [name for name in vars(part) if name.startswith(prefix)]
 
 
+def _are_faults(names: Sequence[str]) -> bool:
+    return any(name in fault_names() for name in names)
+
+
 def _refuse_unknown(names: Sequence[str]) -> None:
-    known = (*check_names(), *fault_names())
     for name in names:
-        if name not in known:
+        if name not in (*check_names(), *fault_names()):
             raise UsageError(f"there is no check {name!r} (--only); --list shows all")
-    if len(names) > 1 and any(name in fault_names() for name in names):
-        raise UsageError("a fault spends the communicator (--only); run it alone")
+    if _are_faults(names) and not all(name in fault_names() for name in names):
+        raise UsageError("a fault spends the communicator (--only); run faults and checks in different jobs")
 
 
 def _verdict_file(results: Path | None, rank: int) -> TextIO:
     if results is None:
         return Path("/dev/null").open("w")
     results.mkdir(parents=True, exist_ok=True)
-    return (results / f"rank-{rank}.jsonl").open("w")
+    return (results / f"rank-{rank}.jsonl").open("a")
 
 
 def _write(file: TextIO, verdict: Verdict) -> None:
     print(json.dumps(asdict(verdict)), file=file, flush=True)
 
 
-def _shown(verdict: Verdict) -> dict[str, object]:
-    return {
-        "check": verdict.check,
-        "engine": verdict.engine,
-        "size": verdict.size,
-        "seconds": round(verdict.seconds, 3),
-    }
+def _print(verdict: Verdict, errors: dict[str, str]) -> None:
+    shown = {name: getattr(verdict, name) for name in ("check", "engine", "size")}
+    seconds = round(verdict.seconds, 3)
+    print(json.dumps({**shown, "seconds": seconds, "ok": not errors, "errors": errors}), flush=True)
 
 
 def _arguments() -> argparse.Namespace:
@@ -204,7 +229,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--engine", choices=ENGINES, help="default: what the launcher asked for (UNISONO_ENGINE), else auto")
     parser.add_argument("--allreduce", help="algorithm of the all-reduce; default: what the launcher asked for, else auto")
-    parser.add_argument("--only", metavar="NAMES", help="some checks, separated by commas, or one fault")
+    parser.add_argument("--only", metavar="NAMES", help="some checks or some faults, separated by commas")
     parser.add_argument("--results", type=Path, metavar="DIR", help="each rank writes its verdicts to DIR/rank-N.jsonl")
     parser.add_argument("--list", action="store_true", help="print the names of all checks and faults and stop")
     return parser.parse_args()

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from unisono.errors import UsageError
-from unisono.testing.contract import Verdict
+from unisono.errors import UsageError, join_ranks
+from unisono.testing.contract import Verdict, run_in_threads
 
 STOP_WAIT_S = 10.0
 """What a launcher may take to end its ranks after it was asked to."""
+
+
+SHOWN_CHARS = 4000
+"""Of a group's output in a failed test; what matters stands at its end."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class Ended:
 
     def __str__(self) -> str:
         over = " (it ran past its time)" if self.timed_out else ""
-        return f"exit code {self.exit_code}{over} after {self.seconds:.1f} s; output:\n{self.output}"
+        shown = self.output if len(self.output) <= SHOWN_CHARS else f"...{self.output[-SHOWN_CHARS:]}"
+        return f"exit code {self.exit_code}{over} after {self.seconds:.1f} s; output:\n{shown}"
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,9 @@ class ContractRun:
         errors = [f"rank {rank}: {verdict.error}" for rank, verdict in sorted(by_rank.items()) if verdict.error]
         absent = [rank for rank in range(size) if rank not in by_rank]
         if absent:
-            errors.append(f"no verdict of ranks {absent}; {self.ended}")
+            before = [name for name, found in self.verdicts.items() if any(verdict.error for verdict in found.values())]
+            why = f"the group ended at {before[-1]}" if before else str(self.ended)
+            errors.append(f"no verdict of {join_ranks(absent)}: {why}")
         return "\n".join(errors)
 
 
@@ -77,12 +84,10 @@ def run_ranks(
         return Ended(process.returncode, output.read(), seconds, timed_out)
 
 
-def run_contract(
-    engine: str, size: int, results: Path, only: str | None = None, timeout_s: float = 180.0, on_failure: str = "end"
-) -> ContractRun:
-    """Local, blocking: the contract (or `only` some of it) on `size` processes; `results` is an empty folder for verdicts."""
-    program = ["-m", "unisono.testing.contract", "--results", str(results), *(("--only", only) if only else ())]
-    ended = run_ranks(program, size, engine, timeout_s, on_failure)
+def run_contract(engine: str, size: int, names: Sequence[str], results: Path, timeout_s: float = 180.0) -> ContractRun:
+    """Local, blocking: these checks or faults on `size` processes; `results` is an empty folder for their verdicts."""
+    program = ["-m", "unisono.testing.contract", "--results", str(results), "--only", ",".join(names)]
+    ended = run_ranks(program, size, engine, timeout_s)
     verdicts: dict[str, dict[int, Verdict]] = {}
     for rank in range(size):
         file = results / f"rank-{rank}.jsonl"
@@ -90,6 +95,38 @@ def run_contract(
             verdict = Verdict(**json.loads(line))
             verdicts.setdefault(verdict.check, {})[rank] = verdict
     return ContractRun(ended, verdicts)
+
+
+class ContractGroup:
+    """One group of an engine and a size, for tests that look up one check each. It runs all `names` when first asked."""
+
+    def __init__(self, engine: str, size: int, names: Sequence[str], results: Path, timeout_s: float) -> None:
+        self._engine = engine
+        self._size = size
+        self._names = names
+        self._results = results
+        self._timeout_s = timeout_s
+        self._run: ContractRun | None = None
+
+    @property
+    def run(self) -> ContractRun:
+        """Blocking the first time."""
+        if self._run is None:
+            self._run = self._run_all()
+        return self._run
+
+    def failure(self, check: str) -> str:
+        """Blocking the first time: empty if all ranks passed the check, else everything there is to know."""
+        return self.run.failure(check, self._size)
+
+    def _run_all(self) -> ContractRun:
+        if self._engine != "threads":
+            return run_contract(self._engine, self._size, self._names, self._results, self._timeout_s)
+        verdicts: dict[str, dict[int, Verdict]] = {}
+        for rank, own in enumerate(run_in_threads(self._size, self._names)):
+            for verdict in own:
+                verdicts.setdefault(verdict.check, {})[rank] = verdict
+        return ContractRun(Ended(0, "", 0.0, False), verdicts)
 
 
 def mpirun() -> str | None:

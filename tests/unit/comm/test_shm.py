@@ -137,18 +137,16 @@ def test_a_full_box_holds_further_messages_back_in_order() -> None:
 
     def body(comm: ShmCommunicator) -> list[float]:
         if comm.rank == 0:
-            works = [comm.start_send(torch.full((2000 if i % 3 else 5,), float(i)), 1, tag=i % 2) for i in range(num)]
+            sent = [comm.start_send(torch.full((2000 if i % 3 else 5,), float(i)), 1, tag=i % 2) for i in range(num)]
             comm.barrier()
-            for work in works:
+            for work in sent:
                 work.wait()
             return []
         comm.barrier()  # every slot is full by now
         order = [i for i in range(num) if i % 2] + [i for i in range(num) if not i % 2]
         # Odd ones first: more of the other tag lie before them than there are slots, so both kinds must be asked for at once.
-        works = {}
         bufs = {i: torch.empty(2000 if i % 3 else 5) for i in range(num)}
-        for i in order:
-            works[i] = comm.start_recv(bufs[i], 0, tag=i % 2)
+        works = {i: comm.start_recv(bufs[i], 0, tag=i % 2) for i in order}
         for i in order:
             works[i].wait()
         return [float(bufs[i][0]) for i in range(num)]

@@ -1,1 +1,1 @@
-"""The contract in parts. `check_*(comm)` leaves the communicator usable; `fault_*(comm)` spends the whole process group."""
+"""The contract in parts. `check_*(comm)` leaves the communicator usable; `fault_*(comm)` spends it, on all ranks."""

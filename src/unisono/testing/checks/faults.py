@@ -1,23 +1,23 @@
-"""What goes wrong between members. Each fault ends the job for all of its ranks, so each runs in a process group of its own.
+"""What goes wrong between members. Each fault spends the communicators of the whole job, so each is given a new one.
 
 A fault returns what this rank was told, for the caller to compare over ranks.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 
 import torch
 
 from unisono.comm.base import Communicator
-from unisono.comm.watch import REPORT_WAIT_S
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost
 from unisono.testing.checks.values import expect
 
 SHORT_LIMIT_S = 1.5
 """Time limit of the calls that must run into it."""
+ENOUGH_S = 30.0
+"""Far more than what is polled for needs."""
 SEEN_AT_ONCE_S = 10.0
 """A loss is told by a channel, not found by waiting; the limit of the call is far longer."""
 
@@ -26,7 +26,6 @@ def fault_exception_on_one_rank(comm: Communicator) -> str:
     """The last rank raises inside `with comm`; the others' call ends with `PeerLost` that names it and its words."""
     comm.time_limit_s = 60.0
     culprit = comm.size - 1
-    comm.barrier()
     if comm.rank == culprit:
         try:
             with comm:
@@ -83,8 +82,8 @@ def fault_rank_late_beyond_the_limit(comm: Communicator) -> str:
     comm.barrier()
     late = comm.size - 1
     if comm.rank == late:
-        _do_something_else(SHORT_LIMIT_S + REPORT_WAIT_S + 2.0)
-        return _told(_failing(lambda: comm.allreduce(torch.ones(1000, device=comm.device))))
+        _do_something_else(comm)
+        return _told(_failing(lambda: _reduce_twice(comm)))
     error = _failing(lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
     expect(isinstance(error, (CollectiveTimeout, PeerLost)), f"expected CollectiveTimeout: {error!r}")
     expect(getattr(error, "ranks", None) == (late,), f"rank {late} is late, but blamed are {getattr(error, 'ranks', None)}")
@@ -104,9 +103,17 @@ def fault_message_that_never_comes(comm: Communicator) -> str:
     return _told(error)
 
 
-def _do_something_else(seconds: float) -> None:
-    """Being late is the fault itself; its name must appear in the stack that the others print."""
-    threading.Event().wait(seconds)
+def _do_something_else(comm: Communicator) -> None:
+    """Be away until the others have given up; the name of this function must appear in the stack that they show."""
+    deadline = monotonic() + ENOUGH_S
+    while not comm.control.lost and monotonic() < deadline:
+        sleep(0.01)
+
+
+def _reduce_twice(comm: Communicator) -> None:
+    """What the others laid down may still be there, so that one call may find all it needs; a second one cannot."""
+    for _ in range(2):
+        comm.allreduce(torch.ones(1000, device=comm.device))
 
 
 def _failing(call: Callable[[], object]) -> CommError:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from unisono.testing.checks.values import expect, expect_equal, tensor_of
 
 NUM_TIMES, NUM_TIMES_OF_LARGE_GROUPS = 200, 50
 """Groups of three and more cost more to make, and leak no more than a pair does."""
+BUDGET_S = 20.0
+"""Where one costs so much that all would take longer than this (NCCL: a third of a second each), there are fewer."""
 WARM_UP = 10
 """Caches of the engine and the libraries below it have filled after so many."""
 SPARE_MAPS = 24
@@ -31,10 +34,13 @@ def check_buffers_leave_nothing(comm: Communicator) -> None:
 
 
 def _expect_nothing_left(comm: Communicator, once: Callable[[Communicator], None]) -> None:
+    began = monotonic()
     for _ in range(WARM_UP):
         once(comm)
+    within_budget = int(BUDGET_S * WARM_UP / (monotonic() - began))
     before = _held(comm)
-    num_times = NUM_TIMES if comm.size <= 2 else NUM_TIMES_OF_LARGE_GROUPS
+    wanted = NUM_TIMES if comm.size <= 2 else NUM_TIMES_OF_LARGE_GROUPS
+    num_times = comm.broadcast_object(min(wanted, within_budget))
     for _ in range(num_times):
         once(comm)
     for what, number in _held(comm).items():

@@ -13,22 +13,8 @@ LATE_S = 0.02
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-PLAIN: tuple[object, ...] = (
-    None,
-    True,
-    -5,
-    2**100,
-    3.25,
-    "Grüße 你好",
-    b"\x00\xff",
-    (),
-    ({"nested": [1, (2, "three"), {"four": None}], "empty": {}},),
-    "long" * 50_000,
-)
-
-
 def check_objects_are_gathered(comm: Communicator) -> None:
-    for obj in PLAIN:
+    for obj in _plain_objects():
         answers = comm.allgather_object((comm.rank, obj))
         expect(answers == [(r, obj) for r in range(comm.size)], f"allgather_object of {str(obj)[:40]} gave {str(answers)[:200]}")
     infinities = comm.allgather_object([math.inf, -math.inf, math.nan, -0.0])
@@ -68,3 +54,8 @@ def check_barrier_holds_until_all_are_there(comm: Communicator) -> None:
 
 def _boot() -> str:
     return BOOT.read_text() if BOOT.exists() else "one machine"
+
+
+def _plain_objects() -> tuple[object, ...]:
+    nested = {"nested": [1, (2, "three"), {"four": None}], "empty": {}}
+    return (None, True, -5, 2**100, 3.25, "Grüße 你好", b"\x00\xff", (), [], nested, "long" * 50_000)

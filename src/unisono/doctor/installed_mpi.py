@@ -9,11 +9,12 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-from unisono.doctor.facts import MPI_LAUNCHERS, Mpi
+from unisono.doctor.facts import MPI_LAUNCHERS, Facts, Mpi
 
 LIMIT_S = 20.0
 
@@ -21,7 +22,7 @@ LOOK = """
 import json, mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-print(json.dumps([MPI.Get_library_version().strip("\\0").splitlines()[0]]))
+print(json.dumps([" ".join(MPI.Get_library_version().strip("\\0").splitlines()[0].split(",")[0].split())]))
 """
 TRY = """
 import json
@@ -61,6 +62,19 @@ def family(name: str) -> str:
     return "MPICH" if any(word in words for word in ("mpich", "intel", "cray", "hpe", "mvapich")) else ""
 
 
+def fits(mpi: Mpi) -> bool:
+    """Pure: whether nothing is known that speaks against starting MPI."""
+    known = family(mpi.library)
+    return bool(mpi.library) and not mpi.error and known in ("", family(mpi.launcher) or known)
+
+
+def needed(ranks: Sequence[Facts]) -> bool:
+    """Pure: whether the job itself would start MPI (or, with a GPU for each rank, NCCL instead)."""
+    several = len({facts.node for facts in ranks}) > 1
+    by_itself = several and all(facts.mpi.launcher and facts.mpi.mpi4py for facts in ranks)
+    return by_itself or any(facts.engine == "mpi" for facts in ranks)
+
+
 def _launcher(env: Mapping[str, str], launcher: str) -> str:
     if launcher not in MPI_LAUNCHERS:
         return ""
@@ -71,7 +85,7 @@ def _launcher(env: Mapping[str, str], launcher: str) -> str:
     return "Cray MPICH" if env.get("PALS_APID") else "MPICH"
 
 
-def _ask(program: str) -> tuple[list[object], str]:
+def _ask(program: str) -> tuple[list[Any], str]:
     """The answer, or why there is none. Descriptors are passed on: MPICH talks to its launcher through one."""
     command = [sys.executable, "-W", "ignore", "-c", program]
     try:

@@ -1,0 +1,166 @@
+"""Blocks: all contenders at one number of ranks and one size, checked, interleaved, checked again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.contenders.contender import Contender
+from bench.groups import Conductor, Group, GroupFailed
+from bench.machine import stolen_s
+from bench.progress import Progress
+from bench.record import Record
+from bench.report import one_line
+from bench.rounds import Samples, interleave, rounded
+from bench.sizes import show_size
+
+SEED = 20
+IDLE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How often: rounds and calls in a round, for vectors up to `short_bytes` and for longer ones."""
+
+    short_bytes: int
+    short_rounds: int
+    short_calls: int
+    long_rounds: int
+    long_calls: int
+
+    def at(self, num_bytes: int) -> tuple[int, int]:
+        """Rounds and calls for vectors of this length."""
+        if num_bytes <= self.short_bytes:
+            return self.short_rounds, self.short_calls
+        return self.long_rounds, self.long_calls
+
+
+FULL = Effort(4_200_000, 60, 5, 20, 2)
+QUICK = Effort(4_200_000, 3, 2, 2, 1)
+
+
+def measure_blocks(
+    record: Record,
+    contenders: Sequence[Contender],
+    num_ranks: int,
+    sizes: Sequence[int],
+    effort: Effort,
+    progress: Progress,
+    essential: Collection[str],
+) -> None:
+    """Blocking: all sizes at one number of ranks that `record` does not have yet, with processes started once for all.
+
+    Raises `GroupFailed` if one of the `essential` contenders fails; another one drops out, which is recorded.
+    """
+    sizes = [size for size in sizes if block_key(num_ranks, size) not in record.blocks]
+    if not sizes:
+        return
+    failed: dict[str, str] = {}
+    try:
+        with Conductor() as conductor:
+            groups = _start(conductor, contenders, num_ranks, essential, failed, progress)
+            idle = idle_shares(groups)
+            for num_bytes in sizes:
+                key, before = block_key(num_ranks, num_bytes), stolen_s()
+                samples, dropped = measure_block(groups, num_bytes, effort, progress, key, essential)
+                for name, reason in dropped.items():
+                    failed[name] = one_line(reason)
+                    del groups[name]
+                record.add(
+                    key,
+                    {
+                        "ranks": num_ranks,
+                        "bytes": num_bytes,
+                        "versions": {name: group.versions for name, group in groups.items()},
+                        "idle_share_of_a_core": idle,
+                        "stolen_cpu_s": round(stolen_s() - before, 2),
+                        "failed": dict(failed),
+                        "times_us": rounded(samples),
+                    },
+                )
+                medians = ", ".join(f"{name} {sample.median:.0f}" for name, sample in samples.items())
+                progress.keep(f"{key}: {medians} us")
+    finally:
+        for contender in contenders:
+            contender.clean()
+
+
+def block_key(num_ranks: int, num_bytes: int) -> str:
+    """Local: what a block is called in the raw data."""
+    return f"{num_ranks} ranks, {show_size(num_bytes)}"
+
+
+def blocks_of(record: Record, num_ranks: Sequence[int], sizes: Sequence[int]) -> dict[str, Any]:
+    """Local: the blocks that were asked for, in that order; an interrupted run may have left others."""
+    keys = [block_key(num, size) for num in num_ranks for size in sizes]
+    return {key: record.blocks[key] for key in keys}
+
+
+def measure_block(
+    groups: Mapping[str, Group], num_bytes: int, effort: Effort, progress: Progress, where: str, essential: Collection[str]
+) -> tuple[dict[str, Samples], dict[str, str]]:
+    """Blocking: the samples of those that stayed, and why the others dropped out. A group that failed is ended."""
+    failed: dict[str, str] = {}
+    num_rounds, num_calls = effort.at(num_bytes)
+
+    def attempt(name: str, *steps: tuple[str, dict[str, int]]) -> list[list[float]]:
+        """The answers to the last of the steps by rank; nothing if the contender fails or has failed."""
+        answers: list[list[float]] = []
+        if name not in failed:
+            try:
+                for what, arguments in steps:
+                    answers = groups[name].ask(what, **arguments)
+            except GroupFailed as error:
+                if name in essential:
+                    raise
+                failed[name] = str(error)
+                progress.keep(f"{where}: {error}")
+                groups[name].close()
+                answers = []
+        return answers
+
+    for name in groups:
+        progress.say(f"{where}: {name} is checked")
+        attempt(name, ("prepare", {"num_bytes": num_bytes}), ("verify", {}), ("time", {"num_calls": 2}))
+    samples = interleave(
+        [name for name in groups if name not in failed],
+        num_rounds,
+        SEED,
+        lambda name: attempt(name, ("time", {"num_calls": num_calls})),
+        lambda number: progress.say(f"{where}: round {number + 1} of {num_rounds}, {len(groups) - len(failed)} contenders"),
+    )
+    for name in groups:
+        attempt(name, ("verify", {}), ("drop", {}))
+    return {name: sample for name, sample in samples.items() if name not in failed}, failed
+
+
+def _start(
+    conductor: Conductor,
+    contenders: Sequence[Contender],
+    num_ranks: int,
+    essential: Collection[str],
+    failed: dict[str, str],
+    progress: Progress,
+) -> dict[str, Group]:
+    groups = {}
+    for contender in contenders:
+        progress.say(f"{num_ranks} ranks: starting {contender.name}")
+        try:
+            groups[contender.name] = conductor.start(contender.name, num_ranks, contender.start)
+        except GroupFailed as error:
+            if contender.name in essential:
+                raise
+            failed[contender.name] = one_line(error)
+            progress.keep(f"{num_ranks} ranks: {error}")
+    return groups
+
+
+def idle_shares(groups: Mapping[str, Group]) -> dict[str, float]:
+    """Blocking for a second: the part of one core that each group uses while it waits for its turn; should be nothing."""
+    before = {name: group.cpu_s() for name, group in groups.items()}
+    start = time.monotonic()
+    time.sleep(IDLE_S)
+    passed = time.monotonic() - start
+    return {name: round((group.cpu_s() - before[name]) / passed, 3) for name, group in groups.items()}

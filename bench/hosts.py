@@ -1,0 +1,45 @@
+"""Ranks on test hosts: network namespaces of this machine with links of a given rate, one rank on each."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bench.groups import GroupFailed, Launch, Seat
+from tests.system.hosts import Host, network_hosts, why_not
+
+RATE = "1gbit"
+FIRST_PORT = 29400
+
+LIMITS = (
+    "Hosts are network namespaces of one machine: their links are limited to 1 Gbit/s (a token bucket that lets 256 KB pass at "
+    "once, so short messages see no limit), but their latency is that of the kernel, without card, cable or switch, and all "
+    "ranks share the cores of this machine, which also move the packets."
+)
+
+
+@contextmanager
+def test_hosts(num_hosts: int) -> Iterator[list[Host]]:
+    """Hosts for the time of a benchmark. Raises `GroupFailed` where there cannot be any."""
+    if reason := why_not():
+        raise GroupFailed(f"no test hosts: {reason}")
+    with network_hosts(num_hosts, RATE) as hosts:
+        yield hosts
+
+
+class Across:
+    """Starts groups with one rank on each host; every group meets at a port of its own."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = hosts
+        self._ports = itertools.count(FIRST_PORT, 20)
+
+    def launches(self, allreduce: str, program: str, seat: Seat, *arguments: str) -> list[Launch]:
+        """Local: `unisono run` once on each host, for `python -m program SOCKET GROUP arguments`."""
+        rendezvous = f"{self._hosts[0].address}:{next(self._ports)}"
+        run = [sys.executable, "-m", "unisono", "run", "-n", "1", "--nodes", str(len(self._hosts)), "--rendezvous", rendezvous]
+        run += ["--engine", "gloo", "--allreduce", allreduce, "--threads", "1"]
+        rest = ["-m", program, *seat.arguments, *arguments]
+        return [Launch(host.command(*run, "--node-rank", str(node), *rest)) for node, host in enumerate(self._hosts)]

@@ -1,0 +1,43 @@
+"""Options that all benchmarks have: where results go, a quick look, a fresh start."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bench.groups import ROOT
+from bench.sizes import parse_size
+
+
+def add_sizes(parser: argparse.ArgumentParser, usual: str, quick: str) -> None:
+    """Local: `--sizes`; None stands for the usual ones, which depend on `--quick`."""
+    parser.add_argument("--sizes", type=sizes, metavar="S,S", help=f"sizes (default {usual}; with --quick {quick})")
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Local: add the common options and read the command line."""
+    parser.add_argument("--quick", action="store_true", help="few calls: shows that it works, measures nothing")
+    parser.add_argument("--fresh", action="store_true", help="forget what an interrupted run has measured")
+    parser.add_argument("--figure", action="store_true", help="measure nothing; write page and figure from the raw data again")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="for the results (default docs/results; with --quick runs/bench)"
+    )
+    args = parser.parse_args()
+    args.out = args.out or (ROOT / "runs" / "bench" if args.quick else ROOT / "docs" / "results")
+    return args
+
+
+def counts(text: str) -> list[int]:
+    """Local: numbers of ranks or hosts."""
+    found = [int(part) if part.isdigit() else 0 for part in text.split(",")]
+    if min(found) < 2:
+        raise argparse.ArgumentTypeError(f"must be numbers from 2 on with commas between them, e.g. 2,4; received {text!r}")
+    return found
+
+
+def sizes(text: str) -> list[int]:
+    """Local: numbers of bytes."""
+    try:
+        return [parse_size(size) for size in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

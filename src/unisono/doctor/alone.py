@@ -1,0 +1,100 @@
+"""A process that nobody started together with others starts local ranks of doctor itself, through `unisono run`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from unisono.cluster.mortality import before_exec
+from unisono.doctor.facts import Facts, Measurement, counted
+from unisono.doctor.finding import FAIL, Finding
+
+LIMIT_S = 400.0
+"""The ranks have limits of their own that are shorter."""
+STOP_S = 10.0
+RANK_0 = "[0] "
+"""What `unisono run` puts before each line of rank 0."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the ranks found together."""
+
+    ranks: tuple[Facts, ...] = ()
+    origin: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    problems: tuple[Finding, ...] = ()
+
+
+class LocalRanks:
+    """They run while this process does other things. Local."""
+
+    def __init__(self, number: int, process: subprocess.Popen[str]) -> None:
+        self._number = number
+        self._process = process
+
+    def answer(self) -> Answer:
+        """Blocking: until they have ended."""
+        started = f"{counted(self._number, 'rank')} that doctor started with `unisono run -n {self._number}`"
+        try:
+            printed, complaints = self._process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return _failure(f"{started} did not end within {LIMIT_S:g} s")
+        lines = [line.removeprefix(RANK_0) for line in printed.splitlines() if line.startswith(RANK_0)]
+        try:
+            whole = json.loads("\n".join(lines))
+        except ValueError:
+            last = [line for line in complaints.splitlines() if line.strip()][-1:] or ["no output"]
+            return _failure(f"{started} gave no report (code {self._process.returncode}): {last[0]}")
+        return _read(whole)
+
+
+@contextmanager
+def local_ranks(number: int, bandwidth: bool, engine: str | None = None) -> Iterator[LocalRanks]:
+    """Start them; at the end, however it comes, nothing of them is left. Only from the main thread. `engine` is as in the
+    environment unless given."""
+    doctor = ["-m", "unisono", "doctor", "--json", "-n", str(number), *([] if bandwidth else ["--no-bandwidth"])]
+    wish = [] if engine is None else ["--engine", engine]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unisono", "run", "-n", str(number), *wish, *doctor],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        preexec_fn=before_exec(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    )
+    with process:
+        try:
+            yield LocalRanks(number, process)
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _read(whole: dict[str, Any]) -> Answer:
+    findings = [Finding(**finding) for finding in whole["findings"]]
+    return Answer(
+        ranks=tuple(Facts.from_plain(facts) for facts in whole["ranks"]),
+        origin=str(whole["origin"]),
+        measurements=tuple(Measurement.from_plain(one) for one in whole["measurements"]),
+        problems=tuple(finding for finding in findings if finding.check == "meeting"),
+    )
+
+
+def _failure(fact: str) -> Answer:
+    return Answer(problems=(Finding(FAIL, "meeting", fact, "see what they say: unisono run -n 2 -m unisono doctor"),))

@@ -1,0 +1,45 @@
+"""Do host names resolve, and to addresses that other nodes can reach?"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from unisono.doctor.facts import Job
+from unisono.doctor.finding import OK, WARN, Finding
+
+
+def check(job: Job) -> Iterator[Finding]:
+    several = len(job.nodes) > 1
+    for node, ranks in job.nodes.items():
+        first = ranks[0]
+        shown = ", ".join(first.host_addresses)
+        if first.host_error:
+            fact = f"host name {first.host} does not resolve on itself: {first.host_error}"
+            remedy = f"ask for a line in /etc/hosts ({_own_address(first.address)} {first.host}); MPI and other tools look it up"
+            yield Finding(WARN, "names", fact, remedy, node)
+        elif several and first.host_addresses and all(map(_is_loopback, first.host_addresses)):
+            fact = f"host name {first.host} resolves to {shown} on itself, where no other node reaches it"
+            remedy = (
+                f"let it resolve to an address of the network in /etc/hosts ({_own_address(first.address)} {first.host}); Unisono "
+                "uses numbers, but MPI, torchrun and other tools may listen there in vain"
+            )
+            yield Finding(WARN, "names", fact, remedy, node)
+        else:
+            yield Finding(OK, "names", f"host name {first.host} resolves to {shown}", node=node)
+        for facts in ranks:
+            if facts.unresolved:
+                hosts = ", ".join(f"{host} ({why})" for host, why in facts.unresolved.items())
+                fact = f"host names of other nodes do not resolve on {facts.host}: {hosts}"
+                remedy = (
+                    "ask for a name server or /etc/hosts that knows all nodes, or give numbers (UNISONO_RENDEZVOUS=ADDRESS:PORT)"
+                )
+                yield Finding(WARN, "names", fact, remedy, node)
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _own_address(address: str) -> str:
+    return "ADDRESS" if _is_loopback(address) else address

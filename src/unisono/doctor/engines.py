@@ -1,0 +1,84 @@
+"""Opens the engine that the job would use, and gloo, and measures what goes between two ranks. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from unisono.cluster.rendezvous import job_token
+from unisono.cluster.topology import Topology
+from unisono.comm.connect import connect
+from unisono.doctor.bandwidth import measure
+from unisono.doctor.facts import Facts, Measurement
+from unisono.errors import UnisonoError
+
+LIMIT_S = 20.0
+
+
+@dataclass
+class Tried:
+    """What came of trying."""
+
+    engine: str = ""
+    """What the job's communicator uses; empty if it could not be opened."""
+    origin: str = ""
+    """How it came about, in its own words."""
+    measurements: list[Measurement] = field(default_factory=list)
+    """On rank 0, which is one end of every pair, all of them."""
+
+
+def try_engines(at: Topology, ranks: Sequence[Facts]) -> Tried:
+    """Collective over all ranks, blocking for seconds. `at` has a meeting point and a token of this examination's own."""
+    pairs = chosen_pairs(ranks)
+    tried = _whole(replace(at, token=job_token(at.token, "job")), pairs)
+    if tried.engine != "gloo":
+        for left, right in pairs:
+            tried.measurements.extend(_gloo(at, ranks, left, right))
+    return tried
+
+
+def chosen_pairs(ranks: Sequence[Facts]) -> list[tuple[int, int]]:
+    """Pure: ranks 0 and 1, and rank 0 with the first rank of another node where 1 is not that already."""
+    others = [facts.rank for facts in ranks if facts.node != ranks[0].node]
+    return [(0, right) for right in dict.fromkeys([1, *others[:1]])]
+
+
+def _whole(at: Topology, pairs: Sequence[tuple[int, int]]) -> Tried:
+    """The communicator as the job would open it."""
+    tried = Tried()
+    try:
+        with connect(topology=at, time_limit_s=LIMIT_S, quiet=True) as comm:
+            tried.engine, tried.origin = comm.engine, comm.origin
+            for pair in pairs:
+                if comm.rank in pair:
+                    speed, latency = measure(comm, *pair)
+                    tried.measurements.append(Measurement(comm.engine, pair, True, speed, latency))
+            comm.barrier()
+    except UnisonoError as error:
+        tried.measurements.append(Measurement(tried.engine or at.engine, pairs[0], True, error=str(error)))
+    return tried
+
+
+def _gloo(at: Topology, ranks: Sequence[Facts], left: int, right: int) -> list[Measurement]:
+    """gloo between these two alone, for comparison."""
+    if at.global_rank not in (left, right):
+        return []
+    together = ranks[left].node == ranks[right].node
+    place = int(at.global_rank == right)
+    pair = replace(
+        at,
+        token=job_token(at.token, "gloo", str(right)),
+        global_rank=place,
+        world_size=2,
+        local_rank=place if together else 0,
+        local_size=2 if together else 1,
+        node_rank=0 if together else place,
+        num_nodes=1 if together else 2,
+    )
+    try:
+        with connect(engine="gloo", allreduce="engine", topology=pair, time_limit_s=LIMIT_S, quiet=True) as comm:
+            speed, latency = measure(comm, 0, 1)
+            comm.barrier()
+    except UnisonoError as error:
+        return [Measurement("gloo", (left, right), False, error=str(error))]
+    return [Measurement("gloo", (left, right), False, speed, latency)]

@@ -1,0 +1,119 @@
+"""The report as text or JSON. Pure, except that nothing here decides anything: the findings come ready."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+
+from unisono.cluster.topology import Topology, WhyNot
+from unisono.doctor.facts import Job, counted, shown_ranks
+from unisono.doctor.finding import FAIL, OK, WARN, Finding
+from unisono.errors import UsageError
+from unisono.version import __version__
+
+Verdicts = Sequence[tuple[str, Topology | WhyNot | UsageError]]
+
+GREEN, YELLOW, RED, BOLD = 32, 33, 31, 1
+COLOURS = ((OK, GREEN), (WARN, YELLOW), (FAIL, RED))
+LAST = ("engine", "bandwidth")
+"""Checks that concern the links between ranks, which come after the nodes."""
+
+
+class Page:
+    """Lines with or without colour."""
+
+    def __init__(self, colour: bool) -> None:
+        self._colour = colour
+
+    def verdicts(self, verdicts: Verdicts) -> Iterator[str]:
+        """What each launcher's variables say; a star marks the answer that counts."""
+        counts = counting(verdicts)
+        yield self._paint("who am I", BOLD)
+        for name, answer in verdicts:
+            star = "*" if name == counts else " "
+            yield f"  {star} {name:<10} {_kind(answer):<6} {_reason(answer)}"
+
+    def findings(self, job: Job, findings: Sequence[Finding]) -> Iterator[str]:
+        """Of the job, of its nodes (nodes that are alike together), and of the links between ranks."""
+        whole = [finding for finding in findings if not finding.node and finding.check not in LAST]
+        yield from self._section("the job", whole)
+        for title, together in _nodes(job, findings):
+            yield from self._section(title, together)
+        yield from self._section("between ranks", [finding for finding in findings if finding.check in LAST])
+        warnings, failures = (sum(finding.level == level for finding in findings) for level in (WARN, FAIL))
+        summary = f"{counted(failures, 'failure')}, {counted(warnings, 'warning')}" if warnings or failures else "all is well"
+        yield ""
+        yield self._paint(summary, RED if failures else YELLOW if warnings else GREEN)
+
+    def _section(self, title: str, findings: Sequence[Finding]) -> Iterator[str]:
+        if findings:
+            yield ""
+            yield self._paint(title, BOLD)
+        for finding in findings:
+            colour = dict(COLOURS)[finding.level]
+            yield f"  {self._paint(f'{finding.level:<4}', colour)}  {finding.check:<9}  {finding.fact}"
+            if finding.remedy:
+                yield f"        {self._paint('->', colour)} {finding.remedy}"
+
+    def _paint(self, text: str, colour: int) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._colour else text
+
+
+def as_json(verdicts: Verdicts, job: Job, findings: Sequence[Finding]) -> str:
+    """One object with everything that is known."""
+    counts = counting(verdicts)
+    whole = {
+        "unisono": __version__,
+        "ok": all(finding.level != FAIL for finding in findings),
+        "verdicts": [
+            {"resolver": name, "answer": _kind(answer), "reason": _reason(answer), "counts": name == counts}
+            for name, answer in verdicts
+        ],
+        **{name: value for name, value in asdict(job).items() if name not in ("ranks", "measurements")},
+        "findings": [asdict(finding) for finding in findings],
+        "measurements": [asdict(one) for one in job.measurements],
+        "ranks": [facts.plain() for facts in job.ranks],
+    }
+    return json.dumps(whole, indent=1)
+
+
+def counting(verdicts: Verdicts) -> str | None:
+    """The launcher whose answer counts; None where variables that make no sense come first."""
+    for name, answer in verdicts:
+        if isinstance(answer, UsageError):
+            return None
+        if isinstance(answer, Topology):
+            return name
+    return None
+
+
+def _kind(answer: Topology | WhyNot | UsageError) -> str:
+    return "yes" if isinstance(answer, Topology) else "no" if isinstance(answer, WhyNot) else "error"
+
+
+def _reason(answer: Topology | WhyNot | UsageError) -> str:
+    if isinstance(answer, WhyNot):
+        return answer.reason
+    if isinstance(answer, UsageError):
+        return str(answer)
+    if answer.launcher == "local":
+        return "one process, which nobody started together with others"
+    node = "" if answer.node_rank is None else f" on node {answer.node_rank} of {answer.num_nodes}"
+    meeting = f"ranks meet at {answer.address}, from port {answer.port}" if answer.address else "MPI must say where rank 0 is"
+    place = f"rank {answer.global_rank} of {answer.world_size}, local rank {answer.local_rank} of {answer.local_size}{node}"
+    return f"{place}; {meeting}" if answer.world_size > 1 else place
+
+
+def _nodes(job: Job, findings: Sequence[Finding]) -> Iterator[tuple[str, Sequence[Finding]]]:
+    alike: dict[tuple[Finding, ...], list[str]] = {}
+    for node in job.nodes:
+        own = tuple(replace(one, node="") for one in findings if one.node == node)
+        alike.setdefault(own, []).append(node)
+    for own, nodes in alike.items():
+        ranks = [facts for node in nodes for facts in job.nodes[node]]
+        hosts = list(dict.fromkeys(facts.host for facts in ranks))
+        shown = f"{', '.join(hosts[:4])}{', ...' if len(hosts) > 4 else ''}"
+        names = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {counted(len(nodes) - 1, 'other')} like it"
+        title = f"{names}: host {shown}, {shown_ranks([facts.rank for facts in ranks])}"
+        yield title, own

