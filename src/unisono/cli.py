@@ -124,6 +124,9 @@ def _add_run(verbs: argparse._SubParsersAction[_Parser]) -> None:
     run.add_argument(
         "--threads", type=_whole, metavar="T", help="threads for each process (default: the CPUs we may use / N, at least 1)"
     )
+    run.add_argument(
+        "--bind", metavar="HOW", default="cpus", help="cpus (default): each process keeps its share of the CPUs; none: it may move"
+    )
 
 
 def _add_doctor(verbs: argparse._SubParsersAction[_Parser]) -> None:
@@ -167,6 +170,7 @@ def _run(args: argparse.Namespace, program: tuple[str, ...]) -> int:
             on_failure=args.on_failure,
             restarts=restarts or 0,
             threads=args.threads,
+            bind=args.bind,
         )
     )
 

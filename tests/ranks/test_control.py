@@ -23,8 +23,8 @@ import pytest
 from tests.ranks.remote_rank import Raised, RemoteRank, until
 from tests.system.hosts import INTERFACE, Host
 from unisono.comm.channel import GUEST_LIMIT_BYTES
-from unisono.comm.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES
 from unisono.comm.control import LEFT
+from unisono.comm.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES
 from unisono.comm.hub import DIED, SPARE_GUESTS
 from unisono.comm.tcp_control import TcpControl
 from unisono.errors import CollectiveTimeout, UsageError

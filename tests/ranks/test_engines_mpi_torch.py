@@ -13,7 +13,11 @@ import torch
 from unisono.comm.base import ANY, Call, Watch
 from unisono.comm.messages import EAGER_BYTES, Messages, bytes_of
 from unisono.comm.single import alone
+from unisono.comm.sockets import Address
+from unisono.errors import CommError
 from unisono.testing.ranks import mpirun, run_ranks
+
+Pair = tuple[Sequence[Messages], Sequence[Address]]
 
 DIFFERENT_SIZES = """
 import torch
@@ -69,14 +73,25 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def pair() -> Iterator[Sequence[Messages]]:
+def pair() -> Iterator[Pair]:
     """Two ranks of one process, connected."""
     ends = [Messages(f"test-{rank}", rank, 2, "127.0.0.1") for rank in range(2)]
+    addresses = [end.listen() for end in ends]
     for end in ends:
-        end.open([other.address for other in ends])
-    yield ends
+        end.open(addresses)
+    yield ends, addresses
     for end in ends:
         end.close()
+
+
+def send_and_receive(ends: Sequence[Messages], numel: int) -> None:
+    sent, received = torch.rand(numel), torch.zeros(numel)
+    receive = ends[1].start_recv(bytes_of(received), ANY, 9, watch())
+    assert not receive.done()
+    send = ends[0].start_send(bytes_of(sent), 1, 9, watch())
+    assert receive.wait(20.0).source == 0
+    send.wait(20.0)
+    assert torch.equal(sent, received)
 
 
 def skip_without_mpi() -> None:
@@ -127,28 +142,24 @@ def test_mpi_of_another_launcher_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("numel", [1, EAGER_BYTES // 4, EAGER_BYTES // 4 + 1, 3_000_000])
-def test_messages_of_both_kinds_arrive(pair: Sequence[Messages], numel: int) -> None:
-    sent, received = torch.rand(numel), torch.zeros(numel)
-    receive = pair[1].start_recv(bytes_of(received), ANY, 9, watch())
-    assert not receive.done()
-    send = pair[0].start_send(bytes_of(sent), 1, 9, watch())
-    assert receive.wait(20.0).source == 0
-    send.wait(20.0)
-    assert torch.equal(sent, received)
+def test_messages_of_both_kinds_arrive(pair: Pair, numel: int) -> None:
+    send_and_receive(pair[0], numel)
 
 
-def test_a_stranger_is_shown_the_door(pair: Sequence[Messages]) -> None:
-    host, port, secret = pair[1].address
+def test_a_stranger_is_shown_the_door(pair: Pair) -> None:
+    ends, addresses = pair
+    host, port, secret = addresses[1]
     with socket.create_connection((host, port), timeout=20.0) as stranger:
         stranger.sendall(bytes(len(secret)) + (0).to_bytes(4, "little"))
         assert stranger.recv(1) == b""
-    assert pair[1].ended == set()
-    test_messages_of_both_kinds_arrive(pair, 10)
+    assert ends[1].ended == set()
+    send_and_receive(ends, 10)
 
 
-def test_who_waits_for_somebody_who_closed_is_told(pair: Sequence[Messages]) -> None:
-    test_messages_of_both_kinds_arrive(pair, 10)
-    receive = pair[1].start_recv(bytes_of(torch.zeros(1)), 0, 1, watch())
-    pair[0].close()
-    with pytest.raises(Exception, match="closed its communicator"):
+def test_who_waits_for_somebody_who_closed_is_told(pair: Pair) -> None:
+    ends, _ = pair
+    send_and_receive(ends, 10)
+    receive = ends[1].start_recv(bytes_of(torch.zeros(1)), 0, 1, watch())
+    ends[0].close()
+    with pytest.raises(CommError, match="closed its communicator"):
         receive.wait()

@@ -194,6 +194,19 @@ def test_threads_come_from_the_affinity_mask(script: Script) -> None:
     assert tuple(asked[1].values()) == ("3", "3", "3", "3")
 
 
+def test_each_rank_keeps_its_share_of_the_cpus_unless_told_otherwise(script: Script) -> None:
+    available = sorted(os.sched_getaffinity(0))
+    if len(available) < 2:
+        pytest.skip("needs two CPUs to tell bound from unbound; run on a machine that has them")
+    path = script("print('cpus', sorted(os.sched_getaffinity(0)))")
+    each = len(available) // 2
+    shares = [f"[{r}] cpus {available[r * each : (r + 1) * each]}" for r in range(2)]
+    assert sorted(run("-n", "2", path).printed("out")) == shares
+    for options in (["--bind", "none"], ["--threads", str(each + 1)]):
+        everywhere = [f"[{r}] cpus {available}" for r in range(2)]
+        assert sorted(run("-n", "2", *options, path).printed("out")) == everywhere, options
+
+
 def test_modules_and_executables_run_too(tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     (tmp_path / "task" / "__main__.py").write_text("import sys; print(sys.executable, sys.argv[1:])")

@@ -12,6 +12,16 @@ def cpus() -> frozenset[int]:
     return frozenset(affinity(0) if affinity else range(os.cpu_count() or 1))
 
 
+def share(local_rank: int, local_size: int, mask: Collection[int] | None = None) -> frozenset[int] | None:
+    """The CPUs of one of several workers that divide the mask evenly; None where there are fewer CPUs than workers.
+
+    Two workers that the system puts on one CPU, though another is idle, wait for each other a hundred times longer.
+    """
+    available = sorted(cpus() if mask is None else mask)
+    each = len(available) // local_size
+    return frozenset(available[local_rank * each : (local_rank + 1) * each]) if each else None
+
+
 def threads_per_worker(local_size: int, mask: Collection[int] | None = None) -> int:
     """An equal part, at least one, of the CPUs that `local_size` workers share. Where a scheduler gave each worker CPUs of
     its own, the part is the whole mask: say `local_size=1`."""

@@ -24,6 +24,7 @@ from unisono.errors import UsageError
 
 ENGINES = ("auto", "single", "shm", "mpi", "gloo", "nccl")
 ALLREDUCES = ("auto", "ring", "recursive_doubling", "rabenseifner", "node_aware", "engine")
+BINDINGS = ("cpus", "none")
 POLICIES = ("end", "continue", "restart")
 
 
@@ -51,6 +52,8 @@ class LaunchConfig:
     """How often all ranks are started again (with on_failure "restart" only)."""
     threads: int | None = None
     """Threads for each rank; None divides the CPUs of our affinity mask."""
+    bind: str = "cpus"
+    """"cpus": each rank stays on its share of them, if there are enough for all and for the threads that were asked for; "none"."""
 
     def __post_init__(self) -> None:
         _check_count("-n", self.num_local, 1, "processes on this node")
@@ -59,6 +62,7 @@ class LaunchConfig:
             _check_count("--threads", self.threads, 1, "threads for each rank")
         _check_name("--engine", self.engine, ENGINES)
         _check_name("--allreduce", self.allreduce, ALLREDUCES)
+        _check_name("--bind", self.bind, BINDINGS)
         _check_name("--on-failure", self.on_failure, POLICIES)
         if self.engine == "single" and self.num_local * self.num_nodes > 1:
             raise UsageError(
@@ -159,7 +163,8 @@ class _Starter:
             try:
                 log = None if self.logs is None else self.logs.open(rank)
                 with self.inbox.held_back() as mask:
-                    process, out, err = start_process(self.arguments, env, stdin, before_exec(mask))
+                    prepare = before_exec(mask, self._cpus(placement, local_rank))
+                    process, out, err = start_process(self.arguments, env, stdin, prepare)
             except OSError as error:
                 raise UsageError(
                     f"rank {rank} cannot be started ({self.arguments[0]}): {error.strerror}; "
@@ -167,6 +172,12 @@ class _Starter:
                 ) from error
             self.mortality.add(process.pid)
             ranks.append(RankProcess(rank, process, self.console.attach(rank, out, err, log)))
+
+
+    def _cpus(self, placement: Placement, local_rank: int) -> frozenset[int] | None:
+        mine = affinity.share(local_rank, placement.num_local)
+        binds = self.config.bind == "cpus" and placement.num_local > 1 and hasattr(os, "sched_setaffinity")
+        return mine if binds and mine is not None and placement.threads <= len(mine) else None
 
 
 def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int) -> Placement:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -29,8 +29,9 @@ def prctl() -> Callable[..., int] | None:
     return call
 
 
-def before_exec(mask: Iterable[int]) -> Callable[[], None]:
-    """What a rank does between fork and exec: leave the launcher's signals alone and bind its life to the launcher's.
+def before_exec(mask: Iterable[int], cpus: Collection[int] | None = None) -> Callable[[], None]:
+    """What a rank does between fork and exec: leave the launcher's signals alone, bind its life to the launcher's, and stay on
+    its CPUs (None: on any).
 
     Everything is looked up here, before the fork. Start ranks from the main thread: the kernel watches the thread that forked.
     """
@@ -46,6 +47,8 @@ def before_exec(mask: Iterable[int]) -> Callable[[], None]:
             call(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != launcher:  # it died before the kernel was told to watch
                 os._exit(1)
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
 
     return prepare
 

@@ -37,7 +37,7 @@ class GlooCommunicator(TorchCommunicator):
 
     def _listen(self) -> object:
         self._messages = Messages(self.name, self.rank, self.size, self._host)
-        return self._messages.address
+        return self._messages.listen()
 
     def _meet(self, addresses: Sequence[Any]) -> None:
         assert self._messages is not None
@@ -47,7 +47,6 @@ class GlooCommunicator(TorchCommunicator):
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._host)]
         options._timeout = self._library_limit(self.time_limit_s)
-        options._threads = 2
         return dist.ProcessGroupGloo(self._join_store(host, port), self.rank, self.size, options)
 
     def _enter(self, watch: Watch, *tensors: Tensor) -> None:  # noqa: ARG002 -- the host waits, so nothing is lent
@@ -107,7 +106,7 @@ class GlooCommunicator(TorchCommunicator):
         if self._messages is not None:
             self._messages.close()
         if any(not work.is_completed() for work in self._unfinished):
-            # The destructor would wait for a call that was left to itself and may never end. Nor may a thread of ours run it:
-            # the interpreter cannot end while one is inside the library. So the group stays until the process ends.
+            # The destructor would wait for a call that was left to itself and may never end. A thread could wait for it, but
+            # C++ aborts the process if the interpreter ends meanwhile. So the group stays until the process ends.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._library))
         self._library = self._store = None

@@ -9,10 +9,9 @@ arrived: then MPI's blocking call finishes in the time of the transfer, with the
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from time import monotonic
-from typing import Any, NoReturn
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -21,15 +20,15 @@ from torch import Tensor
 
 from unisono.comm.base import ANY, MAX, MIN, SUM, Call, Communicator, Envelope, Group, Op, Watch
 from unisono.comm.control import Control
-from unisono.comm.driver import Driver, T, Work
-from unisono.comm.mpi_library import Library
+from unisono.comm.driver import Driver, Work
+from unisono.comm.mpi_library import LONGEST_PAUSE_S, Library
+from unisono.comm.mpi_messages import MessageWork, check_length
 from unisono.comm.packing import Pack, packed, unpack
-from unisono.comm.patience import Grace, Pauses, raise_settled, wait_watched
-from unisono.errors import CommError, MismatchedCall, UsageError
+from unisono.comm.patience import raise_settled, wait_watched
+from unisono.errors import CommError, MismatchedCall
 
 LONG_BYTES = 512 * 1024
 """From here on the blocking call is worth the way to its thread."""
-LONGEST_PAUSE_S = 0.5e-3
 BESIDE_SPIN_S, BESIDE_PAUSE_S = 50e-6, 0.2e-3
 """For started calls: they share the core with the computation."""
 MOST_ELEMENTS = 1 << 30
@@ -213,13 +212,12 @@ class MpiCommunicator(Communicator):
     # ---- messages --------------------------------------------------------------------------------------------------
 
     def _start_send(self, buf: Tensor, dest: int, tag: int, watch: Watch) -> Work[None]:
-        _check_length(buf)
+        spec = self._bits(buf)
         with self._library.guard:
-            request = self._handle.Isend(self._bits(buf), dest, tag)
-        return MpiWork(self._library, request, buf, watch, self._spin_s, lambda _: None)
+            request = self._handle.Isend(spec, dest, tag)
+        return MessageWork(self._library, request, buf, watch, self._spin_s, lambda _: None)
 
     def _start_recv(self, buf: Tensor, source: int, tag: int, watch: Watch) -> Work[Envelope]:
-        _check_length(buf)
         spec = self._bits(buf)
         with self._library.guard:
             request = self._handle.Irecv(spec, self._mpi.ANY_SOURCE if source == ANY else source, tag)
@@ -233,7 +231,7 @@ class MpiCommunicator(Communicator):
                 )
             return Envelope(status.Get_source(), tag)
 
-        return MpiWork(self._library, request, buf, watch, self._spin_s, envelope)
+        return MessageWork(self._library, request, buf, watch, self._spin_s, envelope)
 
     # ---- beginning and end -----------------------------------------------------------------------------------------
 
@@ -250,8 +248,13 @@ class MpiCommunicator(Communicator):
 
     def _split_off(self, parent: MpiCommunicator, watch: Watch) -> Any:
         def body() -> Any:
-            group = parent._handle.Get_group().Incl(self.ranks)
-            return parent._handle.Create_group(group, crc32(self.name.encode()) % 32768)
+            whole = parent._handle.Get_group()
+            part = whole.Incl(self.ranks)
+            try:
+                return parent._handle.Create_group(part, crc32(self.name.encode()) % 32768)
+            finally:
+                part.Free()
+                whole.Free()
 
         return wait_watched(self._mover.submit(body), watch) if self._library.any_thread else body()
 
@@ -275,67 +278,16 @@ class MpiCommunicator(Communicator):
 
     def _numbers(self, buf: Tensor) -> list[Any]:
         """For reductions."""
-        _check_length(buf)
+        check_length(buf)
         return [self._memory(buf), buf.numel(), self._types[buf.dtype]]
 
     def _bits(self, buf: Tensor, counts: list[int] | None = None) -> list[Any]:
         """To be moved, whatever the type; in parts of `counts` elements."""
-        _check_length(buf)
+        check_length(buf)
         carrier = self._carriers[buf.element_size()]
         if counts is None:
             return [self._memory(buf), buf.numel(), carrier]
         return [self._memory(buf), (counts, [0, *accumulate(counts[:-1])]), carrier]
-
-
-class MpiWork(Work[T]):
-    """A message under way; `result` makes its answer from MPI's status."""
-
-    def __init__(
-        self, library: Library, request: Any, buf: Tensor, watch: Watch, spin_s: float, result: Callable[[Any], T]
-    ) -> None:
-        self._library = library
-        self._request = request
-        self._buf = buf
-        self._watch = watch
-        self._spin_s = spin_s
-        self._result = result
-        self._status = library.mpi.Status()
-        self._is_done = False
-        self._error: Exception | None = None
-        if not self.done():
-            library.begin_message(self)
-
-    def done(self) -> bool:
-        if not self._is_done:
-            try:
-                with self._library.guard:
-                    self._is_done = self._request.Test(self._status)
-            except self._library.mpi.Exception as error:
-                self._error, self._is_done = error, True
-            if self._is_done:
-                self._library.end_message(self)
-        return self._is_done
-
-    def wait(self, timeout_s: float | None = None) -> T:
-        pauses, grace = Pauses(self._spin_s, LONGEST_PAUSE_S), Grace(self._watch)
-        deadline = None if timeout_s is None else monotonic() + timeout_s
-        while not self.done():
-            if pauses.next():
-                if deadline is not None and monotonic() > deadline:
-                    raise CommError(f"{self._watch.call} is not done after {timeout_s:g} s; wait longer or see why a peer is late")
-                grace.poll()
-        if self._error is not None:
-            self._raise(self._error)
-        return self._result(self._status)
-
-    def _raise(self, error: Exception) -> NoReturn:
-        mpi, watch = self._library.mpi, self._watch
-        if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
-            raise CommError(
-                f"{watch.call} on rank {watch.comm.rank} of {watch.comm.name}: got a message longer than its buffer of "
-                f"{self._buf.nbytes} bytes; send and receive the same number of elements"
-            ) from error
-        raise_settled(watch, error, "MPI")
 
 
 def _num_bytes(packs: Sequence[Pack]) -> int:
@@ -345,8 +297,3 @@ def _num_bytes(packs: Sequence[Pack]) -> int:
 def _pieces(buf: Tensor) -> Sequence[Tensor]:
     """As many elements at a time as MPI can count."""
     return (buf,) if buf.numel() <= MOST_ELEMENTS else torch.split(buf, MOST_ELEMENTS)
-
-
-def _check_length(buf: Tensor) -> None:
-    if buf.numel() >= 1 << 31:
-        raise UsageError(f"engine mpi moves fewer than 2^31 elements at a time, received {buf.numel()}; send the tensor in parts")

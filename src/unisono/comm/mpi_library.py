@@ -11,6 +11,8 @@ from typing import Any
 from unisono.comm.patience import Grace, Pauses
 from unisono.comm.watch import Watch
 
+LONGEST_PAUSE_S = 0.5e-3
+"""Between two looks at a call that somebody waits for."""
 PROGRESS_S = 0.5e-3
 """How often MPI is called for the sake of messages that nobody waits for."""
 LINGER_S = 0.1

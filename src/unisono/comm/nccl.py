@@ -102,8 +102,10 @@ class NcclCommunicator(TorchCommunicator):
 
     def _close(self) -> None:
         library, self._library, self._store = self._library, None, None
-        if library is not None:
-            library.abort() if self.control.lost else library.shutdown()
+        if library is not None and self.control.lost:
+            library.abort()
+        elif library is not None:
+            library.shutdown()
 
 
 class LaunchedWork(Work[T]):

@@ -25,7 +25,7 @@ Address = tuple[str, int, bytes]
 Steps = Generator[None, None, None]
 """A reader: it goes on when its socket has something."""
 
-CONNECT_WAIT_S = 10.0
+CONNECT_WAIT_S = 5.0
 DRAIN_S = 2.0
 """How long frames that nobody waits for may take to leave at the end."""
 
@@ -49,13 +49,12 @@ class Sockets(ABC):
 
     def __init__(self, name: str, rank: int, host: str) -> None:
         self._rank = rank
+        self._host = host
         self.lock = threading.RLock()
         self.ended: set[int] = set()
         """Ranks that have closed their side, seen after everything they had sent."""
-        secret = secrets.token_bytes(16)
-        family, _, _, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        self._listener = socket.create_server(where[:2], family=family, backlog=1024)
-        self.address: Address = (host, self._listener.getsockname()[1], secret)
+        self._secret = secrets.token_bytes(16)
+        self._listener: socket.socket | None = None
         self._peers: Sequence[Address] = ()
         self._outgoing: dict[int, _Outgoing] = {}
         self._incoming: set[socket.socket] = set()
@@ -74,13 +73,19 @@ class Sockets(ABC):
     def lose(self, dest: int, error: OSError | EOFError) -> None:
         """The connection to a rank has ended; its frames that had not left have failed already. The lock is held."""
 
+    def listen(self) -> Address:
+        """Local: from now on the others can knock; what they must know for it."""
+        family, _, _, _, where = socket.getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)[0]
+        self._listener = socket.create_server(where[:2], family=family, backlog=1024)
+        return (self._host, self._listener.getsockname()[1], self._secret)
+
     def open(self, peers: Sequence[Address]) -> None:
-        """Local: start to listen to `peers`, the addresses by rank."""
+        """Local, after `listen`: begin to talk with `peers`, the addresses by rank."""
+        assert self._listener is not None
         self._peers = peers
-        for sock in (self._listener, self._bell):
+        for sock, event in ((self._listener, self._accept), (self._bell, self._run_errands)):
             sock.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
-        self._selector.register(self._bell, selectors.EVENT_READ, lambda _: self._run_errands())
+            self._selector.register(sock, selectors.EVENT_READ, event)
         self._thread.start()
 
     def push(self, dest: int, frames: Sequence[bytes | memoryview], piece: Piece | None = None) -> None:
@@ -109,8 +114,10 @@ class Sockets(ABC):
                 self._thread.join()
             for outgoing in self._outgoing.values():
                 outgoing.sock.close()
-            for sock in (*self._incoming, self._listener, self._bell, self._button):
+            for sock in (*self._incoming, self._bell, self._button):
                 sock.close()
+            if self._listener is not None:
+                self._listener.close()
             self._selector.close()
 
     # ---- our own thread --------------------------------------------------------------------------------------------
@@ -129,12 +136,13 @@ class Sockets(ABC):
         with suppress(BlockingIOError):  # it rings already
             self._button.send(b"!", socket.MSG_DONTWAIT)
 
-    def _run_errands(self) -> None:
+    def _run_errands(self, _events: int) -> None:
         self._bell.recv(4096)
         while self._errands:
             self._errands.popleft()()
 
-    def _accept(self) -> None:
+    def _accept(self, _events: int) -> None:
+        assert self._listener is not None
         with suppress(OSError):  # who knocked is gone already
             sock, _ = self._listener.accept()
             sock.setblocking(False)
@@ -155,7 +163,7 @@ class Sockets(ABC):
         hello = bytearray(_HELLO.size)
         yield from filled(sock, memoryview(hello))
         secret, source = _HELLO.unpack(hello)
-        if not hmac.compare_digest(secret, self.address[2]) or source >= len(self._peers):
+        if not hmac.compare_digest(secret, self._secret) or source >= len(self._peers):
             return
         try:
             yield from self.read(source, sock)

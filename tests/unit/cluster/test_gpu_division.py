@@ -129,3 +129,10 @@ def test_gpus_are_counted_without_any_library(tmp_path: Path) -> None:
 def test_threads_for_each_worker() -> None:
     assert [affinity.threads_per_worker(size, range(8)) for size in (1, 2, 3, 8, 100)] == [8, 4, 2, 1, 1]
     assert affinity.threads_per_worker(1) == len(affinity.cpus()) >= 1
+
+
+def test_shares_of_the_cpus_are_disjoint_and_equal() -> None:
+    mask = (1, 3, 4, 8, 9)
+    assert [affinity.share(r, 2, mask) for r in range(2)] == [frozenset({1, 3}), frozenset({4, 8})]
+    assert [affinity.share(r, 5, mask) for r in range(5)] == [frozenset({cpu}) for cpu in mask]
+    assert affinity.share(0, 6, mask) is None

@@ -1,0 +1,71 @@
+"""One message over MPI: it is asked about again and again, since MPI neither wakes a waiter nor can be interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+from unisono.comm.driver import T, Work
+from unisono.comm.mpi_library import LONGEST_PAUSE_S, Library
+from unisono.comm.patience import Grace, Pauses, raise_settled
+from unisono.comm.watch import Watch
+from unisono.errors import CommError, UsageError
+
+
+class MessageWork(Work[T]):
+    """A message under way; `result` makes its answer from MPI's status."""
+
+    def __init__(
+        self, library: Library, request: Any, buf: Tensor, watch: Watch, spin_s: float, result: Callable[[Any], T]
+    ) -> None:
+        self._library = library
+        self._request = request
+        self._buf = buf
+        self._watch = watch
+        self._spin_s = spin_s
+        self._result = result
+        self._status = library.mpi.Status()
+        self._is_done = False
+        self._error: Exception | None = None
+        if not self.done():
+            library.begin_message(self)
+
+    def done(self) -> bool:
+        if not self._is_done:
+            try:
+                with self._library.guard:
+                    self._is_done = self._request.Test(self._status)
+            except self._library.mpi.Exception as error:
+                self._error, self._is_done = error, True
+            if self._is_done:
+                self._library.end_message(self)
+        return self._is_done
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        pauses, grace = Pauses(self._spin_s, LONGEST_PAUSE_S), Grace(self._watch)
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        while not self.done():
+            if pauses.next():
+                if deadline is not None and monotonic() > deadline:
+                    raise CommError(f"{self._watch.call} is not done after {timeout_s:g} s; wait longer or see why a peer is late")
+                grace.poll()
+        if self._error is not None:
+            self._raise(self._error)
+        return self._result(self._status)
+
+    def _raise(self, error: Exception) -> NoReturn:
+        mpi, watch = self._library.mpi, self._watch
+        if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
+            raise CommError(
+                f"{watch.call} on rank {watch.comm.rank} of {watch.comm.name}: got a message longer than its buffer of "
+                f"{self._buf.nbytes} bytes; send and receive the same number of elements"
+            ) from error
+        raise_settled(watch, error, "MPI")
+
+
+def check_length(buf: Tensor) -> None:
+    if buf.numel() >= 1 << 31:
+        raise UsageError(f"engine mpi moves fewer than 2^31 elements at a time, received {buf.numel()}; send the tensor in parts")
