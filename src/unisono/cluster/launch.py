@@ -19,11 +19,10 @@ from unisono.cluster.rank_env import Placement, rank_environment, refuse_inside_
 from unisono.cluster.rank_process import RankProcess, start_process
 from unisono.cluster.rendezvous import derived_port, host_port, job_token
 from unisono.cluster.signals import SignalInbox
+from unisono.cluster.topology import ALLREDUCES, ENGINES
 from unisono.cluster.world import STOPS, Outcome, World, wait_for_events
 from unisono.errors import UsageError
 
-ENGINES = ("auto", "single", "shm", "mpi", "gloo", "nccl")
-ALLREDUCES = ("auto", "ring", "recursive_doubling", "rabenseifner", "node_aware", "engine")
 BINDINGS = ("cpus", "none")
 POLICIES = ("end", "continue", "restart")
 
@@ -172,7 +171,6 @@ class _Starter:
                 ) from error
             self.mortality.add(process.pid)
             ranks.append(RankProcess(rank, process, self.console.attach(rank, out, err, log)))
-
 
     def _cpus(self, placement: Placement, local_rank: int) -> frozenset[int] | None:
         mine = affinity.share(local_rank, placement.num_local)

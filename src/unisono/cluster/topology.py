@@ -9,6 +9,11 @@ from unisono.errors import UsageError
 
 MAX_PORT = 65535
 
+ENGINES = ("auto", "single", "shm", "mpi", "gloo", "nccl")
+"""Names that `--engine` takes. (`threads` makes its ranks itself: see `comm/threads.py`.)"""
+ALLREDUCES = ("auto", "ring", "recursive_doubling", "rabenseifner", "node_aware", "engine")
+"""Names that `--allreduce` takes: `engine` is the engine's own, the others are files in `comm/allreduce/`."""
+
 
 @dataclass(frozen=True)
 class Topology:

