@@ -42,6 +42,8 @@ format: $(STAMP) ## put the code into its format
 
 bench: $(STAMP)  ## measure against peers, side by side; writes docs/results/
 	$(BIN)/python -m bench.collectives
+	@if [ "$$(id -u)" = 0 ]; then $(BIN)/python -m bench.algorithms && $(BIN)/python -m bench.overlap; \
+	else echo "bench.algorithms and bench.overlap make network name spaces and need root"; fi
 
 clean:           ## remove what make made
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) .venv-bench dist build

@@ -53,13 +53,21 @@ class Stream:
         return self.end - float(self.records[culprit]["at"])
 
 
-def run_stream(folder: Path, engine: str, culprit: int, how: str, time_limit_s: float = 60.0, on_failure: str = "end") -> Stream:
+def run_stream(
+    folder: Path,
+    engine: str,
+    culprit: int,
+    how: str,
+    time_limit_s: float = 60.0,
+    on_failure: str = "end",
+    size: int = SIZE,
+) -> Stream:
     program = [str(STREAM), str(folder), str(culprit), how, str(time_limit_s)]
-    ended = run_ranks(program, SIZE, engine, timeout_s=60.0, on_failure=on_failure)
+    ended = run_ranks(program, size, engine, timeout_s=60.0, on_failure=on_failure)
     end = time()
     assert not ended.timed_out, str(ended)
     records = {}
-    for rank in range(SIZE):
+    for rank in range(size):
         file = folder / f"rank-{rank}.json"
         if file.exists():
             records[rank] = json.loads(file.read_text())
@@ -85,14 +93,14 @@ def test_a_killed_rank_is_named_by_all_others(engine: str, culprit: int, tmp_pat
 
 
 def test_the_launcher_names_a_killed_rank_and_gives_its_code(tmp_path: Path) -> None:
-    stream = run_stream(tmp_path, "shm", 1, "kill")
+    stream = run_stream(tmp_path, "shm", 1, "kill", size=2)
     assert stream.ended.exit_code == 128 + 9, str(stream.ended)
     assert "rank 1 was killed by signal 9" in stream.ended.output, str(stream.ended)
     assert stream.seconds_after(1) < LIMIT_S, str(stream.ended)
 
 
 def test_a_rank_that_raises_ends_all(engine: str, tmp_path: Path) -> None:
-    stream = run_stream(tmp_path, engine, 1, "raise")
+    stream = run_stream(tmp_path, engine, 1, "raise", size=2)
     assert stream.ended.exit_code == 1, str(stream.ended)
     assert stream.seconds_after(1) < LIMIT_S, str(stream.ended)
     assert "ValueError: the loss is not finite" in stream.ended.output, str(stream.ended)
@@ -102,15 +110,15 @@ def test_a_rank_that_raises_ends_all(engine: str, tmp_path: Path) -> None:
 
 
 def test_a_rank_that_exits_without_a_word_is_named(tmp_path: Path) -> None:
-    stream = run_stream(tmp_path, "shm", 3, "exit", on_failure="continue")
-    survivors = stream.survivors(3)
-    assert sorted(survivors) == [0, 1, 2], str(stream.ended)
-    assert all((told["kind"], told["ranks"]) == ("PeerLost", [3]) for told in survivors.values()), survivors
+    stream = run_stream(tmp_path, "shm", 1, "exit", on_failure="continue", size=3)
+    survivors = stream.survivors(1)
+    assert sorted(survivors) == [0, 2], str(stream.ended)
+    assert all((told["kind"], told["ranks"]) == ("PeerLost", [1]) for told in survivors.values()), survivors
 
 
 def test_a_stopped_rank_runs_into_the_time_limit(tmp_path: Path) -> None:
     """SIGSTOP: it does not even answer what it is doing. The launcher ends it although it cannot hear."""
-    stream = run_stream(tmp_path, "shm", 2, "stop", time_limit_s=2.0)
+    stream = run_stream(tmp_path, "shm", 2, "stop", time_limit_s=2.0, size=3)
     assert stream.ended.exit_code != 0, str(stream.ended)
     told = stream.survivors(2).values()
     first = [record for record in told if record["kind"] == "CollectiveTimeout"]

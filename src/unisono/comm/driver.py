@@ -26,9 +26,9 @@ class Work(ABC, Generic[R_co]):
         """Blocking: until the call is done; raises what the call raised. On CUDA the current stream waits instead of the host."""
 
 
-def not_done(timeout_s: float | None) -> CommError:
+def not_done(call: object, timeout_s: float | None) -> CommError:
     """What a wait with a limit of its own raises; the call goes on, and may be waited for again."""
-    return CommError(f"the started call is not done after {timeout_s:g} s; wait again, or see why a peer is late")
+    return CommError(f"{call} is not done after {timeout_s:g} s; wait again, or see why a peer is late")
 
 
 class DriverWork(Work[T]):
@@ -52,7 +52,7 @@ class DriverWork(Work[T]):
 
     def wait(self, timeout_s: float | None = None) -> T:
         if not self._finished.wait(timeout_s):
-            raise not_done(timeout_s)
+            raise not_done("the started call", timeout_s)
         if self._error is not None:
             raise self._error
         return self._result[0]

@@ -16,7 +16,7 @@ from unisono.comm.base import Envelope, Group, Watch
 from unisono.comm.control import Control
 from unisono.comm.driver import Work
 from unisono.comm.messages import Messages, bytes_of
-from unisono.comm.patience import SLICE_S, Grace, raise_settled
+from unisono.comm.patience import SLICE_S, raise_settled
 from unisono.comm.torch_group import TorchCommunicator, dist
 from unisono.errors import CommError
 
@@ -65,13 +65,12 @@ class GlooCommunicator(TorchCommunicator):
 
     def _finish(self, works: Sequence[Any], watch: Watch) -> None:
         self._unfinished = works
-        grace = Grace(watch)
         for work in works:
             while not work.is_completed():
                 with suppress(RuntimeError):  # the slice is over; an error of the call itself comes again below
                     work.wait(timedelta(seconds=SLICE_S))
                 if not work.is_completed():
-                    grace.poll()
+                    watch.poll()
             try:
                 work.wait()
             except RuntimeError as error:

@@ -123,7 +123,7 @@ class Mailbox:
             if now < spin_until:
                 continue
             if give_up_at is not None and now >= give_up_at:
-                raise not_done(timeout_s)
+                raise not_done(work.watch.call, timeout_s)
             slice_s = SLICE_S if give_up_at is None else min(SLICE_S, give_up_at - now)
             self._board.sleep(self._rank, bell, heard, slice_s)
             if words[bell // 4] == heard:

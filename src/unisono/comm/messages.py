@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from unisono.comm.calls import ANY, Envelope
-from unisono.comm.driver import T, Work
-from unisono.comm.patience import SLICE_S, Grace, raise_settled
+from unisono.comm.driver import T, Work, not_done
+from unisono.comm.patience import SLICE_S, raise_settled
 from unisono.comm.sockets import Piece, Sockets, Steps, filled
 from unisono.comm.watch import Watch
 from unisono.errors import CommError
@@ -63,11 +63,10 @@ class MessageWork(Work[T]):
 
     def wait(self, timeout_s: float | None = None) -> T:
         deadline = None if timeout_s is None else monotonic() + timeout_s
-        grace = Grace(self.watch)
         while not self._over.wait(SLICE_S if deadline is None else min(SLICE_S, max(0.0, deadline - monotonic()))):
             if deadline is not None and monotonic() >= deadline:
-                raise CommError(f"{self.watch.call} is not done after {timeout_s:g} s; wait longer or see why a peer is late")
-            grace.poll()
+                raise not_done(self.watch.call, timeout_s)
+            self.watch.poll()
             if self.is_hopeless():
                 raise_settled(self.watch, EOFError("the other side closed its communicator"), "its connection")
         if self.refusal is not None:

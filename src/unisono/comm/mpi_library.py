@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from unisono.comm.patience import Grace, Pauses
+from unisono.comm.patience import Pauses
 from unisono.comm.watch import Watch
 
 LONGEST_PAUSE_S = 0.5e-3
@@ -41,10 +41,10 @@ class Library:
 
     def wait(self, requests: Sequence[Any], watch: Watch, spin_s: float, longest_s: float) -> None:
         """Blocking: until all requests are done, giving away the core more and more; raises what `watch` raises."""
-        pauses, grace = Pauses(spin_s, longest_s), Grace(watch)
+        pauses = Pauses(spin_s, longest_s)
         while not self._test(requests):
             if pauses.next():
-                grace.poll()
+                watch.poll()
 
     def leave(self, requests: Sequence[object], bufs: Sequence[object]) -> None:
         """Local: nobody waits for these any more, but MPI may still write to the buffers, so they stay until the end."""

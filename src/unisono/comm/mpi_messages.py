@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from unisono.comm.driver import T, Work
+from unisono.comm.driver import T, Work, not_done
 from unisono.comm.mpi_library import LONGEST_PAUSE_S, Library
-from unisono.comm.patience import Grace, Pauses, raise_settled
+from unisono.comm.patience import Pauses, raise_settled
 from unisono.comm.watch import Watch
 from unisono.errors import CommError, UsageError
 
@@ -45,13 +45,13 @@ class MessageWork(Work[T]):
         return self._is_done
 
     def wait(self, timeout_s: float | None = None) -> T:
-        pauses, grace = Pauses(self._spin_s, LONGEST_PAUSE_S), Grace(self._watch)
+        pauses = Pauses(self._spin_s, LONGEST_PAUSE_S)
         deadline = None if timeout_s is None else monotonic() + timeout_s
         while not self.done():
             if pauses.next():
                 if deadline is not None and monotonic() > deadline:
-                    raise CommError(f"{self._watch.call} is not done after {timeout_s:g} s; wait longer or see why a peer is late")
-                grace.poll()
+                    raise not_done(self._watch.call, timeout_s)
+                self._watch.poll()
         if self._error is not None:
             self._raise(self._error)
         return self._result(self._status)

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from unisono.comm.base import ANY, Call, Envelope, Group, Watch
 from unisono.comm.control import Control
-from unisono.comm.driver import T, Work
+from unisono.comm.driver import T, Work, not_done
 from unisono.comm.patience import Pauses
 from unisono.comm.single import SingleCommunicator
 from unisono.comm.torch_group import TorchCommunicator, dist
-from unisono.errors import CommError, UsageError
+from unisono.errors import UsageError
 
 
 class NcclCommunicator(TorchCommunicator):
@@ -150,5 +150,5 @@ def _await(work: Work[object], call: Call, timeout_s: float | None) -> None:
     pauses = Pauses(spin_s=0.0, longest_s=0.5e-3)
     while not work.done():
         if monotonic() > deadline:
-            raise CommError(f"{call} is not done after {timeout_s:g} s; wait longer or see why a peer is late")
+            raise not_done(call, timeout_s)
         pauses.next()

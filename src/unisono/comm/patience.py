@@ -8,7 +8,6 @@ from contextlib import suppress
 from time import monotonic
 from typing import NoReturn, TypeVar
 
-from unisono.comm.control import LEFT
 from unisono.comm.driver import Work
 from unisono.comm.watch import Watch
 from unisono.errors import CommError
@@ -21,9 +20,6 @@ GLANCE_S = 0.02
 """The same where a launcher may end us as soon as another rank has died, before we have said who it was."""
 SETTLE_S = 2.0
 """How long the control plane may take to say who died, once a library has failed."""
-
-GRACE_S = 0.3
-"""How long a call goes on after a member has left in good order, which had done its part before."""
 
 _FIRST_PAUSE_S = 10e-6
 
@@ -47,32 +43,13 @@ class Pauses:
         return True
 
 
-class Grace:
-    """A watch for libraries in which the part of a member that has left in good order may still be on its way."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._seen: float | None = None
-
-    def poll(self) -> None:
-        """As the watch's own, but those who left are missed only after a while."""
-        lost = self._watch.comm.control.lost
-        now = monotonic()
-        if lost and now < self._watch.deadline and all(loss.reason == LEFT for loss in tuple(lost.values())):
-            self._seen = self._seen or now
-            if now < self._seen + GRACE_S:
-                return
-        self._watch.poll()
-
-
 def wait_watched(work: Work[T], watch: Watch) -> T:
     """Blocking: the result of `work`; raises what `watch` raises, which leaves the work to itself."""
-    grace = Grace(watch)
     while not work.done():
         with suppress(CommError):  # not done yet; if it is the work's own error, it comes again below
             work.wait(GLANCE_S)
         if not work.done():
-            grace.poll()
+            watch.poll()
     return work.wait()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unisono.comm.arithmetic import reduced
 from unisono.comm.base import ANY, Call, Communicator, Envelope, Group, Op, Watch
-from unisono.comm.driver import Finished, Work
+from unisono.comm.driver import Finished, Work, not_done
 from unisono.comm.plain import decode, encode
 from unisono.comm.thread_control import SLICE_S, ThreadControl, ThreadJob
 from unisono.errors import CommError, MismatchedCall, PeerLost
@@ -241,7 +241,7 @@ class _Receive(Work[Envelope]):
                 if self._error is not None:
                     raise self._error
                 if until is not None and monotonic() > until:
-                    raise CommError(f"{self._watch.call} is not done after {timeout_s:g} s; wait longer")
+                    raise not_done(self._watch.call, timeout_s)
                 self._watch.poll()
                 self._changed.wait(SLICE_S if until is None else min(SLICE_S, max(0.0, until - monotonic())))
             return self.message

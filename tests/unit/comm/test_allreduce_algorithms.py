@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from unisono.comm.allreduce import NAMES, OVER_MESSAGES, auto, node_aware
+from unisono.cluster.topology import ALLREDUCES
+from unisono.comm.allreduce import OVER_MESSAGES, auto, node_aware
 from unisono.comm.base import DTYPES, MAX, MIN, SUM, Communicator, Op, Reducer
 from unisono.comm.threads import run_threads
 from unisono.errors import CollectiveTimeout, MismatchedCall, PeerLost
@@ -256,7 +257,7 @@ def test_auto_chooses_by_length_and_number_of_members() -> None:
     assert auto.choose(100 << 20, 64) == "rabenseifner"
     assert auto.choose(100 << 20, 6) == "ring"
     assert auto.choose(auto.SHORT_BYTES + 1, 60) == "rabenseifner"
-    assert set(OVER_MESSAGES) < set(NAMES)
+    assert set(OVER_MESSAGES) < set(ALLREDUCES)
 
 
 # ---- what goes wrong ---------------------------------------------------------------------------------------------------
