@@ -37,7 +37,7 @@ class Effort:
         return self.long_rounds, self.long_calls
 
 
-FULL = Effort(4_200_000, 60, 5, 20, 2)
+FULL = Effort(4_200_000, 60, 10, 20, 3)
 QUICK = Effort(4_200_000, 3, 2, 2, 1)
 
 

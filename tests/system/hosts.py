@@ -64,13 +64,16 @@ def network_hosts(num_hosts: int, rate: str = "1gbit") -> Iterator[list[Host]]:
             host = Host(f"unisono-{stem}-h{number}", f"{subnet}.{number}")
             _ip("netns", "add", host.namespace)
             stack.callback(_ip, "netns", "delete", host.namespace)
-            _connect(host, bridge, f"{stem}p{number}", rate)
+            port = f"{stem}p{number}"
+            _connect(host, bridge, port, rate)
+            # It would go with the namespace, but some time later, and its name may be needed at once.
+            stack.callback(_ip, "link", "delete", port)
             hosts.append(host)
         yield hosts
 
 
 def _connect(host: Host, bridge: str, port: str, rate: str) -> None:
-    """A cable from the host to the bridge, as fast as `rate` in either direction. It goes when the namespace goes."""
+    """A cable from the host to the bridge, as fast as `rate` in either direction."""
     _ip("link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", host.namespace)
     _ip("link", "set", port, "master", bridge, "up")
     inside = ("-n", host.namespace)

@@ -11,9 +11,11 @@ import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from unisono.comm.arithmetic import HALVES
 from unisono.comm.base import Call, Communicator, Envelope, Group, Op, Watch, even_slices
 from unisono.comm.board import SMALL_BYTES, TEXT_BYTES, Board, Layout
 from unisono.comm.control import Control
@@ -32,6 +34,7 @@ STAGE_BYTES = 1 << 20
 _MOST_KEPT = 1024
 """Texts and views of calls seen before, in each communicator."""
 
+_NUMPY_REDUCE: Mapping[Op, np.ufunc] = {Op.SUM: np.add, Op.MIN: np.minimum, Op.MAX: np.maximum}
 _REDUCE: Mapping[Op, Callable[..., Tensor]] = {Op.SUM: torch.add, Op.MIN: torch.minimum, Op.MAX: torch.maximum}
 
 
@@ -72,6 +75,7 @@ class ShmCommunicator(Communicator):
         self._texts: dict[object, bytes] = {}
         self._stage: Tensor | None = None
         self._views: dict[object, list[list[Tensor]]] = {}
+        self._pieces_at: dict[object, Pieces] = {}
         arena.hold()
 
     def empty(self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -125,7 +129,7 @@ class ShmCommunicator(Communicator):
         for index, (buf, place) in enumerate(zip(bufs, mapped, strict=True)):
             places = [board.place(r, index) for r in range(self.size)]
             if buf.nbytes == 0 or all(num_bytes for _, _, num_bytes in places):
-                _reduce_everywhere(self._pieces(places, buf.dtype), op)
+                self._pieces(places, buf.dtype).reduce(op)
             else:
                 staged.append((buf, place, places))
         board.arrive(watch)
@@ -142,7 +146,7 @@ class ShmCommunicator(Communicator):
                 shown = self._board.placed(self.rank, now[self.rank]).view(buf.dtype)
                 shown.copy_(block)
             self._board.arrive(watch)
-            _reduce_everywhere(self._pieces(now, buf.dtype), op)
+            self._pieces(now, buf.dtype).reduce(op)
             self._board.arrive(watch)
             if place is None:
                 block.copy_(shown)
@@ -155,18 +159,20 @@ class ShmCommunicator(Communicator):
         assert place is not None
         return place
 
-    def _pieces(self, places: list[tuple[int, int, int]], dtype: torch.dtype) -> list[list[Tensor]]:
+    def _pieces(self, places: list[tuple[int, int, int]], dtype: torch.dtype) -> Pieces:
         """This rank's slice of the vectors at `places`, in pieces that stay in the cache; kept, as the buffers come again."""
-        key = (dtype, torch.get_num_threads(), *places)
-        found = self._views.get(key)
+        num_threads = torch.get_num_threads()
+        key = (dtype, num_threads, *places)
+        found = self._pieces_at.get(key)
         if found is None:
-            if len(self._views) >= _MOST_KEPT:
-                self._views.clear()
+            if len(self._pieces_at) >= _MOST_KEPT:
+                self._pieces_at.clear()
             vectors = [self._board.placed(r, place).view(dtype) for r, place in enumerate(places)]
             mine = even_slices(vectors[0].numel(), self.size, 64)[self.rank]
-            step = max(4096, CHUNK_BYTES // dtype.itemsize // self.size) * torch.get_num_threads()
+            step = max(4096, CHUNK_BYTES // dtype.itemsize // self.size) * num_threads
             rows = [torch.split(vector[mine], step) for vector in vectors]
-            found = self._views[key] = [list(pieces) for pieces in zip(*rows, strict=True) if pieces[0].numel()]
+            tensors = [list(pieces) for pieces in zip(*rows, strict=True) if pieces[0].numel()]
+            found = self._pieces_at[key] = Pieces(tensors, in_numpy=num_threads == 1 and dtype not in HALVES)
         return found
 
     def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
@@ -250,6 +256,7 @@ class ShmCommunicator(Communicator):
     def _close(self) -> None:
         if self._board is not None:
             self._views.clear()
+            self._pieces_at.clear()
             self._board.close()
             self._arena.release()
             del self._board, self._mailbox
@@ -316,7 +323,7 @@ def _reduce_into(out: Tensor, parts: list[Tensor], op: Op) -> None:
         out.copy_(parts[0])
         return
     reduce = _REDUCE[op]
-    if out.dtype in (torch.float16, torch.bfloat16):
+    if out.dtype in HALVES:
         total = parts[0].float()
         for part in parts[1:]:
             reduce(total, part.float(), out=total)
@@ -327,9 +334,27 @@ def _reduce_into(out: Tensor, parts: list[Tensor], op: Op) -> None:
         reduce(out, part, out=out)
 
 
-def _reduce_everywhere(pieces_of_all: list[list[Tensor]], op: Op) -> None:
-    """In each list, every piece becomes the reduction of all of them."""
-    for pieces in pieces_of_all:
-        _reduce_into(pieces[0], pieces, op)
-        for piece in pieces[1:]:
-            piece.copy_(pieces[0])
+class Pieces:
+    """Lists of pieces, one piece of each rank in a list.
+
+    NumPy's kernels are quicker than PyTorch's where one thread works, but they have one thread only, and no halves.
+    """
+
+    def __init__(self, tensors: list[list[Tensor]], in_numpy: bool) -> None:
+        self._tensors = tensors
+        self._arrays = [[piece.numpy() for piece in pieces] for pieces in tensors] if in_numpy else None
+
+    def reduce(self, op: Op) -> None:
+        """In each list, every piece becomes the reduction of all of them, in their order."""
+        if self._arrays is not None:
+            combine = _NUMPY_REDUCE[op]
+            for first, *others in self._arrays:
+                for other in others:
+                    combine(first, other, out=first)
+                for other in others:
+                    np.copyto(other, first)
+            return
+        for pieces in self._tensors:
+            _reduce_into(pieces[0], pieces, op)
+            for piece in pieces[1:]:
+                piece.copy_(pieces[0])
