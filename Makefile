@@ -13,9 +13,9 @@ help:            ## this list
 setup: $(STAMP)  ## make .venv with the package and all that its tests need
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(PYTHON) -m venv $(VENV) || { echo "python3 needs its venv module (Debian: apt-get install python3-venv)"; exit 1; }
+	$(BIN)/pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 system: $(STAMP) ## SLURM and network tools for the tests that need them (only as root on Debian; otherwise those tests skip)
@@ -27,7 +27,7 @@ demo: $(STAMP)   ## four processes find each other and reduce something
 test: system     ## all tests that belong to every change (under 20 minutes on two cores)
 	$(PYTEST) -m "not gpu and not soak"
 
-soak: system     ## hours: faults, fuzzing, large sizes
+soak: system     ## what takes too long for every change (so far: the control plane under load)
 	$(PYTEST) -m "soak" --timeout 14400
 
 check: system    ## format, lint, strict types, tests
@@ -40,7 +40,7 @@ format: $(STAMP) ## put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## measure against peers, side by side; writes docs/results/
+bench: system    ## measure against peers, side by side; writes docs/results/
 	$(BIN)/python -m bench.collectives
 	@if [ "$$(id -u)" = 0 ]; then $(BIN)/python -m bench.algorithms && $(BIN)/python -m bench.overlap; \
 	else echo "bench.algorithms and bench.overlap make network name spaces and need root"; fi

@@ -61,8 +61,9 @@ def run_stream(
     time_limit_s: float = 60.0,
     on_failure: str = "end",
     size: int = SIZE,
+    allreduce: str = "auto",
 ) -> Stream:
-    program = [str(STREAM), str(folder), str(culprit), how, str(time_limit_s)]
+    program = [str(STREAM), str(folder), str(culprit), how, str(time_limit_s), allreduce]
     ended = run_ranks(program, size, engine, timeout_s=60.0, on_failure=on_failure)
     end = time()
     assert not ended.timed_out, str(ended)
@@ -90,6 +91,15 @@ def test_a_killed_rank_is_named_by_all_others(engine: str, culprit: int, tmp_pat
         assert (told["kind"], told["ranks"]) == ("PeerLost", [culprit]), f"rank {rank} was told {told}"
         assert f"rank {culprit}" in told["text"]
         assert told["calls"] >= 3
+
+
+@pytest.mark.parametrize(("engine", "allreduce"), [("shm", "ring"), ("gloo", "node_aware")])
+def test_the_hub_dies_inside_a_composed_allreduce(engine: str, allreduce: str, tmp_path: Path) -> None:
+    """Rank 0 takes the hub with it, so nobody can tell those who wait for a neighbour: each must see it by itself."""
+    stream = run_stream(tmp_path, engine, 0, "kill", on_failure="continue", allreduce=allreduce)
+    assert stream.seconds_after(0) < LIMIT_S, str(stream.ended)
+    for rank, told in stream.survivors(0).items():
+        assert (told["kind"], told["ranks"]) == ("PeerLost", [0]), f"rank {rank} was told {told}"
 
 
 def test_the_launcher_names_a_killed_rank_and_gives_its_code(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ class Communicator(ABC):
 
     def _spend(self, error: BaseException, call: Call) -> None:
         if self._spent is None:
-            self._spent = f"{call} failed: {error}"
+            self.give_up(f"{call} failed: {type(error).__name__}: {error}", ())
 
     def _reduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
         if self._reduce_with is None:
@@ -309,9 +309,10 @@ class Communicator(ABC):
     def _exchange(self, key: str, obj: Any, watch: Watch) -> list[Any]:
         try:
             return self.control.exchange(key, self.members, obj, watch.limit_s)
-        except PeerLost:
+        except PeerLost as error:
             watch.raise_if_lost()
-            raise
+            ranks = [self.members.index(member) for member in error.ranks if member in self.members]
+            raise PeerLost(ranks, f"{watch.call} on rank {self.rank} of {self.name} cannot finish: {error}") from error
         except CollectiveTimeout:
             watch.raise_late()
             raise

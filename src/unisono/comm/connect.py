@@ -46,11 +46,16 @@ def connect(
     job = _meet(at, at.time_limit_s if time_limit_s is None else time_limit_s)
     try:
         comm, reason = _open_chosen(job, asked)
-        comm.own_control()
-        shown = _install(job, comm, algorithm)
     except BaseException as error:
         job.control.give_up(f"could not open its communicator: {error}")
         job.control.close()
+        raise
+    comm.own_control()
+    try:
+        shown = _install(job, comm, algorithm)
+    except BaseException as error:
+        comm.abort(f"could not open its communicator: {error}")
+        comm.close()
         raise
     comm.origin = f"{job}, engine {comm.engine} ({reason}), all-reduce {shown}"
     if comm.rank == 0 and not quiet:
@@ -163,12 +168,21 @@ def _install(job: Job, comm: Communicator, asked: str) -> str:
 
 
 def _open_node(job: Job, comm: Communicator) -> Communicator:
-    """Collective: the members of this node among themselves, through shared memory where all of them can."""
+    """Collective: the members of this node among themselves, through shared memory where all of them can, on every node."""
     mine = job.nodes[comm.rank]
-    if any(member.no_shm for member in job.members):
-        local = comm.split(mine, comm.rank)
-        assert local is not None
-        return local
     ranks = tuple(r for r, node in enumerate(job.nodes) if node == mine)
     members = tuple(comm.members[r] for r in ranks)
-    return _open(job, "shm", Group(f"{comm.name}/node{mine}", ranks.index(comm.rank), members, ranks))
+    shared, problem = None, next((member.no_shm for member in job.members if member.no_shm), "")
+    if not problem:
+        try:
+            shared = _open(job, "shm", Group(f"{comm.name}/node{mine}", ranks.index(comm.rank), members, ranks))
+        except UsageError as error:
+            problem = str(error)
+    if not any(comm.allgather_object(problem)):
+        assert shared is not None
+        return shared
+    if shared is not None:
+        shared.close()
+    local = comm.split(mine, comm.rank)
+    assert local is not None
+    return local

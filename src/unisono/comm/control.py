@@ -10,8 +10,8 @@ import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 LEFT = "has left: it closed its communicator"
@@ -24,6 +24,8 @@ class Loss:
 
     reason: str
     causes: tuple[int, ...] = ()
+    done: Mapping[str, int] = field(default_factory=dict)
+    """For a rank that left in good order: group name -> number of the newest collective, all of which it finished."""
 
     @property
     def in_good_order(self) -> bool:
@@ -79,6 +81,10 @@ class Control(ABC):
     @abstractmethod
     def close(self) -> None:
         """Local: leave in good order. Idempotent."""
+
+    def done(self) -> dict[str, int]:
+        """Local: what this rank says of itself when it leaves in good order."""
+        return {name: seq for name, (seq, _) in tuple(self.doing.items())}
 
     def own_report(self, thread: int | None = None) -> Report:
         """This process's own answer. `thread` narrows the stack to one thread (ranks that are threads)."""

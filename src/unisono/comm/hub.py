@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -24,6 +24,8 @@ from unisono.errors import CommError, join_ranks
 
 DIED = "died: its connection closed without a word (killed, crashed or exited without close)"
 VANISHED = f"vanished: its host has not answered for {SILENCE_S} s"
+
+NOTHING: Mapping[str, int] = {}
 
 GUEST_WAIT_S = 5.0
 """How long a visitor may take to prove that it belongs to the job."""
@@ -316,19 +318,19 @@ class Hub:
                 self._send([asker], ("report", number, rank, report))
             case ("give_up", str(reason), list(causes)):
                 self._lose(rank, reason, causes)
-            case ("bye",):
-                self._lose(rank, LEFT)
+            case ("bye", dict(done)):
+                self._lose(rank, LEFT, done=done)
                 if rank == 0:
                     self._end()
             case _:
                 raise CommError("it has an unknown form")
 
-    def _lose(self, rank: int, reason: str, causes: Sequence[int] = ()) -> None:
+    def _lose(self, rank: int, reason: str, causes: Sequence[int] = (), done: Mapping[str, int] = NOTHING) -> None:
         """Tell everybody else; what was said first about a rank stays."""
         if rank in self._lost:
             return
         self._lost.add(rank)
-        self._send([other for other in self._members if other != rank], ("lost", rank, reason, list(causes)))
+        self._send([other for other in self._members if other != rank], ("lost", rank, reason, list(causes), dict(done)))
         if rank == 0:
             self._rank_0_lost.set()
         if self._complete:

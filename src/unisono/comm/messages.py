@@ -210,7 +210,9 @@ class Messages(Sockets):
                 receive.finish(source)
             else:
                 with self.lock:
-                    offered = self._offered.pop(number)
+                    offered = self._offered.pop(number, None)
+                    if offered is None:  # its receiver was lost in the meantime, and whoever waited was told
+                        continue
                     if kind == _TAKE:
                         self.push(source, [_HEADER.pack(_LOAD, tag, number, num_bytes), offered.view], offered)
                     else:
@@ -240,6 +242,7 @@ class Messages(Sockets):
             work.finish(source)
         else:
             self._loading[source, number] = work
+            work.watch.sources = (source,)  # from now on nobody else can serve it
             self.push(source, [_HEADER.pack(_TAKE, arrival.tag, number, num_bytes)], _Request(work))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ class Segment:
 
     def __init__(self, fd: int, num_bytes: int) -> None:
         self.fd = fd
+        self.identity = os.fstat(fd).st_ino
         self.num_bytes = num_bytes
         self.map = mmap.mmap(fd, num_bytes)
         self.array = np.frombuffer(self.map, dtype=np.uint8)
@@ -61,6 +63,8 @@ class Arena:
         self._free: defaultdict[int, deque[tuple[Segment, int]]] = defaultdict(deque)
         self._peers: dict[tuple[int, int], Segment] = {}
         self._holders = 0
+        self._lock = threading.Lock()
+        """The helper thread of a communicator and the user's thread both come here. Finalizers only append, and need it not."""
 
     def hold(self) -> None:
         """One more communicator uses this arena."""
@@ -83,7 +87,8 @@ class Arena:
         if num_bytes == 0:
             return torch.empty(sizes, dtype=dtype)
         block_bytes = max(BLOCK_BYTES, 1 << (num_bytes - 1).bit_length())
-        segment, offset = self._take(block_bytes)
+        with self._lock:
+            segment, offset = self._take(block_bytes)
         array = segment.array[offset : offset + num_bytes]
         blocks = self._free[block_bytes]
         weakref.finalize(array, blocks.append, (segment, offset)).atexit = False
@@ -106,7 +111,8 @@ class Arena:
         """A peer's segment, mapped at the first call."""
         segment = self._peers.get((pid, fd))
         if segment is None:
-            segment = self._peers[pid, fd] = open_peer(pid, fd)
+            with self._lock:
+                segment = self._peers[pid, fd] = open_peer(pid, fd)
         return segment
 
     def _take(self, block_bytes: int) -> tuple[Segment, int]:
@@ -121,17 +127,21 @@ class Arena:
         return self._own[-1], offset
 
 
-def open_peer(pid: int, fd: int) -> Segment:
-    """Map a segment that another process of this machine made."""
+def open_peer(pid: int, fd: int, identity: int | None = None) -> Segment:
+    """Map a segment that another process of this machine made. `identity` tells it from a file of another process that has the
+    same numbers here (in another process name space)."""
     path = f"/proc/{pid}/fd/{fd}"
+    remedy = "all processes of a node need one user and one process name space, otherwise use --engine gloo"
+    own_fd = -1
     try:
         own_fd = os.open(path, os.O_RDWR)
-    except OSError as error:
-        raise CommError(
-            f"shared memory of process {pid} cannot be opened ({path}: {error.strerror}); "
-            "all processes of a node need one user and one process name space, otherwise use --engine gloo"
-        ) from error
-    try:
-        return Segment(own_fd, os.fstat(own_fd).st_size)
+        found = os.fstat(own_fd)
+        if identity is not None and found.st_ino != identity:
+            raise CommError(f"{path} is not the shared memory of process {pid}, but another process's here; {remedy}")
+        return Segment(own_fd, found.st_size)
+    except (OSError, ValueError) as error:  # ValueError: it cannot be mapped, so it is something else
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CommError(f"shared memory of process {pid} cannot be opened ({path}: {reason}); {remedy}") from error
     finally:
-        os.close(own_fd)
+        if own_fd >= 0:
+            os.close(own_fd)

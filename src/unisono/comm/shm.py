@@ -44,7 +44,7 @@ def open_shm(group: Group, control: Control, time_limit_s: float, num_cpus: int,
     arena = arena or Arena()
     row = Segment.create(Layout(len(group.members)).num_bytes)
     try:
-        mine = (os.getpid(), row.fd)
+        mine = (os.getpid(), row.fd, row.identity)
         others = control.exchange(f"{group.name}:rows", group.members, mine, time_limit_s)
         problem, rows = "", []
         try:
@@ -57,7 +57,7 @@ def open_shm(group: Group, control: Control, time_limit_s: float, num_cpus: int,
         os.close(row.fd)
     if problems:
         raise UsageError(problems[0])
-    pids = [pid for pid, _ in others]
+    pids = [pid for pid, _, _ in others]
     spin = len(group.members) <= num_cpus
     board = Board(group.rank, rows, pids, arena, spin)
     return ShmCommunicator(group, control, time_limit_s, board, arena, num_cpus)
@@ -251,7 +251,9 @@ class ShmCommunicator(Communicator):
         return self._mailbox.start_recv(buf, source, tag, watch)
 
     def _subgroup(self, group: Group) -> Communicator:
-        return open_shm(group, self.control, self.time_limit_s, self._num_cpus, self._arena)
+        # A part of the job spins no more than the whole: the others need their cores too.
+        num_cpus = self._num_cpus if self._board.spin_s else 0
+        return open_shm(group, self.control, self.time_limit_s, num_cpus, self._arena)
 
     def _close(self) -> None:
         if self._board is not None:
@@ -348,11 +350,12 @@ class Pieces:
         """In each list, every piece becomes the reduction of all of them, in their order."""
         if self._arrays is not None:
             combine = _NUMPY_REDUCE[op]
-            for first, *others in self._arrays:
-                for other in others:
-                    combine(first, other, out=first)
-                for other in others:
-                    np.copyto(other, first)
+            with np.errstate(all="ignore"):  # infinities are the user's business, as they are with PyTorch
+                for first, *others in self._arrays:
+                    for other in others:
+                        combine(first, other, out=first)
+                    for other in others:
+                        np.copyto(other, first)
             return
         for pieces in self._tensors:
             _reduce_into(pieces[0], pieces, op)

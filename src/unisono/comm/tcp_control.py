@@ -169,7 +169,7 @@ class TcpControl(Control):
             thread = self._thread
             self._changed.notify_all()
         if first and self._link is not None:
-            self._post(("bye",))
+            self._post(("bye", self.done()))
             self._link.finish()
             self._leave_by = monotonic() + LEAVE_WAIT_S
             self._ring()
@@ -224,9 +224,9 @@ class TcpControl(Control):
 
     def _handle(self, message: Any) -> None:
         match message:
-            case ("lost", int(rank), str(reason), list(causes)):
+            case ("lost", int(rank), str(reason), list(causes), dict(done)):
                 with self._changed:
-                    self.lost.setdefault(rank, Loss(reason, tuple(causes)))
+                    self.lost.setdefault(rank, Loss(reason, tuple(causes), done))
                     self._changed.notify_all()
             case ("all" | "void" | "clash" | "late" as kind, str(key), content):
                 with self._changed:
@@ -316,7 +316,7 @@ def _await_welcome(rank: int, link: Channel, deadline: float, timeout_s: float) 
             return infos, reached_at
         case ("missing", list(missing), str(text)):
             raise CollectiveTimeout(missing, f"{where} within {timeout_s:g} s: {text}")
-        case ("lost", int(gone), str(reason), _):
+        case ("lost", int(gone), str(reason), _, _):
             raise PeerLost([gone], f"{where}: rank {gone} {reason}")
     raise CommError(f"{where}: the hub gave an answer that is none; do all ranks run the same version of unisono?")
 

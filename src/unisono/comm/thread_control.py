@@ -72,4 +72,4 @@ class ThreadControl(Control):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._job.lose(self.rank, Loss(LEFT))
+            self._job.lose(self.rank, Loss(LEFT, done=self.done()))

@@ -58,7 +58,10 @@ class Watch:
     def raise_if_lost(self) -> None:
         """Raise `PeerLost` if a member that this call needs is gone. A message from any source needs one living source."""
         comm, gone = self.comm, self.comm.control.lost
-        lost = {r: gone[m] for r, m in enumerate(comm.members) if m in gone and (not self.sources or r in self.sources)}
+        outer = comm.on_behalf
+        if outer is not None and any(m in gone and not gone[m].in_good_order for m in outer.comm.members):
+            outer.raise_if_lost()  # the whole operation needs them all; with rank 0 the hub that would tell us may be gone
+        lost = {r: gone[m] for r, m in enumerate(comm.members) if m in gone and self._needs(r, gone[m])}
         if not lost or (len(self.sources) > 1 and len(lost) < len(self.sources)):
             return
         if all(loss.in_good_order for loss in lost.values()):
@@ -67,6 +70,14 @@ class Watch:
             if monotonic() < self._patience_until:
                 return
         self._raise_lost({comm.members[r]: loss for r, loss in lost.items()})
+
+    def _needs(self, rank: int, loss: Loss) -> bool:
+        """Whether a lost rank still owes this operation something. Who left in good order has finished its collectives."""
+        if self.sources:
+            return rank in self.sources
+        name = self.comm.name
+        seq, _ = self.comm.control.doing.get(name, (0, ""))
+        return not (loss.in_good_order and loss.done.get(name, 0) >= seq)
 
     def _raise_lost(self, lost: dict[int, Loss]) -> NoReturn:
         """`lost` is by rank of the job, since the group that tells it need not be the group that found it."""
@@ -123,6 +134,7 @@ class Watch:
         """Those who went by themselves, rather than those who went because of them."""
         members = self.comm.members
         own = {r: loss for r, loss in lost.items() if not loss.causes or members[self.comm.rank] in loss.causes}
+        own = {r: loss for r, loss in own.items() if not loss.in_good_order} or own
         blamed = {members.index(m) for loss in lost.values() for m in loss.causes if m in members}
         shown = own or lost
         return sorted(own or blamed or lost), "; ".join(f"rank {r} {loss.reason}" for r, loss in shown.items())

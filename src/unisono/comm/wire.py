@@ -61,10 +61,10 @@ def _reduce(comm: Communicator, flat: Tensor, dtype: torch.dtype, watch: Watch) 
 
 def _checked_wire(buf: Tensor, wire: str) -> torch.dtype | None:
     if wire not in WIRES:
-        raise UsageError(f"wire format (--wire) must be one of {', '.join(WIRES)}; received {wire!r}")
+        raise UsageError(f"wire format (wire) must be one of {', '.join(WIRES)}; received {wire!r}")
     dtype = WIRES[wire]
     if dtype is not None and buf.dtype not in (torch.float32, torch.float64):
         raise UsageError(
-            f"wire format {wire} (--wire) carries float32 and float64, but the buffer has type {buf.dtype}; use --wire none"
+            f"wire format {wire} (wire) carries float32 and float64, but the buffer has type {buf.dtype}; use wire none"
         )
     return dtype

@@ -1,6 +1,7 @@
 """A stream of all-reduces in which one rank fails in a chosen way; every rank writes down what happened to it.
 
-Arguments: a folder for the records, the rank that fails, how it fails (kill, stop, raise, exit) and the time limit.
+Arguments: a folder for the records, the rank that fails, how it fails (kill, stop, raise, exit), the time limit and the
+all-reduce algorithm.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def record(folder: Path, rank: int, **facts: object) -> None:
 
 def main() -> None:
     folder, culprit, how, limit_s = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
-    with un.connect(time_limit_s=limit_s) as comm:
+    with un.connect(time_limit_s=limit_s, allreduce=sys.argv[5]) as comm:
         buf = torch.ones(30_000)
         for call in range(MORE_THAN_ANY_RANK_MAKES):
             if comm.rank == culprit and call == GOOD_CALLS:

@@ -6,6 +6,7 @@ The ranks are threads here: a segment opens through /proc just as well inside on
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,11 @@ import torch
 
 from unisono.comm import board as board_module
 from unisono.comm.base import ANY, Communicator, Group
-from unisono.comm.segments import Arena
+from unisono.comm.mailbox import RecvWork
+from unisono.comm.segments import Arena, Segment, open_peer
 from unisono.comm.shm import STAGE_BYTES, ShmCommunicator, open_shm
 from unisono.comm.threads import run_threads
-from unisono.errors import MismatchedCall, PeerLost, UsageError
+from unisono.errors import CommError, MismatchedCall, PeerLost, UsageError
 
 T = TypeVar("T")
 
@@ -178,3 +180,58 @@ def test_a_machine_that_cannot_do_it_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("platform.machine", lambda: "abacus")
     with pytest.raises(UsageError, match=r"abacus.*gloo"):
         run_threads(1, lambda comm: open_shm(Group("shm", 0, (0,), (0,)), comm.control, 5.0, 1), time_limit_s=5.0)
+
+
+def test_infinities_raise_no_warning() -> None:
+    def body(comm: ShmCommunicator) -> torch.Tensor:
+        buf = torch.full((20_000,), float("inf") if comm.rank else -float("inf"))
+        comm.allreduce(buf)
+        return buf
+
+    assert all(bool(buf.isnan().all()) for buf in run_shm(2, body))
+
+
+def test_a_later_receive_does_not_overtake_one_that_just_found_nothing() -> None:
+    def body(comm: ShmCommunicator) -> list[float]:
+        if comm.rank == 1:
+            comm.recv(torch.zeros(1), 0, tag=7)
+            comm.send(torch.full((1,), 1.0), 0)
+            comm.send(torch.zeros(1), 0, tag=8)
+            comm.send(torch.full((1,), 2.0), 0)
+            return []
+        mailbox, bufs = comm._mailbox, [torch.zeros(1), torch.zeros(1)]
+        works = [comm.start_recv(buf, 1) for buf in bufs]
+        look = mailbox._receive
+        looked: list[RecvWork] = []
+
+        def look_slowly(work: RecvWork) -> bool:
+            found = look(work)
+            if work is works[0] and not looked:
+                looked.append(work)  # the first message comes just after the first receive has looked
+                comm.send(torch.zeros(1), 1, tag=7)
+                while comm._board.words[1][comm._board.layout.posted // 4] < 1:
+                    pass
+            return found
+
+        mailbox._receive = look_slowly  # type: ignore[method-assign]
+        mailbox.progress()
+        mailbox._receive = look  # type: ignore[method-assign]
+        comm.recv(torch.zeros(1), 1, tag=8)
+        for work in works:
+            work.wait()
+        return [float(buf) for buf in bufs]
+
+    assert run_shm(2, body)[0] == [1.0, 2.0]
+
+
+def test_a_file_of_another_process_with_the_same_numbers_is_refused() -> None:
+    mine, other = Segment.create(4096), Segment.create(4096)
+    try:
+        with pytest.raises(CommError, match="another process's here"):
+            open_peer(os.getpid(), mine.fd, identity=other.identity)
+        assert open_peer(os.getpid(), mine.fd, identity=mine.identity).num_bytes == 4096
+        with pytest.raises(CommError, match="cannot be opened"):
+            open_peer(os.getpid(), 10_000)
+    finally:
+        os.close(mine.fd)
+        os.close(other.fd)
