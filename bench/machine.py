@@ -31,7 +31,7 @@ def describe_machine() -> dict[str, str]:
 def describe_moment() -> dict[str, str]:
     """Local: when, at which commit, and how busy the machine was with other things."""
     return {
-        "at": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "at": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
         "load": f"{os.getloadavg()[0]:.2f}",
     }
