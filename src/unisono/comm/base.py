@@ -183,7 +183,8 @@ class Communicator(ABC):
         self._run(Call("barrier"), self._barrier, limit_s)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """Collective, blocking: a group for each color, ordered by (key, rank). A color of None joins no group and gives None."""
+        """Collective, blocking: a group for each color, ordered by (key, rank). A color of None joins no group and gives
+        None. The new group reduces by the engine's own all-reduce, whatever this one was given."""
         answers = self.allgather_object((color, key))
         if color is None:
             return None

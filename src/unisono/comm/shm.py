@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from unisono.comm.control import Control
 from unisono.comm.driver import Work
 from unisono.comm.futex import Futex
 from unisono.comm.mailbox import Mailbox
+from unisono.comm.pieces import Pieces, reduce_into
 from unisono.comm.segments import Arena, Place, Segment, open_peer
 from unisono.errors import CommError, UsageError
 
@@ -33,9 +33,6 @@ STAGE_BYTES = 1 << 20
 
 _MOST_KEPT = 1024
 """Texts and views of calls seen before, in each communicator."""
-
-_NUMPY_REDUCE: Mapping[Op, np.ufunc] = {Op.SUM: np.add, Op.MIN: np.minimum, Op.MAX: np.maximum}
-_REDUCE: Mapping[Op, Callable[..., Tensor]] = {Op.SUM: torch.add, Op.MIN: torch.minimum, Op.MAX: torch.maximum}
 
 
 def open_shm(group: Group, control: Control, time_limit_s: float, num_cpus: int, arena: Arena | None = None) -> ShmCommunicator:
@@ -98,7 +95,7 @@ class ShmCommunicator(Communicator):
             parts[self.rank].copy_(buf)
         self._meet(watch)
         for buf, parts in zip(bufs, parts_of, strict=True):
-            _reduce_into(buf, parts, op)
+            reduce_into(buf, parts, op)
 
     def _small_parts(self, bufs: list[Tensor]) -> list[list[Tensor]]:
         """For each buffer the place in each rank's page; kept, as making these views would cost more than the reduction."""
@@ -204,7 +201,7 @@ class ShmCommunicator(Communicator):
         start = sum(counts[: self.rank])
         mine = slice(start, start + counts[self.rank])
         vectors = [buf if r == self.rank else self._board.peer_bytes(r, 0).view(buf.dtype) for r in range(self.size)]
-        _reduce_into(out, [vector[mine] for vector in vectors], op)
+        reduce_into(out, [vector[mine] for vector in vectors], op)
         if not small:
             self._board.arrive(watch)
         del staged
@@ -317,47 +314,3 @@ def _aligned(num_bytes: int) -> int:
 
 def _batches(bufs: list[Tensor], most: int) -> list[list[Tensor]]:
     return [bufs[start : start + most] for start in range(0, len(bufs), most)]
-
-
-def _reduce_into(out: Tensor, parts: list[Tensor], op: Op) -> None:
-    """out = parts[0] op parts[1] op ..., in this order. `out` may be one of the parts only if it is the first."""
-    if len(parts) == 1:
-        out.copy_(parts[0])
-        return
-    reduce = _REDUCE[op]
-    if out.dtype in HALVES:
-        total = parts[0].float()
-        for part in parts[1:]:
-            reduce(total, part.float(), out=total)
-        out.copy_(total)
-        return
-    reduce(parts[0], parts[1], out=out)
-    for part in parts[2:]:
-        reduce(out, part, out=out)
-
-
-class Pieces:
-    """Lists of pieces, one piece of each rank in a list.
-
-    NumPy's kernels are quicker than PyTorch's where one thread works, but they have one thread only, and no halves.
-    """
-
-    def __init__(self, tensors: list[list[Tensor]], in_numpy: bool) -> None:
-        self._tensors = tensors
-        self._arrays = [[piece.numpy() for piece in pieces] for pieces in tensors] if in_numpy else None
-
-    def reduce(self, op: Op) -> None:
-        """In each list, every piece becomes the reduction of all of them, in their order."""
-        if self._arrays is not None:
-            combine = _NUMPY_REDUCE[op]
-            with np.errstate(all="ignore"):  # infinities are the user's business, as they are with PyTorch
-                for first, *others in self._arrays:
-                    for other in others:
-                        combine(first, other, out=first)
-                    for other in others:
-                        np.copyto(other, first)
-            return
-        for pieces in self._tensors:
-            _reduce_into(pieces[0], pieces, op)
-            for piece in pieces[1:]:
-                piece.copy_(pieces[0])
