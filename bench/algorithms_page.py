@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.blocks import Effort
-from bench.crossings import BySize, best_threshold, clear_ratios, crossings, fastest, loss
+from bench.crossings import BySize, clear_ratios, crossings, fastest, loss
 from bench.plot import draw
 from bench.record import write_json
 from bench.report import disturbances, page, provenance, section, warnings
@@ -93,31 +93,13 @@ def _crossings(num_hosts: int, by_size: BySize) -> list[str]:
 
 def _advice(num_hosts: int, by_size: BySize) -> list[str]:
     """What the measured sizes would choose, beside what `auto` chooses now."""
-    lines = [f"{num_hosts} hosts, fastest of the three: {_fastest(by_size, OWN)}"]
-    long = "rabenseifner" if num_hosts & (num_hosts - 1) == 0 else "ring"
-    short_bytes = best_threshold(by_size, "recursive_doubling", long)
-    lines.append(
-        f"{num_hosts} hosts: recursive_doubling, then {long}: best changed at {_limit(short_bytes)} "
-        f"(`SHORT_BYTES` is {show_size(auto.SHORT_BYTES)})"
-    )
-    if long == "ring":
-        ring_bytes = best_threshold(by_size, "rabenseifner", "ring")
-        slices = "" if not ring_bytes else f", which is a slice of {_about(ring_bytes // num_hosts)}"
-        lines.append(
-            f"{num_hosts} hosts: rabenseifner, then ring: best changed at {_limit(ring_bytes)}{slices} "
-            f"(`RING_SLICE_BYTES` is {show_size(auto.RING_SLICE_BYTES)})"
-        )
-    losses = loss(by_size, lambda size: auto.choose(size, num_hosts), OWN)
+    losses = loss(by_size, auto.choose, (*OWN, ENGINE))
     worst = max(losses, key=lambda size: losses[size])
-    lines.append(
-        f"{num_hosts} hosts: as it chooses now, `auto` takes at worst {losses[worst]:.2f} times as long as the fastest of the "
-        f"three ({auto.choose(worst, num_hosts)} at {show_size(worst)})"
-    )
-    against = loss(by_size, lambda size: auto.choose(size, num_hosts), (*OWN, ENGINE))
-    slower = [f"{show_size(size)}: {times:.2f}" for size, times in against.items() if times > losses[size] * 1.02]
-    if slower:
-        lines.append(f"{num_hosts} hosts: gloo's own is faster than any of the three; times as long as it: {', '.join(slower)}")
-    return lines
+    return [
+        f"{num_hosts} hosts, fastest of all: {_fastest(by_size, (*OWN, ENGINE))}",
+        f"{num_hosts} hosts: as it chooses now ({auto.in_words()}), `auto` takes at worst {losses[worst]:.2f} times as long as the "
+        f"fastest ({auto.choose(worst)} at {show_size(worst)})",
+    ]
 
 
 def _fastest(by_size: BySize, among: Sequence[str]) -> str:
@@ -127,12 +109,6 @@ def _fastest(by_size: BySize, among: Sequence[str]) -> str:
 def _lines(by_size: BySize) -> dict[str, dict[int, float]]:
     names = [name for name in next(iter(by_size.values())) if not name.endswith("A/A")]
     return {name: {size: samples[name].median for size, samples in by_size.items()} for name in names}
-
-
-def _limit(num_bytes: int | None) -> str:
-    if num_bytes is None:
-        return "no measured size: the first is always better"
-    return show_size(num_bytes) if num_bytes else "no measured size: the second is always better"
 
 
 def _about(num_bytes: int) -> str:

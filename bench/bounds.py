@@ -46,6 +46,8 @@ def verdicts(blocks: Sequence[Block], kinds: Mapping[str, str], ours: str) -> li
                 best = min(peers, key=lambda name: samples[name].median)
                 times = ratio(samples[best], samples[ours])
                 text = f"{where}: {times} times as fast as {best}, at least {bound.factor:g} asked"
+                for floor in (name for name in samples if kinds[name] == "floor"):
+                    text += f" (the {floor}: {ratio(samples[best], samples[floor])})"
                 found.append((text, judged(times, bound.factor, at_least=True)))
     for num_ranks, num_bytes, samples in blocks:
         if (num_ranks, num_bytes) == (SMALL_RANKS, SMALL_BYTES):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from bench.blocks import FULL, QUICK, blocks_of, measure_blocks
 from bench.collectives_page import publish
-from bench.contenders import deepspeed_shm, gloo, intelmpi, mpich, openmpi, unisono_shm, unisono_shm_plain
+from bench.contenders import deepspeed_shm, gloo, intelmpi, memory_floor, mpich, openmpi, unisono_shm, unisono_shm_plain
 from bench.contenders.contender import Contender, Unavailable
 from bench.options import add_sizes, counts, parse, sizes
 from bench.progress import Progress
@@ -33,6 +33,7 @@ CONTENDERS = (
     mpich.CONTENDER,
     intelmpi.CONTENDER,
     deepspeed_shm.CONTENDER,
+    memory_floor.CONTENDER,
 )
 OURS = unisono_shm.CONTENDER.name
 SIZES = "4KB,400KB,4MB,40MB,100MB"

@@ -75,6 +75,8 @@ def _reading(effort: Effort, blocks: Blocks) -> list[str]:
         "A turn begins with one call that is not timed. The time of a call is that of its slowest rank (the raw data hold all).",
         "A ratio is the median over rounds of (median of the peer's calls / median of ours in the same round); the interval is "
         "a bootstrap over rounds. A bound is missed when the whole interval lies beyond it.",
+        "The memory floor is what the memory of this machine allows: no all-reduce in place can be quicker than the loop, so no "
+        "ratio can be higher than the one in brackets.",
         "The A/A row is the same engine against itself: what it differs from 1 is what the machine does, not the code.",
         *disturbances(block for block, _ in blocks),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from unisono.version import __version__
 
 USAGE_CODE = 2
 INTERRUPTED_CODE = 130
+READER_LEFT_CODE = 141
+"""What the shell gives for a program that SIGPIPE ended (`| head`)."""
 DEFAULT_RESTARTS = 3
 
 
@@ -26,12 +29,26 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Local, blocking: do what the command line says and give the exit code. A user's mistake is one line and code 2."""
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        if sys.stdout is not None:  # it was closed before we started
+            sys.stdout.flush()  # where we can still say what becomes of it
+        return code
     except UsageError as error:
         print(f"unisono: error: {error}", file=sys.stderr)
         return USAGE_CODE
     except KeyboardInterrupt:
         return INTERRUPTED_CODE
+    except BrokenPipeError:
+        _write_nowhere()
+        return READER_LEFT_CODE
+
+
+def _write_nowhere() -> None:
+    """What is still in the buffers must not fail once more when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for fd in (1, 2):
+        os.dup2(nowhere, fd)
+    os.close(nowhere)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -107,7 +124,7 @@ def _add_run(verbs: argparse._SubParsersAction[_Parser]) -> None:
         allow_abbrev=False,
     )
     run.add_argument("-n", type=_whole, required=True, metavar="N", help="processes on this node (the same on every node)")
-    run.add_argument("--engine", metavar="E", help="how they talk: auto, single, shm, mpi, gloo or nccl")
+    run.add_argument("--engine", metavar="E", help="how they talk: auto, single, shm, gloo or nccl (mpi is for mpirun)")
     run.add_argument(
         "--allreduce", metavar="A", help="auto, ring, recursive_doubling, rabenseifner, node_aware or engine (the library's)"
     )

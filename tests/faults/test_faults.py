@@ -20,6 +20,7 @@ from unisono.testing.contract import Verdict
 from unisono.testing.ranks import ContractGroup, Ended, mpirun, run_ranks
 
 STREAM = Path(__file__).parent / "programs" / "stream.py"
+DIE_UNOPENED = Path(__file__).parent / "programs" / "die_unopened.py"
 PROCESS_ENGINES = ("shm", "gloo", "mpi")
 SIZE = 4
 LIMIT_S = 10.0
@@ -124,6 +125,15 @@ def test_a_rank_that_exits_without_a_word_is_named(tmp_path: Path) -> None:
     survivors = stream.survivors(1)
     assert sorted(survivors) == [0, 2], str(stream.ended)
     assert all((told["kind"], told["ranks"]) == ("PeerLost", [1]) for told in survivors.values()), survivors
+
+
+@pytest.mark.parametrize("what", ["message", "allreduce"])
+def test_a_rank_that_died_before_its_memory_was_opened_is_named(what: str, tmp_path: Path) -> None:
+    ended = run_ranks([str(DIE_UNOPENED), str(tmp_path), what], 2, "shm", timeout_s=60.0, on_failure="continue")
+    assert not ended.timed_out, str(ended)
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["kind"], told["ranks"]) == ("PeerLost", [1]), told
+    assert "rank 1" in told["text"], told
 
 
 def test_a_stopped_rank_runs_into_the_time_limit(tmp_path: Path) -> None:

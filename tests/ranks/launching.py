@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import dedent
 from time import monotonic
 from types import TracebackType
 from typing import IO
@@ -28,6 +29,26 @@ sys.exit(main())
 """
 """The command with other constants, so that tests need not wait for them."""
 SHORT_S = 0.4
+
+HEAD = """
+import json, os, signal, subprocess, sys
+rank = int(os.environ["UNISONO_RANK"])
+restart = int(os.environ["UNISONO_RESTART"])
+def pid(): print(f"pid {os.getpid()}", flush=True)
+def wait_for_ever():
+    while True: signal.pause()
+"""
+
+
+class Script:
+    """Writes the program of a test, behind a few lines that all of them need, and gives its path."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, body: str) -> str:
+        self._path.write_text(HEAD + dedent(body))
+        return str(self._path)
 
 
 class Launcher:

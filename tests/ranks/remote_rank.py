@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from unisono.comm.control import Report
-from unisono.comm.tcp_control import TcpControl
+from unisono.comm.control_plane.tcp_control import TcpControl
 from unisono.errors import CommError
 
 ROOT = Path(__file__).resolve().parents[2]

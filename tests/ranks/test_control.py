@@ -22,11 +22,11 @@ import pytest
 
 from tests.ranks.remote_rank import Raised, RemoteRank, until
 from tests.system.hosts import INTERFACE, Host
-from unisono.comm.channel import GUEST_LIMIT_BYTES
 from unisono.comm.control import LEFT
-from unisono.comm.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES
-from unisono.comm.hub import DIED, SPARE_GUESTS
-from unisono.comm.tcp_control import TcpControl
+from unisono.comm.control_plane.channel import GUEST_LIMIT_BYTES
+from unisono.comm.control_plane.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES
+from unisono.comm.control_plane.hub import DIED, SPARE_GUESTS
+from unisono.comm.control_plane.tcp_control import TcpControl
 from unisono.errors import CollectiveTimeout, UsageError
 
 HERE = "127.0.0.1"
@@ -158,9 +158,10 @@ def test_the_last_to_come_is_waited_for() -> None:
 def test_those_who_do_not_come_are_named_to_all() -> None:
     with started(4) as job:
         for rank in (0, 2):
-            job.ranks[rank].start("connect", **job.values(rank, timeout_s=1.5))
+            job.ranks[rank].start("connect", **job.values(rank, timeout_s=1.5, job="study 7"))
         for rank in (0, 2):
-            ends(job.ranks[rank].result(), "CollectiveTimeout", [1, 3], "ranks 1, 3 of 4 did not come")
+            said = f"ranks 1, 3 of 4 did not come to {HERE}, port {job.ports[0]}, in time for job 'study 7'; see"
+            ends(job.ranks[rank].result(), "CollectiveTimeout", [1, 3], said)
 
 
 def test_one_who_dies_while_others_are_still_awaited_ends_the_wait() -> None:
@@ -186,6 +187,8 @@ def test_nobody_there() -> None:
     with pytest.raises(CollectiveTimeout, match=f"no rank 0 of this job at {HERE}, ports {ports[0]}-{ports[2]}.*refused") as caught:
         TcpControl.connect(1, 2, HERE, ports, "token", 0.5)
     assert caught.value.ranks == (0,)
+    with pytest.raises(CollectiveTimeout, match="rank 1 found no rank 0 of job 'study 7' at "):
+        TcpControl.connect(1, 2, HERE, ports, "token", 0.2, job="study 7")
 
 
 def test_host_name_that_does_not_resolve() -> None:
@@ -193,16 +196,29 @@ def test_host_name_that_does_not_resolve() -> None:
         TcpControl.connect(1, 2, "no.such.host.invalid", [20000], "token", 0.5)
 
 
-def test_world_sizes_that_disagree() -> None:
-    with started(2) as job:
-        job.ranks[0].start("connect", **job.values(0, timeout_s=3))
-        ends(
-            job.ranks[1].call("connect", **job.values(3, size=4)),
-            "UsageError",
-            [],
-            "world size disagrees: rank 3 says 4, rank 0 says 2;",
-        )
-        ends(job.ranks[0].result(), "CollectiveTimeout", [1], "refused: world size disagrees: rank 3 says 4")
+def test_world_sizes_that_disagree_are_told_to_all_at_once() -> None:
+    """Node 0 believes in three processes, node 1 in six. Nobody waits for a time limit, not even who comes a little later."""
+    with started(5) as job:
+        zero, one, wrong, late, later = job.ranks
+        zero.start("connect", **job.values(0, size=3, job="study"))
+        one.start("connect", **job.values(1, size=3, job="study"))
+        until(lambda: one.is_in("_await_welcome"))
+        found = [wrong.call("connect", **job.values(3, size=6)), one.result()]
+        found += [late.call("connect", **job.values(4, size=6)), later.call("connect", **job.values(2, size=3))]
+        found.append(zero.result())
+        said = f"world size disagrees in job 'study': rank 3 (process {wrong.pid} on {socket.gethostname()}) says 6, rank 0 on "
+        for answer in found:
+            ends(answer, "UsageError", [], said)
+        assert len({answer.text for answer in found}) == 1
+
+
+def test_a_world_size_that_disagrees_does_not_disturb_a_job_that_is_complete() -> None:
+    with started(3) as job:
+        for rank in (0, 1):
+            job.ranks[rank].start("connect", **job.values(rank, size=2))
+        assert not any(isinstance(job.ranks[rank].result(), Raised) for rank in (0, 1))
+        ends(job.ranks[2].call("connect", **job.values(2, size=3)), "UsageError", [], "world size disagrees in this job: rank 2")
+        assert job.all_call_of((0, 1), "exchange", "after", [0, 1], "fine", LIMIT_S) == [["fine"] * 2] * 2
 
 
 def test_a_rank_that_is_there_twice() -> None:
@@ -211,7 +227,7 @@ def test_a_rank_that_is_there_twice() -> None:
             job.ranks[rank].start("connect", **job.values(rank))
         until(lambda: job.ranks[1].is_in("_await_welcome"))
         found = job.ranks[2].call("connect", **job.values(1))
-        ends(found, "UsageError", [], f"rank 1 is there twice: process {job.ranks[1].pid} on ")
+        ends(found, "UsageError", [], f"rank 1 of this job is there twice: process {job.ranks[1].pid} on ")
         assert not isinstance(job.ranks[2].call("connect", **job.values(2)), Raised)
         assert not any(isinstance(job.ranks[rank].result(), Raised) for rank in (0, 1))
 
@@ -624,4 +640,3 @@ def test_addresses_between_hosts_and_a_host_that_vanishes(two_hosts: list[Host])
         # Rank 2 has something unacknowledged under way, rank 0 hears nothing from an idle connection: two different clocks.
         ends(job.ranks[2].call("exchange", "k", [0, 1, 2], None, 60), "PeerLost", [0], "rank 0 ")
         ends(job.ranks[1].call("exchange", "k", [0, 1, 2], None, 60), "PeerLost", [2], "rank 2 ")
-        print(job.ranks[2].call("lost"), job.ranks[1].call("lost"))

@@ -209,6 +209,20 @@ def test_half_set_variables_are_a_finding() -> None:
     assert not any(verdict["counts"] for verdict in whole["verdicts"])
 
 
+@pytest.mark.parametrize("wrong", ["PMI_RANK", "MPI_LOCALNRANKS"])
+def test_variables_that_are_no_numbers_do_not_stop_it(wrong: str) -> None:
+    variables = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", wrong: "x"}
+    outcome = run(*DOCTOR, "--json", "--no-bandwidth", environment={**plain_environment(), **variables})
+    whole = read(outcome)
+    assert outcome.code == 1
+    said = {verdict["resolver"]: (verdict["answer"], verdict["reason"]) for verdict in whole["verdicts"]}
+    assert list(said) == ["unisono", "torchrun", "openmpi", "pmi", "slurm", "tf_config", "local"]
+    assert said["pmi"] == ("error", f"{wrong} must be a whole number; received 'x' (environment); correct or unset it")
+    (error,) = findings(whole, "ranks", "FAIL")
+    assert error["fact"] == f"{wrong} must be a whole number; received 'x' (environment)"
+    assert error["remedy"] == "correct or unset it"
+
+
 def test_an_engine_that_cannot_be_opened_is_a_finding() -> None:
     environment = {**plain_environment(), "UNISONO_ENGINE": "nccl", "CUDA_VISIBLE_DEVICES": ""}
     outcome = run(UNISONO, "run", "-n", "2", "-m", "unisono", "doctor", "--json", environment=environment)
@@ -264,6 +278,24 @@ def test_an_interrupt_ends_it_and_the_ranks_that_it_started() -> None:
             process.communicate()
     assert process.returncode == 130
     assert complaints == ""
+
+
+@pytest.mark.parametrize("options", [(), ("--json", "--no-bandwidth")])
+def test_a_reader_that_leaves_is_no_error(options: Sequence[str]) -> None:
+    """As in `unisono doctor | head -1`."""
+    process = subprocess.Popen(
+        [*DOCTOR, *options], env=plain_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None and process.stderr is not None
+        if not options:
+            assert process.stdout.readline() == "who am I\n"
+        process.stdout.close()
+        try:
+            assert process.wait(LIMIT_S) == 128 + signal.SIGPIPE
+        finally:
+            process.kill()
+        assert process.stderr.read() == ""
 
 
 @pytest.mark.hosts

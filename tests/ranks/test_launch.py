@@ -14,13 +14,11 @@ import sys
 import termios
 import threading
 from pathlib import Path
-from textwrap import dedent
 from time import monotonic
 
-import psutil
 import pytest
 
-from tests.ranks.launching import LIMIT_S, SHORT_S, Launcher, run
+from tests.ranks.launching import LIMIT_S, SHORT_S, Launcher, Script, run
 from tests.system.processes import is_running, plain_environment, run_together, within
 from tests.system.slurm import SlurmCluster
 from unisono.cluster.launch import LaunchConfig, launch
@@ -30,30 +28,6 @@ from unisono.cluster.signals import SignalInbox
 from unisono.errors import UsageError
 
 pytestmark = pytest.mark.timeout(60)
-
-HEAD = """
-import json, os, signal, subprocess, sys
-rank = int(os.environ["UNISONO_RANK"])
-restart = int(os.environ["UNISONO_RESTART"])
-def pid(): print(f"pid {os.getpid()}", flush=True)
-def wait_for_ever():
-    while True: signal.pause()
-"""
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    return Script(tmp_path / "program.py")
-
-
-class Script:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __call__(self, body: str) -> str:
-        self._path.write_text(HEAD + dedent(body))
-        return str(self._path)
-
 
 # ---- exit codes ------------------------------------------------------------------------------------------------------
 
@@ -70,6 +44,11 @@ def test_the_first_failing_rank_gives_the_exit_code(script: Script) -> None:
     assert done.process.returncode == 3
     assert "unisono: rank 1 exited with code 3; ranks 0, 2 will be ended in 0.4 s" in done.printed("err")
     assert "unisono: sending SIGTERM to ranks 0, 2, still running" in done.printed("err")
+
+
+def test_the_name_of_the_job_is_in_our_messages(script: Script) -> None:
+    done = run("-n", "1", "--job", "study 7", script("sys.exit(3)"))
+    assert done.printed("err") == ["unisono (study 7): rank 0 exited with code 3"]
 
 
 def test_ranks_that_notice_by_themselves_have_the_last_word(script: Script, tmp_path: Path) -> None:
@@ -380,19 +359,49 @@ def test_a_full_disk_under_the_log_does_not_end_the_run(script: Script, tmp_path
     assert "No space left on device; this log ends here" in done.shown()
 
 
-def test_a_reader_that_leaves_ends_the_ranks_as_without_us(script: Script) -> None:
+def test_a_reader_that_leaves_ends_the_ranks_without_a_word(script: Script) -> None:
     body = "while True: print('more')"
-    with Launcher("-n", "2", script(body), grace_s=SHORT_S) as launcher:
-        assert launcher.process.stdout is not None
-        assert launcher.process.stdout.readline().endswith(b"] more\n")
+    with Launcher("-n", "3", script(body), grace_s=SHORT_S) as launcher:
+        assert launcher.process.stdout is not None and launcher.process.stderr is not None
+        assert launcher.process.stdout.readline().startswith(b"[")
         launcher.process.stdout.close()
-        assert launcher.process.wait(LIMIT_S) != 0
+        assert launcher.process.wait(LIMIT_S) == 128 + signal.SIGPIPE
+        assert launcher.process.stderr.read() == b""
+
+
+def test_a_reader_that_leaves_is_no_failure_to_start_again_from(script: Script) -> None:
+    body = "print('life', restart, flush=True)\nwhile True: print('more')"
+    with Launcher("-n", "1", "--on-failure", "restart", script(body), grace_s=SHORT_S) as launcher:
+        assert launcher.process.stdout is not None and launcher.process.stderr is not None
+        assert launcher.process.stdout.readline() == b"[0] life 0\n"
+        launcher.process.stdout.close()
+        assert launcher.process.wait(LIMIT_S) == 128 + signal.SIGPIPE
+        assert launcher.process.stderr.read() == b""
+
+
+def test_with_logs_the_ranks_go_on_without_a_reader(script: Script, tmp_path: Path) -> None:
+    body = "for i in range(20000): print(i)"
+    with Launcher("-n", "1", "--log-dir", str(tmp_path / "logs"), script(body), grace_s=SHORT_S) as launcher:
+        assert launcher.process.stdout is not None
+        launcher.process.stdout.close()
+        assert launcher.process.wait(LIMIT_S) == 0
+    assert (tmp_path / "logs" / "rank-0.log").read_text().split() == [str(i) for i in range(20000)]
+
+
+def test_ranks_that_waited_for_a_slow_reader_end_when_it_leaves(script: Script) -> None:
+    body = "print('first', flush=True)\nwhile True: print('x' * 1000)"
+    with Launcher("-n", "2", script(body), grace_s=SHORT_S, max_pending_bytes=100_000) as launcher:
+        assert launcher.process.stdout is not None
+        launcher.process.stdout.readline()
+        launcher.process.stdout.close()
+        assert launcher.process.wait(LIMIT_S) == 128 + signal.SIGPIPE
 
 
 def test_a_full_output_says_so(script: Script) -> None:
     command = [sys.executable, "-m", "unisono", "run", "-n", "1", script("print('lost')")]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, env=plain_environment(), stdout=full, stderr=subprocess.PIPE, timeout=LIMIT_S)
+    assert done.returncode == 1
     assert b"standard output could not be written: No space left on device" in done.stderr
 
 
@@ -559,56 +568,6 @@ def test_on_a_terminal(script: Script) -> None:
         process.kill()
         process.wait()
         os.close(master)
-
-
-# ---- nothing is left behind ------------------------------------------------------------------------------------------
-
-FAMILY = """
-child = subprocess.Popen([sys.executable, "-c", "import os, time; print('pid', os.getpid(), flush=True); time.sleep(1000)"],
-                         stdout=subprocess.PIPE)
-child.stdout.readline()
-print("child", child.pid, flush=True)
-pid()
-"""
-
-
-def family(launcher: Launcher, num_ranks: int) -> list[int]:
-    pids = launcher.reading().pids(num_ranks)
-    return pids + [int(line.split()[-1]) for line in launcher.printed("out") if "] child " in line]
-
-
-def test_killing_the_launcher_leaves_no_rank_and_no_child(script: Script) -> None:
-    with Launcher("-n", "2", script(FAMILY + "wait_for_ever()")) as launcher:
-        pids = family(launcher, 2)
-        assert len(pids) == 4 and all(map(is_running, pids))
-        launcher.process.kill()
-        assert within(5, lambda: not any(map(is_running, pids)))
-
-
-def test_ranks_die_with_the_launcher_even_without_the_guard(script: Script) -> None:
-    with Launcher("-n", "2", script("pid(); wait_for_ever()")) as launcher:
-        pids = launcher.reading().pids(2)
-        guards = [child for child in psutil.Process(launcher.process.pid).children() if "guard.py" in " ".join(child.cmdline())]
-        assert len(guards) == 1
-        guards[0].kill()
-        launcher.process.kill()
-        assert within(5, lambda: not any(map(is_running, pids)))
-
-
-def test_children_of_a_rank_end_with_it(script: Script) -> None:
-    with Launcher("-n", "2", script(FAMILY), grace_s=1000) as launcher:
-        pids = family(launcher, 2)
-        assert len(pids) == 4
-        assert launcher.finish() == 0, "the end of the children must wake the launcher, however patient it is"
-        assert not any(map(is_running, pids))
-
-
-def test_children_that_ignore_sigterm_are_killed(script: Script) -> None:
-    body = FAMILY.replace("import os, time;", "import os, time, signal; signal.signal(15, signal.SIG_IGN);") + "sys.exit(6)"
-    with Launcher("-n", "1", script(body), grace_s=SHORT_S) as launcher:
-        pids = family(launcher, 1)
-        assert launcher.finish() == 6
-        assert not any(map(is_running, pids))
 
 
 def test_a_shell_around_the_program_does_not_hide_it_from_ctrl_c(script: Script) -> None:

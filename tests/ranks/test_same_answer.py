@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shlex
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.hosts import Host
+from tests.system.ports import free_port
 from tests.system.processes import Outcome, plain_environment, run_together
 from tests.system.slurm import SlurmCluster
 
@@ -21,24 +21,8 @@ BIN = Path(sys.executable).parent
 PYTHON, UNISONO, MPIRUN, TORCHRUN = (str(BIN / name) for name in ("python", "unisono", "mpirun", "torchrun"))
 HELLO = str(Path(__file__).resolve().parents[2] / "examples" / "hello.py")
 AS_ROOT = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+TWO_JOBS = str(Path(__file__).parent / "programs" / "two_jobs.py")
 LIMIT_S = 60.0
-
-TWO_JOBS = """
-import sys, time
-from pathlib import Path
-import unisono as un
-
-here, other, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-with un.connect() as comm:
-    met = comm.allgather_object(here)
-    (folder / f"{here}{comm.rank}").touch()
-    deadline = time.monotonic() + 40
-    while not (folder / f"{other}{comm.rank}").exists():  # so that both jobs are connected at the same time
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{here} waits for {other} in vain")
-        time.sleep(0.05)
-    print(f"{here} {comm.rank} met {' '.join(met)}", flush=True)
-"""
 
 
 def expected_answer() -> str:
@@ -69,12 +53,6 @@ def check_one(outcome: Outcome, num_ranks: int, launcher: str, engine: str) -> N
     check(outcome.output, num_ranks, launcher, engine)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def test_plain_python() -> None:
     check_one(run(PYTHON, HELLO), 1, "local", "single")
 
@@ -94,10 +72,8 @@ def test_torchrun() -> None:
 
 
 def test_two_jobs_on_one_node_do_not_meet(tmp_path: Path) -> None:
-    program = tmp_path / "two_jobs.py"
-    program.write_text(TWO_JOBS)
     jobs = [("left", "right"), ("right", "left")]
-    commands = [[UNISONO, "run", "-n", "2", str(program), *job, str(tmp_path)] for job in jobs]
+    commands = [[UNISONO, "run", "-n", "2", TWO_JOBS, *job, str(tmp_path)] for job in jobs]
     left, right = run_together(commands, plain_environment(), LIMIT_S)
     check_met(left, "left")
     check_met(right, "right")
@@ -110,15 +86,22 @@ def check_met(outcome: Outcome, name: str) -> None:
 
 
 @pytest.mark.hosts
-def test_two_hosts_without_a_scheduler(two_hosts: list[Host]) -> None:
+@pytest.mark.parametrize(
+    ("on_each", "allreduce"),
+    [(1, "auto (recursive_doubling up to "), (2, "node_aware (shm inside a node, gloo between nodes: auto (")],
+)
+def test_two_hosts_without_a_scheduler(two_hosts: list[Host], on_each: int, allreduce: str) -> None:
     rendezvous = f"{two_hosts[0].address}:29400"
     commands = [
-        host.command(UNISONO, "run", "-n", "2", "--nodes", "2", "--node-rank", str(node), "--rendezvous", rendezvous, HELLO)
+        host.command(
+            UNISONO, "run", "-n", str(on_each), "--nodes", "2", "--node-rank", str(node), "--rendezvous", rendezvous, HELLO
+        )
         for node, host in enumerate(two_hosts)
     ]
     outcomes = run_together(commands, plain_environment(), LIMIT_S)
     assert [outcome.code for outcome in outcomes] == [0, 0], "\n".join(map(str, outcomes))
-    check("\n".join(outcome.output for outcome in outcomes), 4, "unisono", "gloo")
+    check("\n".join(outcome.output for outcome in outcomes), 2 * on_each, "unisono", "gloo")
+    assert f"all-reduce {allreduce}" in outcomes[0].output, str(outcomes[0])
 
 
 @pytest.mark.slurm
@@ -159,9 +142,7 @@ def test_python_in_the_shell_of_an_allocation_is_not_a_rank(slurm_cluster: Slurm
 @pytest.mark.slurm
 def test_two_steps_of_one_job_do_not_meet(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
     """They share the job's number and the node; only the number of the step differs."""
-    program = tmp_path / "two_jobs.py"
-    program.write_text(TWO_JOBS)
-    step = shlex.join(["srun", "--overlap", "-N1", "-n2", "-wn1", PYTHON, str(program)])
+    step = shlex.join(["srun", "--overlap", "-N1", "-n2", "-wn1", PYTHON, TWO_JOBS])
     folder = shlex.quote(str(tmp_path))
     script = f"{step} left right {folder} & left=$!\n{step} right left {folder}\nwait $left"
     outcome = slurm_cluster.submit(script, "-N1", "-n2", "-wn1").finish(LIMIT_S)

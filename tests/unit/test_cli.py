@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -84,6 +86,42 @@ NODES = ("--nodes", "2", "--rendezvous", "node01:29400")
 )
 def test_run_refuses(arguments: list[str], message: str, capsys: Capture) -> None:
     assert message in refuse(["run", *arguments], capsys)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("ENGINE", "magic", "UNISONO_ENGINE must be one of auto, single, shm, mpi, gloo, nccl; received 'magic' (environment)"),
+        ("ALLREDUCE", "tree", "UNISONO_ALLREDUCE must be one of auto, ring, recursive_doubling, rabenseifner,"),
+        ("TIME_LIMIT_S", "soon", "UNISONO_TIME_LIMIT_S must be a number of seconds above 0; received 'soon' (environment)"),
+        ("ENGINE", "single", "UNISONO_ENGINE=single (environment) is for one process, but 2 are asked for (-n)"),
+        ("ENGINE", "mpi", "UNISONO_ENGINE=mpi (environment) needs processes that MPI starts"),
+    ],
+)
+def test_run_names_the_variable_that_is_wrong(
+    variable: str, value: str, message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"UNISONO_{variable}", value)
+    shown = refuse(["run", "-n", "2", "-m", "unisono"], capsys)
+    assert message in shown and "--engine must" not in shown and "--engine single" not in shown
+
+
+def test_an_option_outweighs_a_wrong_variable(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    monkeypatch.setenv("UNISONO_ENGINE", "magic")
+    assert main(["run", "-n", "1", "--engine", "auto", "true"]) == 0
+
+
+def test_engine_mpi_gives_the_line_that_starts_it(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "my train.py").write_text("")
+    program = [str(tmp_path / "my train.py"), "--epochs", "3"]
+    options = ["-n", "4", "--nodes", "2", "--node-rank", "0", "--rendezvous", "a:1", "--allreduce", "ring", "--engine", "mpi"]
+    shown = refuse(["run", *options, *program], capsys)
+    assert shown.startswith(
+        "unisono: error: --engine mpi needs processes that MPI starts, which unisono run does not do; start with: "
+    )
+    line = shown.partition("start with: ")[2].partition(" (or srun")[0]
+    variables = ["UNISONO_ENGINE=mpi", "UNISONO_ALLREDUCE=ring"]
+    assert shlex.split(line) == ["mpirun", "-n", "8", "env", *variables, sys.executable, *program]
 
 
 def test_unknown_verbs_and_options_are_refused(capsys: Capture) -> None:

@@ -49,7 +49,7 @@ def rank(number: int = 0, size: int = 1, **changes: Any) -> Facts:
 
 def job(*ranks: Facts, **changes: Any) -> Job:
     first = ranks[0]
-    return replace(Job(ranks, first.launcher, first.size, first.note), **changes)
+    return replace(Job(ranks, first.launcher, first.size), **changes)
 
 
 def neighbours(number: int, **changes: Any) -> Job:
@@ -285,9 +285,10 @@ CASES = (
     ),
     # ---- sharing
     Case(
-        FAIL,
+        WARN,
         "sharing",
-        "rank 0 cannot open the memory of rank 1 on the same node (/proc/9/fd/3: Permission denied)",
+        "rank 0 cannot open the memory of rank 1 on the same node (/proc/9/fd/3: Permission denied), so that what they exchange "
+        "goes over the network interface (gloo, unless MPI or NCCL is used), which is slower",
         "--pid=host",
         neighbours(2, unreachable={"1": "/proc/9/fd/3: Permission denied"}),
         neighbours(2),
@@ -296,9 +297,17 @@ CASES = (
         WARN,
         "sharing",
         "cannot open the memory of rank 1",
-        "UNISONO_ENGINE=gloo",
+        "--pid=host",
         neighbours(2, engine="gloo", unreachable={"1": "Permission denied"}),
         neighbours(2, engine="gloo"),
+    ),
+    Case(
+        FAIL,
+        "sharing",
+        "as engine shm, which was asked for, must",
+        "unset UNISONO_ENGINE",
+        neighbours(2, engine="shm", unreachable={"1": "Permission denied"}),
+        neighbours(2, engine="auto", unreachable={"1": "Permission denied"}),
     ),
     # ---- GPUs
     Case(

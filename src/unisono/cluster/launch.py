@@ -6,6 +6,8 @@ import math
 import os
 import secrets
 import selectors
+import shlex
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from unisono.cluster.rank_process import RankProcess, start_process
 from unisono.cluster.rendezvous import derived_port, host_port, job_token
 from unisono.cluster.signals import SignalInbox
 from unisono.cluster.topology import ALLREDUCES, ENGINES
+from unisono.cluster.variables import one_of, positive_seconds
 from unisono.cluster.world import STOPS, Outcome, World, wait_for_events
 from unisono.errors import UsageError
 
@@ -63,10 +66,6 @@ class LaunchConfig:
         _check_name("--allreduce", self.allreduce, ALLREDUCES)
         _check_name("--bind", self.bind, BINDINGS)
         _check_name("--on-failure", self.on_failure, POLICIES)
-        if self.engine == "single" and self.num_local * self.num_nodes > 1:
-            raise UsageError(
-                f"--engine single is for one process, but {self.num_local * self.num_nodes} are asked for (-n); use --engine auto"
-            )
         if self.time_limit_s is not None and not 0 < self.time_limit_s < math.inf:
             raise UsageError(f"--time-limit-s must be a number of seconds above 0; received {self.time_limit_s:g}")
         self._check_nodes()
@@ -98,20 +97,23 @@ class LaunchConfig:
 
 
 def launch(config: LaunchConfig) -> int:
-    """Local, blocking: run all ranks of this node to their end and give the exit code of the first that failed, or 0.
+    """Local, blocking: run all ranks of this node to their end and give the exit code of the first that failed, or 0; 141 if
+    our reader left.
 
-    Only from the main thread. Nothing that it started is left when it returns, nor when it is killed. Raises `UsageError`
-    before anything starts.
+    Only from the main thread. Nothing that the ranks started is left when it returns, nor when it is killed; what other threads
+    of this process start meanwhile in a session of its own is taken for it. Raises `UsageError` before anything starts.
     """
     base = dict(os.environ)
+    _check_wishes(config, base)
     arguments = command(config.program)
     if config.num_nodes == 1:
         refuse_inside_a_rank(base, config.num_local)
     first = config.node_rank * config.num_local
     logs = _make_logs(config.log_dir, range(first, first + config.num_local))
     _fill_standard_descriptors()
-    with selectors.DefaultSelector() as selector, SignalInbox(selector) as inbox, Mortality() as mortality:
-        console = Console(selector, colour=not base.get("NO_COLOR") and base.get("TERM") != "dumb")
+    with selectors.DefaultSelector() as selector, SignalInbox(selector) as inbox, Mortality(base) as mortality:
+        colour = not base.get("NO_COLOR") and base.get("TERM") != "dumb"
+        console = Console(selector, colour, logs is not None, config.job)
         starter = _Starter(config, base, arguments, logs, selector, inbox, mortality, console)
         restart = 0
         while True:
@@ -123,7 +125,7 @@ def launch(config: LaunchConfig) -> int:
         _flush(selector, inbox, console)
         console.tell_what_was_lost()
         _flush(selector, inbox, console)
-    return outcome.code
+    return outcome.code or _code_of(console.failure)
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,12 @@ class _Starter:
     def live(self, restart: int) -> Outcome:
         """Local, blocking: start all ranks and see them to their end."""
         ranks: list[RankProcess] = []
-        world = World(ranks, self.selector, self.inbox, self.console, self.config.on_failure)
+        world = World(ranks, self.selector, self.inbox, self.mortality, self.console, self.config.on_failure)
         try:
-            self._start(ranks, _placement(self.config, self.base, restart))
+            placement = _placement(self.config, self.base, restart)
+            self.mortality.mark("UNISONO_TOKEN", placement.token)
+            self.mortality.mark("UNISONO_NODE_RANK", str(placement.node_rank))
+            self._start(ranks, placement)
             return world.run()
         except BaseException:
             world.kill()
@@ -210,6 +215,27 @@ def _wishes(config: LaunchConfig) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in wishes if value is not None)
 
 
+def _check_wishes(config: LaunchConfig, base: Mapping[str, str]) -> None:
+    """Refuse what no rank could have, whether it was asked for by an option or stands in the environment."""
+    wishes = dict(_wishes(config))
+    asked = {**base, **wishes}
+    engine = one_of(asked, "UNISONO_ENGINE", ENGINES)
+    one_of(asked, "UNISONO_ALLREDUCE", ALLREDUCES)
+    if asked.get("UNISONO_TIME_LIMIT_S"):
+        positive_seconds(asked, "UNISONO_TIME_LIMIT_S")
+    place = f"--engine {engine}" if config.engine else f"UNISONO_ENGINE={engine} (environment)"
+    total = config.num_local * config.num_nodes
+    if engine == "single" and total > 1:
+        raise UsageError(f"{place} is for one process, but {total} are asked for (-n); use --engine auto")
+    if engine == "mpi":
+        variables = [f"{name}={value}" for name, value in {"UNISONO_ENGINE": engine, **wishes}.items()]
+        line = shlex.join(("mpirun", "-n", str(total), "env", *variables, *command(config.program)))
+        raise UsageError(
+            f"{place} needs processes that MPI starts, which unisono run does not do; start with: {line} "
+            "(or srun in place of mpirun); for unisono run take another engine, e.g. --engine auto"
+        )
+
+
 def _make_logs(folder: Path | None, ranks: range) -> LogFolder | None:
     if folder is None:
         return None
@@ -234,6 +260,11 @@ def _flush(selector: selectors.BaseSelector, inbox: SignalInbox, console: Consol
         wait_for_events(selector)
         if any(signum in STOPS for signum in inbox.take()):
             console.drop()
+
+
+def _code_of(failure: OSError | None) -> int:
+    """As the shell gives it to a program whose reader left (`| head`): that of SIGPIPE."""
+    return 0 if failure is None else 128 + signal.SIGPIPE if isinstance(failure, BrokenPipeError) else 1
 
 
 def _check_count(option: str, value: int, least: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Nothing outlives the launcher: the kernel kills the ranks with it, a guard ends their children, orphans come to us."""
+"""Nothing outlives the launcher: the kernel kills the ranks with it, a guard ends what they leave, orphans come to us."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from unisono.cluster import guard
+from unisono.cluster.descent import Process, below, processes
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
+
+GUARD = "import sys; sys.path.insert(0, sys.argv[1]); from unisono.cluster.guard import main; main(int(sys.argv[2]))"
+"""Nothing but Python and this package: it must be there in a moment."""
 
 
 def prctl() -> Callable[..., int] | None:
@@ -56,26 +59,32 @@ def before_exec(mask: Iterable[int], cpus: Collection[int] | None = None) -> Cal
 class Mortality:
     """A context in which ranks are started. Local; entering starts the guard, leaving waits for its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: Mapping[str, str]) -> None:
+        """`base` is the environment of this process."""
+        # A launcher inside a rank has the marks of that rank, but its guard must outlive it.
+        self._guard_env = {name: value for name, value in base.items() if not name.startswith("UNISONO_")}
         self._call = prctl()
         self._was_reaper = 0
         self._guard: subprocess.Popen[bytes] | None = None
+        self._not_of_ranks: frozenset[Process] = frozenset()
 
     def __enter__(self) -> Mortality:
         if self._call is not None:
             before = ctypes.c_int(0)
             self._call(PR_GET_CHILD_SUBREAPER, ctypes.addressof(before), 0, 0, 0)
             self._was_reaper = before.value
-            # Children that a rank leaves behind become ours, so that their end wakes us.
+            # What ranks leave behind becomes ours, so that we find it and its end wakes us.
             self._call(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._guard = subprocess.Popen(
-            (sys.executable, "-I", "-S", str(Path(guard.__file__))),
+            (sys.executable, "-I", "-S", "-c", GUARD, str(Path(__file__).parents[2]), str(os.getpid())),
+            env=self._guard_env,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             bufsize=0,
             start_new_session=True,
         )
+        self._not_of_ranks = frozenset(one for one in processes().values() if one.parent == os.getpid())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -85,6 +94,10 @@ class Mortality:
         if self._call is not None:
             self._call(PR_SET_CHILD_SUBREAPER, self._was_reaper, 0, 0, 0)
 
+    def mark(self, name: str, value: str) -> None:
+        """Local: ranks have this variable from now on, and no process but them and their descendants has all that are marked."""
+        self._tell(f"{name}={value}\n")
+
     def add(self, group: int) -> None:
         """Local: this process group dies with the launcher from now on."""
         self._tell(f"{group}\n")
@@ -93,9 +106,26 @@ class Mortality:
         """Local: all groups have ended; their numbers may now be given to others."""
         self._tell("\n")
 
+    def leftovers(self) -> list[Process]:
+        """Local: what lives of the ranks' descendants, in whichever session, once the ranks themselves have ended.
+
+        A process of a rank is never in our session, and becomes our child when its parent ends.
+        """
+        table, own = processes(), os.getpid()
+        if own not in table:
+            return []
+        adopted = (one for one in table.values() if one.parent == own and one.session != table[own].session)
+        of_ranks = [one for one in adopted if one not in self._not_of_ranks and not _reaped(one)]
+        return [one for one in below(table, of_ranks) if not one.ended]
+
     def _tell(self, line: str) -> None:
         assert self._guard is not None and self._guard.stdin is not None
         try:
             self._guard.stdin.write(line.encode())
         except BrokenPipeError:  # somebody killed the guard; the kernel still ends the ranks with us
             return
+
+
+def _reaped(process: Process) -> bool:
+    """Whether it had ended; nobody else asks for the exit code of an orphan."""
+    return process.ended and os.waitpid(process.pid, os.WNOHANG) != (0, 0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from unisono.cluster import slurm
 from unisono.cluster.rendezvous import derived_port, job_token
 from unisono.cluster.topology import Overrides, Topology, WhyNot
-from unisono.cluster.variables import first_set, require, whole_number
+from unisono.cluster.variables import first_set, whole_numbers
 from unisono.errors import UsageError
 
 OPEN_MPI = (
@@ -57,9 +57,8 @@ class _Place:
 def resolve_open_mpi(env: Mapping[str, str], overrides: Overrides) -> Topology | WhyNot:
     if first_set(env, OPEN_MPI[:2]) is None:
         return WhyNot("OMPI_COMM_WORLD_RANK is not set, so Open MPI's mpirun did not start this process")
-    require(env, OPEN_MPI, "Open MPI", "start with mpirun, or unset all OMPI_ variables")
     # OMPI_COMM_WORLD_NODE_RANK also exists: it is a rank within the node, not the rank of the node.
-    place = _Place(*(whole_number(env, name) for name in OPEN_MPI))
+    place = _Place(*whole_numbers(env, OPEN_MPI, "Open MPI", "start with mpirun, or unset all OMPI_ variables"))
     return _topology("openmpi", place, _identity(env, OPEN_MPI_JOB), env, overrides)
 
 
@@ -70,20 +69,16 @@ def resolve_pmi(env: Mapping[str, str], overrides: Overrides) -> Topology | WhyN
     if by_srun and first_set(env, PMI_LOCAL_RANK) is None:
         return WhyNot("PMI_RANK was set by srun itself (--mpi), and SLURM's own variables say more")
     remedy = "start with mpirun (without -pmi-port), or unset all PMI_ variables"
-    require(env, (*PMI, PMI_LOCAL_RANK, PMI_LOCAL_SIZE), "PMI", remedy)
-    return _topology("pmi", _pmi_place(env), _pmi_identity(env), env, overrides)
+    place = _Place(*whole_numbers(env, (*PMI, PMI_LOCAL_RANK, PMI_LOCAL_SIZE), "PMI", remedy))
+    return _topology("pmi", place, _pmi_identity(env), env, overrides)
 
 
 def needs_token(env: Mapping[str, str]) -> bool:
     """Whether nothing in the environment names the job, though its processes, all on this node, must tell it from others."""
     if env.get("UNISONO_TOKEN") or not all(first_set(env, n) for n in (PMI[:1], PMI[1:], PMI_LOCAL_RANK, PMI_LOCAL_SIZE)):
         return False
-    return _identity(env, PMI_JOB) is None and _pmi_place(env).one_node
-
-
-def _pmi_place(env: Mapping[str, str]) -> _Place:
-    names = (*PMI, first_set(env, PMI_LOCAL_RANK), first_set(env, PMI_LOCAL_SIZE))
-    return _Place(*(whole_number(env, name) for name in names if name))
+    # As texts: whether they are numbers is for `resolve_pmi` to say.
+    return _identity(env, PMI_JOB) is None and env["PMI_SIZE"] == _identity(env, PMI_LOCAL_SIZE)
 
 
 def _pmi_identity(env: Mapping[str, str]) -> str | None:

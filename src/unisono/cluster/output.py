@@ -21,11 +21,19 @@ COLOURS = (36, 33, 32, 35, 34, 31)
 class Console:
     """The launcher's own two outputs; lines of one never cut into lines of the other, also where both are one terminal."""
 
-    def __init__(self, selector: selectors.BaseSelector, colour: bool) -> None:
+    def __init__(self, selector: selectors.BaseSelector, colour: bool, logged: bool, job: str | None = None) -> None:
+        """`logged`: whether log files keep the lines too. `job`: the name that the user gave it, to tell it from others."""
+        self._name = f"unisono ({job})" if job else "unisono"
         self.out = Sink(selector, 1)
         self.err = self.out if os.path.sameopenfile(1, 2) else Sink(selector, 2)
         self._selector = selector
         self._colour = colour
+        self._logged = logged
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why lines are lost, if they are and no log keeps them: there is no use in ranks that go on."""
+        return None if self._logged else self.out.error or self.err.error
 
     @property
     def flushed(self) -> bool:
@@ -33,7 +41,7 @@ class Console:
 
     def say(self, text: str) -> None:
         """Local, not blocking: a line of the launcher itself, on standard error."""
-        self.err.write(f"unisono: {text}\n".encode())
+        self.err.write(f"{self._name}: {text}\n".encode())
 
     def tell_what_was_lost(self) -> None:
         """Local: a full disk is no secret. A reader that left on purpose needs no message."""
@@ -113,11 +121,8 @@ class Stream:
         self._partial = bytearray()
         self._paused = True
         os.set_blocking(pipe.fileno(), False)
-        if sink.error is not None and log is None:
-            pipe.close()
-        else:
-            sink.sources.add(self)
-            self.resume()
+        sink.sources.add(self)
+        self.resume()
 
     def read(self) -> bool:
         """Local, not blocking: one piece; whether there may be more."""
@@ -166,11 +171,6 @@ class Stream:
         if self._partial:
             self._emit(bytes(self._partial))
             self._partial.clear()
-
-    def reader_left(self) -> None:
-        """The sink broke: without a log nobody wants these lines, and the rank shall notice."""
-        if self._log is None:
-            self.close()
 
     def _emit(self, lines: bytes) -> None:
         """`lines` without the last line end."""

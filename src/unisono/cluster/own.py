@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from unisono.cluster.rendezvous import host_port
 from unisono.cluster.topology import Overrides, Topology, WhyNot
-from unisono.cluster.variables import first_set, require, whole_number
+from unisono.cluster.variables import first_set, whole_numbers
 
 PLACE = (
     "UNISONO_RANK",
@@ -22,13 +22,9 @@ PLACE = (
 def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | WhyNot:
     if first_set(env, PLACE) is None:
         return WhyNot("UNISONO_RANK is not set, so `unisono run` did not start this process")
-    require(
-        env,
-        (*PLACE, "UNISONO_RENDEZVOUS", "UNISONO_TOKEN"),
-        "unisono run",
-        "start with `unisono run`, or unset all UNISONO_ variables",
-    )
-    rank, world_size, local_rank, local_size, node_rank, num_nodes = (whole_number(env, name) for name in PLACE)
+    remedy = "start with `unisono run`, or unset all UNISONO_ variables"
+    numbers = whole_numbers(env, PLACE, "unisono run", remedy, besides=("UNISONO_RENDEZVOUS", "UNISONO_TOKEN"))
+    rank, world_size, local_rank, local_size, node_rank, num_nodes = numbers
     address, port = host_port(env["UNISONO_RENDEZVOUS"], "UNISONO_RENDEZVOUS")
     return Topology(
         launcher="unisono",

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from unisono.cluster import gpus, lineage, local, mpi_env, own, slurm, tf_config, torchrun
 from unisono.cluster.rendezvous import host_port
-from unisono.cluster.topology import Overrides, Resolver, Topology, WhyNot
-from unisono.cluster.variables import positive_seconds
+from unisono.cluster.topology import ALLREDUCES, ENGINES, Overrides, Resolver, Topology, WhyNot
+from unisono.cluster.variables import one_of, positive_seconds
 from unisono.errors import UsageError
 
 RESOLVERS: tuple[tuple[str, Resolver], ...] = (
@@ -97,8 +97,8 @@ def _wished(topology: Topology, env: Mapping[str, str], overrides: Overrides) ->
         topology,
         token=env.get("UNISONO_TOKEN") or topology.token,
         job=env.get("UNISONO_JOB") or topology.job,
-        engine=env.get("UNISONO_ENGINE") or topology.engine,
-        allreduce=env.get("UNISONO_ALLREDUCE") or topology.allreduce,
+        engine=one_of(env, "UNISONO_ENGINE", ENGINES) or topology.engine,
+        allreduce=one_of(env, "UNISONO_ALLREDUCE", ALLREDUCES) or topology.allreduce,
     )
 
 

@@ -18,8 +18,6 @@ class Source(Protocol):
 
     def resume(self) -> None: ...
 
-    def reader_left(self) -> None: ...
-
 
 class Sink:
     """Standard output or standard error of the launcher."""
@@ -72,10 +70,8 @@ class Sink:
             return
         if not self._pending:
             self._selector.unregister(self.fd)
-        if self._holding_back and len(self._pending) < MAX_PENDING_BYTES // 2:
-            self._holding_back = False
-            for source in self.sources:
-                source.resume()
+        if len(self._pending) < MAX_PENDING_BYTES // 2:
+            self._let_go()
 
     def _write_all(self, data: memoryview) -> None:
         while data:
@@ -86,8 +82,13 @@ class Sink:
                 return
 
     def _break(self, error: OSError) -> None:
-        """Nobody reads us any more: the ranks feel it as if they wrote there themselves."""
+        """Nobody reads us any more, or nothing has room: what is written from now on is lost."""
         self.error = error
         self.drop()
-        for source in tuple(self.sources):
-            source.reader_left()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._holding_back:
+            self._holding_back = False
+            for source in self.sources:
+                source.resume()

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from unisono.cluster import hostlist
 from unisono.cluster.rendezvous import derived_port, job_token
 from unisono.cluster.topology import Overrides, Topology, WhyNot
-from unisono.cluster.variables import first_set, require, whole_number
+from unisono.cluster.variables import first_set, require, whole_number, whole_numbers
 from unisono.errors import UsageError
 
 NUM_TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
@@ -31,8 +31,8 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | WhyNot:
         return WhyNot(outside)
     places = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
     counted = () if overrides.tasks_per_node is not None else (TASKS_PER_NODE,)
-    require(env, ("SLURM_STEP_ID", "SLURM_JOB_ID", *places, NUM_TASKS, NODES, *counted), "SLURM", REMEDY)
-    rank, local_rank, node_rank = (whole_number(env, name) for name in places)
+    others = ("SLURM_STEP_ID", "SLURM_JOB_ID", NUM_TASKS, NODES, *counted)
+    rank, local_rank, node_rank = whole_numbers(env, places, "SLURM", REMEDY, besides=others)
     hosts, tasks = _nodes(env, overrides)
     if node_rank >= len(hosts):
         raise UsageError(f"SLURM_NODEID is {node_rank} but the step has {len(hosts)} nodes (environment); {REMEDY}")

@@ -40,8 +40,8 @@ class Topology:
     """What the launcher calls this node, where it does not number the nodes."""
     mpi_selection: tuple[tuple[str, str], ...] = ()
     """The MPI library's own variables that choose its all-reduce, as they are set."""
-    job: str = "job"
-    """Readable name of the job, for messages."""
+    job: str = ""
+    """Readable name of the job, for messages; empty where nobody named it."""
     gpus: tuple[str, ...] = ()
     """GPUs of this node that the job may use, as CUDA_VISIBLE_DEVICES would name them."""
     our_gpus: tuple[str, ...] = ()

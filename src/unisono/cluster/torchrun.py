@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from unisono.cluster.rendezvous import derived_port, job_token
 from unisono.cluster.topology import MAX_PORT, Overrides, Topology, WhyNot
-from unisono.cluster.variables import first_set, require, whole_number
+from unisono.cluster.variables import first_set, whole_number, whole_numbers
 from unisono.errors import UsageError
 
+LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
 LOCALHOST = ("localhost", "127.0.0.1", "::1")
 COPIED_FROM = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
@@ -24,16 +25,16 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | WhyNot:
     # Batch scripts often export WORLD_SIZE and MASTER_ADDR for all and leave the rank to srun: these alone mean nothing.
     if first_set(env, ("RANK", "TORCHELASTIC_RUN_ID")) is None:
         return WhyNot("neither RANK nor TORCHELASTIC_RUN_ID is set, so torchrun did not start this process")
-    if first_set(env, ("TORCHELASTIC_RUN_ID", "LOCAL_RANK", "LOCAL_WORLD_SIZE")) is None:
+    if first_set(env, ("TORCHELASTIC_RUN_ID", *LOCAL)) is None:
         for rank_name, size_name in COPIED_FROM:
             if (env["RANK"], env.get("WORLD_SIZE")) == (env.get(rank_name), env.get(size_name)):
                 return WhyNot(f"RANK and WORLD_SIZE are copies of {rank_name} and {size_name}, whose launcher says more")
-    require(env, ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "torchrun", REMEDY)
-    master_port = whole_number(env, "MASTER_PORT")
+    by_hand = first_set(env, LOCAL) is None and env.get("MASTER_ADDR") in LOCALHOST  # all on this machine
+    needed = ("RANK", "WORLD_SIZE", "MASTER_PORT", *(() if by_hand else LOCAL))
+    rank, world_size, master_port, *local = whole_numbers(env, needed, "torchrun", REMEDY, besides=("MASTER_ADDR",))
+    local_rank, local_size = local or (rank, world_size)
     if not 1 <= master_port <= MAX_PORT:
         raise UsageError(f"MASTER_PORT must lie in 1..{MAX_PORT}; received {master_port} (environment)")
-    rank, world_size = whole_number(env, "RANK"), whole_number(env, "WORLD_SIZE")
-    local_rank, local_size = _local(env, rank, world_size)
     node_rank, num_nodes = _node(env, one_node=local_size == world_size)
     # A restarted job must not meet what is left of the attempt before.
     run = [env.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]
@@ -52,14 +53,6 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | WhyNot:
         token=token,
         job=f"torchrun {run[0] or env['MASTER_ADDR']}",
     )
-
-
-def _local(env: Mapping[str, str], rank: int, world_size: int) -> tuple[int, int]:
-    if first_set(env, ("LOCAL_RANK", "LOCAL_WORLD_SIZE")) is None and env["MASTER_ADDR"] in LOCALHOST:
-        return rank, world_size
-    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    require(env, ("RANK", "WORLD_SIZE", "MASTER_ADDR", *names), "torchrun", REMEDY)
-    return whole_number(env, names[0]), whole_number(env, names[1])
 
 
 def _node(env: Mapping[str, str], one_node: bool) -> tuple[int | None, int | None]:

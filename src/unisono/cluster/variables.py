@@ -33,8 +33,29 @@ def positive_seconds(env: Mapping[str, str], name: str) -> float:
     return value
 
 
-def require(env: Mapping[str, str], needed: Sequence[str | tuple[str, ...]], whose: str, remedy: str) -> None:
-    """Raise unless every one of `needed` is set; a tuple names alternatives of which one is enough."""
+def one_of(env: Mapping[str, str], name: str, known: Sequence[str]) -> str | None:
+    """The variable, which must be one of `known`; None where it is not set."""
+    value = env.get(name)
+    if value and value not in known:
+        raise UsageError(f"{name} must be one of {', '.join(known)}; received {value!r} (environment); correct or unset it")
+    return value or None
+
+
+Name = str | tuple[str, ...]
+"""Of a variable; a tuple names alternatives of which one is enough."""
+
+
+def whole_numbers(
+    env: Mapping[str, str], needed: Sequence[Name], whose: str, remedy: str, besides: Sequence[Name] = ()
+) -> list[int]:
+    """The values of `needed` as numbers >= 0; raises unless all of these and of `besides` are set."""
+    require(env, (*needed, *besides), whose, remedy)
+    found = (first_set(env, (names,) if isinstance(names, str) else names) for names in needed)
+    return [whole_number(env, name) for name in found if name]
+
+
+def require(env: Mapping[str, str], needed: Sequence[Name], whose: str, remedy: str) -> None:
+    """Raise unless every one of `needed` is set."""
     alternatives = [(names,) if isinstance(names, str) else names for names in needed]
     missing = [" or ".join(names) for names in alternatives if first_set(env, names) is None]
     if missing:

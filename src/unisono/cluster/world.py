@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
+from unisono.cluster.descent import Process
+from unisono.cluster.mortality import Mortality
 from unisono.cluster.output import Console
 from unisono.cluster.rank_process import RankProcess
 from unisono.cluster.signals import SignalInbox
@@ -20,7 +24,7 @@ STOP_NOTICE_S = 30.0
 TERM_S = 5.0
 """Between SIGTERM and SIGKILL."""
 LEFTOVER_S = 2.0
-"""How long children that a rank left behind have to clean up, after SIGTERM and again after SIGKILL."""
+"""How long what a rank left behind has to clean up, after SIGTERM and again after SIGKILL."""
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -31,7 +35,7 @@ class Outcome:
 
     code: int
     stopped: bool
-    """Whether a signal had asked for the end."""
+    """Whether the end was asked for: by a signal, or as our reader left."""
 
 
 class World:
@@ -42,12 +46,14 @@ class World:
         ranks: Sequence[RankProcess],
         selector: selectors.BaseSelector,
         inbox: SignalInbox,
+        mortality: Mortality,
         console: Console,
         on_failure: str,
     ) -> None:
         self._ranks = ranks
         self._selector = selector
         self._inbox = inbox
+        self._mortality = mortality
         self._console = console
         self._on_failure = on_failure
         self._timers: list[tuple[float, Callable[[], None]]] = []
@@ -55,19 +61,23 @@ class World:
         self._interrupts = 0
         self._stopped = False
         self._ended_by_us = False
+        self._unread = False
 
     def run(self) -> Outcome:
-        """Local, blocking: until all ranks and their children have ended."""
+        """Local, blocking: until all ranks and their descendants have ended."""
         while not all(rank.gone for rank in self._ranks):
             wait_for_events(self._selector, min((when for when, _ in self._timers), default=None))
             for signum in self._inbox.take():
                 self._forward(signum)
+            if self._console.failure is not None and not self._unread:
+                self._end_unread()
             exited = [rank for rank in self._ranks if rank.reap()]
             # Those that were killed come first: the others that exited just now may have done so because of them.
             for rank in sorted(exited, key=lambda rank: rank.killed_by is None):
                 self._note_exit(rank)
             self._note_gone()
             self._run_timers()
+        self._end_leftovers()
         return Outcome(self._code, self._stopped)
 
     def kill(self) -> None:
@@ -117,6 +127,11 @@ class World:
         if first and self._on_failure != "continue":
             self._after(STOP_NOTICE_S if self._stopped else NOTICE_S, self._terminate)
 
+    def _end_unread(self) -> None:
+        """Nobody takes our lines any more. One program alone would end of it, without a word; so do all ranks."""
+        self._unread = self._stopped = True
+        self._terminate()
+
     def _terminate(self) -> None:
         self._end_running(signal.SIGTERM)
         self._after(TERM_S, lambda: self._end_running(signal.SIGKILL))
@@ -125,7 +140,8 @@ class World:
         running = [rank for rank in self._ranks if rank.running]
         if running:
             self._ended_by_us = True
-            self._console.say(f"sending {signum.name} to {join_ranks(rank.rank for rank in running)}, still running")
+            if not self._unread:
+                self._console.say(f"sending {signum.name} to {join_ranks(rank.rank for rank in running)}, still running")
         for rank in running:
             rank.send(signum)  # their children come after their exit
 
@@ -139,6 +155,26 @@ class World:
         if not rank.gone:
             self._console.say(f"process group {rank.pid} of rank {rank.rank} does not end; look at it with ps -g {rank.pid}")
             self._leave(rank)
+
+    def _end_leftovers(self) -> None:
+        """What left the groups of the ranks (daemons, sessions of their own). It served them, so it ends after the last."""
+        for signum in (signal.SIGKILL,) if self._interrupts > 1 else (signal.SIGTERM, signal.SIGKILL):
+            told: set[Process] = set()
+            deadline = monotonic() + LEFTOVER_S
+            while left := self._mortality.leftovers():
+                for process in set(left) - told:
+                    with suppress(ProcessLookupError, PermissionError):  # gone, or not ours to end
+                        os.kill(process.pid, signum)
+                told.update(left)
+                if monotonic() >= deadline:
+                    break
+                wait_for_events(self._selector, deadline)
+                if any(received in STOPS for received in self._inbox.take()):
+                    deadline = 0.0
+            if not left:
+                return
+        pids = ",".join(str(process.pid) for process in left)
+        self._console.say(f"what ranks left behind does not end; look at it with ps -p {pids}")
 
     def _note_gone(self) -> None:
         for rank in self._ranks:

@@ -13,7 +13,7 @@ from unisono.errors import UsageError
 Buffers = Tensor | Sequence[Tensor]
 
 
-def flat_views(bufs: Buffers, device_type: str, engine: str) -> list[Tensor]:
+def flat_views(bufs: Buffers, device: torch.device, engine: str) -> list[Tensor]:
     """The buffers as flat views."""
     flat = []
     for position, tensor in enumerate((bufs,) if isinstance(bufs, Tensor) else bufs):
@@ -22,10 +22,10 @@ def flat_views(bufs: Buffers, device_type: str, engine: str) -> list[Tensor]:
                 f"buffer {position} (shape {tuple(tensor.shape)}, strides {tensor.stride()}) is not contiguous; "
                 "communicate a contiguous tensor, e.g. tensor.contiguous()"
             )
-        if tensor.device.type != device_type:
+        if tensor.device != device:
             raise UsageError(
-                f"buffer {position} is on {tensor.device}, but engine {engine} moves tensors on {device_type}; "
-                f"move it with tensor.to({device_type!r}) or choose another --engine"
+                f"buffer {position} is on {tensor.device}, but engine {engine} moves tensors on {device}; "
+                f"move it with tensor.to({str(device)!r}) or choose another --engine"
             )
         if tensor.dtype not in DTYPES:
             raise UsageError(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from unisono.comm.base import MAX, MIN, SUM, Communicator, Op, Reducer
+from unisono.comm.base import MAX, MIN, SUM, Communicator, Op
 
 HALVES = (torch.float16, torch.bfloat16)
 """Types too narrow to sum in: their sums are made in float32."""
@@ -32,20 +32,6 @@ def reduced(parts: Sequence[Tensor], op: Op) -> Tensor:
     for part in parts[1:]:
         combine(total, part.to(wide), op, total)
     return total.to(dtype)
-
-
-def in_float32(reducer: Reducer) -> Reducer:
-    """A reducer that gives sums of halves to `reducer` as float32 and rounds once at the end (so they travel as float32)."""
-
-    def widened(buf: Tensor, op: Op) -> None:
-        if op is SUM and buf.dtype in HALVES:
-            wide = buf.float()
-            reducer(wide, op)
-            buf.copy_(wide)
-        else:
-            reducer(buf, op)
-
-    return widened
 
 
 class Scratch:

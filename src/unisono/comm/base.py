@@ -40,7 +40,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Reducer = Callable[[Tensor, Op], None]
+Reducer = Callable[[Sequence[Tensor], Op], None]
+"""Reduces flat buffers over the members, in place, as one grouped operation."""
 
 
 class Communicator(ABC):
@@ -56,7 +57,6 @@ class Communicator(ABC):
         self.size = len(group.members)
         self.ranks = group.ranks
         self.device = device
-        self._device_type = device.type
         self.time_limit_s = time_limit_s
         self.members = group.members
         self.control = control
@@ -65,10 +65,12 @@ class Communicator(ABC):
         self._spent: str | None = None
         self._driver = Driver(f"unisono-{group.name}")
         self._reduce_with: Reducer | None = None
+        self._compares = True
         self._dependents: list[Communicator] = []
+        self._equip: Callable[[Communicator], object] | None = None
         self.on_behalf: Watch | None = None
         self._owns_control = False
-        self.origin = f"{self.size} processes, engine {self.engine}"
+        self.origin = f"{self.size} process{'es' if self.size > 1 else ''}, engine {self.engine}"
         """How this group came about, in words; `connect` says it better."""
 
     # ---- what users call -------------------------------------------------------------------------------------------
@@ -184,7 +186,7 @@ class Communicator(ABC):
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Collective, blocking: a group for each color, ordered by (key, rank). A color of None joins no group and gives
-        None. The new group reduces by the engine's own all-reduce, whatever this one was given."""
+        None. The new group is equipped as this one is: the all-reduce algorithm that was asked for holds there too."""
         answers = self.allgather_object((color, key))
         if color is None:
             return None
@@ -196,10 +198,10 @@ class Communicator(ABC):
             members=tuple(self.members[r] for r in ranks),
             ranks=ranks,
         )
-        return self._subgroup(group)
+        return self._equipped(self._subgroup(group))
 
     def duplicate(self) -> Communicator:
-        """Collective, blocking: the same members with a life of their own, for another layer's messages."""
+        """Collective, blocking: the same members with a life of their own, for another layer's messages; equipped as by `split`."""
         copy = self.split(0, self.rank)
         assert copy is not None
         return copy
@@ -233,10 +235,17 @@ class Communicator(ABC):
         """Local: closing this communicator also leaves the job's control plane (the communicator of the whole job)."""
         self._owns_control = True
 
-    def reduce_with(self, reducer: Reducer, *owned: Communicator) -> None:
-        """Local: let `reducer(buf, op)` do the all-reduce of this communicator; `owned` are closed with it."""
+    def reduce_with(self, reducer: Reducer, *owned: Communicator, refuses: bool = False) -> None:
+        """Local: let `reducer(bufs, op)` do the all-reduce of this communicator; `owned` are closed with it. `refuses`: it sees
+        calls that differ between members by itself, so that they need not be compared beside it."""
         self._reduce_with = reducer
+        self._compares = not refuses
         self._dependents.extend(owned)
+
+    def equip_groups(self, equip: Callable[[Communicator], object]) -> None:
+        """Local: from now on `equip(group)`, collective over its members, makes ready every group that is split from this one.
+        Until it calls `equip_groups` on the group, what it splits off there is left as the engine makes it."""
+        self._equip = equip
 
     # ---- what an engine adds ---------------------------------------------------------------------------------------
 
@@ -267,6 +276,11 @@ class Communicator(ABC):
 
     @abstractmethod
     def _close(self) -> None: ...
+
+    def _compare(self, watch: Watch) -> Callable[[], None]:
+        """Refuse calls that differ, beside an all-reduce that sees only bytes; what is left to do for it is done at its end."""
+        self._barrier(watch)  # which compares what the watch says
+        return lambda: None
 
     def _barrier(self, watch: Watch) -> None:
         self._allreduce([torch.zeros(1, dtype=torch.int32, device=self.device)], SUM, watch)
@@ -302,10 +316,20 @@ class Communicator(ABC):
         else:
             for dependent in self._dependents:
                 dependent.on_behalf = watch
-            for buf in bufs:
-                self._reduce_with(buf, op)
+            compared = self._compare(watch) if self._compares else lambda: None
+            self._reduce_with(bufs, op)
+            compared()
             for dependent in self._dependents:
                 dependent.on_behalf = None
+
+    def _equipped(self, group: Communicator) -> Communicator:
+        if self._equip is not None:
+            try:
+                self._equip(group)
+            except BaseException:
+                group.close()
+                raise
+        return group
 
     def _exchange(self, key: str, obj: Any, watch: Watch) -> list[Any]:
         try:
@@ -334,7 +358,7 @@ class Communicator(ABC):
             raise CommError(f"communicator {self.name} cannot be used any more: {self._spent}")
 
     def _checked(self, bufs: Buffers) -> list[Tensor]:
-        return flat_views(bufs, self._device_type, self.engine)
+        return flat_views(bufs, self.device, self.engine)
 
     def _broadcast_call(self, bufs: Buffers, root: int) -> tuple[list[Tensor], Call]:
         check_rank(root, self.size, "root", self.name)

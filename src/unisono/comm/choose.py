@@ -6,7 +6,7 @@ All processes decide from the same list of members, so all decide alike.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch
 
 from unisono.cluster.affinity import cpus
 from unisono.cluster.topology import Topology
-from unisono.comm.futex import Futex
+from unisono.comm.shared_memory.futex import Futex
 from unisono.errors import UsageError
 
 INSTALL: Mapping[str, str] = {
@@ -74,10 +74,10 @@ def choose_engine(asked: str, launcher: str, members: list[Member]) -> tuple[str
 def check_engine(engine: str, me: Member, nodes: list[int]) -> None:
     """Refuse what cannot work here, with what to do about it."""
     if engine == "single" and len(nodes) > 1:
-        raise UsageError(f"engine single serves one process, but there are {len(nodes)} (--engine); leave it out")
+        raise UsageError(f"engine single serves one process, but there are {len(nodes)} (--engine or UNISONO_ENGINE); leave it out")
     if engine == "shm" and len(set(nodes)) > 1:
         raise UsageError(
-            f"engine shm serves one node, but the job has {len(set(nodes))} (--engine); use gloo or mpi, "
+            f"engine shm serves one node, but the job has {len(set(nodes))} (--engine or UNISONO_ENGINE); use gloo or mpi, "
             "whose node_aware all-reduce uses shared memory inside each node"
         )
     if engine == "shm" and me.no_shm:
@@ -88,14 +88,26 @@ def check_engine(engine: str, me: Member, nodes: list[int]) -> None:
         raise UsageError(f"engine nccl needs CUDA, which PyTorch does not find here; {INSTALL['nccl']}")
 
 
-def choose_allreduce(asked: str, engine: str, nodes: list[int]) -> str:
-    """Pure: the algorithm's name. Inside one machine and on GPUs the engines know best."""
+def choose_allreduce(asked: str, engine: str, nodes: Sequence[int], num_nodes: int) -> str:
+    """Pure: the algorithm's name for a group whose members are on `nodes`, in a job of `num_nodes`.
+
+    In a job of one node, and on GPUs, the engines know best. In a job of several, members that share a node go through its
+    memory first, also those of a group that lies within one node.
+    """
     if asked not in ("auto", "engine") and engine == "nccl":
-        raise UsageError(f"allreduce {asked} cannot be used with engine nccl, which has its own (--allreduce); leave it out")
+        raise UsageError(
+            f"allreduce {asked} cannot be used with engine nccl, which has its own (--allreduce or UNISONO_ALLREDUCE); leave it out"
+        )
     if asked != "auto":
         return asked
-    several_with_neighbours = 1 < len(set(nodes)) < len(nodes)
-    return "node_aware" if several_with_neighbours and engine in ("gloo", "mpi") else "engine"
+    if num_nodes == 1 or engine not in ("gloo", "mpi"):
+        return "engine"
+    return "node_aware" if len(set(nodes)) < len(nodes) else choose_between(engine)
+
+
+def choose_between(engine: str) -> str:
+    """Pure: the algorithm's name between nodes, one member on each. MPI libraries choose by length themselves; gloo does not."""
+    return "auto" if engine == "gloo" else "engine"
 
 
 def node_indices(members: list[Member]) -> list[int]:

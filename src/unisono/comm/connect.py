@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 
 from unisono.cluster.rendezvous import ports
 from unisono.cluster.resolve import here
 from unisono.cluster.topology import ALLREDUCES, ENGINES, Topology
-from unisono.comm.allreduce import OVER_MESSAGES, node_aware
+from unisono.comm.allreduce.install import Allreduce
 from unisono.comm.base import Communicator, Group
 from unisono.comm.choose import (
     Member,
     check_engine,
-    choose_allreduce,
     choose_engine,
     describe,
     gpu_index,
@@ -24,7 +25,6 @@ from unisono.comm.choose import (
 from unisono.comm.control import Control
 from unisono.errors import UsageError
 from unisono.excepthook import show_errors_plainly
-from unisono.registry import load
 
 
 def connect(
@@ -43,7 +43,7 @@ def connect(
     at = topology or here()
     asked = _one_of(ENGINES, engine or at.engine, "engine")
     algorithm = _one_of(ALLREDUCES, allreduce or at.allreduce, "allreduce")
-    job = _meet(at, at.time_limit_s if time_limit_s is None else time_limit_s)
+    job = _meet(at, _seconds(at.time_limit_s if time_limit_s is None else time_limit_s))
     try:
         comm, reason = _open_chosen(job, asked)
     except BaseException as error:
@@ -52,12 +52,12 @@ def connect(
         raise
     comm.own_control()
     try:
-        shown = _install(job, comm, algorithm)
+        comm.origin = f"{job}, engine {comm.engine} ({reason})"
+        _allreduce(job, algorithm).install(comm)
     except BaseException as error:
         comm.abort(f"could not open its communicator: {error}")
         comm.close()
         raise
-    comm.origin = f"{job}, engine {comm.engine} ({reason}), all-reduce {shown}"
     if comm.rank == 0 and not quiet:
         print(f"unisono: {comm.origin}", file=sys.stderr, flush=True)
     return comm
@@ -84,8 +84,14 @@ class Job:
 
 def _one_of(choices: tuple[str, ...], name: str, option: str) -> str:
     if name not in choices:
-        raise UsageError(f"{option} must be one of {', '.join(choices)}; received {name!r} (--{option})")
+        raise UsageError(f"{option} must be one of {', '.join(choices)}; received {name!r} (connect({option}=...))")
     return name
+
+
+def _seconds(time_limit_s: object) -> float:
+    if isinstance(time_limit_s, (int, float)) and not isinstance(time_limit_s, bool) and 0 < time_limit_s < math.inf:
+        return float(time_limit_s)
+    raise UsageError(f"time_limit_s must be a number of seconds above 0; received {time_limit_s!r} (connect(time_limit_s=...))")
 
 
 def _meet(at: Topology, limit_s: float) -> Job:
@@ -95,7 +101,7 @@ def _meet(at: Topology, limit_s: float) -> Job:
         from unisono.comm.single import SoloControl
 
         return Job(at, SoloControl(), "127.0.0.1", [me], [0], limit_s)
-    from unisono.comm.tcp_control import TcpControl
+    from unisono.comm.control_plane.tcp_control import TcpControl
 
     if at.address is None:
         from unisono.comm.mpi import completed
@@ -110,6 +116,7 @@ def _meet(at: Topology, limit_s: float) -> Job:
         token=at.token,
         timeout_s=limit_s,
         info=asdict(me),
+        job=at.job,
     )
     members = [Member(**{**info, "cpus": tuple(info["cpus"])}) for info in control.peers_info]
     return Job(at, control, control.local_address, members, node_indices(members), limit_s)
@@ -137,9 +144,7 @@ def _open(job: Job, name: str, group: Group) -> Communicator:
     if name == "shm":
         from unisono.comm.shm import open_shm
 
-        # They spin only if each can have a CPU of its own.
-        together = {cpu for member in group.members for cpu in job.members[member].cpus}
-        return open_shm(group, job.control, job.limit_s, len(together))
+        return open_shm(group, job.control, job.limit_s, _num_cpus(job, group))
     if name == "mpi":
         from unisono.comm.mpi import open_mpi
 
@@ -150,29 +155,25 @@ def _open(job: Job, name: str, group: Group) -> Communicator:
     return open_torch(group, job.control, device, job.limit_s, name, job.host)
 
 
-def _install(job: Job, comm: Communicator, asked: str) -> str:
-    """Collective: give the communicator the all-reduce algorithm that was asked for; say which in words."""
-    chosen = choose_allreduce(asked, comm.engine, job.nodes)
-    if chosen == "engine":
-        steered = ", ".join(f"{name}={value}" for name, value in job.at.mpi_selection) if comm.engine == "mpi" else ""
-        return f"by the engine itself{f' ({steered})' if steered else ''}"
-    if chosen == "node_aware":
-        local = _open_node(job, comm)
-        across = comm.split(node_aware.across_color(job.nodes, comm.rank), comm.rank)
-        comm.reduce_with(node_aware.prepare(job.nodes, local, across), *((local,) if across is None else (local, across)))
-        return f"node_aware ({local.engine} inside a node, {comm.engine} between nodes)"
-    private = comm.duplicate()
-    algorithm = load("unisono.comm.allreduce", chosen, OVER_MESSAGES, "allreduce")
-    comm.reduce_with(algorithm.prepare(private, job.nodes), private)
-    return f"by {chosen} over messages"
+def _num_cpus(job: Job, group: Group) -> int:
+    """On how many CPUs a group of one node may spin: none unless all processes of the node can have one of their own."""
+    node = job.nodes[group.members[0]]
+    together = [job.members[r] for r, other in enumerate(job.nodes) if other == node]
+    cpus = {cpu for member in together for cpu in member.cpus}
+    return len(cpus) if len(together) <= len(cpus) else 0
+
+
+def _allreduce(job: Job, asked: str) -> Allreduce:
+    steered = ", ".join(f"{name}={value}" for name, value in job.at.mpi_selection)
+    return Allreduce(asked, job.nodes, partial(_open_node, job), steered)
 
 
 def _open_node(job: Job, comm: Communicator) -> Communicator:
     """Collective: the members of this node among themselves, through shared memory where all of them can, on every node."""
-    mine = job.nodes[comm.rank]
-    ranks = tuple(r for r, node in enumerate(job.nodes) if node == mine)
+    mine = job.nodes[comm.members[comm.rank]]
+    ranks = tuple(r for r, member in enumerate(comm.members) if job.nodes[member] == mine)
     members = tuple(comm.members[r] for r in ranks)
-    shared, problem = None, next((member.no_shm for member in job.members if member.no_shm), "")
+    shared, problem = None, next((job.members[m].no_shm for m in comm.members if job.members[m].no_shm), "")
     if not problem:
         try:
             shared = _open(job, "shm", Group(f"{comm.name}/node{mine}", ranks.index(comm.rank), members, ranks))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -50,18 +50,26 @@ class GlooCommunicator(TorchCommunicator):
         return dist.ProcessGroupGloo(self._join_store(host, port), self.rank, self.size, options)
 
     def _enter(self, watch: Watch, *tensors: Tensor) -> None:  # noqa: ARG002 -- the host waits, so nothing is lent
-        """Compare the call with the neighbour's: gloo ends the process when it gets more bytes than it expects."""
-        if self.size == 1:
-            return
+        """Be sure that all mean the same: gloo ends the process when it gets more bytes than it expects."""
+        if self.size > 1:
+            self._compare(watch)()
+
+    def _compare(self, watch: Watch) -> Callable[[], None]:
+        """Show the call to the next member; the answer waits for the previous one's and refuses another than ours."""
         assert self._messages is not None
         text = str(watch.call).encode()
         card = crc32(text).to_bytes(4, "little") + text[: _CARD_BYTES - 4].ljust(_CARD_BYTES - 4)
         theirs = bytearray(_CARD_BYTES)
         before = (self.rank - 1) % self.size
         self._messages.start_send(memoryview(card), (self.rank + 1) % self.size, _CARD_TAG, watch)
-        self._messages.start_recv(memoryview(theirs), before, _CARD_TAG, watch).wait()
-        if theirs != card:
-            raise watch.mismatch(before, theirs[4:].decode(errors="replace").rstrip())
+        shown = self._messages.start_recv(memoryview(theirs), before, _CARD_TAG, watch)
+
+        def compared() -> None:
+            shown.wait()
+            if theirs != card:
+                raise watch.mismatch(before, theirs[4:].decode(errors="replace").rstrip())
+
+        return compared
 
     def _finish(self, works: Sequence[Any], watch: Watch) -> None:
         self._unfinished = works

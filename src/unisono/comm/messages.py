@@ -193,6 +193,13 @@ class Messages(Sockets):
                 del self._offered[number]
                 work.failed(error)
 
+    def end_of(self, source: int) -> None:
+        # What it offered and did not send, it never will; somebody else may serve whoever receives from any source.
+        with self.lock:
+            self._arrivals = [one for one in self._arrivals if one.source != source or one.payload is not None]
+            for key in [key for key in self._loading if key[0] == source]:
+                self._loading.pop(key).failed(EOFError("connection closed"))
+
     def read(self, source: int, sock: socket.socket) -> Steps:
         header = bytearray(_HEADER.size)
         while True:

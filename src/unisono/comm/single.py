@@ -13,14 +13,15 @@ from torch import Tensor
 
 from unisono.comm.base import Call, Communicator, Envelope, Group, Op, Watch
 from unisono.comm.control import Control, Report
+from unisono.comm.control_plane.plain import decode, encode
 from unisono.comm.driver import Finished, Work
-from unisono.comm.plain import decode, encode
 from unisono.errors import CommError
 
 
 def alone(device: torch.device | str = "cpu", time_limit_s: float = 600.0) -> SingleCommunicator:
     """Local: the group of this process and nobody else."""
-    return SingleCommunicator(Group("world", 0, (0,), (0,)), SoloControl(), torch.device(device), time_limit_s)
+    where = torch.empty(0, device=device).device  # "cuda" means one of several; which one, PyTorch says here
+    return SingleCommunicator(Group("world", 0, (0,), (0,)), SoloControl(), where, time_limit_s)
 
 
 class SoloControl(Control):

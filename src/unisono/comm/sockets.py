@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from time import monotonic
 
-from unisono.comm.channel import tune
+from unisono.comm.control_plane.channel import tune
 
 Address = tuple[str, int, bytes]
 """Host, port and secret of a rank."""
@@ -26,6 +26,8 @@ Steps = Generator[None, None, None]
 """A reader: it goes on when its socket has something."""
 
 CONNECT_WAIT_S = 5.0
+DEAF_S = 0.1
+"""How long nobody is let in when this process can open no more files."""
 DRAIN_S = 2.0
 """How long frames that nobody waits for may take to leave at the end."""
 
@@ -63,6 +65,7 @@ class Sockets(ABC):
         self._selector = selectors.DefaultSelector()
         self._bell, self._button = socket.socketpair()
         self._closing_at: float | None = None
+        self._deaf_until: float | None = None
         self._thread = threading.Thread(target=self._look_after, name=f"unisono-sockets-{name}", daemon=True)
 
     @abstractmethod
@@ -72,6 +75,10 @@ class Sockets(ABC):
     @abstractmethod
     def lose(self, dest: int, error: OSError | EOFError) -> None:
         """The connection to a rank has ended; its frames that had not left have failed already. The lock is held."""
+
+    @abstractmethod
+    def end_of(self, source: int) -> None:
+        """A rank has closed its side, after everything that it had sent was read. The lock is not held."""
 
     def listen(self) -> Address:
         """Local: from now on the others can knock; what they must know for it."""
@@ -124,8 +131,12 @@ class Sockets(ABC):
 
     def _look_after(self) -> None:
         while self._closing_at is None or (self._has_queued() and monotonic() < self._closing_at):
-            for key, events in self._selector.select(None if self._closing_at is None else 0.05):
+            for key, events in self._selector.select(None if self._closing_at is None and self._deaf_until is None else 0.05):
                 key.data(events)
+            if self._deaf_until is not None and monotonic() >= self._deaf_until:
+                assert self._listener is not None
+                self._deaf_until = None
+                self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _has_queued(self) -> bool:
         with self.lock:
@@ -143,13 +154,23 @@ class Sockets(ABC):
 
     def _accept(self, _events: int) -> None:
         assert self._listener is not None
-        with suppress(OSError):  # who knocked is gone already
+        try:
             sock, _ = self._listener.accept()
-            sock.setblocking(False)
+        except (BlockingIOError, ConnectionAbortedError):  # who knocked is gone already
+            return
+        except OSError:  # no file number is left; who knocked stays in the queue, and would wake us without end
+            self._selector.unregister(self._listener)
+            self._deaf_until = monotonic() + DEAF_S
+            return
+        sock.setblocking(False)
+        try:
             tune(sock)
-            self._incoming.add(sock)
-            steps = self._greet(sock)
-            self._selector.register(sock, selectors.EVENT_READ, lambda _: self._step(sock, steps))
+        except OSError:  # gone already
+            sock.close()
+            return
+        self._incoming.add(sock)
+        steps = self._greet(sock)
+        self._selector.register(sock, selectors.EVENT_READ, lambda _: self._step(sock, steps))
 
     def _step(self, sock: socket.socket, steps: Steps) -> None:
         try:
@@ -169,6 +190,7 @@ class Sockets(ABC):
             yield from self.read(source, sock)
         finally:
             self.ended.add(source)
+            self.end_of(source)
 
     # ---- sending; the lock is held ---------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from unisono.comm.arithmetic import reduced
 from unisono.comm.base import ANY, Call, Communicator, Envelope, Group, Op, Watch
+from unisono.comm.control_plane.plain import decode, encode
+from unisono.comm.control_plane.thread_control import SLICE_S, ThreadControl, ThreadJob
 from unisono.comm.driver import Finished, Work, not_done
-from unisono.comm.plain import decode, encode
-from unisono.comm.thread_control import SLICE_S, ThreadControl, ThreadJob
 from unisono.errors import CommError, MismatchedCall, PeerLost
 
 T = TypeVar("T")

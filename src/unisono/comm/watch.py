@@ -59,7 +59,7 @@ class Watch:
         """Raise `PeerLost` if a member that this call needs is gone. A message from any source needs one living source."""
         comm, gone = self.comm, self.comm.control.lost
         outer = comm.on_behalf
-        if outer is not None and any(m in gone and not gone[m].in_good_order for m in outer.comm.members):
+        if outer is not None:
             outer.raise_if_lost()  # the whole operation needs them all; with rank 0 the hub that would tell us may be gone
         lost = {r: gone[m] for r, m in enumerate(comm.members) if m in gone and self._needs(r, gone[m])}
         if not lost or (len(self.sources) > 1 and len(lost) < len(self.sources)):

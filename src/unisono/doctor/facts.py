@@ -67,7 +67,6 @@ class Facts:
     pid: int = 0
     engine: str = "auto"
     """As asked for."""
-    note: str = ""
     address: str = "127.0.0.1"
     """The interface through which the other ranks reach this one."""
     host_addresses: tuple[str, ...] = ()

@@ -22,9 +22,12 @@ class Finding:
 
 
 def of_error(level: str, check: str, text: str, remedy: str) -> Finding:
-    """An error's message as a finding: our errors give the remedy behind a semicolon; `remedy` is for those that have none."""
-    fact, _, own_remedy = text.splitlines()[0].partition("; ")
-    return Finding(level, check, fact, own_remedy or remedy)
+    """An error's message as a finding: our errors give the remedy behind a semicolon, and what was received behind one of its
+    own; `remedy` is for those that have none."""
+    fact, *rest = text.splitlines()[0].split("; ")
+    if rest and rest[0].startswith("received "):
+        fact = f"{fact}; {rest.pop(0)}"
+    return Finding(level, check, fact, "; ".join(rest) or remedy)
 
 
 Check = Callable[[Job], Iterator[Finding]]

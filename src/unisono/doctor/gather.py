@@ -52,7 +52,6 @@ def gather(at: Topology, env: Mapping[str, str], address: str) -> Facts:
         host=socket.gethostname(),
         pid=os.getpid(),
         engine=at.engine,
-        note=at.note,
         address=address,
         host_addresses=addresses,
         host_error=host_error,

@@ -20,7 +20,7 @@ from unisono.doctor.gather import gather
 from unisono.errors import CollectiveTimeout, CommError, PeerLost, UnisonoError, UsageError
 
 if TYPE_CHECKING:
-    from unisono.comm.tcp_control import TcpControl
+    from unisono.comm.control_plane.tcp_control import TcpControl
 
 MEET_LIMIT_S = 20.0
 GATHER_LIMIT_S = 180.0
@@ -76,7 +76,7 @@ class Together:
         self.problems.append(of_error(FAIL, "meeting", str(error), remedy))
 
     def _meet(self) -> TcpControl:
-        from unisono.comm.tcp_control import TcpControl
+        from unisono.comm.control_plane.tcp_control import TcpControl
 
         at = self.at if self.at.address is not None else self._ask_mpi()
         assert at.address is not None
@@ -87,6 +87,7 @@ class Together:
             ports=ports(at.port, at.token),
             token=at.token,
             timeout_s=MEET_LIMIT_S,
+            job=at.job,
         )
 
     def _ask_mpi(self) -> Topology:

@@ -20,9 +20,9 @@ from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
 from unisono.comm.threads import run_threads
 from unisono.errors import CommError, UsageError
-from unisono.testing.checks import collectives, faults, groups, lifetime, messages, objects, refusals, started
+from unisono.testing.checks import collectives, faults, groups, lifetime, messages, objects, outstanding, refusals, started
 
-PARTS = (collectives, groups, messages, started, objects, refusals, lifetime)
+PARTS = (collectives, groups, messages, outstanding, started, objects, refusals, lifetime)
 
 TIME_LIMIT_S = 20.0
 """Of each collective: a member that fails a check leaves the others waiting this long at most."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -38,6 +38,10 @@ class Ended:
         over = " (it ran past its time)" if self.timed_out else ""
         shown = self.output if len(self.output) <= SHOWN_CHARS else f"...{self.output[-SHOWN_CHARS:]}"
         return f"exit code {self.exit_code}{over} after {self.seconds:.1f} s; output:\n{shown}"
+
+
+Runner = Callable[[Sequence[str], int, str, float], Ended]
+"""What starts a program (as `unisono run` takes it) on so many ranks with an engine, and ends them after so many seconds."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,12 @@ def run_ranks(
         return Ended(process.returncode, output.read(), seconds, timed_out)
 
 
-def run_contract(engine: str, size: int, names: Sequence[str], results: Path, timeout_s: float = 180.0) -> ContractRun:
+def run_contract(
+    engine: str, size: int, names: Sequence[str], results: Path, timeout_s: float = 180.0, run: Runner = run_ranks
+) -> ContractRun:
     """Local, blocking: these checks or faults on `size` processes; `results` is an empty folder for their verdicts."""
     program = ["-m", "unisono.testing.contract", "--results", str(results), "--only", ",".join(names)]
-    ended = run_ranks(program, size, engine, timeout_s)
+    ended = run(program, size, engine, timeout_s)
     verdicts: dict[str, dict[int, Verdict]] = {}
     for rank in range(size):
         file = results / f"rank-{rank}.jsonl"
@@ -100,7 +106,10 @@ def run_contract(engine: str, size: int, names: Sequence[str], results: Path, ti
 class ContractGroup:
     """One group of an engine and a size, for tests that look up one check each. It runs all `names` when first asked."""
 
-    def __init__(self, engine: str, size: int, names: Sequence[str], results: Path, timeout_s: float) -> None:
+    def __init__(
+        self, engine: str, size: int, names: Sequence[str], results: Path, timeout_s: float, run: Runner = run_ranks
+    ) -> None:
+        self._runner = run
         self._engine = engine
         self._size = size
         self._names = names
@@ -121,7 +130,7 @@ class ContractGroup:
 
     def _run_all(self) -> ContractRun:
         if self._engine != "threads":
-            return run_contract(self._engine, self._size, self._names, self._results, self._timeout_s)
+            return run_contract(self._engine, self._size, self._names, self._results, self._timeout_s, self._runner)
         verdicts: dict[str, dict[int, Verdict]] = {}
         for rank, own in enumerate(run_in_threads(self._size, self._names)):
             for verdict in own:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.bounds import verdicts
-from bench.crossings import best_threshold, crossings
+from bench.crossings import crossings
 from bench.rounds import Estimate, Samples, estimate, interleave, judged, markdown_table, orders, ratio, restored, rounded
 from bench.sizes import parse_size, show_size
 
@@ -105,14 +105,11 @@ def test_two_lines_cross_where_they_meet() -> None:
     ((size, winner),) = crossings(by_size, "few", "little")
     assert winner == "little"
     assert math.isclose(size, meet, rel_tol=0.3)
-    assert best_threshold(by_size, "few", "little") == 2**17
 
 
-def test_a_threshold_says_when_one_is_always_better() -> None:
+def test_one_that_is_always_better_crosses_nobody() -> None:
     by_size = {size: {"good": steady(size), "bad": steady(2 * size)} for size in (1024, 4096)}
     assert crossings(by_size, "good", "bad") == []
-    assert best_threshold(by_size, "good", "bad") is None
-    assert best_threshold(by_size, "bad", "good") == 0
 
 
 @pytest.mark.parametrize(

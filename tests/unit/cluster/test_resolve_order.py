@@ -174,6 +174,13 @@ def test_a_time_limit_that_is_none_is_refused(value: str) -> None:
         resolve({"UNISONO_TIME_LIMIT_S": value})
 
 
+@pytest.mark.parametrize("name", ["UNISONO_ENGINE", "UNISONO_ALLREDUCE"])
+def test_a_wish_that_nobody_knows_is_refused_by_the_name_of_its_variable(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name} must be one of auto, .*; received 'magic' \(environment\); correct or unset it"):
+        resolve({name: "magic"})
+    assert resolve({name: ""}).engine == "auto"
+
+
 def test_a_rendezvous_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="UNISONO_RENDEZVOUS must be host:port"):
         resolve({**envs.srun(0), "UNISONO_RENDEZVOUS": "n1"})

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from unisono.cluster.topology import ALLREDUCES
 from unisono.comm.allreduce import OVER_MESSAGES, auto, node_aware
 from unisono.comm.base import DTYPES, MAX, MIN, SUM, Communicator, Op, Reducer
 from unisono.comm.threads import run_threads
@@ -35,14 +34,15 @@ def prepare(name: str, comm: Communicator, nodes: list[int]) -> Reducer:
 
 
 def use(name: str, comm: Communicator, nodes: list[int], between: str = "engine") -> None:
-    """Let `comm` reduce by the algorithm, as the composition root does."""
+    """Let `comm` reduce by the algorithm."""
     if name == "node_aware":
         local = comm.split(nodes[comm.rank])
         across = comm.split(node_aware.across_color(nodes, comm.rank))
         assert local is not None
-        if across is not None and between != "engine":
-            use(between, across, [nodes[r] for r in across.ranks])
-        comm.reduce_with(node_aware.prepare(nodes, local, across), *(c for c in (local, across) if c is not None))
+        reducer = None
+        if across is not None:
+            reducer = across.allreduce if between == "engine" else prepare(between, across, [nodes[r] for r in across.ranks])
+        comm.reduce_with(node_aware.prepare(nodes, local, reducer), *(c for c in (local, across) if c is not None))
     else:
         copy = comm.duplicate()
         comm.reduce_with(prepare(name, copy, nodes), copy)
@@ -63,8 +63,7 @@ def test_results_agree_with_numpy_and_bits_with_each_other(
 ) -> None:
     # Thresholds of the choices are lowered so that short vectors take every way.
     monkeypatch.setattr(node_aware, "SHARED_FROM_BYTES", 64)
-    monkeypatch.setattr(auto, "SHORT_BYTES", 100)
-    monkeypatch.setattr(auto, "RING_SLICE_BYTES", 40)
+    monkeypatch.setattr(auto, "BY_LENGTH", ((50, "recursive_doubling"), (100, "rabenseifner")))
 
     def body(comm: Communicator) -> list[bytes]:
         results = []
@@ -146,7 +145,7 @@ def sends_of(name: str, size: int, numel: int) -> list[list[tuple[int, int]]]:
 
     def body(comm: Communicator) -> list[tuple[int, int]]:
         counting = Counting(comm)
-        prepare(name, counting, [0] * size)(torch.ones(numel, dtype=torch.float64), SUM)
+        prepare(name, counting, [0] * size)([torch.ones(numel, dtype=torch.float64)], SUM)
         comm.barrier()
         return [(dest, num_bytes // 8) for dest, num_bytes in counting.sends]
 
@@ -209,7 +208,7 @@ def test_the_ring_passes_every_node_once_and_rabenseifner_sends_little_between_n
     def between_nodes(name: str, nodes: list[int]) -> int:
         def body(comm: Communicator) -> int:
             counting = Counting(comm)
-            prepare(name, counting, nodes)(torch.ones(800, dtype=torch.int8), SUM)
+            prepare(name, counting, nodes)([torch.ones(800, dtype=torch.int8)], SUM)
             return sum(count for dest, count in counting.sends if nodes[dest] != nodes[comm.rank])
 
         return sum(run_threads(len(nodes), body))
@@ -229,9 +228,8 @@ def test_node_aware_shares_the_network_among_the_members_of_a_node() -> None:
         assert local is not None
         assert across is not None
         counting = Counting(across)
-        across.reduce_with(prepare("ring", counting, [0, 1]))
         buf = torch.full((numel,), float(comm.rank))
-        node_aware.prepare(nodes, local, across)(buf, SUM)
+        node_aware.prepare(nodes, local, prepare("ring", counting, [0, 1]))([buf], SUM)
         assert buf.eq(15.0).all()
         return counting.bytes_sent
 
@@ -246,18 +244,6 @@ def test_who_takes_part_between_nodes() -> None:
     assert colors([0, 1, 0, 1]) == [0, 0, 1, 1]
     assert colors([5, 5, 2]) == [0, None, 0]
     assert colors([0, 0, 0]) == [0, 1, 2]
-
-
-# ---- choice ------------------------------------------------------------------------------------------------------------
-
-
-def test_auto_chooses_by_length_and_number_of_members() -> None:
-    assert auto.choose(4 << 10, 64) == "recursive_doubling"
-    assert auto.choose(100 << 20, 2) == "recursive_doubling"
-    assert auto.choose(100 << 20, 64) == "rabenseifner"
-    assert auto.choose(100 << 20, 6) == "ring"
-    assert auto.choose(auto.SHORT_BYTES + 1, 60) == "rabenseifner"
-    assert set(OVER_MESSAGES) < set(ALLREDUCES)
 
 
 # ---- what goes wrong ---------------------------------------------------------------------------------------------------
@@ -308,5 +294,5 @@ def test_different_lengths_are_refused(name: str) -> None:
         use(name, comm, [0] * comm.size)
         comm.allreduce(torch.ones(6 + 6 * (comm.rank == 1)))
 
-    with pytest.raises(MismatchedCall, match=r"recv\(.*send\("):
+    with pytest.raises(MismatchedCall, match=r"allreduce\(float32\[(6|12)\], sum\).*allreduce\(float32\[(6|12)\], sum\)"):
         run_threads(3, body)

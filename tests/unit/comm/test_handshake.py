@@ -7,8 +7,8 @@ import hmac
 
 import pytest
 
-from unisono.comm.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES, Challenge, Stranger
-from unisono.comm.plain import encode
+from unisono.comm.control_plane.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES, Challenge, Stranger
+from unisono.comm.control_plane.plain import encode
 
 PORT = 20000
 HELLO = {"rank": 1}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unisono.comm.plain import MAX_DEPTH, decode, encode
+from unisono.comm.control_plane.plain import MAX_DEPTH, decode, encode
 from unisono.errors import CommError, UsageError
 
 EDGES: list[Any] = [

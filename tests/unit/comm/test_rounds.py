@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unisono.comm.rounds import Rounds
+from unisono.comm.control_plane.rounds import Rounds
 
 
 def test_complete_round_is_delivered_in_the_order_of_members_and_forgotten() -> None:

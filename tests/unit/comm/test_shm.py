@@ -15,11 +15,13 @@ from typing import TypeVar
 import pytest
 import torch
 
-from unisono.comm import board as board_module
 from unisono.comm.base import ANY, Communicator, Group
-from unisono.comm.mailbox import RecvWork
-from unisono.comm.segments import Arena, Segment, open_peer
-from unisono.comm.shm import STAGE_BYTES, ShmCommunicator, open_shm
+from unisono.comm.shared_memory import board as board_module
+from unisono.comm.shared_memory.allreduce import STAGE_BYTES
+from unisono.comm.shared_memory.mailbox import RecvWork
+from unisono.comm.shared_memory.receipts import PAGE_BYTES, Receipts, sign
+from unisono.comm.shared_memory.segments import Arena, Segment, open_peer
+from unisono.comm.shm import ShmCommunicator, open_shm
 from unisono.comm.threads import run_threads
 from unisono.errors import CommError, MismatchedCall, PeerLost, UsageError
 
@@ -145,15 +147,113 @@ def test_a_full_box_holds_further_messages_back_in_order() -> None:
                 work.wait()
             return []
         comm.barrier()  # every slot is full by now
-        order = [i for i in range(num) if i % 2] + [i for i in range(num) if not i % 2]
-        # Odd ones first: more of the other tag lie before them than there are slots, so both kinds must be asked for at once.
         bufs = {i: torch.empty(2000 if i % 3 else 5) for i in range(num)}
-        works = {i: comm.start_recv(bufs[i], 0, tag=i % 2) for i in order}
-        for i in order:
-            works[i].wait()
+        for tag in (1, 0):  # more of the other tag lie before the wanted ones than there are slots
+            for i in range(tag, num, 2):
+                comm.recv(bufs[i], 0, tag)
         return [float(bufs[i][0]) for i in range(num)]
 
     assert run_shm(2, body)[1] == [float(i) for i in range(num)]
+
+
+def test_a_large_message_is_its_senders_until_it_is_received() -> None:
+    """Also when its slot serves another message by then."""
+    num = 3 * board_module.NUM_SLOTS
+
+    def body(comm: ShmCommunicator) -> list[bool]:
+        done: list[bool] = []
+        if comm.rank == 0:
+            sent = [comm.start_send(torch.full((2000,), float(i)), 1, tag=i) for i in range(num)]
+            comm.barrier()
+            done = [work.done() for work in sent]
+            comm.barrier()
+            for work in sent:
+                work.wait()
+            return done
+        buf = torch.empty(2000)
+        comm.recv(buf, 0, tag=num - 1)
+        comm.barrier()
+        comm.barrier()
+        for i in range(num - 1):
+            comm.recv(buf, 0, tag=i)
+            assert (buf == i).all()
+        return done
+
+    assert run_shm(2, body)[0] == [False] * (num - 1) + [True]
+
+
+def test_small_messages_do_not_hold_up_who_sends_them_to_a_rank_in_a_collective() -> None:
+    num = 5 * board_module.NUM_SLOTS
+
+    def body(comm: ShmCommunicator) -> list[float]:
+        if comm.rank == 0:
+            for i in range(num):
+                comm.send(torch.full((10,), float(i)), 1)
+        comm.barrier()
+        if comm.rank == 0:
+            return []
+        bufs = [torch.empty(10) for _ in range(num)]
+        for buf in bufs:
+            comm.recv(buf, 0)
+        return [float(buf[0]) for buf in bufs]
+
+    assert run_shm(2, body)[1] == [float(i) for i in range(num)]
+
+
+def test_messages_move_while_the_helper_thread_runs_collectives() -> None:
+    """Both threads of a rank move the same mailbox."""
+    num = 100
+
+    def body(comm: ShmCommunicator) -> list[float]:
+        other, buf, sums = 1 - comm.rank, torch.empty(3), torch.ones(1)
+        received = []
+        for i in range(num):
+            work = comm.start_allreduce(sums)
+            sends = [comm.start_send(torch.full((3,), float(10 * i + k)), other, tag=k) for k in range(2)]
+            for tag in (1, 0):
+                comm.recv(buf, other, tag)
+                received.append(float(buf[0]))
+            for send in sends:
+                send.wait()
+            work.wait()
+            sums.fill_(1.0)
+        return received
+
+    expected = [float(10 * i + k) for i in range(num) for k in (1, 0)]
+    assert run_shm(2, body) == [expected, expected]
+
+
+def test_closing_ends_what_is_under_way() -> None:
+    def body(comm: ShmCommunicator) -> list[bool]:
+        copy = comm.duplicate()
+        num = board_module.NUM_SLOTS + 1
+        works = [copy.start_recv(torch.zeros(5), tag=9), *(copy.start_send(torch.zeros(2000), 0) for _ in range(num))]
+        copy.close()
+        for work in works:
+            with pytest.raises(CommError, match=r"(recv|send)\(.*when its communicator .* was closed"):
+                work.wait()
+        comm.barrier()
+        return [work.done() for work in works]
+
+    assert all(all(done) for done in run_shm(2, body))
+
+
+def test_a_receipt_is_used_again_only_when_it_was_signed() -> None:
+    arena = Arena()
+    arena.hold()
+    receipts = Receipts(arena)
+    first, second = receipts.take(), receipts.take()
+    sign(arena, os.getpid(), first.place)
+    assert first.is_signed
+    assert not second.is_signed
+    receipts.give_back(first)
+    taken = [receipts.take() for _ in range(2 * PAGE_BYTES)]
+    assert first in taken
+    assert second not in taken
+    assert not any(receipt.is_signed for receipt in taken)
+    places = {receipt.place for receipt in (*taken, second)}
+    assert len(places) == len(taken) + 1
+    arena.release()
 
 
 def test_messages_from_any_source_come_by_age() -> None:
@@ -209,7 +309,7 @@ def test_a_later_receive_does_not_overtake_one_that_just_found_nothing() -> None
             if work is works[0] and not looked:
                 looked.append(work)  # the first message comes just after the first receive has looked
                 comm.send(torch.zeros(1), 1, tag=7)
-                while comm._board.words[1][comm._board.layout.posted // 4] < 1:
+                while mailbox._arrivals.oldest(1, 0) is None:
                     pass
             return found
 

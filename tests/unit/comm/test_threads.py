@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from unisono.comm.base import ANY, DTYPES, MAX, MIN, SUM, Communicator, Envelope, Op
+from unisono.comm.control_plane.thread_control import ThreadJob
 from unisono.comm.single import alone
-from unisono.comm.thread_control import ThreadJob
 from unisono.comm.threads import run_threads
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UsageError
 

@@ -1,9 +1,9 @@
 """One all-reduce algorithm a file, over send and receive; users choose by the file's name (`--allreduce`).
 
-`engine` has no file: it is the engine's own all-reduce. `node_aware` composes two communicators and is wired by the caller.
+`engine` has no file: it is the engine's own all-reduce. `node_aware` composes two communicators; `install.py` wires it.
 """
 
 from __future__ import annotations
 
 OVER_MESSAGES = ("auto", "ring", "recursive_doubling", "rabenseifner")
-"""Those with `prepare(comm, nodes) -> Reducer`: `comm` is a private duplicate and `nodes[r]` the node of its member r."""
+"""Those with `prepare(comm, nodes) -> Reducer`: `comm` is used by nobody else, and `nodes[r]` is the node of its member r."""

@@ -1,6 +1,10 @@
-"""Auto: the algorithm that should be fastest for the length of the vector and the number of members.
+"""Auto: by the length of what is reduced, over messages or by the engine itself.
 
-Short vectors wait for messages, so the fewest messages win; long ones wait for bytes, so the fewest bytes win.
+Short vectors wait for messages, so the fewest messages win; long ones wait for bytes, and there gloo's own all-reduce, a ring
+that sends one piece while it sums another, is ahead of ours. All members see the same lengths, so all choose alike.
+
+A list whose vectors are short all together is reduced vector by vector; a longer one goes to the engine as a whole, which
+moves its vectors at the same time.
 """
 
 from __future__ import annotations
@@ -9,33 +13,46 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce import rabenseifner, recursive_doubling, ring
+from unisono.comm.allreduce import rabenseifner, recursive_doubling
+from unisono.comm.allreduce.messages import grouped, travelling_bytes
 from unisono.comm.base import Communicator, Op, Reducer
 
-SHORT_BYTES = 64 << 10
-"""Up to here the number of messages decides."""
+BY_LENGTH: tuple[tuple[int, str], ...] = ((128 << 10, "recursive_doubling"), (256 << 10, "rabenseifner"))
+"""Up to so many bytes this algorithm, the shortest first; the engine itself above the last.
 
-RING_SLICE_BYTES = 32 << 10
-"""From here on a ring's many messages, one slice each, cost less than folding a whole vector in and out."""
+From `bench/algorithms.py`, gloo between hosts at 1 Gbit/s, one rank on each: how many times as long as gloo's own take recursive
+doubling and Rabenseifner. docs/decisions/0005-allreduce.md says how far these figures go, docs/results/ holds what is published.
+
+               2 hosts       3 hosts       4 hosts
+    64 KiB   0.78  0.85    0.57  0.58    0.51  0.56
+    128 KiB  0.58  0.86    0.82  0.92    0.45  0.55
+    256 KiB  0.67  0.67    1.31  1.08    0.88  0.80
+    1 MiB    2.27  1.51    2.66  2.30    2.88  1.44
+"""
 
 
-def choose(num_bytes: int, size: int) -> str:
-    """Local: name of the algorithm for a vector of `num_bytes` over `size` members; a pure function, so all choose alike."""
-    if size <= 2 or num_bytes <= SHORT_BYTES:
-        return "recursive_doubling"
-    power_of_two = size & (size - 1) == 0
-    return "rabenseifner" if power_of_two or num_bytes < size * RING_SLICE_BYTES else "ring"
+def choose(num_bytes: int) -> str:
+    """Pure: name of the algorithm for so many bytes on the way; `engine` is the engine's own."""
+    return next((name for longest, name in BY_LENGTH if num_bytes <= longest), "engine")
+
+
+def in_words() -> str:
+    """Pure: the whole choice, for people."""
+    return ", ".join([*(f"{name} up to {longest >> 10} KiB" for longest, name in BY_LENGTH), "above by the engine itself"])
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: a reducer over `comm` that chooses for every call."""
-    algorithms = {
+    """Local: a reducer over `comm`, whose messages and all-reduce are its own; it chooses for every call."""
+    over_messages = {
         "recursive_doubling": recursive_doubling.prepare(comm, nodes),
         "rabenseifner": rabenseifner.prepare(comm, nodes),
-        "ring": ring.prepare(comm, nodes),
     }
+    by_vector = grouped(lambda vector, op: over_messages[choose(vector.nbytes)]([vector], op))
 
-    def reduce(buf: Tensor, op: Op) -> None:
-        algorithms[choose(buf.nbytes, comm.size)](buf, op)
+    def reduce(bufs: Sequence[Tensor], op: Op) -> None:
+        if choose(travelling_bytes(bufs, op)) == "engine":
+            comm.allreduce(bufs, op)
+        else:
+            by_vector(bufs, op)
 
     return reduce

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from unisono.comm.allreduce.messages import by_node
-from unisono.comm.arithmetic import Scratch, combine, in_float32
+from unisono.comm.allreduce.messages import by_node, grouped
+from unisono.comm.arithmetic import Scratch, combine
 from unisono.comm.base import Communicator, Op, Reducer
 
 
@@ -45,14 +45,11 @@ def folded(comm: Communicator, nodes: Sequence[int], reduce: Callable[[Core, Ten
 
     def even(buf: Tensor, op: Op) -> None:  # noqa: ARG001 -- the partner reduces
         partner = members[evens.index(comm.rank)]
-        if buf.numel():
-            comm.send(buf, partner)
-            comm.recv(buf, partner)
+        comm.send(buf, partner)
+        comm.recv(buf, partner)
 
     def inside(buf: Tensor, op: Op) -> None:
         core = Core(comm, members.index(comm.rank), members, scratch)
-        if not buf.numel():
-            return
         if core.place >= extra:
             reduce(core, buf, op)
             return
@@ -63,4 +60,4 @@ def folded(comm: Communicator, nodes: Sequence[int], reduce: Callable[[Core, Ten
         reduce(core, buf, op)
         comm.send(buf, partner)
 
-    return in_float32(even if comm.rank in evens else inside)
+    return grouped(even if comm.rank in evens else inside)

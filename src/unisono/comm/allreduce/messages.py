@@ -1,12 +1,36 @@
-"""What the algorithms share: an exchange with a partner, and which members stand next to each other."""
+"""What the algorithms share: lists as few vectors, an exchange with a partner, and who stands next to whom."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
-from unisono.comm.base import Communicator
+from unisono.comm.arithmetic import HALVES
+from unisono.comm.base import SUM, Communicator, Op, Reducer
+from unisono.comm.packing import packed, unpack
+
+WIDENED: Mapping[torch.dtype, torch.dtype] = dict.fromkeys(HALVES, torch.float32)
+"""Sums of halves travel as float32, from the first addition to the last, and are rounded once."""
+
+
+def grouped(reduce: Callable[[Tensor, Op], None]) -> Reducer:
+    """A reducer of lists from one of a single vector: short buffers of one type travel together, empty ones not at all."""
+
+    def reduce_all(bufs: Sequence[Tensor], op: Op) -> None:
+        packs = packed(bufs, _wire(op))
+        for vector, _ in packs:
+            reduce(vector, op)
+        unpack(packs)
+
+    return reduce_all
+
+
+def travelling_bytes(bufs: Sequence[Tensor], op: Op) -> int:
+    """Local: how long the vectors of a list are on the way; the same on all members."""
+    wire = _wire(op)
+    return sum(buf.numel() * wire.get(buf.dtype, buf.dtype).itemsize for buf in bufs)
 
 
 def swap(comm: Communicator, outgoing: Tensor, dest: int, incoming: Tensor, source: int) -> None:
@@ -23,3 +47,7 @@ def swap(comm: Communicator, outgoing: Tensor, dest: int, incoming: Tensor, sour
 def by_node(nodes: Sequence[int]) -> list[int]:
     """The members in an order that keeps those of one node together, so that neighbours seldom talk through the network."""
     return sorted(range(len(nodes)), key=lambda rank: (nodes[rank], rank))
+
+
+def _wire(op: Op) -> Mapping[torch.dtype, torch.dtype]:
+    return WIDENED if op is SUM else {}

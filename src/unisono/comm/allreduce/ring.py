@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.messages import by_node, swap
-from unisono.comm.arithmetic import Scratch, combine, in_float32
+from unisono.comm.allreduce.messages import by_node, grouped, swap
+from unisono.comm.arithmetic import Scratch, combine
 from unisono.comm.base import Communicator, Op, Reducer, even_slices
 
 
@@ -40,4 +40,4 @@ def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
             finished, missing = parts[(place + 1 - step) % comm.size], parts[(place - step) % comm.size]
             swap(comm, finished, right, missing, left)
 
-    return in_float32(reduce)
+    return grouped(reduce)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unisono.doctor.facts import Job
+from unisono.doctor.facts import Facts, Job
 from unisono.doctor.finding import FAIL, OK, WARN, Finding
+
+TOGETHER = "run all ranks of a node as one user in one container or process name space (docker --pid=host; Apptainer without --pid)"
 
 
 def check(job: Job) -> Iterator[Finding]:
     for node, ranks in job.nodes.items():
         blind = [facts for facts in ranks if facts.unreachable]
         if blind:
-            peer, why = next(iter(blind[0].unreachable.items()))
-            level = FAIL if blind[0].engine in ("auto", "shm") else WARN
-            yield Finding(
-                level,
-                "sharing",
-                f"rank {blind[0].rank} cannot open the memory of rank {peer} on the same node ({why}), as engine shm must",
-                "run all ranks of a node as one user in one container or process name space (docker --pid=host; Apptainer "
-                "without --pid), or take another way: export UNISONO_ENGINE=gloo and UNISONO_ALLREDUCE=engine",
-                node,
-            )
+            yield _cannot(node, blind[0])
         elif len(ranks) > 1:
             yield Finding(OK, "sharing", f"all {len(ranks)} ranks can open each other's memory", node=node)
+
+
+def _cannot(node: str, facts: Facts) -> Finding:
+    peer, why = next(iter(facts.unreachable.items()))
+    fact = f"rank {facts.rank} cannot open the memory of rank {peer} on the same node ({why})"
+    if facts.engine == "shm":
+        remedy = f"{TOGETHER}, or unset UNISONO_ENGINE: gloo is taken then"
+        return Finding(FAIL, "sharing", f"{fact}, as engine shm, which was asked for, must", remedy, node)
+    slower = "so that what they exchange goes over the network interface (gloo, unless MPI or NCCL is used), which is slower"
+    return Finding(WARN, "sharing", f"{fact}, {slower}", f"{TOGETHER}, or accept it", node)

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import platform
 import sys
+import threading
 from collections.abc import Callable, Mapping
 
 from unisono.errors import UsageError
@@ -52,6 +53,8 @@ class Futex:
         self._short.argtypes = wake_types
         self._sleep.argtypes = (*wake_types, ctypes.POINTER(_Timespec), ctypes.c_void_p, ctypes.c_uint32)
         self.fence: Callable[[], None] = _nothing if machine in _ORDERED else self._membarrier()
+        self.full_fence: Callable[[], None] = self._locked if machine in _ORDERED else self.fence
+        self._lock = threading.Lock()
 
     def wait(self, address: int, value: int, timeout_s: float) -> None:
         """Blocking: until somebody wakes this word, it no longer holds `value`, or the time is over (the caller looks again)."""
@@ -65,6 +68,12 @@ class Futex:
     def wake(self, address: int) -> None:
         """Not blocking: wake all that wait on this word, in every process."""
         self._short(self._number, address, _FUTEX_WAKE, _EVERYBODY)
+
+    def _locked(self) -> None:
+        """Our last write is seen by all before our next read happens. An atomic operation does that on x86, and taking a lock
+        is one. Who relies on it must sleep in slices: it is how every Python takes a lock, not what Python promises."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
 
     def _membarrier(self) -> Callable[[], None]:
         short, number = self._short, self._barrier_number

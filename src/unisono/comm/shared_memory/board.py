@@ -3,10 +3,10 @@
 Every rank owns one row, in a segment of its own that all others map:
 
     flag         how many phases of collectives this rank has entered; the others wait on it
+    sleepers     for each other rank, whether it sleeps on the flag: waking nobody would cost a system call for each phase
     doorbell     changes whenever a message for this rank arrives or is taken (see mailbox.py)
-    posted       for each destination, how many messages were posted
     two pages    of the running collective: its text (all ranks must show the same), where the buffers lie, and small data
-    boxes        for each destination, the slots of point-to-point messages
+    boxes        for each destination, the slots of point-to-point messages (see boxes.py)
 
 Collectives alternate between the two pages. A rank writes a page again only after everybody arrived at the collective between,
 hence has finished the one before, so a small collective needs a single phase.
@@ -15,14 +15,15 @@ hence has finished the one before, so a small collective needs a single phase.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from torch import Tensor
 
-from unisono.comm.base import Watch
-from unisono.comm.futex import Futex
-from unisono.comm.segments import Arena, Place, Segment
+from unisono.comm.base import Call, Watch
+from unisono.comm.shared_memory.futex import Futex
+from unisono.comm.shared_memory.segments import Arena, Place, Segment
 
 TEXT_BYTES = 248
 SMALL_BYTES = 32 << 10
@@ -34,7 +35,23 @@ SLICE_S = 0.1
 SPIN_S = 50e-6
 _PLACE = struct.Struct("<qQQ")
 _INLINE = -1
+_MOST_TEXTS = 1024
 _LINE = 64
+
+
+PackedPlace = tuple[int, int, int]
+"""File, offset, number of bytes."""
+
+
+def aligned(num_bytes: int) -> int:
+    """Room for so many bytes that ends on a cache line."""
+    return _up(num_bytes, _LINE)
+
+
+def packed_place(place: Place | None, num_bytes: int, offset: int = 0) -> bytes:
+    """How a page says where a buffer lies: in shared memory, or in the page itself (None) at `offset`."""
+    fd, where = (_INLINE, offset) if place is None else (place.fd, place.offset + offset)
+    return _PLACE.pack(fd, where, num_bytes)
 
 
 def _up(value: int, to: int) -> int:
@@ -46,10 +63,9 @@ class Layout:
 
     def __init__(self, size: int) -> None:
         self.num_places = max(64, size)
-        self.flag = 0
         self.doorbell = _LINE
-        self.posted = 2 * _LINE
-        page = _up(self.posted + 4 * size, 4096)
+        self.sleepers = 2 * _LINE
+        page = _up(self.sleepers + size, 4096)
         places_bytes = self.num_places * _PLACE.size
         self.small = _up(TEXT_BYTES + places_bytes, 4096)
         self.page_bytes = self.small + SMALL_BYTES
@@ -64,6 +80,7 @@ class Board:
     def __init__(self, rank: int, rows: Sequence[Segment], pids: Sequence[int], arena: Arena, spin: bool) -> None:
         self.layout = Layout(len(rows))
         self.rank = rank
+        self.size = len(rows)
         self.futex = Futex()
         self.spin_s = SPIN_S if spin else 0.0
         self.pids = pids
@@ -74,10 +91,16 @@ class Board:
         self.words = [view.cast("I") for view in self.views]
         self._phase = 0
         self.page = 0
+        self._texts: dict[object, bytes] = {}
         self._others = [r for r in range(len(rows)) if r != rank]
+        self._nobody = bytes(len(rows))
+        at = self.layout.sleepers
+        self._sleepers = self.views[rank][at : at + len(rows)]
+        self.idle: Callable[[float], float] = lambda _: SLICE_S
+        """Called before each sleep of a collective with the length of the last one (0: none yet); gives that of the next."""
 
     def close(self) -> None:
-        for view in (*self.words, *self.views):
+        for view in (self._sleepers, *self.words, *self.views):
             view.release()
         self._bytes.clear()
 
@@ -97,42 +120,54 @@ class Board:
 
     # ---- collectives -----------------------------------------------------------------------------------------------
 
-    def turn_page(self, text: bytes) -> None:
-        """Begin a collective: write its text on this rank's next page. Others see it after the next `arrive`."""
+    def turn_page(self, head: bytes) -> None:
+        """Begin a collective: write its text, and places if they are known, on this rank's next page. Others see it after the
+        next `arrive`."""
         self.page ^= 1
         start = self.layout.pages[self.page]
-        self.views[self.rank][start : start + len(text)] = text
+        self.views[self.rank][start : start + len(head)] = head
 
-    def text(self, rank: int) -> bytes:
+    def text_of(self, call: Call) -> bytes:
+        """How a page names a call: the same on all ranks that make the same call."""
+        key = (call.kind, call.detail, *call.shapes)
+        text = self._texts.get(key)
+        if text is None:
+            if len(self._texts) >= _MOST_TEXTS:
+                self._texts.clear()
+            shown = str(call).encode()
+            digest = f" #{zlib.crc32(shown):08x}".encode()
+            text = self._texts[key] = (shown[: TEXT_BYTES - len(digest)] + digest).ljust(TEXT_BYTES, b"\0")
+        return text
+
+    def heads(self, num_bytes: int) -> tuple[bytes, ...]:
+        """The first bytes of all others' running pages."""
         start = self.layout.pages[self.page]
-        return bytes(self.views[rank][start : start + TEXT_BYTES])
+        end = start + num_bytes
+        return tuple([bytes(self.views[r][start:end]) for r in self._others])
 
-    def same_text(self, text: bytes) -> int | None:
-        """The first rank whose running collective is another one than ours."""
-        start = self.layout.pages[self.page]
-        end = start + len(text)
-        for r in self._others:
-            if self.views[r][start:end] != text:
-                return r
-        return None
+    def refuse_others(self, text: bytes, watch: Watch) -> None:
+        """Raise if another rank's running collective is another one than ours, whose text is `text`."""
+        for r, head in zip(self._others, self.heads(TEXT_BYTES), strict=True):
+            if head != text:
+                shown = head.rstrip(b"\0").decode(errors="replace")
+                raise watch.mismatch(r, shown.rsplit(" #", 1)[0])
 
-    def small(self, rank: int, num_bytes: int, offset: int = 0) -> Tensor:
-        """Bytes of the running page of a rank that carry small data."""
-        start = self.layout.pages[self.page] + self.layout.small + offset
+    def small(self, rank: int, num_bytes: int, offset: int = 0, page: int | None = None) -> Tensor:
+        """Bytes of a rank's page, the running one if not said, that carry small data."""
+        start = self.layout.pages[self.page if page is None else page] + self.layout.small + offset
         return self._bytes[rank][start : start + num_bytes]
 
     def write_place(self, index: int, place: Place | None, num_bytes: int, offset: int = 0) -> None:
-        """Say where buffer `index` lies: in shared memory, or in the page itself (None) at `offset`."""
+        """Say where buffer `index` lies."""
         start = self.layout.pages[self.page] + TEXT_BYTES + index * _PLACE.size
-        fd, where = (_INLINE, offset) if place is None else (place.fd, place.offset + offset)
-        _PLACE.pack_into(self.views[self.rank], start, fd, where, num_bytes)
+        self.views[self.rank][start : start + _PLACE.size] = packed_place(place, num_bytes, offset)
 
-    def place(self, rank: int, index: int) -> tuple[int, int, int]:
+    def place(self, rank: int, index: int) -> PackedPlace:
         """What a rank wrote as place `index`: file, offset, number of bytes."""
         at = self.layout.pages[self.page] + TEXT_BYTES + index * _PLACE.size
         return _PLACE.unpack_from(self.views[rank], at)
 
-    def placed(self, rank: int, place: tuple[int, int, int]) -> Tensor:
+    def placed(self, rank: int, place: PackedPlace) -> Tensor:
         """The bytes at a place of a rank."""
         fd, where, num_bytes = place
         if fd == _INLINE:
@@ -150,20 +185,29 @@ class Board:
         futex = self.futex
         futex.fence()
         self.words[self.rank][0] = phase
-        futex.wake(self._addresses[self.rank])
+        futex.full_fence()
+        if bytes(self._sleepers) != self._nobody:
+            futex.wake(self._addresses[self.rank])
         for r in self._others:
             word = self.words[r]
             if (word[0] - phase) & 0x80000000:
-                self._await(word, self._addresses[r], phase, watch)
+                self._await(r, phase, watch)
         futex.fence()
 
-    def _await(self, word: memoryview, address: int, phase: int, watch: Watch) -> None:
+    def _await(self, rank: int, phase: int, watch: Watch) -> None:
+        word = self.words[rank]
         if self.spin_s:
             end = perf_counter() + self.spin_s
             while perf_counter() < end:
                 if not (word[0] - phase) & 0x80000000:
                     return
+        asleep = self.layout.sleepers + self.rank
+        self.views[rank][asleep] = 1
+        slice_s = 0.0
+        self.futex.full_fence()  # if it now writes its flag, it sees that we sleep, or the system call sees what it wrote
         while (seen := word[0] - phase) & 0x80000000:
-            self.futex.wait(address, (seen + phase) & 0xFFFFFFFF, SLICE_S)
+            slice_s = self.idle(slice_s)
+            self.futex.wait(self._addresses[rank], (seen + phase) & 0xFFFFFFFF, slice_s)
             if (word[0] - phase) & 0x80000000:
                 watch.poll()
+        self.views[rank][asleep] = 0

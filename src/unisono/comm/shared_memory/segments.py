@@ -27,6 +27,10 @@ BLOCK_BYTES = 4096
 """Smallest block, so that tensors start on a page."""
 
 
+class Unreachable(CommError):
+    """A peer's memory cannot be opened: its process is gone, or cannot be seen from here."""
+
+
 class Segment:
     """One mapped memory file: of this process, or of a peer."""
 
@@ -141,7 +145,7 @@ def open_peer(pid: int, fd: int, identity: int | None = None) -> Segment:
         return Segment(own_fd, found.st_size)
     except (OSError, ValueError) as error:  # ValueError: it cannot be mapped, so it is something else
         reason = error.strerror if isinstance(error, OSError) else error
-        raise CommError(f"shared memory of process {pid} cannot be opened ({path}: {reason}); {remedy}") from error
+        raise Unreachable(f"shared memory of process {pid} cannot be opened ({path}: {reason}); {remedy}") from error
     finally:
         if own_fd >= 0:
             os.close(own_fd)

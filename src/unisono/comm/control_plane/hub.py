@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from unisono.comm.channel import MEMBER_LIMIT_BYTES, SILENCE_S, Channel, tune
 from unisono.comm.control import LEFT
-from unisono.comm.handshake import Challenge, Stranger
-from unisono.comm.meeting import is_loopback, plain_address
-from unisono.comm.plain import decode, encode
-from unisono.comm.rounds import Delivery, Rounds
+from unisono.comm.control_plane.channel import MEMBER_LIMIT_BYTES, SILENCE_S, Channel, tune
+from unisono.comm.control_plane.handshake import Challenge, Stranger
+from unisono.comm.control_plane.meeting import is_loopback, named_job, plain_address
+from unisono.comm.control_plane.plain import decode, encode
+from unisono.comm.control_plane.rounds import Delivery, Rounds
 from unisono.errors import CommError, join_ranks
 
 DIED = "died: its connection closed without a word (killed, crashed or exited without close)"
@@ -33,6 +33,8 @@ SPARE_GUESTS = 64
 """Unproven visitors beyond the members still expected; the oldest goes when one more comes."""
 LEAVE_WAIT_S = 5.0
 """How long one who leaves waits for the others to take what was sent to them."""
+REFUSE_WAIT_S = 3.0
+"""How long the hub of a job whose members contradict each other stays to tell those who come a little later."""
 TICK_S = 1.0
 """How often what no socket tells is looked at."""
 
@@ -68,18 +70,21 @@ class Visitor:
 class Hub:
     """Local to rank 0: `start`, then talk to it through the socket that `start` returns, as every other rank does."""
 
-    def __init__(self, listener: socket.socket, address: str, size: int, token: str) -> None:
+    def __init__(self, listener: socket.socket, address: str, size: int, token: str, job: str = "") -> None:
         self._listener = listener
         self._port: int = listener.getsockname()[1]
         self._address = address
         self._size = size
         self._token = token
+        self._job = named_job(job)
         self._selector = selectors.DefaultSelector()
         self._guests: set[Visitor] = set()
         self._members: dict[int, Visitor] = {}
         self._lost: set[int] = set()
         self._rounds = Rounds()
         self._problems: list[str] = []
+        self._refusal = ""
+        """Why there can be no job of these members."""
         self._complete = False
         self._gather_by = float("inf")
         self._leave_by: float | None = None
@@ -115,7 +120,7 @@ class Hub:
 
     def _run(self) -> None:
         try:
-            while (self._guests or self._members) and (self._leave_by is None or monotonic() < self._leave_by):
+            while not self._is_over():
                 for key, events in self._selector.select(self._wait_s()):
                     if key.data is None:
                         self._accept()
@@ -128,6 +133,11 @@ class Hub:
             self._listener.close()
             self._selector.close()
 
+    def _is_over(self) -> bool:
+        if self._leave_by is None and self._refusal:
+            return False
+        return not (self._guests or self._members) or (self._leave_by is not None and monotonic() >= self._leave_by)
+
     def _wait_s(self) -> float:
         ends = [self._look_at, self._gather_by, *(guest.deadline for guest in self._guests)]
         return max(0.0, min(ends) - monotonic())
@@ -139,8 +149,9 @@ class Hub:
             if now >= guest.deadline:
                 self._drop(guest)
         if now >= self._gather_by:
-            missing = [rank for rank in range(self._size) if rank not in self._members]
-            self._send(self._members, ("missing", missing, self._who_is_missing(missing)))
+            if not self._refusal:
+                missing = [rank for rank in range(self._size) if rank not in self._members]
+                self._send(self._members, ("missing", missing, self._who_is_missing(missing)))
             self._end()
         if now < self._look_at:
             return
@@ -197,7 +208,7 @@ class Hub:
         if visitor.rank is not None:
             del self._members[visitor.rank]
             self._lose(visitor.rank, reason)
-            if visitor.rank == 0:
+            if visitor.rank == 0 and not self._refusal:
                 self._end()
 
     def _end(self) -> None:
@@ -266,19 +277,30 @@ class Hub:
                 self._welcome()
 
     def _verdict(self, rank: int, size: int, who: str) -> tuple[str, ...]:
+        if self._refusal:
+            return "refused", self._refusal
         if size != self._size:
-            text = f"world size disagrees: rank {rank} says {size}, rank 0 says {self._size}"
-            self._problems.append(f"refused: {text}")
-            return "refused", f"{text}; start all ranks with the same number of processes"
+            return "refused", self._contradict(
+                f"world size disagrees in {self._job}: rank {rank} ({who}) says {size}, rank 0 on {socket.gethostname()} says "
+                f"{self._size}; start all ranks with the same number of processes, and two jobs with different names (--job)"
+            )
         if not 0 <= rank < size:
             return "refused", f"rank {rank} does not lie in 0..{size - 1}; check the launcher's variables"
         if rank in self._members:
-            text = f"rank {rank} is there twice: {self._members[rank].who} and {who}"
+            text = f"rank {rank} of {self._job} is there twice: {self._members[rank].who} and {who}"
             self._problems.append(f"refused: {text}")
-            return "refused", f"{text}; give every process a rank of its own"
+            return "refused", f"{text}; give every process a rank of its own, and every job a name of its own (--job)"
         if rank in self._lost or self._complete:
             return "later", f"rank 0 is still in a session that rank {rank} has left or was lost from"
         return ("joined",)
+
+    def _contradict(self, text: str) -> str:
+        """Members that are waiting learn at once that it is in vain; a job that is complete has nothing to do with it."""
+        if not self._complete:
+            self._refusal = text
+            self._send(self._members, ("refused", text))
+            self._gather_by = monotonic() + REFUSE_WAIT_S
+        return text
 
     def _welcome(self) -> None:
         self._complete = True
@@ -297,8 +319,8 @@ class Hub:
     def _who_is_missing(self, missing: Sequence[int]) -> str:
         problems = f" ({'; '.join(self._problems)})" if self._problems else ""
         return (
-            f"{join_ranks(missing)} of {self._size} did not come to {self._address}, port {self._port}, in time{problems}; "
-            "see what they say, and whether their nodes reach that address and port (firewall, --rendezvous host:port)"
+            f"{join_ranks(missing)} of {self._size} did not come to {self._address}, port {self._port}, in time for {self._job}"
+            f"{problems}; see what they say, and whether their nodes reach that address and port (firewall, --rendezvous host:port)"
         )
 
     # ---- messages --------------------------------------------------------------------------------------------------
@@ -335,7 +357,7 @@ class Hub:
             self._rank_0_lost.set()
         if self._complete:
             self._deliver(self._rounds.lose(rank, self._lost))
-        else:
+        elif not self._refusal:
             self._end()
 
     def _deliver(self, deliveries: Iterable[Delivery]) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from unisono.comm.channel import MEMBER_LIMIT_BYTES, Channel, tune
-from unisono.comm.handshake import Stranger, introduce
+from unisono.comm.control_plane.channel import MEMBER_LIMIT_BYTES, Channel, tune
+from unisono.comm.control_plane.handshake import Stranger, introduce
 from unisono.errors import CollectiveTimeout, CommError, UsageError
 
 CONNECT_WAIT_S = 1.0
@@ -53,7 +53,14 @@ def listen(address: str, ports: Sequence[int], backlog: int) -> socket.socket:
 
 
 def find(
-    rank: int, address: str, ports: Sequence[int], token: str, hello: Mapping[str, Any], deadline: float, timeout_s: float
+    rank: int,
+    address: str,
+    ports: Sequence[int],
+    token: str,
+    hello: Mapping[str, Any],
+    deadline: float,
+    timeout_s: float,
+    job: str = "",
 ) -> Channel:
     """Blocking: a connection to the hub of this job, which has taken us in. Tries the ports round after round to the deadline."""
     met: dict[int, str] = {}
@@ -72,7 +79,7 @@ def find(
                     break
         left_s = deadline - monotonic()
         if left_s <= 0:
-            raise CollectiveTimeout([0], _nobody(rank, address, ports, timeout_s, met))
+            raise CollectiveTimeout([0], _nobody(rank, named_job(job), address, ports, timeout_s, met))
         time.sleep(min(pause_s, left_s))  # nothing tells when a port begins to listen
         pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
     raise AssertionError("the cycle has no end")
@@ -86,6 +93,11 @@ def is_loopback(address: str) -> bool:
 def plain_address(address: str) -> str:
     """A numeric address without the mapping that a socket for both families gives to IPv4."""
     return address.removeprefix("::ffff:") if "." in address else address
+
+
+def named_job(job: str) -> str:
+    """'job train' for messages, or 'this job' where it has no name."""
+    return f"job {job!r}" if job else "this job"
 
 
 def show_ports(ports: Sequence[int]) -> str:
@@ -172,13 +184,13 @@ def _knock(
     return None
 
 
-def _nobody(rank: int, address: str, ports: Sequence[int], timeout_s: float, met: dict[int, str]) -> str:
+def _nobody(rank: int, job: str, address: str, ports: Sequence[int], timeout_s: float, met: dict[int, str]) -> str:
     by_outcome: dict[str, list[int]] = {}
     for port, outcome in met.items():
         by_outcome.setdefault(outcome, []).append(port)
     seen = "; ".join(f"{show_ports(at)}: {outcome}" for outcome, at in by_outcome.items()) or "no name server answered"
     return (
-        f"rank {rank} found no rank 0 of this job at {address}, {show_ports(ports)}, within {timeout_s:g} s ({seen}); "
+        f"rank {rank} found no rank 0 of {job} at {address}, {show_ports(ports)}, within {timeout_s:g} s ({seen}); "
         f"see whether rank 0 runs, and whether {socket.gethostname()} reaches {address} (firewall, interface); "
         "otherwise give another meeting point (--rendezvous host:port)"
     )

@@ -18,12 +18,12 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from unisono.comm.channel import MEMBER_LIMIT_BYTES, Channel
 from unisono.comm.control import Control, Doing, Loss, Report
-from unisono.comm.handshake import check_hello
-from unisono.comm.hub import DIED, LEAVE_WAIT_S, TICK_S, VANISHED, Hub, reason_of
-from unisono.comm.meeting import HUB_GRACE_S, find, is_loopback, listen, plain_address
-from unisono.comm.plain import decode, encode
+from unisono.comm.control_plane.channel import MEMBER_LIMIT_BYTES, Channel
+from unisono.comm.control_plane.handshake import check_hello
+from unisono.comm.control_plane.hub import DIED, LEAVE_WAIT_S, TICK_S, VANISHED, Hub, reason_of
+from unisono.comm.control_plane.meeting import HUB_GRACE_S, find, is_loopback, listen, plain_address
+from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UsageError, join_ranks
 
 ANSWER_WAIT_S = 2.0
@@ -70,8 +70,10 @@ class TcpControl(Control):
         token: str,
         timeout_s: float,
         info: Mapping[Any, Any] | None = None,
+        job: str = "",
     ) -> TcpControl:
-        """Collective over all ranks of the job, blocking until all are there. `info` is small plain data for the others.
+        """Collective over all ranks of the job, blocking until all are there. `info` is small plain data for the others, `job` a
+        name for messages.
 
         Rank 0 listens at `address` on the first free of `ports`; the others look for it there and believe only a server that
         knows `token`. Raises `UsageError` if ranks contradict each other, `CollectiveTimeout` with those who did not come
@@ -88,12 +90,11 @@ class TcpControl(Control):
         hub, link = None, None
         try:
             if rank == 0:
-                hub = Hub(listen(address, ports, backlog=size + 64), address, size, token)
+                hub = Hub(listen(address, ports, backlog=size + 64), address, size, token, job)
                 link = Channel(hub.start(), MEMBER_LIMIT_BYTES)
                 link.send(encode(hello))
-                decode(link.receive_one(deadline + HUB_GRACE_S))
             else:
-                link = find(rank, address, ports, token, hello, deadline, timeout_s)
+                link = find(rank, address, ports, token, hello, deadline, timeout_s, job)
             infos, reached_at = _await_welcome(rank, link, deadline + HUB_GRACE_S, timeout_s)
             own = plain_address(link.sock.getsockname()[0]) if rank else reached_at
             # Ranks beside rank 0 reach it over loopback, but other hosts do not reach them there.
@@ -304,7 +305,8 @@ def _await_welcome(rank: int, link: Channel, deadline: float, timeout_s: float) 
     """Blocking: until the hub says that all are there."""
     where = f"rank {rank} could not meet the others"
     try:
-        answer = decode(link.receive_one(deadline))
+        while (answer := decode(link.receive_one(deadline))) == ("joined",):  # rank 0 is taken in like everybody
+            continue
     except TimeoutError:
         raise CollectiveTimeout([0], f"{where}: rank 0 took it in but does not answer within {timeout_s:g} s") from None
     except EOFError:
@@ -314,6 +316,8 @@ def _await_welcome(rank: int, link: Channel, deadline: float, timeout_s: float) 
     match answer:
         case ("welcome", list(infos), str(reached_at)):
             return infos, reached_at
+        case ("refused", str(text)):
+            raise UsageError(text)
         case ("missing", list(missing), str(text)):
             raise CollectiveTimeout(missing, f"{where} within {timeout_s:g} s: {text}")
         case ("lost", int(gone), str(reason), _, _):

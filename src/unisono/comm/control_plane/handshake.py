@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
-from unisono.comm.channel import GUEST_LIMIT_BYTES, Channel
-from unisono.comm.plain import decode, encode
+from unisono.comm.control_plane.channel import GUEST_LIMIT_BYTES, Channel
+from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError, UsageError
 
 MAGIC = b"unisono control 1\n"

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from unisono.comm.control import LEFT, Control, Loss, Report
-from unisono.comm.plain import decode, encode
+from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CollectiveTimeout, PeerLost, join_ranks
 
 SLICE_S = 0.1

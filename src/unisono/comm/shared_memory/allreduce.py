@@ -1,0 +1,187 @@
+"""All-reduce through shared memory.
+
+A large vector is reduced straight in the ranks' mapped buffers: rank r reduces slice r of everybody's vector, in rank order, and
+writes the result into everybody's vector. No other copy is made, nobody else touches that slice, and all get the same bits.
+Small ones travel inside the pages of the board, and everybody reduces all of them by itself.
+
+Training reduces the same buffers again and again, so what follows from their addresses is worked out once: a plan holds what
+this rank writes on its page, and a job for each answer that the others have given to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from unisono.comm.base import Call, Op, Watch, even_slices
+from unisono.comm.shared_memory.board import SMALL_BYTES, Board, PackedPlace, aligned, packed_place
+from unisono.comm.shared_memory.pieces import borrowed, reduction, reduction_into
+from unisono.comm.shared_memory.segments import Arena, Place
+from unisono.comm.shared_memory.twin_sum import Step
+
+STAGE_BYTES = 1 << 20
+"""Buffers outside shared memory pass through a stage of this size."""
+
+_MOST_PLANS = 1024
+_MOST_JOBS = 16
+"""In one plan: sets of buffers that the others may use in turn."""
+
+Places = list[PackedPlace]
+"""Where one buffer lies in every rank: file, offset, number of bytes."""
+
+
+@dataclass
+class Job:
+    """One rank's part, once all have shown where their buffers lie."""
+
+    steps: list[Step] = field(default_factory=list)
+    staged: list[tuple[int, Places]] = field(default_factory=list)
+    """Buffers that must pass through a stage: index and places."""
+
+
+@dataclass
+class Batch:
+    """As many buffers as a page has room for."""
+
+    bufs: slice
+    head: bytes
+    """Text of the call and this rank's places."""
+    jobs: dict[tuple[bytes, ...], Job] = field(default_factory=dict)
+
+
+@dataclass
+class Plan:
+    """All that is known of a call before it is made: batches, or for a small one the steps before and after the others arrive,
+    on either page."""
+
+    head: bytes
+    batches: Sequence[Batch] = ()
+    small: Sequence[tuple[Sequence[Step], Sequence[Step]]] = ()
+
+
+class AllReduce:
+    """The all-reduce of one communicator."""
+
+    def __init__(self, board: Board, arena: Arena) -> None:
+        self._board = board
+        self._arena = arena
+        self._plans: dict[object, Plan] = {}
+        self._stage: Tensor | None = None
+
+    def run(self, bufs: Sequence[Tensor], op: Op, watch: Watch) -> None:
+        """Collective, blocking."""
+        key = (op, torch.get_num_threads(), *[(buf.data_ptr(), buf.numel(), buf.dtype) for buf in bufs])
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._new_plan(bufs, op, watch.call)
+        if not plan.small:
+            for batch in plan.batches:
+                self._run_batch(batch, bufs[batch.bufs], op, watch)
+            return
+        board = self._board
+        board.turn_page(plan.head)
+        before, after = plan.small[board.page]
+        for step in before:
+            step()
+        board.arrive(watch)
+        board.refuse_others(plan.head, watch)
+        for step in after:
+            step()
+
+    def clear(self) -> None:
+        """Local: forget everything, so that memory of the peers can go."""
+        self._plans.clear()
+        self._stage = None
+
+    def _run_batch(self, batch: Batch, bufs: Sequence[Tensor], op: Op, watch: Watch) -> None:
+        """Two phases: everybody's buffers are ready; every slice is reduced and written to all."""
+        board = self._board
+        board.turn_page(batch.head)
+        board.arrive(watch)
+        heads = board.heads(len(batch.head))
+        job = batch.jobs.get(heads)
+        if job is None:
+            board.refuse_others(board.text_of(watch.call), watch)
+            if len(batch.jobs) >= _MOST_JOBS:
+                batch.jobs.clear()
+            job = batch.jobs[heads] = self._new_job(bufs, op)
+        for step in job.steps:
+            step()
+        board.arrive(watch)
+        for index, places in job.staged:
+            self._run_staged(bufs[index], places, op, watch)
+
+    def _run_staged(self, buf: Tensor, places: Places, op: Op, watch: Watch) -> None:
+        """For buffers that some rank has outside shared memory: they pass through that rank's stage, block by block."""
+        board = self._board
+        is_staged = places[board.rank][2] == 0
+        done = 0
+        for block in torch.split(buf, STAGE_BYTES // buf.itemsize):
+            now = [(fd, where + done if num_bytes else where, block.nbytes) for fd, where, num_bytes in places]
+            shown = block
+            if is_staged:
+                shown = board.placed(board.rank, now[board.rank]).view(buf.dtype)
+                shown.copy_(block)
+            board.arrive(watch)
+            self._reduction(now, buf.dtype, op)()
+            board.arrive(watch)
+            if is_staged:
+                block.copy_(shown)
+            done += block.nbytes
+
+    # ---- working out -----------------------------------------------------------------------------------------------
+
+    def _new_plan(self, bufs: Sequence[Tensor], op: Op, call: Call) -> Plan:
+        text = self._board.text_of(call)
+        if sum(aligned(buf.nbytes) for buf in bufs) <= SMALL_BYTES:
+            return Plan(text, small=[self._small_steps(bufs, op, page) for page in (0, 1)])
+        batches = []
+        for start in range(0, len(bufs), self._board.layout.num_places):
+            part = slice(start, start + self._board.layout.num_places)
+            batches.append(Batch(part, text + b"".join(self._packed(buf) for buf in bufs[part])))
+        return Plan(text, batches)
+
+    def _packed(self, buf: Tensor) -> bytes:
+        """Who has a buffer outside shared memory shows its stage instead, and says so by a size of nothing."""
+        place = self._arena.place(buf)
+        return packed_place(self._stage_place(), 0) if place is None else packed_place(place, buf.nbytes)
+
+    def _small_steps(self, bufs: Sequence[Tensor], op: Op, page: int) -> tuple[list[Step], list[Step]]:
+        board, before, after, offset = self._board, [], [], 0
+        for buf in bufs:
+            parts = [board.small(r, buf.nbytes, offset, page).view(buf.dtype) for r in range(board.size)]
+            mine = borrowed(buf)
+            before.append(reduction_into(parts[board.rank], [mine], op))
+            after.append(reduction_into(mine, parts, op))
+            offset += aligned(buf.nbytes)
+        return before, after
+
+    def _new_job(self, bufs: Sequence[Tensor], op: Op) -> Job:
+        """What this rank has to do for the buffers that everybody shows now."""
+        board, job = self._board, Job()
+        for index, buf in enumerate(bufs):
+            places = [board.place(r, index) for r in range(board.size)]
+            if buf.nbytes == 0 or all(num_bytes for _, _, num_bytes in places):
+                job.steps.append(self._reduction(places, buf.dtype, op))
+            else:
+                job.staged.append((index, places))
+        return job
+
+    def _reduction(self, places: Places, dtype: torch.dtype, op: Op) -> Step:
+        """The reduction of this rank's slice of the vectors at `places`."""
+        board = self._board
+        vectors = [board.placed(r, place).view(dtype) for r, place in enumerate(places)]
+        mine = even_slices(vectors[0].numel(), board.size, 64)[board.rank]
+        return reduction([vector[mine] for vector in vectors], op)
+
+    def _stage_place(self) -> Place:
+        if self._stage is None:
+            self._stage = self._arena.empty(STAGE_BYTES, torch.uint8)
+        place = self._arena.place(self._stage)
+        assert place is not None
+        return place

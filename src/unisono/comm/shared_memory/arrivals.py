@@ -1,0 +1,68 @@
+"""Messages that have come to a rank and that no receive has taken: in the boxes of their senders, or kept aside.
+
+A box is emptied in order, so what lies before a wanted message is taken out and kept: a small one is copied, of a large one only
+the description is kept, and its sender goes on waiting for the receipt.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+from unisono.comm.base import ANY
+from unisono.comm.shared_memory.board import Board
+from unisono.comm.shared_memory.boxes import Doorbells, Inbox, Message
+
+
+class Arrivals:
+    """Of one rank."""
+
+    def __init__(self, board: Board, bells: Doorbells) -> None:
+        self._inboxes = [Inbox(board, source) for source in range(board.size)]
+        self._bells = bells
+        self._kept: defaultdict[tuple[int, int], deque[Message]] = defaultdict(deque)
+        """By source and tag."""
+
+    def oldest(self, source: int, tag: int) -> Message | None:
+        """Local: the message that is next for a receive, if there is one. It stays until it is removed.
+
+        Messages of one source come in their order, those of different sources in that of their time.
+        """
+        sources = range(len(self._inboxes)) if source == ANY else (source,)
+        kept = min((self._kept[s, tag][0] for s in sources if (s, tag) in self._kept), key=_time, default=None)
+        while True:
+            heads = [head for s in sources if (head := self._inboxes[s].head()) is not None]
+            head = min(heads, key=_time, default=None)
+            if head is None or (kept is not None and kept.time <= head.time):
+                return kept
+            if head.tag == tag:
+                return head
+            self._keep(self._inboxes[head.source], until=tag)
+
+    def remove(self, message: Message) -> None:
+        """Local: what `oldest` gave has been received. Its sender is not rung."""
+        inbox, key = self._inboxes[message.source], (message.source, message.tag)
+        if inbox.head() is message:
+            inbox.remove()
+            return
+        self._kept[key].popleft()
+        if not self._kept[key]:
+            del self._kept[key]
+
+    def make_room(self) -> None:
+        """Local: empty the full boxes. Their senders may wait for room, and others for them."""
+        for inbox in self._inboxes:
+            if inbox.is_full:
+                self._keep(inbox)
+
+    def _keep(self, inbox: Inbox, until: int | None = None) -> None:
+        """Empty a box, or take out what lies before the first message with the tag `until`."""
+        while (head := inbox.head()) is not None and head.tag != until:
+            if head.payload is not None:
+                head.payload = head.payload.clone()
+            self._kept[inbox.source, head.tag].append(head)
+            inbox.remove()
+        self._bells.ring(inbox.source)
+
+
+def _time(message: Message) -> int:
+    return message.time

@@ -1,0 +1,62 @@
+"""Receipts for large messages: the sender leaves a message in place until the receiver has copied it and signed for it.
+
+A receipt is one byte of the sender's shared memory. It outlives the communicator: who signs late, after the sender has closed
+its communicator, must not write into memory that serves something else by then. So the memory of receipts is never given back,
+and a receipt that nobody signed is not used again.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from unisono.comm.shared_memory.segments import Arena, Place
+
+PAGE_BYTES = 256
+"""Receipts that are made at once."""
+_BLANK, _SIGNED = 0, 1
+
+
+class Receipt:
+    """One message's, as its sender sees it."""
+
+    __slots__ = ("_index", "_page", "place")
+
+    def __init__(self, page: memoryview, index: int, place: Place) -> None:
+        self._page = page
+        self._index = index
+        self.place = place
+
+    @property
+    def is_signed(self) -> bool:
+        return bool(self._page[self._index] == _SIGNED)
+
+    def wipe(self) -> None:
+        self._page[self._index] = _BLANK
+
+
+class Receipts:
+    """All receipts that one process gives out."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._blank: list[Receipt] = []
+
+    def take(self) -> Receipt:
+        """Local: a blank one."""
+        if not self._blank:
+            page = self._arena.empty(PAGE_BYTES, torch.uint8).zero_()
+            place = self._arena.place(page)
+            assert place is not None
+            view = page.numpy().data
+            self._blank = [Receipt(view, i, Place(place.fd, place.offset + i)) for i in range(PAGE_BYTES)]
+        return self._blank.pop()
+
+    def give_back(self, receipt: Receipt) -> None:
+        """Local: a signed one, which may be used again."""
+        receipt.wipe()
+        self._blank.append(receipt)
+
+
+def sign(arena: Arena, pid: int, place: Place) -> None:
+    """Local: tell process `pid` that the message was copied. Fence before it."""
+    arena.peer(pid, place.fd).array[place.offset] = _SIGNED
