@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_MOST_REDUCTIONS = 1024
 Reducer = Callable[[Sequence[Tensor], Op], None]
 """Reduces flat buffers over the members, in place, as one grouped operation."""
 
@@ -63,6 +64,7 @@ class Communicator(ABC):
         self._seq = 0
         self._num_exchanges = 0
         self._spent: str | None = None
+        self._reductions: dict[object, Call] = {}
         self._driver = Driver(f"unisono-{group.name}")
         self._reduce_with: Reducer | None = None
         self._compares = True
@@ -81,13 +83,17 @@ class Communicator(ABC):
 
     def allreduce(self, bufs: Buffers, op: Op = SUM) -> None:
         """Collective, blocking: reduce each buffer over the members, in place. A list is one grouped operation."""
-        tensors = self._checked(bufs)
-        self._run(Call("allreduce", tensors, op), lambda watch: self._reduce(tensors, op, watch))
+        tensors = flat_views(bufs, self.device, self.engine)
+        call = self._reduction_call(tensors, op)
+        if self._driver.busy:
+            self._start(call, lambda watch: self._reduce(tensors, op, watch)).wait()
+        else:  # in few steps: after a large vector the caches are cold, and every step of Python costs a microsecond
+            self._reduce(tensors, op, self._begin(call))
 
     def start_allreduce(self, bufs: Buffers, op: Op = SUM) -> Work[None]:
         """Collective, not blocking: as `allreduce`; the buffers belong to the communicator until `wait` returns."""
-        tensors = self._checked(bufs)
-        return self._start(Call("allreduce", tensors, op), lambda watch: self._reduce(tensors, op, watch))
+        tensors = flat_views(bufs, self.device, self.engine)
+        return self._start(self._reduction_call(tensors, op), lambda watch: self._reduce(tensors, op, watch))
 
     def broadcast(self, bufs: Buffers, root: int = 0) -> None:
         """Collective, blocking: the root's values to all, in place. A list is one grouped operation."""
@@ -219,6 +225,7 @@ class Communicator(ABC):
         self._driver.close()
         if self._spent is None:
             self._spent = "it was closed"
+        self._reductions.clear()
         self._close()
         if self._owns_control:
             self.control.close()
@@ -297,23 +304,29 @@ class Communicator(ABC):
         return self._driver.submit(lambda: self._perform(call, body, limit_s))
 
     def _perform(self, call: Call, body: Callable[[Watch], T], limit_s: float | None = None) -> T:
-        self._check_usable()
-        self._seq += 1
-        self.control.doing[self.name] = (self._seq, call)
+        watch = self._begin(call, limit_s)
         try:
-            return body(Watch(self, call, self.time_limit_s if limit_s is None else limit_s))
+            return body(watch)
         except BaseException as error:
             self._spend(error, call)
             raise
+
+    def _begin(self, call: Call, limit_s: float | None = None) -> Watch:
+        if self._spent is not None:
+            self._check_usable()
+        self._seq += 1
+        self.control.doing[self.name] = (self._seq, call)
+        return Watch(self, call, self.time_limit_s if limit_s is None else limit_s)
 
     def _spend(self, error: BaseException, call: Call) -> None:
         if self._spent is None:
             self.give_up(f"{call} failed: {type(error).__name__}: {error}", ())
 
     def _reduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
-        if self._reduce_with is None:
-            self._allreduce(bufs, op, watch)
-        else:
+        try:
+            if self._reduce_with is None:
+                self._allreduce(bufs, op, watch)
+                return
             for dependent in self._dependents:
                 dependent.on_behalf = watch
             compared = self._compare(watch) if self._compares else lambda: None
@@ -321,6 +334,9 @@ class Communicator(ABC):
             compared()
             for dependent in self._dependents:
                 dependent.on_behalf = None
+        except BaseException as error:
+            self._spend(error, watch.call)
+            raise
 
     def _equipped(self, group: Communicator) -> Communicator:
         if self._equip is not None:
@@ -359,6 +375,16 @@ class Communicator(ABC):
 
     def _checked(self, bufs: Buffers) -> list[Tensor]:
         return flat_views(bufs, self.device, self.engine)
+
+    def _reduction_call(self, bufs: list[Tensor], op: Op) -> Call:
+        """Training reduces the same buffers again and again: their call is kept, and with it what the engine knows of it."""
+        key = (op, *[(buf.data_ptr(), buf.numel(), buf.dtype) for buf in bufs])
+        call = self._reductions.get(key)
+        if call is None:
+            if len(self._reductions) >= _MOST_REDUCTIONS:
+                self._reductions.clear()
+            call = self._reductions[key] = Call("allreduce", bufs, op)
+        return call
 
     def _broadcast_call(self, bufs: Buffers, root: int) -> tuple[list[Tensor], Call]:
         check_rank(root, self.size, "root", self.name)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ class Op(Enum):
     MIN = "min"
     MAX = "max"
 
+    __hash__ = object.__hash__  # that of Enum is written in Python, and every reduction looks something up
+
 
 SUM, MIN, MAX = Op.SUM, Op.MIN, Op.MAX
 
@@ -57,12 +60,14 @@ class Group:
 class Call:
     """One operation with what must be alike on all members. Its text is made only when somebody asks."""
 
-    __slots__ = ("detail", "kind", "shapes")
+    __slots__ = ("detail", "kind", "plan", "shapes")
 
     def __init__(self, kind: str, bufs: Sequence[Tensor] = (), detail: object = "") -> None:
         self.kind = kind
         self.shapes = [(buf.dtype, buf.numel()) for buf in bufs]
         self.detail = detail
+        self.plan: Any = None
+        """What an engine has worked out for a call that comes again with the same buffers."""
 
     def __str__(self) -> str:
         bufs = " + ".join(f"{str(dtype).removeprefix('torch.')}[{numel}]" for dtype, numel in self.shapes)

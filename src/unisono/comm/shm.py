@@ -116,7 +116,7 @@ class ShmCommunicator(Communicator):
         # Sizes differ between ranks, so everybody takes both phases.
         board = self._board
         tensor, place = self._mapped(buf)
-        self._begin(watch.call)
+        self._turn_page(watch.call)
         offset = 0
         for r, count in enumerate(in_counts):
             board.write_place(r, place, count * buf.itemsize, offset)
@@ -142,7 +142,7 @@ class ShmCommunicator(Communicator):
         del tensor
 
     def _barrier(self, watch: Watch) -> None:
-        self._begin(watch.call)
+        self._turn_page(watch.call)
         self._meet(watch)
 
     def _exchange(self, key: str, obj: Any, watch: Watch) -> list[Any]:
@@ -178,7 +178,7 @@ class ShmCommunicator(Communicator):
 
     # ---- parts of a collective -------------------------------------------------------------------------------------
 
-    def _begin(self, call: Call) -> None:
+    def _turn_page(self, call: Call) -> None:
         self._board.turn_page(self._board.text_of(call))
 
     def _meet(self, watch: Watch) -> None:
@@ -198,7 +198,7 @@ class ShmCommunicator(Communicator):
     def _show(self, call: Call, bufs: list[Tensor], small: bool) -> list[Tensor]:
         """Begin a collective in which the others read `bufs`; the result must live until they have."""
         held = [] if small else [self._mapped(buf) for buf in bufs]
-        self._begin(call)
+        self._turn_page(call)
         offset = 0
         for index, buf in enumerate(bufs):
             if small:

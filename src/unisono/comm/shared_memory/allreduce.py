@@ -25,7 +25,6 @@ from unisono.comm.shared_memory.twin_sum import Step
 STAGE_BYTES = 1 << 20
 """Buffers outside shared memory pass through a stage of this size."""
 
-_MOST_PLANS = 1024
 _MOST_JOBS = 16
 """In one plan: sets of buffers that the others may use in turn."""
 
@@ -57,6 +56,7 @@ class Plan:
     """All that is known of a call before it is made: batches, or for a small one the steps before and after the others arrive,
     on either page."""
 
+    num_threads: int
     head: bytes
     batches: Sequence[Batch] = ()
     small: Sequence[tuple[Sequence[Step], Sequence[Step]]] = ()
@@ -68,17 +68,14 @@ class AllReduce:
     def __init__(self, board: Board, arena: Arena) -> None:
         self._board = board
         self._arena = arena
-        self._plans: dict[object, Plan] = {}
         self._stage: Tensor | None = None
 
     def run(self, bufs: Sequence[Tensor], op: Op, watch: Watch) -> None:
         """Collective, blocking."""
-        key = (op, torch.get_num_threads(), *[(buf.data_ptr(), buf.numel(), buf.dtype) for buf in bufs])
-        plan = self._plans.get(key)
-        if plan is None:
-            if len(self._plans) >= _MOST_PLANS:
-                self._plans.clear()
-            plan = self._plans[key] = self._new_plan(bufs, op, watch.call)
+        call = watch.call
+        plan: Plan | None = call.plan
+        if plan is None or plan.num_threads != torch.get_num_threads():
+            plan = call.plan = self._new_plan(bufs, op, call)
         if not plan.small:
             for batch in plan.batches:
                 self._run_batch(batch, bufs[batch.bufs], op, watch)
@@ -94,8 +91,7 @@ class AllReduce:
             step()
 
     def clear(self) -> None:
-        """Local: forget everything, so that memory of the peers can go."""
-        self._plans.clear()
+        """Local: give the stage back."""
         self._stage = None
 
     def _run_batch(self, batch: Batch, bufs: Sequence[Tensor], op: Op, watch: Watch) -> None:
@@ -137,14 +133,14 @@ class AllReduce:
     # ---- working out -----------------------------------------------------------------------------------------------
 
     def _new_plan(self, bufs: Sequence[Tensor], op: Op, call: Call) -> Plan:
-        text = self._board.text_of(call)
+        text, num_threads = self._board.text_of(call), torch.get_num_threads()
         if sum(aligned(buf.nbytes) for buf in bufs) <= SMALL_BYTES:
-            return Plan(text, small=[self._small_steps(bufs, op, page) for page in (0, 1)])
+            return Plan(num_threads, text, small=[self._small_steps(bufs, op, page) for page in (0, 1)])
         batches = []
         for start in range(0, len(bufs), self._board.layout.num_places):
             part = slice(start, start + self._board.layout.num_places)
             batches.append(Batch(part, text + b"".join(self._packed(buf) for buf in bufs[part])))
-        return Plan(text, batches)
+        return Plan(num_threads, text, batches)
 
     def _packed(self, buf: Tensor) -> bytes:
         """Who has a buffer outside shared memory shows its stage instead, and says so by a size of nothing."""
