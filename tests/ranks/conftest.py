@@ -1,12 +1,19 @@
-"""Clusters on this machine, for tests that start programs as users do."""
+"""Programs and clusters, for tests that start them as users do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.ranks.launching import Script
 from tests.system import hosts, slurm
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    return Script(tmp_path / "program.py")
 
 
 @pytest.fixture(scope="session")

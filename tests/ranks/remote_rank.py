@@ -95,6 +95,12 @@ class Commands:
 
     control: TcpControl
 
+    def set_constants(self, module: str, **values: float) -> None:
+        """Other waiting times than the real ones, so that the test need not wait for those."""
+        for name, value in values.items():
+            assert hasattr(sys.modules[module], name)
+            setattr(sys.modules[module], name, value)
+
     def connect(self, **named: Any) -> dict[str, Any]:
         self.control = TcpControl.connect(**named)
         return {"address": self.control.local_address, "infos": self.control.peers_info}

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from tests.system.nursery import Nursery
 from unisono.comm.allreduce import auto
-from unisono.testing.ranks import mpirun, run_ranks
+from unisono.testing.ranks import Runner, mpirun, run_ranks
 
 PROGRAMS = Path(__file__).parent / "programs"
 GROUPS = ("world", "copy", "node", "across", "alone", "across of copy")
 KIB = 1024
+LIMIT_S = 90.0
 AUTO = f"auto ({auto.in_words()})"
 BETWEEN = f"node_aware (shm inside a node, gloo between nodes: {AUTO})"
 WITHIN = "node_aware (shm, as all are on one node)"
@@ -59,10 +61,10 @@ for case in ("types", "reductions", "operations"):
 """
 
 
-def reduced(nodes: str, asked: str, engine: str = "gloo") -> list[dict[str, Any]]:
+def reduced(run: Runner, nodes: str, asked: str, engine: str = "gloo") -> list[dict[str, Any]]:
     """What each rank printed, by rank; the program has checked all sums."""
     size = len(nodes.split(","))
-    ended = run_ranks([str(PROGRAMS / "reduce_in_groups.py"), nodes, asked], size, engine)
+    ended = run([str(PROGRAMS / "reduce_in_groups.py"), nodes, asked], size, engine, LIMIT_S)
     assert ended.exit_code == 0, str(ended)
     lines = [json.loads(line) for line in re.findall(r"\{.*\}$", ended.output, re.MULTILINE)]
     by_rank = sorted(lines, key=lambda line: int(line["rank"]))
@@ -79,8 +81,8 @@ def some(sent: Mapping[str, list[int]]) -> dict[str, list[int]]:
     return {length: sent[length] for length in PAIR}
 
 
-def test_auto_on_gloo_with_one_rank_on_each_node() -> None:
-    lines = reduced("0,1", "auto")
+def test_auto_on_gloo_with_one_rank_on_each_node(nursery: Nursery) -> None:
+    lines = reduced(nursery.run, "0,1", "auto")
     for line in lines:
         assert words(line) == dict(zip(GROUPS, (AUTO, AUTO, OWN, AUTO, OWN, AUTO), strict=True))
         for group in ("world", "copy", "across", "across of copy"):
@@ -88,8 +90,8 @@ def test_auto_on_gloo_with_one_rank_on_each_node() -> None:
         assert not any(line["sent"]["node"].values())
 
 
-def test_auto_on_gloo_with_several_ranks_on_a_node() -> None:
-    lines = reduced("0,0,1,1", "auto")
+def test_auto_on_gloo_with_several_ranks_on_a_node(nursery: Nursery) -> None:
+    lines = reduced(nursery.run, "0,0,1,1", "auto")
     for line in lines:
         assert words(line) == dict(zip(GROUPS, (BETWEEN, BETWEEN, WITHIN, AUTO, OWN, AUTO), strict=True))
         for group in ("world", "copy"):
@@ -103,8 +105,8 @@ def test_auto_on_gloo_with_several_ranks_on_a_node() -> None:
         assert not any(line["sent"]["node"].values())  # through memory
 
 
-def test_nodes_with_different_numbers_of_ranks() -> None:
-    lines = reduced("0,0,1", "auto")
+def test_nodes_with_different_numbers_of_ranks(nursery: Nursery) -> None:
+    lines = reduced(nursery.run, "0,0,1", "auto")
     assert [words(line)["copy"] for line in lines] == [BETWEEN] * 3
     assert [words(line)["node"] for line in lines] == [WITHIN, WITHIN, OWN]
     for line in lines:
@@ -114,8 +116,8 @@ def test_nodes_with_different_numbers_of_ranks() -> None:
             assert some(line["sent"]["copy"]) == PAIR
 
 
-def test_the_ring_holds_in_groups() -> None:
-    for line in reduced("0,0,1,1", "ring"):
+def test_the_ring_holds_in_groups(nursery: Nursery) -> None:
+    for line in reduced(nursery.run, "0,0,1,1", "ring"):
         alone = {"alone": f"{OWN} (ring needs several processes)"}
         assert words(line) == dict.fromkeys(GROUPS, "by ring over messages") | alone
         for group, sent in line["sent"].items():
@@ -129,7 +131,7 @@ def test_mpi_chooses_by_itself_and_what_it_was_told_is_shown(monkeypatch: pytest
     name = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"  # recorded whichever MPI is here; Open MPI does not mind it
     monkeypatch.setenv(name, "ring")
     told = f"{OWN} ({name}=ring)"
-    for line in reduced("0,0,1", "auto", "mpi"):
+    for line in reduced(run_ranks, "0,0,1", "auto", "mpi"):
         shown = words(line)
         assert shown["world"] == shown["copy"] == f"node_aware (shm inside a node, mpi between nodes: {told})"
         assert shown["across"] == (OWN if line["rank"] == 1 else told)
@@ -138,11 +140,13 @@ def test_mpi_chooses_by_itself_and_what_it_was_told_is_shown(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("engine", "asked", "nodes"), [("gloo", "auto", "0,1,2"), ("gloo", "auto", "0,0,1"), ("shm", "ring", "0,0,0")]
 )
-def test_calls_that_differ_are_refused_at_once_over_messages(engine: str, asked: str, nodes: str, tmp_path: Path) -> None:
+def test_calls_that_differ_are_refused_at_once_over_messages(
+    nursery: Nursery, engine: str, asked: str, nodes: str, tmp_path: Path
+) -> None:
     """Messages of as many bytes would be summed as what they are not; others would be waited for until the time limit."""
     program = tmp_path / "program.py"
     program.write_text(DIFFERENT_CALLS)
-    ended = run_ranks([str(program), nodes, asked], 3, engine)
+    ended = nursery.run([str(program), nodes, asked], 3, engine, LIMIT_S)
     assert ended.exit_code == 0, str(ended)
     for case, calls in (
         ("types", ("allreduce(float32[1000], sum)", "allreduce(int32[1000], sum)")),

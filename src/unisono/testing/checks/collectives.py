@@ -37,10 +37,13 @@ def check_allreduce_of_every_type_and_operation(comm: Communicator) -> None:
 
 
 def check_allreduce_of_large_buffers(comm: Communicator) -> None:
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.uint8, torch.int64):
-        for numel in LARGE_SIZES:
+    for numel in LARGE_SIZES:
+        mine, wanted = contribution(comm.rank, numel), _all_reduced(comm, numel, SUM)
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.uint8, torch.int64):
             for mapped in (False, True):
-                _allreduce_once(comm, numel, dtype, SUM, f"allreduce of {dtype}[{numel}], mapped={mapped}", mapped)
+                buf = tensor_of(comm, mine, dtype, mapped)
+                comm.allreduce(buf)
+                expect_equal(buf, wanted, f"allreduce of {dtype}[{numel}], mapped={mapped}")
     _allreduce_once(comm, LARGE_SIZES[-1], torch.float32, MAX, "allreduce max of a large buffer")
 
 

@@ -25,7 +25,7 @@ def expect(condition: bool, otherwise: str) -> None:
 def contribution(rank: int, numel: int, salt: int = 0) -> Array:
     """Small whole numbers from 0 to 22: a few ranks' sums are exact in every type, so that results can be compared exactly."""
     period = (np.arange(23, dtype=np.int64) * 7 + rank * 13 + salt * 5) % 23
-    return np.resize(period, numel)
+    return np.tile(period, -(-numel // 23))[:numel]
 
 
 def reduced(op: Op, arrays: Iterable[Array]) -> Array:
