@@ -27,7 +27,7 @@ demo: $(STAMP)   ## four processes find each other and reduce something
 test: system     ## all tests that belong to every change (under 20 minutes on two cores)
 	$(PYTEST) -m "not gpu and not soak"
 
-soak: system     ## what takes too long for every change (so far: the control plane under load)
+soak: system     ## what takes too long for every change: random calls, kills, large sizes (--soak-minutes, about an hour in all)
 	$(PYTEST) -m "soak" --timeout 14400
 
 check: system    ## format, lint, strict types, tests

@@ -32,13 +32,22 @@ Places = list[PackedPlace]
 """Where one buffer lies in every rank: file, offset, number of bytes."""
 
 
+@dataclass(frozen=True)
+class Block:
+    """A part of a buffer that passes through stages: this rank's stage if it needs one, and the reduction of this rank's slice."""
+
+    part: slice
+    stage: Tensor | None
+    step: Step
+
+
 @dataclass
 class Job:
     """One rank's part, once all have shown where their buffers lie."""
 
     steps: list[Step] = field(default_factory=list)
-    staged: list[tuple[int, Places]] = field(default_factory=list)
-    """Buffers that must pass through a stage: index and places."""
+    staged: list[tuple[int, list[Block]]] = field(default_factory=list)
+    """Buffers that must pass through a stage, by index."""
 
 
 @dataclass
@@ -109,26 +118,19 @@ class AllReduce:
         for step in job.steps:
             step()
         board.arrive(watch)
-        for index, places in job.staged:
-            self._run_staged(bufs[index], places, op, watch)
+        for index, blocks in job.staged:
+            self._run_staged(bufs[index], blocks, watch)
 
-    def _run_staged(self, buf: Tensor, places: Places, op: Op, watch: Watch) -> None:
+    def _run_staged(self, buf: Tensor, blocks: Sequence[Block], watch: Watch) -> None:
         """For buffers that some rank has outside shared memory: they pass through that rank's stage, block by block."""
-        board = self._board
-        is_staged = places[board.rank][2] == 0
-        done = 0
-        for block in torch.split(buf, STAGE_BYTES // buf.itemsize):
-            now = [(fd, where + done if num_bytes else where, block.nbytes) for fd, where, num_bytes in places]
-            shown = block
-            if is_staged:
-                shown = board.placed(board.rank, now[board.rank]).view(buf.dtype)
-                shown.copy_(block)
-            board.arrive(watch)
-            self._reduction(now, buf.dtype, op)()
-            board.arrive(watch)
-            if is_staged:
-                block.copy_(shown)
-            done += block.nbytes
+        for block in blocks:
+            if block.stage is not None:
+                block.stage.copy_(buf[block.part])
+            self._board.arrive(watch)
+            block.step()
+            self._board.arrive(watch)
+            if block.stage is not None:
+                buf[block.part].copy_(block.stage)
 
     # ---- working out -----------------------------------------------------------------------------------------------
 
@@ -165,8 +167,19 @@ class AllReduce:
             if buf.nbytes == 0 or all(num_bytes for _, _, num_bytes in places):
                 job.steps.append(self._reduction(places, buf.dtype, op))
             else:
-                job.staged.append((index, places))
+                job.staged.append((index, self._blocks(buf, places, op)))
         return job
+
+    def _blocks(self, buf: Tensor, places: Places, op: Op) -> list[Block]:
+        board, blocks = self._board, []
+        is_staged, step = places[board.rank][2] == 0, STAGE_BYTES // buf.itemsize
+        for start in range(0, buf.numel(), step):
+            part = slice(start, min(start + step, buf.numel()))
+            num_bytes, done = (part.stop - part.start) * buf.itemsize, start * buf.itemsize
+            now = [(fd, where + done if given else where, num_bytes) for fd, where, given in places]
+            stage = board.placed(board.rank, now[board.rank]).view(buf.dtype) if is_staged else None
+            blocks.append(Block(part, stage, self._reduction(now, buf.dtype, op)))
+        return blocks
 
     def _reduction(self, places: Places, dtype: torch.dtype, op: Op) -> Step:
         """The reduction of this rank's slice of the vectors at `places`."""

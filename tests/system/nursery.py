@@ -1,0 +1,204 @@
+"""Ranks that are there at once: forked from a process that has loaded PyTorch, which takes seconds, and done nothing else.
+
+They are processes like any other, with the environment that `unisono run` gives. What the launcher itself does with them (lines,
+signals, ends) is tested where it is meant; here nobody ends a rank but itself, or the test that gives up waiting.
+
+`python -m tests.system.nursery FD` is the process; for each group it forks a keeper, which forks the ranks and buries them.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from tests.system.processes import plain_environment
+from unisono.cluster import affinity
+from unisono.cluster.rank_env import Placement, rank_environment
+from unisono.cluster.rendezvous import derived_port
+from unisono.testing.ranks import Ended
+
+ROOT = Path(__file__).resolve().parents[2]
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 10.0
+
+
+class Nursery:
+    """The test's end of it."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def run(self, program: Sequence[str], size: int, engine: str, timeout_s: float = 90.0) -> Ended:
+        """Local, blocking: `program` (as `unisono run` takes it) on `size` ranks until all have ended; past `timeout_s` they are
+        killed. The exit code is that of the first that failed. May be called from several threads at once."""
+        began = monotonic()
+        with socket.socket(socket.AF_UNIX) as keeper, tempfile.NamedTemporaryFile("w+", errors="replace") as output:
+            keeper.settimeout(START_LIMIT_S)
+            keeper.connect(self._address)
+            keeper.sendall(json.dumps(_request(program, size, engine, output.name)).encode() + b"\n")
+            keeper.settimeout(timeout_s)
+            timed_out = False
+            try:
+                answer = keeper.recv(100)
+            except TimeoutError:
+                timed_out = True
+                keeper.shutdown(socket.SHUT_WR)  # that we wait no more is the word to kill them
+                keeper.settimeout(STOP_LIMIT_S)
+                answer = keeper.recv(100)
+            return Ended(int(answer), output.read(), monotonic() - began, timed_out)
+
+
+@contextmanager
+def nursery() -> Iterator[Nursery]:
+    """Local, blocking until it is ready."""
+    with tempfile.TemporaryDirectory(prefix="unisono-nursery-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        address = str(Path(folder) / "door")
+        listener.bind(address)
+        listener.listen(16)
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.system.nursery", str(listener.fileno())],
+            cwd=ROOT,
+            env={**plain_environment(), "OMP_NUM_THREADS": "1"},
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        listener.close()  # so that nobody waits at the door of a dead one
+        try:
+            yield Nursery(address)
+        finally:
+            process.kill()
+            process.wait(STOP_LIMIT_S)
+
+
+def _request(program: Sequence[str], size: int, engine: str, output: str) -> dict[str, Any]:
+    token = secrets.token_hex(16)
+    place = Placement(
+        num_local=size,
+        num_nodes=1,
+        node_rank=0,
+        rendezvous=f"127.0.0.1:{derived_port(token)}",
+        token=token,
+        job=Path(program[-1]).name,
+        restart=0,
+        threads=affinity.threads_per_worker(size),
+        threads_asked=False,
+        gpus=(),
+        wishes=(("UNISONO_ENGINE", engine),),
+    )
+    base = plain_environment()
+    return {
+        "program": list(program),
+        "environments": [rank_environment(base, place, rank) for rank in range(size)],
+        "threads": place.threads,
+        "output": output,
+        "folder": str(Path.cwd()),
+    }
+
+
+# ---- the process ---------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    for module in ("unisono.comm.connect", "unisono.comm.shm", "unisono.comm.torch_dist", "unisono.testing.checks"):
+        importlib.import_module(module)
+
+    program = _serve(socket.socket(fileno=int(sys.argv[1])))
+    # Only a rank comes here. What it raises goes up to the interpreter, as it does in any program.
+    sys.argv = program[1:] if program[0] == "-m" else program
+    if program[0] == "-m":
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(program[0]).parent))
+        runpy.run_path(program[0], run_name="__main__")
+
+
+def _serve(door: socket.socket) -> list[str]:
+    """Blocking: never ends, but in each rank returns its program."""
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the keepers
+    while True:
+        client, _ = door.accept()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            door.close()
+            with client:
+                return _keep(client)
+        client.close()
+
+
+def _keep(client: socket.socket) -> list[str]:
+    """Fork the ranks and wait for all of them. Returns in the ranks, with the program."""
+    with client.makefile("rb") as request:
+        asked = json.loads(request.readline())
+    pids: list[int] = []
+    for rank, environment in enumerate(asked["environments"]):
+        pid = os.fork()
+        if pid == 0:
+            _become_rank(rank, asked, environment)
+            return list(asked["program"])
+        pids.append(pid)
+    client.sendall(str(_bury(pids, client)).encode())
+    os._exit(0)
+
+
+def _become_rank(rank: int, asked: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """What the launcher and a new interpreter would have done."""
+    import torch
+
+    os.setpgid(0, 0)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(environment)
+    cpus = affinity.share(rank, len(asked["environments"]))
+    if cpus is not None and len(asked["environments"]) > 1:
+        os.sched_setaffinity(0, cpus)
+    torch.set_num_threads(asked["threads"])  # the variable for it was read long ago
+    output = os.open(asked["output"], os.O_WRONLY | os.O_APPEND)
+    for fd in (1, 2):
+        os.dup2(output, fd)
+    os.close(output)
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(line_buffering=True)
+
+
+def _bury(pids: Sequence[int], client: socket.socket) -> int:
+    """Blocking: until all have ended; they are killed when the client leaves. The exit code of the first that failed."""
+    code = 0
+    living = {os.pidfd_open(pid): pid for pid in pids}
+    with selectors.DefaultSelector() as selector:
+        selector.register(client, selectors.EVENT_READ)
+        for fd in living:
+            selector.register(fd, selectors.EVENT_READ)
+        while living:
+            for key, _ in selector.select():
+                selector.unregister(key.fileobj)
+                if key.fileobj is client:
+                    for pid in living.values():
+                        os.kill(pid, signal.SIGKILL)
+                else:
+                    ended = os.waitstatus_to_exitcode(os.waitpid(living.pop(key.fd), 0)[1])
+                    os.close(key.fd)
+                    code = code or (128 - ended if ended < 0 else ended)
+    return code
+
+
+if __name__ == "__main__":
+    main()
