@@ -80,6 +80,15 @@ def test_contract(groups: Groups, group: tuple[str, int], check: str) -> None:
     assert not failure, failure
 
 
+def test_messages_move_on_while_a_composed_allreduce_waits(nursery: Nursery) -> None:
+    """Parts of a communicator wait in its place, and must know what it has under way."""
+    names = [name for name in contract.check_names() if "outstanding" in name or "started" in name]
+    program = ["-m", "unisono.testing.contract", "--allreduce", "node_aware", "--only", ",".join(names)]
+    ended = nursery.run(program, 3, "shm", GROUP_TIMEOUT_S)
+    assert ended.exit_code == 0, str(ended)
+    assert ended.output.count('"ok": true') == len(names), str(ended)
+
+
 @pytest.mark.parametrize("engine", ["shm", "gloo"])
 def test_connecting_again_and_again_leaves_nothing(engine: str, nursery: Nursery) -> None:
     ended = nursery.run([str(PROGRAMS / "connect_often.py"), "20"], 2, engine)

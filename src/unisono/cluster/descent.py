@@ -32,7 +32,7 @@ def processes(proc: Path = PROC) -> dict[int, Process]:
         if folder.name.isdigit():
             try:
                 fields = stat(folder)
-            except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
+            except (FileNotFoundError, ProcessLookupError, PermissionError):  # it ended while we looked, or is hidden from us
                 continue
             pid = int(folder.name)
             ended = fields[STATE] in "ZX"

@@ -19,7 +19,7 @@ def launcher_process(mark: str, pid: int, proc: Path = PROC) -> str | None:
             if not any(variable.startswith(f"{mark}=".encode()) for variable in variables(proc / str(parent))):
                 return f"{parent}-{stat(proc / str(parent))[START_TIME]}"
             pid = parent
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         # No /proc here, or one that hides other users' processes, or an ancestor ended while we looked.
         return None
     return None

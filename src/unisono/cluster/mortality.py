@@ -67,6 +67,7 @@ class Mortality:
         self._was_reaper = 0
         self._guard: subprocess.Popen[bytes] | None = None
         self._not_of_ranks: frozenset[Process] = frozenset()
+        self._sessions_before: frozenset[int] = frozenset()
 
     def __enter__(self) -> Mortality:
         if self._call is not None:
@@ -84,7 +85,11 @@ class Mortality:
             bufsize=0,
             start_new_session=True,
         )
-        self._not_of_ranks = frozenset(one for one in processes().values() if one.parent == os.getpid())
+        table = processes()
+        ours = [one for one in table.values() if one.parent == os.getpid()]
+        self._not_of_ranks = frozenset(ours)
+        # Their own children may come to us as orphans later; those stay in the session of their parents.
+        self._sessions_before = frozenset(one.session for one in below(table, ours))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -114,7 +119,8 @@ class Mortality:
         table, own = processes(), os.getpid()
         if own not in table:
             return []
-        adopted = (one for one in table.values() if one.parent == own and one.session != table[own].session)
+        foreign = {table[own].session, *self._sessions_before}
+        adopted = (one for one in table.values() if one.parent == own and one.session not in foreign)
         of_ranks = [one for one in adopted if one not in self._not_of_ranks and not _reaped(one)]
         return [one for one in below(table, of_ranks) if not one.ended]
 

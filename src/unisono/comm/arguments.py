@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -35,6 +36,16 @@ def flat_views(bufs: Buffers, device: torch.device, engine: str) -> list[Tensor]
         plain = tensor.dim() == 1 and not tensor.requires_grad
         flat.append(tensor if plain else tensor.detach().view(-1))
     return flat
+
+
+def check_apart(bufs: Sequence[Tensor]) -> None:
+    """Refuse buffers of one list that share memory: what they would hold afterwards depends on the engine and the size."""
+    ranges = sorted((buf.data_ptr(), buf.data_ptr() + buf.nbytes, position) for position, buf in enumerate(bufs) if buf.nbytes)
+    for (_, end, first), (start, _, second) in pairwise(ranges):
+        if start < end:
+            raise UsageError(
+                f"buffers {min(first, second)} and {max(first, second)} of one all-reduce share memory; give each buffer once"
+            )
 
 
 def check_rank(rank: int, size: int, what: str, group: str) -> None:

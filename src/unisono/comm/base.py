@@ -14,7 +14,16 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from unisono.comm.arguments import Buffers, check_rank, check_same_type, check_tag, checked_counts, flat_views, parts_of
+from unisono.comm.arguments import (
+    Buffers,
+    check_apart,
+    check_rank,
+    check_same_type,
+    check_tag,
+    checked_counts,
+    flat_views,
+    parts_of,
+)
 from unisono.comm.calls import ANY, DTYPES, MAX, MIN, SUM, Call, Envelope, Group, Op, even_slices
 from unisono.comm.control import Control
 from unisono.comm.driver import Driver, Work
@@ -385,6 +394,7 @@ class Communicator(ABC):
         if call is None:
             if len(self._reductions) >= _MOST_REDUCTIONS:
                 self._reductions.clear()
+            check_apart(bufs)
             call = self._reductions[key] = Call("allreduce", bufs, op)
         return call
 

@@ -171,6 +171,10 @@ def _allreduce(job: Job, asked: str) -> Allreduce:
 def _open_node(job: Job, comm: Communicator) -> Communicator:
     """Collective: the members of this node among themselves, through shared memory where all of them can, on every node."""
     mine = job.nodes[comm.members[comm.rank]]
+    if comm.engine == "shm":  # a group of its own: it knows the same memory, and who waits in it moves all messages on
+        same = comm.split(mine, comm.rank)
+        assert same is not None
+        return same
     ranks = tuple(r for r, member in enumerate(comm.members) if job.nodes[member] == mine)
     members = tuple(comm.members[r] for r in ranks)
     shared, problem = None, next((job.members[m].no_shm for m in comm.members if job.members[m].no_shm), "")

@@ -79,7 +79,7 @@ class ShmCommunicator(Communicator):
         self._all_reduce.run(bufs, op, watch)
 
     def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
-        small = sum(buf.nbytes for buf in bufs) <= SMALL_BYTES - 64 * len(bufs)
+        small = len(bufs) <= self._board.layout.num_places and sum(aligned(buf.nbytes) for buf in bufs) <= SMALL_BYTES
         for batch in [bufs] if small else _batches(bufs, self._board.layout.num_places):
             staged = self._show(watch.call, batch if self.rank == root else [], small)
             self._meet(watch)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from unisono.cluster import descent
 from unisono.cluster.lineage import launcher_process
 
 
@@ -39,3 +42,11 @@ def test_unknown_where_all_ancestors_carry_it_or_there_is_no_proc(tmp_path: Path
     assert launcher_process("PMI_RANK", 11, tmp_path / "nothing") is None
     process(tmp_path, 21, 20, "PMI_RANK=0")  # whose parent is hidden or gone
     assert launcher_process("PMI_RANK", 21, tmp_path) is None
+
+
+def test_processes_that_are_hidden_from_us_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(folder: Path) -> list[str]:
+        raise PermissionError(1, "Operation not permitted", str(folder))
+
+    monkeypatch.setattr(descent, "stat", hidden)
+    assert descent.processes() == {}

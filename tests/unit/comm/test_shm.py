@@ -335,3 +335,11 @@ def test_a_file_of_another_process_with_the_same_numbers_is_refused() -> None:
     finally:
         os.close(mine.fd)
         os.close(other.fd)
+
+
+def test_a_file_of_the_user_is_never_taken_for_shared_memory(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    path.write_bytes(bytes(4096))
+    with path.open("r+b") as file, pytest.raises(CommError, match="it is closed"):
+        open_peer(os.getpid(), file.fileno())
+    assert path.read_bytes() == bytes(4096)

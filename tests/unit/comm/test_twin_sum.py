@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,3 +99,9 @@ def test_infinities_and_overflow_are_no_warnings() -> None:
         reduction_into(out, parts, SUM)()
         reduction(parts, SUM)()
         assert all(bool(part.isinf().all()) for part in (*parts, out))
+
+
+def test_a_library_that_was_replaced_on_disk_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "7f00-7f01 r-xp 00000000 00:00 0    /nowhere/libblas.so (deleted)\n"
+    monkeypatch.setattr(Path, "read_text", lambda _: line)
+    assert list(twin_sum._routines("s")) == []

@@ -54,7 +54,7 @@ class Allreduce:
         # Nobody else uses `across`, so it needs no private duplicate.
         between = None if across is None else _reducer(chosen, across, [nodes[r] for r in across.ranks])
         owned = [part for part in (local, across) if part is not None]
-        comm.reduce_with(node_aware.prepare(nodes, local, between), *owned, refuses=chosen == "engine")
+        comm.reduce_with(node_aware.prepare(nodes, local, between), *owned)
         return f"node_aware ({local.engine} inside a node, {comm.engine} between nodes: {self._in_words(chosen, comm)})"
 
     def _in_words(self, chosen: str, comm: Communicator) -> str:

@@ -14,6 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from torch import Tensor
 
 from unisono.errors import CommError
 
+NAME = "unisono"
+"""What the system shows of our segments."""
 SEGMENT_BYTES = 64 << 20
 """Usual size of a segment; pages that nobody touched cost nothing."""
 BLOCK_BYTES = 4096
@@ -45,7 +48,7 @@ class Segment:
 
     @classmethod
     def create(cls, num_bytes: int) -> Segment:
-        fd = os.memfd_create("unisono")
+        fd = os.memfd_create(NAME)
         os.ftruncate(fd, num_bytes)
         return cls(fd, num_bytes)
 
@@ -138,6 +141,10 @@ def open_peer(pid: int, fd: int, identity: int | None = None) -> Segment:
     remedy = "all processes of a node need one user and one process name space, otherwise use --engine gloo"
     own_fd = -1
     try:
+        if not str(Path(path).readlink()).startswith(
+            f"/memfd:{NAME}"
+        ):  # closed since, and the number was given to a file of the user
+            raise ValueError("it is closed")
         own_fd = os.open(path, os.O_RDWR)
         found = os.fstat(own_fd)
         if identity is not None and found.st_ino != identity:

@@ -72,7 +72,10 @@ def _routines(letter: str) -> Iterator[Any]:
     lines = Path("/proc/self/maps").read_text().splitlines()
     for path in sorted({Path(line.split(maxsplit=5)[5]) for line in lines if "/" in line}):
         if ".so" in path.name and ("blas" in path.name or "mkl_rt" in path.name):
-            library = ctypes.CDLL(str(path))
+            try:
+                library = ctypes.CDLL(str(path))
+            except OSError:  # replaced on disk since it was loaded
+                continue
             for spelling in _SPELLINGS:
                 routine = getattr(library, spelling.format(letter), None)
                 if routine is not None:

@@ -86,10 +86,18 @@ def check_allreduce_of_a_list_of_mixed_types(comm: Communicator) -> None:
 
 def check_allreduce_of_a_long_list(comm: Communicator) -> None:
     for numel in (3, 400):
-        bufs = [tensor_of(comm, contribution(comm.rank, numel, i), torch.float32, i % 3 == 0) for i in range(150)]
+        bufs = [tensor_of(comm, contribution(comm.rank, numel, i), torch.float32, i % 3 == 0) for i in range(200)]
         comm.allreduce(bufs)
         for i, buf in enumerate(bufs):
-            expect_equal(buf, _all_reduced(comm, numel, SUM, i), f"buffer {i} of a list of 150")
+            expect_equal(buf, _all_reduced(comm, numel, SUM, i), f"buffer {i} of a list of 200")
+
+
+def check_broadcast_of_a_long_list(comm: Communicator) -> None:
+    for numel in (1, 400):
+        bufs = [tensor_of(comm, contribution(comm.rank, numel, i), torch.float32, i % 3 == 0) for i in range(200)]
+        comm.broadcast(bufs, comm.size - 1)
+        for i, buf in enumerate(bufs):
+            expect_equal(buf, contribution(comm.size - 1, numel, i), f"buffer {i} of a broadcast list of 200")
 
 
 def check_buffers_may_be_of_any_shape_and_place(comm: Communicator) -> None:

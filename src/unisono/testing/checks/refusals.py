@@ -25,6 +25,7 @@ def check_wrong_buffers_are_refused(comm: Communicator) -> None:
     for call in _calls_with(comm, elsewhere):
         _refused(comm, call, "meta")
     _refused(comm, lambda: comm.allreduce([good, across]), "buffer 1")
+    _refused(comm, lambda: comm.allreduce([good[:4], good[3:]]), "buffers 0 and 1")
     _refused(comm, lambda: comm.allgather(torch.ones(6 * comm.size, device=comm.device), good.double()), "float64")
     _refused(comm, lambda: comm.reduce_scatter(good, torch.ones(6 * comm.size, device=comm.device).int()), "int32")
     _refused(comm, lambda: comm.alltoall(good.half(), good), "float16")
