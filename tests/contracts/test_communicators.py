@@ -125,4 +125,4 @@ def test_a_wrong_communicator_fails() -> None:
 
     for errors in run_threads(2, body):
         assert errors["check_allgather"] == errors["check_broadcast_from_every_root"] == ["", ""]
-        assert all("buffer 0 of a list of 150" in error for error in errors["check_allreduce_of_a_long_list"])
+        assert all("buffer 0 of a list of 200" in error for error in errors["check_allreduce_of_a_long_list"])

@@ -176,7 +176,7 @@ def _become_rank(rank: int, asked: Mapping[str, Any], environment: Mapping[str, 
     os.close(output)
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
-        stream.reconfigure(line_buffering=True)
+        stream.reconfigure(line_buffering=True, write_through=False)  # a line and its end in one piece
 
 
 def _bury(pids: Sequence[int], client: socket.socket) -> int:

@@ -24,8 +24,6 @@ Send = Callable[[int, int], None]
 
 def main(launcher: int) -> None:
     """Blocking: until the launcher, whose process number is given, has ended."""
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN)  # a scheduler that ends all processes of a job must not end this one first
     groups: list[int] = []
     marks: set[bytes] = set()
     for line in sys.stdin:

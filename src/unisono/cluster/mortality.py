@@ -84,6 +84,7 @@ class Mortality:
             stderr=subprocess.DEVNULL,
             bufsize=0,
             start_new_session=True,
+            preexec_fn=_deafen,
         )
         table = processes()
         ours = [one for one in table.values() if one.parent == os.getpid()]
@@ -130,6 +131,12 @@ class Mortality:
             self._guard.stdin.write(line.encode())
         except BrokenPipeError:  # somebody killed the guard; the kernel still ends the ranks with us
             return
+
+
+def _deafen() -> None:
+    """A scheduler that ends all processes of a job must not end the guard first, not even while it starts."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def _reaped(process: Process) -> bool:
