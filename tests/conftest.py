@@ -44,9 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[MARK] = "1"
     os.environ.setdefault("RES_OPTIONS", ASK_SOON_AGAIN)
     faulthandler.enable()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Shells start background jobs so, and every program of a test would be deaf to Ctrl-C too.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        # Background jobs and nohup ignore them, and so would every program of a test. A handler stays with us.
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, lambda *_: None)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -25,16 +25,19 @@ SEEN_AT_ONCE_S = 10.0
 def fault_exception_on_one_rank(comm: Communicator) -> str:
     """The last rank raises inside `with comm`; the others' call ends with `PeerLost` that names it and its words."""
     comm.time_limit_s = 60.0
-    comm.barrier()  # who is still opening its communicator cannot be told by it
-    culprit = comm.size - 1
-    if comm.rank == culprit:
+    culprit, word = comm.size - 1, torch.zeros(1, device=comm.device)
+    if comm.rank != culprit:
+        comm.send(word, culprit)
+    else:
+        for r in range(culprit):  # who is still opening its communicator cannot be told by it
+            comm.recv(word, r)
         try:
             with comm:
                 raise ValueError("the loss is not finite")
         except ValueError as own:
             return f"raised {own}"
     began = monotonic()
-    error = _failing(lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
+    error = _error_of(lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
     expect(monotonic() - began < SEEN_AT_ONCE_S, f"the exception was seen only after {monotonic() - began:.1f} s")
     expect(isinstance(error, PeerLost) and error.ranks == (culprit,), f"expected PeerLost of rank {culprit}: {error!r}")
     expect("ValueError: the loss is not finite" in str(error), f"the reason is missing: {error}")
@@ -45,11 +48,11 @@ def fault_exception_on_one_rank(comm: Communicator) -> str:
 def fault_leaving_early(comm: Communicator) -> str:
     """The first rank closes the communicator and leaves in good order while the others still wait for it."""
     comm.time_limit_s = 20.0
-    comm.barrier()
     if comm.rank == 0:
+        comm.barrier()
         comm.close()
         return "left"
-    error = _failing(lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
+    error = _failing(comm, lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
     expect(0 in getattr(error, "ranks", ()), f"rank 0 is not named: {error!r}")
     return _told(error)
 
@@ -57,10 +60,9 @@ def fault_leaving_early(comm: Communicator) -> str:
 def fault_different_operations(comm: Communicator) -> str:
     """All but the last rank reduce, the last waits for a broadcast: refused with both calls named."""
     comm.time_limit_s = SHORT_LIMIT_S
-    comm.barrier()
     buf = torch.ones(1000, device=comm.device)
     last = comm.size - 1
-    error = _failing(lambda: comm.broadcast(buf, 0) if comm.rank == last else comm.allreduce(buf))
+    error = _failing(comm, lambda: comm.broadcast(buf, 0) if comm.rank == last else comm.allreduce(buf))
     expect("allreduce" in str(error) and "broadcast" in str(error), f"both calls are not named: {error}")
     expect(isinstance(error, (MismatchedCall, PeerLost)), f"expected MismatchedCall or its consequence: {error!r}")
     _expect_spent(comm)
@@ -70,9 +72,8 @@ def fault_different_operations(comm: Communicator) -> str:
 def fault_different_sizes(comm: Communicator) -> str:
     """The last rank reduces fewer elements. Engines that see the calls name both; none hangs, none returns."""
     comm.time_limit_s = SHORT_LIMIT_S
-    comm.barrier()
     last = comm.size - 1
-    error = _failing(lambda: comm.allreduce(torch.ones(500 if comm.rank == last else 1000, device=comm.device)))
+    error = _failing(comm, lambda: comm.allreduce(torch.ones(500 if comm.rank == last else 1000, device=comm.device)))
     _expect_spent(comm)
     return _told(error)
 
@@ -80,12 +81,12 @@ def fault_different_sizes(comm: Communicator) -> str:
 def fault_rank_late_beyond_the_limit(comm: Communicator) -> str:
     """The last rank comes only when the others' time is up: they say which call, who is missing and what it does."""
     comm.time_limit_s = SHORT_LIMIT_S
-    comm.barrier()
     late = comm.size - 1
     if comm.rank == late:
+        comm.barrier(ENOUGH_S)
         _do_something_else(comm)
-        return _told(_failing(lambda: _reduce_twice(comm)))
-    error = _failing(lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
+        return _told(_error_of(lambda: _reduce_twice(comm)))
+    error = _failing(comm, lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
     expect(isinstance(error, (CollectiveTimeout, PeerLost)), f"expected CollectiveTimeout: {error!r}")
     expect(getattr(error, "ranks", None) == (late,), f"rank {late} is late, but blamed are {getattr(error, 'ranks', None)}")
     expect("allreduce" in str(error), f"the call is not named: {error}")
@@ -96,9 +97,8 @@ def fault_rank_late_beyond_the_limit(comm: Communicator) -> str:
 def fault_message_that_never_comes(comm: Communicator) -> str:
     """All wait for a message of the last rank, which waits for one of rank 0: nobody sends, so all run into the limit."""
     comm.time_limit_s = SHORT_LIMIT_S
-    comm.barrier()
     source = 0 if comm.rank == comm.size - 1 else comm.size - 1
-    error = _failing(lambda: comm.recv(torch.ones(10, device=comm.device), source, tag=77))
+    error = _failing(comm, lambda: comm.recv(torch.ones(10, device=comm.device), source, tag=77))
     expect(isinstance(error, (CollectiveTimeout, PeerLost)), f"expected CollectiveTimeout: {error!r}")
     expect("recv" in str(error), f"the call is not named: {error}")
     return _told(error)
@@ -117,7 +117,17 @@ def _reduce_twice(comm: Communicator) -> None:
         comm.allreduce(torch.ones(1000, device=comm.device))
 
 
-def _failing(call: Callable[[], object]) -> CommError:
+def _failing(comm: Communicator, call: Callable[[], object]) -> CommError:
+    """The error of a call that all make together. Who is slow to leave the meeting may hear there already what went wrong."""
+
+    def met() -> None:
+        comm.barrier(ENOUGH_S)
+        call()
+
+    return _error_of(met)
+
+
+def _error_of(call: Callable[[], object]) -> CommError:
     try:
         call()
     except CommError as error:
@@ -126,7 +136,7 @@ def _failing(call: Callable[[], object]) -> CommError:
 
 
 def _expect_spent(comm: Communicator) -> None:
-    error = _failing(comm.barrier)
+    error = _error_of(comm.barrier)
     expect("cannot be used any more" in str(error), f"a spent communicator says {error}")
 
 
