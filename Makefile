@@ -22,8 +22,8 @@ $(STAMP): pyproject.toml constraints.txt
 system: $(STAMP) ## SLURM and network tools for the tests that need them (only as root on Debian; otherwise those tests skip)
 	@tests/system/install
 
-demo: $(STAMP)   ## four processes find each other and reduce something
-	$(BIN)/unisono run -n 4 examples/hello.py
+demo: $(STAMP)   ## two workers learn to read handwritten digits
+	$(BIN)/unisono train examples/digits.py -n 2
 
 test: system     ## all tests that belong to every change (under 20 minutes on two cores)
 	$(PYTEST) -m "not gpu and not soak"
@@ -43,6 +43,7 @@ format: $(STAMP) ## put the code into its format
 
 bench: system    ## measure against peers, side by side; writes docs/results/
 	$(BIN)/python -m bench.collectives
+	$(BIN)/python -m bench.train
 	@if [ "$$(id -u)" = 0 ]; then $(BIN)/python -m bench.algorithms && $(BIN)/python -m bench.overlap; \
 	else echo "bench.algorithms and bench.overlap make network name spaces and need root"; fi
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.contenders.contender import Contender
+from bench.contenders.contender import Contender, Unavailable
 from bench.groups import Conductor, Group, GroupFailed
 from bench.machine import stolen_s
 from bench.progress import Progress
@@ -18,6 +18,9 @@ from bench.sizes import show_size
 
 SEED = 20
 IDLE_S = 1.0
+
+Ask = tuple[str, dict[str, int]]
+"""What a group is asked to do, and with what."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def measure_blocks(
     failed: dict[str, str] = {}
     try:
         with Conductor() as conductor:
-            groups = _start(conductor, contenders, num_ranks, essential, failed, progress)
+            groups = start_all(conductor, contenders, num_ranks, essential, failed, progress)
             idle = idle_shares(groups)
             for num_bytes in sizes:
                 key, before = block_key(num_ranks, num_bytes), stolen_s()
@@ -102,15 +105,38 @@ def measure_block(
     groups: Mapping[str, Group], num_bytes: int, effort: Effort, progress: Progress, where: str, essential: Collection[str]
 ) -> tuple[dict[str, Samples], dict[str, str]]:
     """Blocking: the samples of those that stayed, and why the others dropped out. A group that failed is ended."""
-    failed: dict[str, str] = {}
     num_rounds, num_calls = effort.at(num_bytes)
+    return take_turns(
+        groups,
+        opening=(("prepare", {"num_bytes": num_bytes}), ("verify", {}), ("time", {"num_calls": 2})),
+        turn=("time", {"num_calls": num_calls}),
+        closing=(("verify", {}), ("drop", {})),
+        num_rounds=num_rounds,
+        progress=progress,
+        where=where,
+        essential=essential,
+    )
 
-    def attempt(name: str, *steps: tuple[str, dict[str, int]]) -> list[list[float]]:
-        """The answers to the last of the steps by rank; nothing if the contender fails or has failed."""
+
+def take_turns(
+    groups: Mapping[str, Group],
+    opening: Sequence[Ask],
+    turn: Ask,
+    closing: Sequence[Ask],
+    num_rounds: int,
+    progress: Progress,
+    where: str,
+    essential: Collection[str],
+) -> tuple[dict[str, Samples], dict[str, str]]:
+    """Blocking: every group is asked the opening, then its turn in each round, then the closing; results as of `measure_block`."""
+    failed: dict[str, str] = {}
+
+    def attempt(name: str, *asks: Ask) -> list[list[float]]:
+        """The answers to the last of them by rank; nothing if the contender fails or has failed."""
         answers: list[list[float]] = []
         if name not in failed:
             try:
-                for what, arguments in steps:
+                for what, arguments in asks:
                     answers = groups[name].ask(what, **arguments)
             except GroupFailed as error:
                 if name in essential:
@@ -123,20 +149,34 @@ def measure_block(
 
     for name in groups:
         progress.say(f"{where}: {name} is checked")
-        attempt(name, ("prepare", {"num_bytes": num_bytes}), ("verify", {}), ("time", {"num_calls": 2}))
+        attempt(name, *opening)
     samples = interleave(
         [name for name in groups if name not in failed],
         num_rounds,
         SEED,
-        lambda name: attempt(name, ("time", {"num_calls": num_calls})),
+        lambda name: attempt(name, turn),
         lambda number: progress.say(f"{where}: round {number + 1} of {num_rounds}, {len(groups) - len(failed)} contenders"),
     )
     for name in groups:
-        attempt(name, ("verify", {}), ("drop", {}))
+        attempt(name, *closing)
     return {name: sample for name, sample in samples.items() if name not in failed}, failed
 
 
-def _start(
+def prepare(wanted: Sequence[Contender], progress: Progress) -> tuple[list[Contender], dict[str, str]]:
+    """Local, blocking: install what is missing; those that can take part, and why the others cannot."""
+    able, absent = [], {}
+    for contender in wanted:
+        progress.say(f"preparing {contender.name} (the first time it is installed or compiled, which takes minutes)")
+        try:
+            contender.prepare()
+            able.append(contender)
+        except Unavailable as reason:
+            absent[contender.name] = one_line(reason)
+            progress.keep(f"{contender.name} takes no part: {reason}")
+    return able, absent
+
+
+def start_all(
     conductor: Conductor,
     contenders: Sequence[Contender],
     num_ranks: int,
@@ -144,6 +184,7 @@ def _start(
     failed: dict[str, str],
     progress: Progress,
 ) -> dict[str, Group]:
+    """Blocking: the groups of those that can start; `failed` says why the others cannot."""
     groups = {}
     for contender in contenders:
         progress.say(f"{num_ranks} ranks: starting {contender.name}")

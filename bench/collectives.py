@@ -12,15 +12,12 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 
-from bench.blocks import FULL, QUICK, blocks_of, measure_blocks
+from bench.blocks import FULL, QUICK, blocks_of, measure_blocks, prepare
 from bench.collectives_page import publish
 from bench.contenders import deepspeed_shm, gloo, intelmpi, memory_floor, mpich, openmpi, unisono_shm, unisono_shm_plain
-from bench.contenders.contender import Contender, Unavailable
 from bench.options import add_sizes, counts, parse, sizes
 from bench.progress import Progress
-from bench.report import one_line
 from bench.rounds import Stopwatch
 from bench.session import guarded, open_record, result_of
 
@@ -74,20 +71,6 @@ def main() -> None:
     print(publish(result, args.out))
     record.finish()
     progress.keep(f"written to {args.out}/collectives.md, .json and .png after {watch}")
-
-
-def prepare(wanted: Sequence[Contender], progress: Progress) -> tuple[list[Contender], dict[str, str]]:
-    """Local, blocking: install what is missing; those that can take part, and why the others cannot."""
-    able, absent = [], {}
-    for contender in wanted:
-        progress.say(f"preparing {contender.name} (the first time it is installed or compiled, which takes minutes)")
-        try:
-            contender.prepare()
-            able.append(contender)
-        except Unavailable as reason:
-            absent[contender.name] = one_line(reason)
-            progress.keep(f"{contender.name} takes no part: {reason}")
-    return able, absent
 
 
 def _arguments() -> argparse.Namespace:

@@ -182,8 +182,12 @@ def _listening_ports() -> set[int]:
     return {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
+NOT_OURS = frozenset({"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK"})
+"""Set by pytest, by torch when a process makes its first optimiser, and by scikit-learn when it is loaded."""
+
+
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return {name: value for name, value in os.environ.items() if name not in NOT_OURS}
 
 
 def _restore_variable(name: str, value: str | None) -> None:

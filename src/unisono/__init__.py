@@ -11,10 +11,49 @@ from unisono.version import __version__
 if TYPE_CHECKING:
     from unisono.comm.base import ANY, MAX, MIN, SUM, Communicator, Op
     from unisono.comm.connect import connect
+    from unisono.commands.train import train
+    from unisono.data.arrays import Arrays
+    from unisono.data.catalogue import locate
+    from unisono.data.digits import digits
+    from unisono.data.hdf5 import HDF5
+    from unisono.data.idx import Idx
+    from unisono.data.images import ImageFolder, ImageTable
+    from unisono.data.matlab import Scene
+    from unisono.data.nifti import NIfTI
+    from unisono.data.open_source import as_source
+    from unisono.data.sample_random import SampleRandom
+    from unisono.data.sat6 import SAT6
+    from unisono.data.source import Source
+    from unisono.data.splits import Splits, split
+    from unisono.data.tiff import TIFF
+    from unisono.data.zarr import Zarr
     from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UnisonoError, UsageError
+    from unisono.model.own_step import OwnStep
+    from unisono.own_loop import DistributedOptimizer, ShardedLoader
+    from unisono.task import Choice, Range, Task
 
 _HOMES: Mapping[str, str] = {
     "connect": "unisono.comm.connect",
+    "digits": "unisono.data.digits",
+    "locate": "unisono.data.catalogue",
+    "as_source": "unisono.data.open_source",
+    "Arrays": "unisono.data.arrays",
+    "HDF5": "unisono.data.hdf5",
+    "Idx": "unisono.data.idx",
+    "ImageFolder": "unisono.data.images",
+    "ImageTable": "unisono.data.images",
+    "NIfTI": "unisono.data.nifti",
+    "SAT6": "unisono.data.sat6",
+    "Scene": "unisono.data.matlab",
+    "TIFF": "unisono.data.tiff",
+    "Zarr": "unisono.data.zarr",
+    "Source": "unisono.data.source",
+    "SampleRandom": "unisono.data.sample_random",
+    "OwnStep": "unisono.model.own_step",
+    "train": "unisono.commands.train",
+    **dict.fromkeys(("DistributedOptimizer", "ShardedLoader"), "unisono.own_loop"),
+    **dict.fromkeys(("Splits", "split"), "unisono.data.splits"),
+    **dict.fromkeys(("Choice", "Range", "Task"), "unisono.task"),
     **dict.fromkeys(("ANY", "MAX", "MIN", "SUM", "Communicator", "Op"), "unisono.comm.base"),
     **dict.fromkeys(
         ("CollectiveTimeout", "CommError", "MismatchedCall", "PeerLost", "UnisonoError", "UsageError"), "unisono.errors"
@@ -23,19 +62,43 @@ _HOMES: Mapping[str, str] = {
 
 __all__ = [
     "ANY",
+    "Arrays",
+    "Choice",
     "CollectiveTimeout",
     "CommError",
     "Communicator",
+    "DistributedOptimizer",
+    "HDF5",
+    "Idx",
+    "ImageFolder",
+    "ImageTable",
     "MAX",
     "MIN",
     "MismatchedCall",
+    "NIfTI",
     "Op",
+    "OwnStep",
     "PeerLost",
+    "Range",
+    "SAT6",
     "SUM",
+    "SampleRandom",
+    "Scene",
+    "ShardedLoader",
+    "Source",
+    "Splits",
+    "TIFF",
+    "Task",
     "UnisonoError",
     "UsageError",
+    "Zarr",
     "__version__",
+    "as_source",
     "connect",
+    "digits",
+    "locate",
+    "split",
+    "train",
 ]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
-from unisono.errors import UsageError
+from unisono.commands import apply, compare, data, evaluate, train
+from unisono.errors import AlreadyTold, PeerLost, TrainingFailed, UsageError
 from unisono.version import __version__
 
 USAGE_CODE = 2
@@ -17,6 +19,9 @@ INTERRUPTED_CODE = 130
 READER_LEFT_CODE = 141
 """What the shell gives for a program that SIGPIPE ended (`| head`)."""
 DEFAULT_RESTARTS = 3
+
+COMMANDS: Mapping[str, ModuleType] = {"train": train, "evaluate": evaluate, "apply": apply, "compare": compare, "data": data}
+"""Verb -> the file that does it."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"unisono: error: {error}", file=sys.stderr)
         return USAGE_CODE
+    except (PeerLost, TrainingFailed) as error:
+        print(f"unisono: error: {error}", file=sys.stderr)
+        return 1
+    except AlreadyTold as told:
+        return told.code
     except KeyboardInterrupt:
         return INTERRUPTED_CODE
     except BrokenPipeError:
@@ -67,7 +77,9 @@ def _dispatch(argv: list[str]) -> int:
     if args.verb is None:
         parser.print_help()
         return 0
-    return _run(args, program) if args.verb == "run" else _doctor(args)
+    if args.verb == "run":
+        return _run(args, program)
+    return _doctor(args) if args.verb == "doctor" else int(COMMANDS[args.verb].main(args, argv))
 
 
 def split_program(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -91,6 +103,7 @@ def _parser() -> _Parser:
         prog="unisono",
         description="Trains, tunes, measures and applies neural networks on many workers.",
         epilog="examples:\n"
+        "  unisono train task.py -n 4               train a task on four workers of this machine\n"
         "  unisono run -n 4 train.py --epochs 3     four processes of a program on this machine\n"
         "  unisono doctor                           what a job would find here, and what to repair first\n"
         "  unisono run --help                       all options of one verb, with examples",
@@ -99,9 +112,22 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"unisono {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="verb", title="verbs")
+    for name, command in COMMANDS.items():
+        command.add_arguments(_verb(verbs, name, command))
     _add_run(verbs)
     _add_doctor(verbs)
     return parser
+
+
+def _verb(verbs: argparse._SubParsersAction[_Parser], name: str, command: ModuleType) -> _Parser:
+    return verbs.add_parser(
+        name,
+        help=command.HELP,
+        description=command.DESCRIPTION,
+        epilog=command.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
 
 
 def _add_run(verbs: argparse._SubParsersAction[_Parser]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class UnisonoError(Exception):
@@ -11,6 +12,18 @@ class UnisonoError(Exception):
 
 class UsageError(UnisonoError):
     """A user's mistake: the command line shows the message alone and exits with code 2."""
+
+
+class AlreadyTold(UnisonoError):
+    """Another rank says what went wrong; this one ends with the same exit code and no words."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__("another rank says what went wrong")
+        self.code = code
+
+
+class TrainingFailed(UnisonoError):
+    """A training that cannot go on, e.g. as its loss is not finite: the message alone, and exit code 1."""
 
 
 class CommError(UnisonoError):
@@ -41,3 +54,11 @@ def join_ranks(ranks: Iterable[int]) -> str:
     """'rank 3' or 'ranks 1, 3', for messages."""
     ordered = sorted(ranks)
     return f"rank{'s' if len(ordered) != 1 else ''} {', '.join(map(str, ordered))}"
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
+    """Pure: the error for a name that is not among those known, with the nearest of them: `raise unknown_name(...)`."""
+    names = sorted(known)
+    near = " or ".join(repr(one) for one in get_close_matches(name, names, n=2))
+    hint = f"did you mean {near}? " if near else ""
+    return UsageError(f"unknown {what} {name!r}; {hint}Known: {', '.join(names) or 'none'}")

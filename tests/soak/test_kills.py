@@ -81,7 +81,10 @@ def expect_named(killer: Killer, folder: Path, size: int, ended: Ended, all_must
 
 
 def is_named(victim: int, told: Mapping[str, Any]) -> bool:
-    """A group without the victim can only name the member that went because of it, and its reason."""
+    """A group without the victim can only name the member that went because of it, and its reason. Where a started call has
+    failed and another call is made before anybody waits for it, that one says why the communicator is spent."""
+    if told["kind"] == "CommError":
+        return "cannot be used any more" in told["text"] and ("died" in told["text"] or "gave up" in told["text"])
     if victim in told["members"]:
         return bool(told["kind"] == "PeerLost" and told["named"] == [victim])
     return told["kind"] == "PeerLost" and "gave up" in told["text"]

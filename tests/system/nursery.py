@@ -34,6 +34,8 @@ from unisono.cluster.rendezvous import derived_port
 from unisono.testing.ranks import Ended
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMUNICATION = ("unisono.comm.connect", "unisono.comm.shm", "unisono.comm.torch_dist", "unisono.testing.checks")
+VERBS = ("unisono.run", "unisono.predict.apply_run", "unisono.predict.compare_runs")
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
 
@@ -115,7 +117,7 @@ def _request(program: Sequence[str], size: int, engine: str, output: str) -> dic
 
 
 def main() -> None:
-    for module in ("unisono.comm.connect", "unisono.comm.shm", "unisono.comm.torch_dist", "unisono.testing.checks"):
+    for module in (*COMMUNICATION, *VERBS):
         importlib.import_module(module)
 
     program = _serve(socket.socket(fileno=int(sys.argv[1])))

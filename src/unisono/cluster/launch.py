@@ -21,6 +21,7 @@ from unisono.cluster.rank_env import Placement, rank_environment, refuse_inside_
 from unisono.cluster.rank_process import RankProcess, start_process
 from unisono.cluster.rendezvous import derived_port, host_port, job_token
 from unisono.cluster.signals import SignalInbox
+from unisono.cluster.terminal import columns_of
 from unisono.cluster.topology import ALLREDUCES, ENGINES
 from unisono.cluster.variables import one_of, positive_seconds
 from unisono.cluster.world import STOPS, Outcome, World, wait_for_events
@@ -28,6 +29,7 @@ from unisono.errors import UsageError
 
 BINDINGS = ("cpus", "none")
 POLICIES = ("end", "continue", "restart")
+VOICES = ("all", "first")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ class LaunchConfig:
     """Threads for each rank; None divides the CPUs of our affinity mask."""
     bind: str = "cpus"
     """"cpus": each rank stays on its share of them, if there are enough for all and for the threads that were asked for; "none"."""
+    voice: str = "all"
+    """"all": every line with the rank that printed it in front. "first": rank 0 speaks for all, without it, and on a terminal as it
+    prints, so that it may draw a progress bar (`cluster/terminal.py`); lines of others go to standard error, with their rank."""
 
     def __post_init__(self) -> None:
         _check_count("-n", self.num_local, 1, "processes on this node")
@@ -66,6 +71,7 @@ class LaunchConfig:
         _check_name("--allreduce", self.allreduce, ALLREDUCES)
         _check_name("--bind", self.bind, BINDINGS)
         _check_name("--on-failure", self.on_failure, POLICIES)
+        _check_name("voice", self.voice, VOICES)
         if self.time_limit_s is not None and not 0 < self.time_limit_s < math.inf:
             raise UsageError(f"--time-limit-s must be a number of seconds above 0; received {self.time_limit_s:g}")
         self._check_nodes()
@@ -113,7 +119,7 @@ def launch(config: LaunchConfig) -> int:
     _fill_standard_descriptors()
     with selectors.DefaultSelector() as selector, SignalInbox(selector) as inbox, Mortality(base) as mortality:
         colour = not base.get("NO_COLOR") and base.get("TERM") != "dumb"
-        console = Console(selector, colour, logs is not None, config.job)
+        console = Console(selector, colour, logs is not None, config.job, config.voice)
         starter = _Starter(config, base, arguments, logs, selector, inbox, mortality, console)
         restart = 0
         while True:
@@ -203,6 +209,7 @@ def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int) -> P
         threads_asked=config.threads is not None,
         gpus=gpus.probe(base),
         wishes=_wishes(config),
+        terminal=f"{columns}:{os.getpid()}" if config.voice == "first" and (columns := columns_of(1)) else "",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import selectors
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,24 +12,32 @@ from pathlib import Path
 from typing import IO
 
 from unisono.cluster.sink import Sink
+from unisono.cluster.terminal import columns_of
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is cut, so that a rank which prints no line end cannot fill the launcher's memory."""
 READ_BYTES = 1 << 16
 COLOURS = (36, 33, 32, 35, 34, 31)
+TOLD_CODES = (1, 2, 130)
+"""A failure, a user's mistake, an interruption: with these a Python program ends that says why."""
+CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Console:
     """The launcher's own two outputs; lines of one never cut into lines of the other, also where both are one terminal."""
 
-    def __init__(self, selector: selectors.BaseSelector, colour: bool, logged: bool, job: str | None = None) -> None:
-        """`logged`: whether log files keep the lines too. `job`: the name that the user gave it, to tell it from others."""
+    def __init__(
+        self, selector: selectors.BaseSelector, colour: bool, logged: bool, job: str | None = None, voice: str = "all"
+    ) -> None:
+        """`logged`: whether log files keep the lines too. `job`: the name that the user gave it, to tell it from others. `voice`:
+        as in `LaunchConfig`."""
         self._name = f"unisono ({job})" if job else "unisono"
         self.out = Sink(selector, 1)
         self.err = self.out if os.path.sameopenfile(1, 2) else Sink(selector, 2)
         self._selector = selector
         self._colour = colour
         self._logged = logged
+        self._voice = voice
 
     @property
     def failure(self) -> OSError | None:
@@ -53,7 +62,21 @@ class Console:
         """Local: pass on what comes from these two pipes until they end."""
         return RankOutput(self, self._selector, rank, out, err, log)
 
+    def sink_of(self, rank: int) -> Sink:
+        """Where standard output of a rank goes: beside the one that speaks for all, the others are heard as errors are."""
+        return self.err if self._voice == "first" and rank else self.out
+
+    def is_told(self, code: int) -> bool:
+        """Whether a rank that ended with this code has itself said why: our own verbs do, whose first rank speaks for all."""
+        return self._voice == "first" and code in TOLD_CODES
+
+    def is_drawn(self, rank: int) -> bool:
+        """Whether standard output of a rank is passed on as it is, as somebody sees how it is drawn."""
+        return self._voice == "first" and not rank and columns_of(1) is not None
+
     def prefix(self, rank: int, fd: int) -> bytes:
+        if self._voice == "first" and not rank:
+            return b""
         if self._colour and os.isatty(fd):
             return f"\x1b[{COLOURS[rank % len(COLOURS)]}m[{rank}]\x1b[0m ".encode()
         return f"[{rank}] ".encode()
@@ -73,8 +96,9 @@ class RankOutput:
         self._console = console
         self._log = log
         logged = None if log is None else self._write_log
+        sink = console.sink_of(rank)
         self._streams = (
-            Stream(selector, out, console.out, console.prefix(rank, 1), logged),
+            (DrawnStream if console.is_drawn(rank) else Stream)(selector, out, sink, console.prefix(rank, sink.fd), logged),
             Stream(selector, err, console.err, console.prefix(rank, 2), logged),
         )
 
@@ -135,14 +159,7 @@ class Stream:
         if not data:
             self.close()
             return False
-        whole, newline, rest = data.rpartition(b"\n")
-        if newline:
-            self._emit(bytes(self._partial) + whole)
-            self._partial.clear()
-        self._partial += rest
-        if len(self._partial) > MAX_LINE_BYTES:
-            self._emit(bytes(self._partial))
-            self._partial.clear()
+        self._take(data)
         return True
 
     def drain(self) -> None:
@@ -168,6 +185,19 @@ class Stream:
         self.pause()
         self._pipe.close()
         self._sink.sources.discard(self)
+        self._finish()
+
+    def _take(self, data: bytes) -> None:
+        whole, newline, rest = data.rpartition(b"\n")
+        if newline:
+            self._emit(bytes(self._partial) + whole)
+            self._partial.clear()
+        self._partial += rest
+        if len(self._partial) > MAX_LINE_BYTES:
+            self._emit(bytes(self._partial))
+            self._partial.clear()
+
+    def _finish(self) -> None:
         if self._partial:
             self._emit(bytes(self._partial))
             self._partial.clear()
@@ -177,6 +207,26 @@ class Stream:
         if self._log is not None:
             self._log(lines + b"\n")
         self._sink.write(self._prefix + lines.replace(b"\n", b"\n" + self._prefix) + b"\n")
+
+
+class DrawnStream(Stream):
+    """One pipe from a rank to a terminal, which gets every byte at once, so that a progress bar moves. The log gets the lines as
+    they stand in the end."""
+
+    def _take(self, data: bytes) -> None:
+        self._sink.pass_on(data)
+        super()._take(data)
+        if b"\r" in self._partial:
+            del self._partial[: self._partial.rindex(b"\r")]  # what is drawn over needs no memory
+
+    def _finish(self) -> None:
+        self._sink.end_line()
+        super()._finish()
+
+    def _emit(self, lines: bytes) -> None:
+        if self._log is not None:
+            shown = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines.split(b"\n"))
+            self._log(CONTROL_SEQUENCE.sub(b"", b"\n".join(shown)) + b"\n")
 
 
 @dataclass(frozen=True)

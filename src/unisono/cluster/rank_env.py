@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from unisono.cluster import terminal
 from unisono.cluster.resolve import verdicts
 from unisono.cluster.topology import Topology
 from unisono.errors import UsageError
@@ -29,6 +30,8 @@ class Placement:
     gpus: tuple[str, ...]
     wishes: tuple[tuple[str, str], ...]
     """Variables for what the user asked of the communicator; what was not asked for is inherited."""
+    terminal: str = ""
+    """For rank 0, if its words go to a terminal as they are (`cluster/terminal.py`)."""
 
 
 def rank_environment(base: Mapping[str, str], at: Placement, local_rank: int) -> dict[str, str]:
@@ -48,6 +51,9 @@ def rank_environment(base: Mapping[str, str], at: Placement, local_rank: int) ->
         PYTHONUNBUFFERED="1",
     )
     env.update(at.wishes)
+    env.pop(terminal.VARIABLE, None)
+    if at.terminal and not at.node_rank and not local_rank:
+        env[terminal.VARIABLE] = at.terminal
     for name in THREAD_VARIABLES:
         if at.threads_asked or not base.get(name):
             env[name] = str(at.threads)

@@ -9,6 +9,8 @@ from typing import Protocol
 
 MAX_PENDING_BYTES = 64 << 20
 """With more than this unread by whoever reads our output, the ranks wait too, as they would without a launcher."""
+REPLACE_LINE = b"\r\x1b[K"
+"""To the begin of the line, and erase it."""
 
 
 class Source(Protocol):
@@ -30,13 +32,33 @@ class Sink:
         self._selector = selector
         self._pending = bytearray()
         self._holding_back = False
+        self._open = b""
+        """What ends the line that `pass_on` has begun, if it has."""
 
     @property
     def empty(self) -> bool:
         return not self._pending
 
-    def write(self, data: bytes) -> None:
-        """Local, not blocking: `data` are whole lines."""
+    def write(self, lines: bytes) -> None:
+        """Local, not blocking: `lines` are whole lines."""
+        if lines:
+            ending, self._open = self._open, b""
+            self._put(ending + lines)
+
+    def pass_on(self, data: bytes) -> None:
+        """Local, not blocking: `data` as it is, for a terminal. Lines that are written before it ends its line come below what it
+        has printed of it, or take the place of a line that is being redrawn."""
+        line = data.rpartition(b"\n")[2]
+        before = b"" if b"\n" in data else self._open
+        self._open = REPLACE_LINE if b"\r" in line or before == REPLACE_LINE else b"\n" if line else before
+        self._put(data)
+
+    def end_line(self) -> None:
+        """Local, not blocking: end what `pass_on` has begun."""
+        ending, self._open = self._open, b""
+        self._put(ending)
+
+    def _put(self, data: bytes) -> None:
         if self.error is not None or not data:
             return
         if not self._pending:

@@ -115,7 +115,9 @@ class World:
         first = not self._code
         self._code = self._code or code
         others = [other.rank for other in self._ranks if other.running]
-        if self._stopped:
+        if self._console.is_told(code):
+            pass
+        elif self._stopped:
             if rank.killed_by not in STOPS:
                 self._console.say(rank.fate())
         elif not first or not others:

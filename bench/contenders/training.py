@@ -1,0 +1,131 @@
+"""The ways to train that `bench.train` compares. What their ranks run is in `bench/ranks/train_*.py`."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.contenders.contender import Contender, nothing
+from bench.environments import Environment
+from bench.groups import Launch, Seat
+from bench.training_cases import Case
+
+HOME = Environment("training", ("lightning", "accelerate"), sees_main=True)
+"""Lightning and Accelerate, with the PyTorch of our own environment."""
+
+Start = Callable[[str, Path, int, Seat], list[Launch]]
+"""Name of the case, file of its data, number of ranks, seat."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train, at the numbers of workers where it makes sense."""
+
+    name: str
+    kind: str
+    about: str
+    workers: tuple[int, ...]
+    start: Start
+    prepare: Callable[[], None] = nothing
+
+    def contender(self, case: Case, data: Path) -> Contender:
+        """Pure: this way with one case."""
+        return Contender(self.name, self.kind, self.about, partial(self.start, case.name, data), self.prepare)
+
+
+def start_unisono(case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
+    program = ["-m", "bench.ranks.train_unisono", *seat.arguments, case, str(data), str(seat.folder)]
+    run = ["-m", "unisono", "run", "-n", str(num_ranks), "--threads", "1"] if num_ranks > 1 else []
+    return [Launch([sys.executable, *run, *program])]
+
+
+def started_as_by_torchrun(python: str, module: str, *more: str) -> Start:
+    """Ranks that find each other as torchrun tells them to."""
+
+    def start(case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
+        port = _free_port()
+        return [
+            Launch(
+                [python, "-m", module, *seat.arguments, case, str(data), str(rank), str(num_ranks), *more],
+                _torchrun(rank, num_ranks, port) if num_ranks > 1 else {},
+            )
+            for rank in range(num_ranks)
+        ]
+
+    return start
+
+
+def _torchrun(rank: int, size: int, port: int) -> dict[str, str]:
+    return {
+        **dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(size)),
+        "TORCHELASTIC_RUN_ID": "bench",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+OURS = "unisono"
+BY_HAND = "by hand"
+_UNISONO = "`Trainer.run` with loader, algorithm, accuracy, console and metrics.jsonl as `unisono train` has them"
+_TORCH = "bench.ranks.train_torch"
+
+WAYS: Sequence[Way] = (
+    Way(OURS, "ours", _UNISONO, (1, 2), start_unisono),
+    Way("unisono A/A", "noise", "the same again in other processes: its distance from 1 is the noise", (1, 2), start_unisono),
+    Way(
+        BY_HAND,
+        "hand",
+        "a plain PyTorch loop that learns and does nothing else; its loss and accuracy stay unknown",
+        (1,),
+        started_as_by_torchrun(sys.executable, _TORCH),
+    ),
+    Way(
+        "by hand, followed",
+        "other",
+        "the same loop that also knows loss and accuracy in every step, as Unisono does, and prints them after an epoch",
+        (1,),
+        started_as_by_torchrun(sys.executable, _TORCH, "follow"),
+    ),
+    Way(
+        "ddp",
+        "ddp",
+        "the loop by hand with `DistributedDataParallel(model, gradient_as_bucket_view=True)` over gloo",
+        (2,),
+        started_as_by_torchrun(sys.executable, _TORCH),
+    ),
+    Way(
+        "ddp, bound",
+        "ddp",
+        "the same, each rank bound to its part of the CPUs as Unisono binds its workers",
+        (2,),
+        started_as_by_torchrun(sys.executable, _TORCH, "bind"),
+    ),
+    Way(
+        "lightning",
+        "lightning",
+        "`Trainer(barebones=True)` of Lightning: no logger, no checkpoint, no progress bar; at 2 workers its DDP over gloo",
+        (1, 2),
+        started_as_by_torchrun(HOME.python, "bench.ranks.train_lightning"),
+        HOME.make,
+    ),
+    Way(
+        "accelerate",
+        "other",
+        "the loop by hand with model, optimiser and backward pass of Accelerate; at 2 workers its DDP over gloo",
+        (1, 2),
+        started_as_by_torchrun(HOME.python, "bench.ranks.train_accelerate"),
+        HOME.make,
+    ),
+)

@@ -1,0 +1,104 @@
+"""A rank of Unisono: its trainer with what `unisono train` gives it; `... SOCKET GROUP CASE DATA FOLDER`.
+
+At several workers `unisono run` starts it, as `unisono train -n` would.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import unisono as un
+from bench.ranks.learning import Learning, Turns, make_model
+from unisono.cluster.stop_request import StopRequest
+from unisono.comm.base import Communicator
+from unisono.config import TrainConfig
+from unisono.data.arrays import Arrays
+from unisono.events import EpochDone, Observer, RunStarted
+from unisono.observe.console import Console
+from unisono.observe.jsonl import JsonLines
+from unisono.overrides import change
+from unisono.training.assemble import Assembled, assemble
+from unisono.training.trainer import Trainer
+
+EPOCHS = 10**6
+
+
+class Turn(Observer):
+    """Stands behind the usual observers, so that their work counts."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def epoch(self, event: EpochDone) -> None:  # noqa: ARG002
+        self._turns.epoch_done()
+
+
+def main() -> None:
+    out = Path(sys.argv[5])
+    with un.connect(quiet=True) as comm:
+        learning = Learning(comm.rank, comm.size)
+        case = learning.case
+        task = un.Task(
+            model=lambda: make_model(case),
+            # A subset, as a split of the data gives it.
+            data=lambda: un.Splits(train=Arrays(learning.inputs, learning.targets).subset(range(case.num_samples))),
+            loss="cross_entropy",
+            metrics=("accuracy",),
+            optimizer=case.optimizer,
+            optimizer_options=case.optimizer_options,
+            lr=case.lr,
+            global_batch=case.global_batch,
+            epochs=EPOCHS,
+            name=case.name,
+        )
+        parts = assemble(change(task, {}), "allreduce", comm, on_nan="stop")
+        # As in a run: only the first rank shows and records.
+        usual = [Console(sys.stdout), JsonLines(out / "metrics.jsonl", TrainConfig("").log_every)] if comm.rank == 0 else []
+        observers = [*usual, Turn(learning.turns)]
+        for observer in observers:
+            observer.started(_started(comm, task, parts, str(out)))
+        trainer = _trainer(comm, task, parts, observers)
+        learning.attend({"unisono": un.__version__, "how": comm.origin}, parts.adapter.model, trainer.run)
+        for observer in observers:
+            observer.close()
+
+
+def _trainer(comm: Communicator, task: un.Task, parts: Assembled, observers: Sequence[Observer]) -> Trainer:
+    return Trainer(
+        comm,
+        parts.adapter,
+        parts.algorithm,
+        parts.loader,
+        None,
+        parts.metrics,
+        parts.followed,
+        parts.settings,
+        parts.goals,
+        observers,
+        task.seed,
+        task.global_batch,
+        StopRequest().asked,
+        lambda: None,
+    )
+
+
+def _started(comm: Communicator, task: un.Task, parts: Assembled, out: str) -> RunStarted:
+    return RunStarted(
+        name=task.name,
+        out=out,
+        num_workers=comm.size,
+        rank=comm.rank,
+        engine=comm.engine,
+        device=str(comm.device),
+        global_batch=task.global_batch,
+        num_epochs=task.epochs,
+        steps_per_epoch=parts.loader.plan.steps_per_epoch,
+        num_samples=parts.loader.plan.num_samples,
+        num_parameters=parts.adapter.num_parameters,
+    )
+
+
+if __name__ == "__main__":
+    main()

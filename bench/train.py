@@ -1,0 +1,201 @@
+"""A step of training: Unisono against loops by hand, DistributedDataParallel, Lightning and Accelerate, interleaved in one run.
+
+    python -m bench.train                    # everything; about a quarter of an hour on two cores that do nothing else
+    python -m bench.train --quick            # a look whether it works: few epochs, no judgement
+
+Writes train.md (tables, bounds, how it was measured) and train.json (every epoch).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.blocks import idle_shares, prepare, start_all, take_turns
+from bench.contenders.contender import Contender
+from bench.contenders.training import BY_HAND, OURS, WAYS
+from bench.groups import FOLDERS, Conductor, Group, GroupFailed
+from bench.machine import stolen_s
+from bench.options import parse
+from bench.progress import Progress
+from bench.record import Record
+from bench.report import one_line
+from bench.rounds import Stopwatch, rounded
+from bench.session import guarded, open_record, result_of
+from bench.train_page import publish
+from bench.training_bounds import show_workers
+from bench.training_cases import CASES, Case, write_data
+
+WORKERS = (1, 2)
+LEARNED = 0.5 * math.log(10)
+"""Loss of ten classes that shows that something was learned: half of what guessing costs."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How often."""
+
+    rounds: int
+    epochs: int
+    """Timed in a turn."""
+    warm_up: int
+    """Epochs before the first turn."""
+
+
+FULL: Mapping[str, Effort] = {"mnist_cnn": Effort(40, 1, 5), "digits": Effort(100, 5, 30)}
+QUICK: Mapping[str, Effort] = {"mnist_cnn": Effort(1, 1, 8), "digits": Effort(3, 1, 30)}
+
+NOT_MEASURED = (
+    "More workers than 2, more than one thread in a worker, more than one machine, GPUs.",
+    "Data that must be read or changed on the way: all samples lie in memory, and everybody takes whole batches out of one tensor "
+    "or array. A `DataLoader` that collects samples one by one, as many users of the peers have it, would be slower.",
+    "Start-up, evaluation, checkpoints, learning rates that change, gradient clipping, mixed precision, compiled models.",
+)
+
+
+def main() -> None:
+    """Local, blocking: measure what is asked for and publish it."""
+    args = _arguments()
+    if args.figure:
+        print(publish(json.loads((args.out / "train.json").read_text()), args.out))
+        return
+    progress, watch = Progress(), Stopwatch()
+    effort = QUICK if args.quick else FULL
+    blocks = [(CASES[name], workers) for name in args.cases for workers in args.workers]
+    wanted = [way for way in WAYS if not args.only or way.name in args.only]
+    settings = {
+        "effort": {name: dataclasses.asdict(effort[name]) for name in args.cases},
+        "cases": {name: dataclasses.asdict(CASES[name]) for name in args.cases},
+        "contenders": [way.name for way in wanted],
+    }
+    record = open_record("train", args, settings, progress)
+    absent: dict[str, str] = {}
+    # Named as the conductor names its folder, which removes what killed runs left.
+    with tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-") as folder:
+        for case, workers in blocks:
+            data = Path(folder) / f"{case.name}.npz"
+            write_data(case, data)
+            contenders = [way.contender(case, data) for way in wanted if workers in way.workers and way.name not in absent]
+            able, missing = prepare(contenders, progress)
+            absent |= missing
+            measure(record, case, workers, able, effort[case.name], progress)
+    result = result_of(
+        args,
+        record,
+        watch,
+        ours=OURS,
+        by_hand=BY_HAND,
+        contenders={way.name: {"kind": way.kind, "about": way.about} for way in wanted if way.name not in absent},
+        absent=absent,
+        not_measured=NOT_MEASURED,
+        blocks={block_key(case, workers): record.blocks[block_key(case, workers)] for case, workers in blocks},
+    )
+    print(publish(result, args.out))
+    record.finish()
+    progress.keep(f"written to {args.out}/train.md and .json after {watch}")
+
+
+def measure(record: Record, case: Case, workers: int, contenders: Sequence[Contender], effort: Effort, progress: Progress) -> None:
+    """Blocking: one block that `record` does not have yet, in processes of its own."""
+    key = block_key(case, workers)
+    if key in record.blocks:
+        return
+    failed: dict[str, str] = {}
+    with Conductor() as conductor:
+        groups = start_all(conductor, contenders, workers, (OURS,), failed, progress)
+        idle = idle_shares(groups)
+        before = stolen_s()
+        samples, dropped = take_turns(
+            groups,
+            opening=(("time", {"num_epochs": effort.warm_up}),),
+            turn=("time", {"num_epochs": effort.epochs}),
+            closing=(),
+            num_rounds=effort.rounds,
+            progress=progress,
+            where=key,
+            essential=(OURS,),
+        )
+        failed |= {name: one_line(reason) for name, reason in dropped.items()}
+        record.add(
+            key,
+            {
+                "case": case.name,
+                "workers": workers,
+                "versions": {name: groups[name].versions for name in samples},
+                "idle_share_of_a_core": idle,
+                "stolen_cpu_s": round(stolen_s() - before, 2),
+                "failed": failed,
+                "loss_after": {name: loss_after(groups[name]) for name in samples},
+                "times_us": rounded(samples),
+            },
+        )
+    medians = ", ".join(f"{name} {sample.median:.0f}" for name, sample in samples.items())
+    progress.keep(f"{key}: {medians} us")
+
+
+def loss_after(group: Group) -> float:
+    """Blocking: the mean loss that the training has reached; refuses one that has not learned, or whose replicas differ."""
+    states: list[dict[str, Any]] = group.ask("state")
+    if len({state["weights"] for state in states}) > 1:
+        raise GroupFailed(f"{group.name}: the ranks hold different weights, so they did not train together")
+    if any(state["threads"] != 1 for state in states):
+        raise GroupFailed(f"{group.name}: a rank uses {max(state['threads'] for state in states)} threads, not 1")
+    loss = float(states[0]["loss"])
+    if not loss < LEARNED:
+        raise GroupFailed(f"{group.name}: the loss is {loss:.3f} at the end; it did not learn")
+    return loss
+
+
+def block_key(case: Case, workers: int) -> str:
+    """Pure: what a block is called in the raw data."""
+    return f"{case.name}, {show_workers(workers)}"
+
+
+def _arguments() -> argparse.Namespace:
+    names = [way.name for way in WAYS]
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.train",
+        description="Time of a training step on this machine, one thread in each worker: Unisono against a loop by hand,\n"
+        "DistributedDataParallel, Lightning and Accelerate, interleaved. What they need is installed under .venv-bench/.",
+        epilog="examples:\n"
+        "  python -m bench.train                              the whole measurement, into docs/results/\n"
+        "  python -m bench.train --quick                      few epochs, into runs/bench/\n"
+        "  python -m bench.train --cases digits --workers 1 --only 'unisono;by hand' --out runs/look\n"
+        "  python -m bench.train --figure                     the page again from docs/results/train.json\n"
+        "An interrupted run goes on where it stopped when the same command is given again.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--cases", type=_some_of(list(CASES), ","), default=list(CASES), metavar="C,C", help=", ".join(CASES))
+    parser.add_argument(
+        "--workers",
+        type=lambda text: [int(number) for number in _some_of(list(map(str, WORKERS)), ",")(text)],
+        default=list(WORKERS),
+        metavar="N,N",
+        help="1, 2 or both (default)",
+    )
+    parser.add_argument("--only", type=_some_of(names, ";", OURS), metavar="NAME;NAME", help=f"some of {'; '.join(names)}")
+    return parse(parser)
+
+
+def _some_of(known: Sequence[str], separator: str, needed: str | None = None) -> Any:
+    def read(text: str) -> list[str]:
+        asked = [part.strip() for part in text.split(separator)]
+        if not set(asked) <= set(known) or (needed is not None and needed not in asked):
+            with_needed = f"{needed} and any others of " if needed is not None else "some of "
+            raise argparse.ArgumentTypeError(f"names {with_needed}{f'{separator} '.join(known)}; received {text!r}")
+        return asked
+
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

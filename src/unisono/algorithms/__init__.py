@@ -1,0 +1,1 @@
+"""HOW WE AGREE: one file for each algorithm, named as users type it."""

@@ -1,0 +1,190 @@
+"""Synchronous all-reduce: every step uses the exact gradient of the whole global batch.
+
+    g  = (sum over workers of sum over their samples of grad) / (sum over workers of their loss weights)
+    w <- optimiser(w, g)
+
+Buckets of the gradient are reduced while the backward pass still computes the others (Li et al. 2020, PyTorch Distributed, VLDB);
+the last one carries the tail. Sums are divided once, by the weight of all, so uneven parts are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import Any
+
+from torch import Tensor
+
+from unisono.algorithms.base import Algorithm, Roles, StepInfo, is_finite
+from unisono.comm.base import Communicator, Work
+from unisono.comm.replicate import replicate
+from unisono.errors import UsageError
+from unisono.model.flat import Bucket
+from unisono.model.own_step import OwnStep, StepFunction
+from unisono.model.parameters import FlatParameters
+from unisono.model.tail import StepStats
+from unisono.model.torch import Outcome, TorchAdapter
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of `--algorithm allreduce`."""
+
+    bucket_mb: float = 8.0
+    """Gradients travel in pieces of about so many megabytes while the backward pass goes on."""
+
+    def __post_init__(self) -> None:
+        if not self.bucket_mb > 0:
+            raise UsageError(f"bucket_mb must be above 0 (--set algorithm.bucket_mb); received {self.bucket_mb}")
+
+
+@dataclass
+class AllReduce(Algorithm):
+    """See the top of this file."""
+
+    adapter: TorchAdapter
+    Options = Options
+
+    @classmethod
+    def plan(cls, options: Any, size: int) -> Roles:  # noqa: ARG003
+        return Roles(tuple(range(size)))
+
+    def start(self) -> None:
+        replicate(self.comm, self.adapter.shared_state())
+        most_bytes = int(self.options.bucket_mb * 1e6)
+        self._exchanges = {name: _Exchange(self.comm, part, most_bytes) for name, part in self.adapter.parts.items()}
+        self._waits = self.adapter.waits_for_device
+        statistics = [vector for vector in self.adapter.statistics() if vector.numel()] if self.comm.size > 1 else []
+        self._settled = [(vector, vector.clone()) for vector in statistics]
+
+    def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
+        adapter = self.adapter
+        if adapter.own_step is not None:
+            return self._own_step(adapter.own_step, micro_batches[0], at)
+        exchange = self._exchanges[""]
+        began = perf_counter_ns()
+        adapter.clear_gradients()
+        if at.stop:
+            adapter.tail.vote_to_stop()
+        for number, batch in enumerate(micro_batches[:-1], 1):
+            adapter.forward_backward(batch, at.key._replace(micro=number))
+        on_ready = exchange.begin()
+        if micro_batches:
+            adapter.forward_backward(micro_batches[-1], at.key, on_ready)
+        else:
+            adapter.skip(on_ready)
+        computed = perf_counter_ns()
+        exchange.end(adapter.tail.vector)
+        exchanged = perf_counter_ns()
+        found = self._update("", at)
+        if self.spans is not None:
+            self.spans.add("compute", "forward and backward", began, computed)
+            self.spans.add("communication", "all-reduce", computed, exchanged)
+            self.spans.add("compute", "update", exchanged, perf_counter_ns())
+        return found
+
+    def _update(self, part: str, at: StepInfo) -> Sequence[StepStats]:
+        adapter = self.adapter
+        if not self._waits:
+            adapter.apply_on_device(at.settings[part], part)
+            adapter.tail.send(at.step)
+            return adapter.tail.arrived(leave=1)
+        stats, uses = adapter.tail.read(at.step)
+        if not stats.weight > 0 and not stats.num_not_finite:
+            raise UsageError(
+                f"the loss of step {at.step} has no weight (all of its samples are ignored or weighted 0); "
+                "check labels and sample weights, or use a larger --global-batch"
+            )
+        used = uses[: len(adapter.parts[part].tensors)]
+        if is_finite(stats) and adapter.apply_gradients(at.settings[part], stats.weight, used, part):
+            return (stats,)
+        return (stats.as_not_finite(),)
+
+    def _own_step(self, user: StepFunction, batch: Any, at: StepInfo) -> Sequence[StepStats]:
+        """The user's step; each of its updates is exchanged where it stands."""
+        adapter = self.adapter
+        found: dict[str, StepStats] = {}
+        num_samples = at.num_samples
+
+        def minimise(total: Tensor, weight: Tensor | float, name: str) -> None:
+            if name not in adapter.parts:
+                known = ", ".join(repr(one) for one in adapter.parts)
+                raise UsageError(f"minimise(..., {name!r}) names no optimizer of the task; known: {known}")
+            part = adapter.parts[name]
+            part.clear()
+            adapter.tail.vector.zero_()
+            if at.stop:
+                adapter.tail.vote_to_stop()
+            adapter.backward(Outcome(total, weight, None, None, None, num_samples))
+            adapter.tail.used(part.used)
+            self._exchanges[name].end(adapter.tail.vector)
+            (found[name],) = self._update(name, at)
+
+        adapter.seed(at.key)
+        with adapter.autocast():
+            own = OwnStep(adapter.model, at.step, adapter.device, num_samples, minimise, 1.0 if num_samples else 0.0)
+            user(own, adapter.to_device(batch))
+        if not found:
+            raise UsageError("the task's own step called minimise for nothing; call self.minimise(losses, name) for each update")
+        return (_joined(found),)
+
+    def drain(self) -> Sequence[StepStats]:
+        return () if self._waits else self.adapter.tail.arrived(leave=0)
+
+    def settle(self) -> None:
+        """Running statistics of all workers become their mean: each saw as much of the data as the others. The mean is that of
+        their changes, so that a buffer that never changes keeps its bits."""
+        if self._settled:
+            for vector, before in self._settled:
+                vector.sub_(before)
+            self.comm.allreduce([vector for vector, _ in self._settled])
+            for vector, before in self._settled:
+                before.add_(vector.div_(self.comm.size))
+                vector.copy_(before)
+
+
+class _Exchange:
+    """The reduction of one part's gradient: buckets as they come, the last with the tail."""
+
+    def __init__(self, comm: Communicator, part: FlatParameters, most_bytes: int) -> None:
+        self._comm = comm
+        buckets = part.cut(most_bytes)
+        self._slices = {id(bucket): part.gradients[bucket.dtype][bucket.where] for bucket in buckets}
+        self._last = id(buckets[-1])
+        self._works: list[Work[None]] = []
+
+    def begin(self) -> Callable[[Bucket], None] | None:
+        """Local: whom to tell of complete buckets; None where there is nobody to send them to, or nothing to send early."""
+        return self._send if self._comm.size > 1 and len(self._slices) > 1 else None
+
+    def _send(self, bucket: Bucket) -> None:
+        if id(bucket) != self._last:
+            self._works.append(self._comm.start_allreduce(self._slices[id(bucket)]))
+
+    def end(self, tail: Tensor) -> None:
+        """Collective, blocking: the last bucket with the tail; then all that was sent before is there too."""
+        if self._comm.size == 1:
+            return
+        if not self._works:  # nothing went ahead: one grouped operation
+            self._comm.allreduce([*self._slices.values(), tail])
+            return
+        self._comm.allreduce([self._slices[self._last], tail])
+        for work in self._works:
+            work.wait()
+        self._works.clear()
+
+
+def _joined(found: dict[str, StepStats]) -> StepStats:
+    """The updates of one step as one: its loss is the sum of their means."""
+    first = next(iter(found.values()))
+    loss = sum(stats.loss for stats in found.values())
+    return replace(
+        first,
+        loss_sum=loss * first.weight,
+        num_not_finite=sum(stats.num_not_finite for stats in found.values()),
+        named={f"loss_{name}": (stats.loss_sum, stats.weight) for name, stats in found.items()},
+    )
+
+
+ALGORITHM = AllReduce

@@ -1,0 +1,117 @@
+"""How replicas agree: what every algorithm offers. Adding one is one new file whose name is the name users type."""
+
+from __future__ import annotations
+
+import math
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from unisono.comm.base import Communicator
+from unisono.errors import UsageError
+from unisono.events import Spans
+from unisono.model.base import ModelAdapter, StreamKey
+from unisono.model.tail import StepStats
+from unisono.registry import load
+
+Settings = Mapping[str, Sequence[Mapping[str, float]]]
+"""For each part of the model: learning rate and so on of each group of its optimiser."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Who works and who serves: ranks, and which shard of a batch each worker reads."""
+
+    workers: tuple[int, ...]
+    servers: tuple[int, ...] = ()
+
+    def shard(self, rank: int) -> int | None:
+        """The shard that a rank reads; None for a server."""
+        return self.workers.index(rank) if rank in self.workers else None
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What an algorithm must know of the step it takes."""
+
+    step: int
+    key: StreamKey
+    settings: Settings
+    num_samples: int
+    """Of this worker."""
+    stop: bool = False
+    """This rank was told to stop: its vote travels with the step."""
+
+
+@dataclass
+class Algorithm(ABC):
+    """One way to agree. Every method is collective over the ranks with the same role, and blocking, unless it says otherwise."""
+
+    comm: Communicator
+    adapter: ModelAdapter
+    options: Any
+    spans: Spans | None = field(default=None)
+
+    @classmethod
+    @abstractmethod
+    def plan(cls, options: Any, size: int) -> Roles:
+        """Pure: the roles of `size` ranks."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Make all replicas equal."""
+
+    @abstractmethod
+    def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
+        """One update from this worker's part of the batch, which may be empty. Gives the sums of the steps that are known by now:
+        this one, or on a GPU the one before; the same on all ranks."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Make all replicas equal where they may differ between steps (running statistics): before an evaluation or a save."""
+
+    def drain(self) -> Sequence[StepStats]:
+        """Local: the sums of the steps that `step` has not given yet."""
+        return ()
+
+    def finish(self) -> None:  # noqa: B027 - most leave nothing behind
+        """Leave no message in flight."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most have no state
+        """Local."""
+
+
+def known_algorithms() -> tuple[str, ...]:
+    """Local: the names that users may type: the files beside this one."""
+    return tuple(sorted(found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.name != "base"))
+
+
+def find_algorithm(name: str) -> type[Algorithm]:
+    """Local: the algorithm of this name. Each file has one, in the constant ALGORITHM."""
+    module = load("unisono.algorithms", name, known_algorithms(), "--algorithm")
+    found: type[Algorithm] = module.ALGORITHM
+    return found
+
+
+def make_options(algorithm: type[Algorithm], name: str, values: Mapping[str, Any]) -> Any:
+    """Local: its options from --set algorithm.NAME=VALUE; refuses names that it does not read."""
+    options_type = algorithm.Options  # type: ignore[attr-defined]
+    known = [entry.name for entry in fields(options_type)]
+    for key in values:
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UsageError(f"--algorithm {name} has no option {key!r} (--set algorithm.{key}); {hint}known: {', '.join(known)}")
+    return options_type(**values)
+
+
+def is_finite(stats: StepStats) -> bool:
+    """Pure: whether the loss of every worker was a number."""
+    return not stats.num_not_finite and math.isfinite(stats.loss_sum)

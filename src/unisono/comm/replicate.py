@@ -1,0 +1,23 @@
+"""Replicas made equal: every rank takes what rank 0 has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from unisono.comm.base import Communicator
+from unisono.comm.calls import DTYPES
+
+
+def replicate(comm: Communicator, tensors: Iterable[Tensor]) -> None:
+    """Collective, blocking: these tensors take the values of rank 0; of any type (masks, complex numbers), in any order of axes."""
+    if comm.size == 1:
+        return
+    targets = [tensor.detach() for tensor in tensors if tensor.numel()]
+    dense = [tensor.contiguous() for tensor in targets]
+    comm.broadcast([one if one.dtype in DTYPES else one.reshape(-1).view(torch.uint8) for one in dense])
+    for target, sent in zip(targets, dense, strict=True):
+        if sent is not target:  # e.g. a frozen weight in channels-last order
+            target.copy_(sent)

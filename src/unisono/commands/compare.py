@@ -1,0 +1,75 @@
+"""`unisono compare`: runs ranked by a metric, with intervals."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from unisono.commands.columns import in_columns
+from unisono.predict.finished_run import open_run
+
+if TYPE_CHECKING:
+    from unisono.predict.compare_runs import Comparison, Row
+
+HELP = "rank runs that were measured on the same samples, with intervals"
+DESCRIPTION = """Ranks finished runs by a metric. Runs whose data are divided differently are refused.
+A share of counted samples (accuracy) has a Wilson interval of 95 %; runs of one configuration with different seeds are one row,
+with mean and standard deviation; where predictions were kept, the difference to the best run has a paired bootstrap interval."""
+EPILOG = """examples:
+  unisono compare runs/*
+  unisono compare runs/a runs/b --metric val_accuracy
+  unisono evaluate runs/a --save-predictions; unisono evaluate runs/b --save-predictions; unisono compare runs/a runs/b
+  unisono compare runs/* --json > ranking.json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Local: the options of the verb."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories that `unisono train` has written")
+    parser.add_argument(
+        "--metric", metavar="NAME", help="e.g. test_accuracy, val_loss (default: the monitored metric, of the test data)"
+    )
+    parser.add_argument("--lower-is-better", action="store_true", help="for a metric of your own that is an error")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
+    """Local, blocking."""
+    for path in args.runs:
+        open_run(path)  # before the seconds that loading the metrics takes
+    from unisono.predict.compare_runs import compare_runs
+
+    found = compare_runs(args.runs, args.metric, args.lower_is_better)
+    print(json.dumps(found.as_dict(), indent=2) if args.json else _text(found))
+    return 0
+
+
+def _text(found: Comparison) -> str:
+    header = ("rank", "run", found.metric, "to best", "steps", "wall_s", "samples/s", "workers")
+    rows = [header, *(_cells(row) for row in found.rows)]
+    if not any(row.difference for row in found.rows):
+        rows = [(*row[:3], *row[4:]) for row in rows]
+    direction = "higher" if found.higher_is_better else "lower"
+    notes = [f"{found.metric}: {direction} is better; all runs on split {found.split_sha256[:12]}", *found.notes]
+    return "\n".join((in_columns(rows, left=(1, 2)), *notes))
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    from unisono.observe.quantities import rate, value
+
+    shown = value(row.value)
+    if row.interval is not None:
+        shown += f" [{value(row.interval[0])}, {value(row.interval[1])}]"
+    if row.spread is not None:
+        shown += f" +- {value(row.spread)} ({len(row.runs)} seeds)"
+    return (
+        str(row.rank),
+        ", ".join(row.runs),
+        shown,
+        "" if row.difference is None else f"[{row.difference[0]:+.4f}, {row.difference[1]:+.4f}]",
+        f"{row.steps:.0f}",
+        f"{row.wall_s:.1f}",
+        "" if row.samples_per_s is None else rate(row.samples_per_s),
+        str(row.num_workers),
+    )

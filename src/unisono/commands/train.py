@@ -1,0 +1,241 @@
+"""`unisono train`: one task file on any number of workers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unisono.commands import workers
+from unisono.config import TrainConfig
+from unisono.errors import AlreadyTold, TrainingFailed, UsageError, unknown_name
+from unisono.overrides import DIRECT, PLAIN, literal, parse
+from unisono.task import Task
+from unisono.taskfile import PICKLED, check_file, read_pickled, write_pickled
+
+if TYPE_CHECKING:
+    from unisono.run import Ended
+
+HELP = "train a task file on any number of workers"
+DESCRIPTION = """Trains what a task file defines, on one worker or many, with the same mathematics whatever their number.
+Alone it starts N workers on this machine; inside srun, mpirun or torchrun the workers are there already and -n is not needed.
+All that a run produces lies in its directory: settings, metrics, weights, curves, summary."""
+EPILOG = """examples:
+  unisono train examples/digits.py                             one worker
+  unisono train examples/digits.py -n 4 --out runs/digits      four workers on this machine
+  unisono train task.py -n 4 --set model.width=128 --set optimizer.momentum=0.9 --lr 0.05 --epochs 20
+  unisono train task.py --target 0.99 --patience 5 --timeline --monitor
+  srun -N 2 -n 8 unisono train task.py                         eight workers under SLURM
+  mpirun -n 8 unisono train task.py
+Ctrl-C or SIGTERM ends the training after the step in hand; what was reached is written. A second Ctrl-C ends it at once.
+exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data, 130 interrupted"""
+
+INTERRUPTED_CODE = 130
+"""As the shell gives it to a program that Ctrl-C ended; SIGTERM, e.g. of a scheduler, ends a training in the same way."""
+OPTIONS = ("algorithm", "local_batch", "init_from", "on_nan", "log_every", "monitor", "timeline", "tensorboard", "threads")
+"""What `un.train` passes on to the run; other names are settings of the task."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Local: the options of the verb."""
+    parser.add_argument("task", metavar="TASK.py", help="the file that defines `task = un.Task(...)`")
+    parser.add_argument("-n", type=int, metavar="N", help="workers (default 1, or those that srun, mpirun or torchrun started)")
+    experiment = parser.add_argument_group("the experiment (each of these is a change to the task)")
+    experiment.add_argument("--epochs", metavar="E", help="how often every training sample is used")
+    experiment.add_argument("--global-batch", metavar="B", help="samples of one step over all workers together")
+    experiment.add_argument("--local-batch", type=int, metavar="B", help="samples of one worker: the batch grows with the workers")
+    experiment.add_argument("--lr", metavar="LR", help="learning rate")
+    experiment.add_argument("--seed", metavar="S", help="of the weights, the order of the samples and all that is drawn")
+    experiment.add_argument("--target", metavar="T", help="stop when the monitored metric is this good; its time is recorded")
+    experiment.add_argument("--patience", metavar="P", help="stop when it has not improved for P epochs")
+    experiment.add_argument("--precision", metavar="P", help="float32 or bf16")
+    experiment.add_argument(
+        "--accumulate", metavar="K", help="micro-batches in which each worker computes its part, to save memory"
+    )
+    experiment.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="changes",
+        help="model.NAME, data.NAME, optimizer.NAME, schedule.NAME, loss.NAME, algorithm.NAME or any field of the task",
+    )
+    experiment.add_argument("--algorithm", default="allreduce", metavar="A", help="how the workers agree (default allreduce)")
+    experiment.add_argument("--init-from", metavar="FILE", help="begin with the weights of a file (.safetensors, .pt)")
+    watching = parser.add_argument_group("where it goes and what is shown")
+    watching.add_argument("--out", metavar="DIR", help="run directory (default runs/NAME, runs/NAME-2, ...)")
+    watching.add_argument("--on-nan", default="stop", metavar="WHAT", help="stop (default) or skip when a loss is not finite")
+    watching.add_argument(
+        "--log-every", type=int, default=50, metavar="K", help="steps between lines of metrics.jsonl (default 50)"
+    )
+    watching.add_argument("--monitor", action="store_true", help="record CPU, GPU and memory of each worker")
+    watching.add_argument("--timeline", action="store_true", help="write one trace of all ranks for Perfetto or Chrome")
+    watching.add_argument("--tensorboard", action="store_true", help="also write for TensorBoard")
+    watching.add_argument("--quiet", action="store_true", help="print nothing but errors and the last line")
+    machine = parser.add_argument_group("the machine")
+    machine.add_argument("--engine", metavar="E", help="how the workers talk: auto, single, shm, gloo, nccl or mpi")
+    machine.add_argument("--allreduce", metavar="A", help="auto, ring, recursive_doubling, rabenseifner, node_aware or engine")
+    machine.add_argument("--threads", type=int, metavar="T", help="threads of each worker (default: the CPUs / the workers)")
+
+
+def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Local or collective, blocking: start the workers, or be one. `argv` is the command as typed, without `unisono`."""
+    from unisono.cluster.resolve import here
+
+    if args.task.endswith(PICKLED):
+        return _work_for_another(Path(args.task))
+    if here().launcher == "local":
+        configuration(args, argv)  # what is wrong with it is told here, where nothing has started yet
+        check_file(Path(args.task))
+        if (code := workers.launched(args, argv, Path(args.task).stem)) is not None:
+            return code
+    ended = work(lambda: configuration(args, argv), args.n, args.engine, args.allreduce)
+    if args.quiet and ended.rank == 0:
+        print(f"{ended.summary['reason']}; results in {ended.out}")
+    return _code(ended)
+
+
+def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
+    """Pure: what the options say."""
+    direct = {name: literal(value) for name in DIRECT if (value := getattr(args, name)) is not None}
+    changes: Mapping[str, Any] = parse(args.changes)
+    twice = [name for name in direct if name in changes]
+    if twice:
+        raise UsageError(f"--{twice[0].replace('_', '-')} and --set {twice[0]} say the same thing; give one of them")
+    return TrainConfig(
+        task_file=args.task,
+        changes={**changes, **direct},
+        algorithm=args.algorithm,
+        local_batch=args.local_batch,
+        out=args.out,
+        init_from=args.init_from,
+        on_nan=args.on_nan,
+        log_every=args.log_every,
+        monitor=args.monitor,
+        timeline=args.timeline,
+        tensorboard=args.tensorboard,
+        threads=args.threads,
+        quiet=args.quiet,
+        command=("unisono", *argv),
+    )
+
+
+def _work_for_another(file: Path) -> int:
+    """Collective, blocking: be one worker of a training that `un.train` started. What its user is to know goes into a file."""
+    asked = read_pickled(file)
+    task = None if isinstance(asked.task, str) else asked.task
+    told = Path(asked.told)
+    try:
+        ended = work(lambda: asked.config, task=task)
+    except (UsageError, TrainingFailed) as error:
+        is_usage = isinstance(error, UsageError)
+        told.write_text(json.dumps({"mistake" if is_usage else "failure": str(error)}))
+        raise AlreadyTold(2 if is_usage else 1) from error
+    if ended.rank == 0:
+        told.write_text(json.dumps({"out": str(ended.out.resolve())}))
+    return _code(ended)
+
+
+def work(
+    configure: Callable[[], TrainConfig],
+    num_workers: int | None = None,
+    engine: str | None = None,
+    allreduce: str | None = None,
+    task: Task | None = None,
+) -> Ended:
+    """Collective, blocking: be one worker of a training. A mistake in the configuration is told once, as all others."""
+    from unisono.cluster.terminal import terminal
+    from unisono.cluster.threads import set_threads
+    from unisono.comm.connect import connect
+    from unisono.comm.together import together
+    from unisono.run import Screen, execute
+
+    with connect(engine=engine, allreduce=allreduce, quiet=True) as comm:
+        together(comm, lambda: _check_number(num_workers, comm.size))
+        config = together(comm, configure)
+        set_threads(config.threads)
+        at = terminal()
+        return execute(config, comm, None if config.quiet else Screen(at.columns, at.colour), task)
+
+
+def _check_number(asked: int | None, there: int) -> None:
+    if asked is not None and asked != there:
+        raise UsageError(f"{asked} workers were asked for (-n), but {there} were started; leave it out, or start {asked}")
+
+
+def _code(ended: Ended) -> int:
+    return INTERRUPTED_CODE if ended.summary["reason"] == "interrupted" else 0
+
+
+def train(
+    task: Task | str | Path,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    *,
+    engine: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    show: bool = True,
+    **options: Any,
+) -> Ended:
+    """Collective inside a job, else local; blocking: train a task (or a task file) and give its run directory and summary.
+
+    `set` holds changes as on the command line ({"model.width": 128}); other settings of the task and options of `unisono train`
+    can be named directly (epochs=3, lr=0.1, timeline=True). Inside srun, mpirun or `unisono run` every process calls it.
+    """
+    from unisono.cluster.resolve import here
+    from unisono.excepthook import show_errors_plainly
+
+    show_errors_plainly()
+    for name in options:
+        if name not in (*PLAIN, *OPTIONS):
+            raise unknown_name("argument of un.train", name, {*PLAIN, *OPTIONS, "workers", "out", "engine", "set", "show"})
+
+    def configure() -> TrainConfig:
+        return TrainConfig(
+            task_file=str(task) if not isinstance(task, Task) else "",
+            changes={**(set or {}), **{name: value for name, value in options.items() if name not in OPTIONS}},
+            out=None if out is None else str(out),
+            quiet=not show,
+            **{name: value for name, value in options.items() if name in OPTIONS},
+        )
+
+    if here().launcher == "local":
+        if workers is not None and workers < 1:
+            raise UsageError(f"workers must be at least 1; received {workers}")
+        if workers is not None and workers > 1:
+            return _launch_call(task, configure(), workers, engine)
+    return work(configure, workers, engine, task=task if isinstance(task, Task) else None)
+
+
+def _launch_call(task: Task | str | Path, config: TrainConfig, workers: int, engine: str | None) -> Ended:
+    """Local, blocking: the task travels to the workers as a file, functions of a notebook by value."""
+    from unisono.cluster.launch import LaunchConfig, launch
+    from unisono.run import Ended
+
+    with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
+        told = Path(folder) / "out.json"
+        file = write_pickled(Path(folder), task, config, str(told))
+        code = launch(
+            LaunchConfig(
+                program=("-m", "unisono.cli", "train", str(file)),
+                num_local=workers,
+                engine=engine,
+                job=task.name if isinstance(task, Task) else Path(task).stem,
+                threads=config.threads,
+                voice="first",
+            )
+        )
+        if not told.exists():
+            if code == INTERRUPTED_CODE:
+                raise KeyboardInterrupt
+            raise TrainingFailed(f"the workers ended with exit code {code}; what they printed says why")
+        news = json.loads(told.read_text())
+    if "mistake" in news:
+        raise UsageError(news["mistake"])
+    if "failure" in news:
+        raise TrainingFailed(news["failure"])
+    out = Path(news["out"])
+    return Ended(out, json.loads((out / "summary.json").read_text()))

@@ -1,0 +1,56 @@
+"""What one run is asked to do: plain values from the command line or from `un.train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from unisono.errors import UsageError
+
+ON_NAN = ("stop", "skip")
+MAX_THREADS = 4096
+"""Of one worker; more than any machine has, and fewer than PyTorch dies of."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training. What belongs to the experiment itself stands in the task, and here only as a change to it."""
+
+    task_file: str
+    """The file with the task; also a pickled task from a notebook (.cloudpickle)."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Name -> value of `--set`, e.g. {"model.width": 128, "lr": 0.1}."""
+    algorithm: str = "allreduce"
+    local_batch: int | None = None
+    """Samples of one worker in a step: the global batch grows with the workers."""
+    out: str | None = None
+    init_from: str | None = None
+    on_nan: str = "stop"
+    log_every: int = 50
+    """Steps between lines of metrics.jsonl."""
+    monitor: bool = False
+    """Record the load and memory of each worker."""
+    timeline: bool = False
+    tensorboard: bool = False
+    threads: int | None = None
+    """Of each worker; None takes what the launcher gave, or divides the CPUs."""
+    quiet: bool = False
+    command: tuple[str, ...] = ()
+    """How it was started, for the record."""
+
+    def __post_init__(self) -> None:
+        if self.on_nan not in ON_NAN:
+            raise UsageError(f"--on-nan must be one of {', '.join(ON_NAN)}; received {self.on_nan!r}")
+        for option, value in (("--local-batch", self.local_batch), ("--log-every", self.log_every), ("--threads", self.threads)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise UsageError(f"{option} must be a whole number of at least 1; received {value!r}")
+        for name in ("monitor", "timeline", "tensorboard", "quiet"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} of a run must be true or false; received {getattr(self, name)!r}")
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise UsageError(f"--threads must be at most {MAX_THREADS}; received {self.threads}")
+        if self.out is not None and not self.out.strip():
+            raise UsageError("--out is empty; name a directory, or leave it out for runs/NAME")
+        if self.local_batch is not None and "global_batch" in self.changes:
+            raise UsageError("--local-batch and --global-batch say the same thing in two ways; give one of them")

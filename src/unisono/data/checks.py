@@ -1,0 +1,113 @@
+"""What can be wrong with data: empty or overlapping parts, labels out of range, values that are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from unisono.data.arrays import Arrays
+from unisono.data.source import Indices, Mapped, Source, Subset
+from unisono.data.tree import leaves, map_tree
+from unisono.errors import UsageError
+
+PART_NAMES: Mapping[str, str] = {"train": "training", "validation": "validation", "test": "test"}
+"""A part of the data -> how messages call it."""
+LOOKED_AT_BYTES = 1 << 30
+"""Of one part, for values that are not finite: about a second."""
+
+
+def origin(source: Source) -> tuple[Source, Indices | None]:
+    """Pure: what the samples were taken from, and which of them; None stands for all, in order."""
+    indices: Indices | None = None
+    while isinstance(source, (Subset, Mapped)):
+        if isinstance(source, Subset):
+            indices = source.indices if indices is None else source.indices[indices]
+        source = source.source
+    return source, indices
+
+
+def members(source: Source) -> tuple[Source, Indices]:
+    """Pure: as `origin`, with the numbers of the samples written out."""
+    whole, indices = origin(source)
+    return whole, np.arange(len(whole), dtype=np.int64) if indices is None else indices
+
+
+def check_parts(parts: Mapping[str, Source]) -> None:
+    """Local: refuses an empty part, and a sample that is in two parts where both were taken from one source."""
+    for name, part in parts.items():
+        if not len(part):
+            remedy = "give at least one sample" if name == "train" else "give at least one sample, or leave the part out"
+            raise UsageError(f"the {PART_NAMES[name]} data are empty; {remedy}")
+    names = list(parts)
+    for position, first in enumerate(names):
+        for second in names[position + 1 :]:
+            _refuse_common_samples(first, parts[first], second, parts[second])
+
+
+def check_labels(part: str, source: Source, num_outputs: int, ignored: Collection[int] = ()) -> None:
+    """Local, blocking for one read of the labels: refuses class labels outside 0..num_outputs-1. Targets that are not whole
+    numbers, or that the source cannot give at once, are not looked at."""
+    labels = source.targets()
+    if labels is None or not np.issubdtype(labels.dtype, np.integer):
+        return
+    wrong = (labels < 0) | (labels >= num_outputs)
+    if ignored and wrong.any():
+        wrong &= ~np.isin(labels, list(ignored))
+    if not wrong.any():
+        return
+    place = tuple(int(at[0]) for at in np.nonzero(wrong))
+    raise UsageError(
+        f"label {labels[place]} found (sample {place[0]} of the {PART_NAMES[part]} data) but the model gives {num_outputs} "
+        f"outputs, so labels lie in 0..{num_outputs - 1}; correct it, give the model more outputs, or name it as ignore_label"
+    )
+
+
+def check_finite(part: str, source: Source, with_targets: bool) -> None:
+    """Local, blocking for one pass over at most `LOOKED_AT_BYTES`: refuses NaN and infinity in the inputs, and where asked in the
+    targets, of samples that lie in memory as they are used. Others show when their loss is not finite."""
+    indices: Indices | None = None
+    while isinstance(source, Subset):
+        indices = source.indices if indices is None else source.indices[indices]
+        source = source.source
+    if not isinstance(source, Arrays):
+        return
+    looked_at = source.batch[: 2 if with_targets else 1]
+    if sum(leaf.nbytes for _, leaf in leaves(looked_at)) > LOOKED_AT_BYTES or first_not_finite(looked_at) is None:
+        return
+    used = looked_at if indices is None else map_tree(lambda leaf: leaf[indices], looked_at)
+    if (found := first_not_finite(used)) is not None:
+        place, row = found
+        where = f"{('inputs', 'targets')[int(place[1])]}{place[3:]}"
+        raise UsageError(
+            f"sample {row} of the {PART_NAMES[part]} data holds NaN or infinity ({where}); correct it or leave it out, "
+            "or let --on-nan skip leave out the updates that it spoils"
+        )
+
+
+def first_not_finite(batch: Any) -> tuple[str, int] | None:
+    """Pure: place and row of the first value that is NaN or infinite, e.g. ("[0].image", 3); None where all are finite."""
+    for place, leaf in leaves(batch):
+        values = np.asarray(leaf)
+        if not np.issubdtype(values.dtype, np.inexact):
+            continue
+        with np.errstate(all="ignore"):
+            if np.isfinite(values.sum()):  # one pass without a copy; a finite sum has finite terms
+                continue
+        rows = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+        if rows.size:
+            return place, int(rows[0])
+    return None
+
+
+def _refuse_common_samples(first: str, one: Source, second: str, other: Source) -> None:
+    (whole, mine), (other_whole, theirs) = members(one), members(other)
+    if whole is not other_whole:
+        return
+    common = np.intersect1d(mine, theirs)
+    if common.size:
+        raise UsageError(
+            f"{common.size} sample{'s are' if common.size > 1 else ' is'} in the {PART_NAMES[first]} and in the "
+            f"{PART_NAMES[second]} data (the first is sample {common[0]}); give each sample to one part"
+        )

@@ -1,0 +1,135 @@
+"""One file from the internet, whole and checked or not at all: a temporary name, the checksum, then the real name."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import queue
+import shutil
+import tarfile
+import threading
+import urllib.request
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.version import __version__
+
+CONNECT_S = 15.0
+"""How long an address may take to answer, and how long a transfer may stand still."""
+CHUNK_BYTES = 1 << 18
+
+Progress = Callable[[int, int | None], object]
+"""Told how many bytes are here, and how many there are where that is known."""
+
+
+class _Failed(Exception):
+    """One address did not give the file; there may be others."""
+
+
+def download(
+    urls: Sequence[str], to: Path, md5: str | None, progress: Progress = lambda _done, _total: None, connect_s: float = CONNECT_S
+) -> None:
+    """Local, blocking: the file at the first address that gives it. Nothing is left behind on failure."""
+    said = []
+    for url in urls:
+        try:
+            with _temporary(to) as partial:
+                _transfer(url, partial, md5, progress, connect_s)
+                partial.replace(to)
+        except _Failed as why:
+            said.append(f"{url}: {why}")
+        else:
+            return
+    raise UsageError(
+        f"{to.name} could not be fetched ({'; '.join(said)}); where this machine has no internet, fetch it on another one and copy "
+        f"it to {to}"
+    )
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Local, blocking: an archive that holds one folder; the folder appears under its name only when it is complete."""
+    with _temporary(folder) as partial:
+        partial.mkdir()
+        try:
+            if archive.suffix == ".zip":
+                shutil.unpack_archive(archive, partial)
+            else:
+                shutil.unpack_archive(archive, partial, filter="data")  # a tar file may ask for places outside
+        except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as error:
+            raise UsageError(f"{archive} cannot be unpacked ({error}); remove it and get it again") from None
+        if not (partial / folder.name).is_dir():
+            raise UsageError(f"{archive} does not hold the folder {folder.name}; remove it and get it again")
+        (partial / folder.name).replace(folder)
+
+
+@contextlib.contextmanager
+def _temporary(beside: Path) -> Iterator[Path]:
+    """A name of our own in the same folder; what is there at the end is removed."""
+    name = beside.parent / f".{beside.name}.{uuid.uuid4().hex[:12]}.part"
+    try:
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield name
+        finally:
+            if name.is_dir():
+                shutil.rmtree(name)
+            else:
+                name.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {beside} ({error.strerror or error}); choose another folder (--root)") from None
+
+
+def _transfer(url: str, to: Path, md5: str | None, progress: Progress, connect_s: float) -> None:
+    digest = hashlib.md5(usedforsecurity=False)
+    done = 0
+    with _opened(url, connect_s) as answer:
+        length = answer.headers.get("Content-Length")
+        total = int(length) if length and length.isdigit() else None
+        if total is not None and total > (free := shutil.disk_usage(to.parent).free):
+            raise UsageError(f"{url} has {total} bytes but {to.parent} has room for {free}; free some or choose another --root")
+        with to.open("xb") as file:
+            progress(0, total)
+            while chunk := _next_chunk(answer):
+                file.write(chunk)
+                digest.update(chunk)
+                done += len(chunk)
+                progress(done, total)
+    if total is not None and done != total:
+        raise _Failed(f"the transfer broke off after {done} of {total} bytes")
+    if md5 is not None and digest.hexdigest() != md5:
+        raise _Failed(f"what came is not the published file (md5 {digest.hexdigest()}, expected {md5})")
+
+
+def _next_chunk(answer: Any) -> bytes:
+    try:
+        chunk: bytes = answer.read(CHUNK_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise _Failed(f"the transfer broke off ({error})") from None
+    return chunk
+
+
+def _opened(url: str, connect_s: float) -> Any:
+    """An answer whose body can be read. In a thread, because looking up a name takes as long as the resolver likes, and each
+    of the many addresses of a host would have its own time-out."""
+    request = urllib.request.Request(url, headers={"User-Agent": f"unisono/{__version__}"})
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            found.put(urllib.request.urlopen(request, timeout=connect_s))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            found.put(error)
+
+    threading.Thread(target=ask, name="unisono-connect", daemon=True).start()
+    try:
+        answer = found.get(timeout=connect_s)
+    except queue.Empty:
+        raise _Failed(f"no answer within {connect_s:g} s") from None
+    if isinstance(answer, Exception):
+        raise _Failed(str(getattr(answer, "reason", "") or answer))
+    return answer

@@ -1,0 +1,110 @@
+"""One worker's part of every step, read ahead of its use where reading takes time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+
+from unisono.data.plan import Plan, cut
+from unisono.data.sample_random import SampleRandom
+from unisono.data.source import Indices, Source
+from unisono.data.tree import num_rows
+from unisono.errors import UsageError
+
+T = TypeVar("T")
+READ_AHEAD = 3
+"""Steps that are read before they are needed."""
+
+Augment = Callable[[Any, SampleRandom], Any]
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What one worker computes in one step."""
+
+    indices: Indices
+    """Sample numbers; empty where a short batch has too few samples for all workers."""
+    micro_batches: tuple[Any, ...]
+
+
+@dataclass
+class Loader:
+    """The training data of one worker. Local; the plan makes it agree with the others."""
+
+    source: Source
+    plan: Plan
+    shard: int
+    num_shards: int
+    accumulate: int = 1
+    augment: Augment | None = None
+    never_empty: bool = False
+    """Where a short batch has no sample for this worker, give it the first of the batch, to be computed and not counted."""
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Portion]:
+        """Local, blocking: the portions of an epoch in the order of its steps. Close it to end early."""
+        order = self.plan.order(epoch)
+
+        def job(step: int) -> Callable[[], Portion]:
+            own = order[self.plan.part(step, self.shard, self.num_shards)]
+            return lambda: self._read(own, epoch) if len(own) or not self.never_empty else self._company(step, order, epoch)
+
+        jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
+        return one_by_one(jobs) if self.source.in_memory else read_ahead(jobs)
+
+    def _read(self, indices: Indices, epoch: int) -> Portion:
+        pieces = min(self.accumulate, len(indices))
+        if pieces == 1:
+            return Portion(indices, (self._batch(indices, epoch),))
+        slices = [cut(len(indices), pieces, piece) for piece in range(pieces)]
+        return Portion(indices, tuple(self._batch(indices[where], epoch) for where in slices))
+
+    def _company(self, step: int, order: Indices, epoch: int) -> Portion:
+        start = self.plan.batch(step).start
+        return Portion(order[:0], (self._batch(order[start : start + 1], epoch),))
+
+    def _batch(self, indices: Indices, epoch: int) -> Any:
+        batch = self.source.read(indices)
+        if self.augment is None:
+            return batch
+        changed = self.augment(batch, SampleRandom(self.plan.seed, epoch, indices))
+        if num_rows(changed, "what augment returned") != len(indices):
+            raise UsageError(f"augment must keep the number of samples: {len(indices)} went in, {num_rows(changed)} came out")
+        return changed
+
+
+def in_order(source: Source, where: slice, batch: int) -> Iterator[tuple[slice, Any]]:
+    """Local, blocking: a stretch of a source in batches, in order, with the place of each."""
+
+    def job(start: int) -> Callable[[], tuple[slice, Any]]:
+        stop = min(start + batch, where.stop)
+        return lambda: (slice(start, stop), source.read(np.arange(start, stop)))
+
+    jobs = (job(start) for start in range(where.start, where.stop, batch))
+    return one_by_one(jobs) if source.in_memory else read_ahead(jobs)
+
+
+def one_by_one(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Local: the results, each made when it is asked for."""
+    return (job() for job in jobs)
+
+
+def read_ahead(jobs: Iterable[Callable[[], T]], depth: int = READ_AHEAD) -> Iterator[T]:
+    """Local: the results in order, made by a thread that is up to `depth` ahead. An error of a job comes where its result would."""
+    waiting: deque[Future[T]] = deque()
+    remaining = iter(jobs)
+    with ThreadPoolExecutor(1, thread_name_prefix="unisono-data") as thread:
+        try:
+            waiting.extend(thread.submit(job) for job in islice(remaining, depth))
+            while waiting:
+                result = waiting.popleft().result()
+                waiting.extend(thread.submit(job) for job in islice(remaining, 1))
+                yield result
+        finally:  # whoever leaves early does not wait for what nobody will use
+            for future in waiting:
+                future.cancel()

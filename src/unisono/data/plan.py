@@ -1,0 +1,109 @@
+"""Which samples a step uses: a pure function of (seed, epoch, step), the same for every number of workers.
+
+An epoch is one order of all samples, cut into batches of `global_batch`; the last batch has what is left. A batch is cut into one
+part for each worker, as equal as whole samples allow. Nothing is dropped, padded or used twice.
+
+The order comes from random bits whose values NumPy promises to keep (Philox, a function of key and position), sorted; its
+`shuffle` and `permutation` may change from version to version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from unisono.errors import UsageError
+
+Indices = npt.NDArray[np.int64]
+
+_ORDER, _CHUNKS, _WINDOW = 0, 1, 2
+"""What a stream of random bits is for, so that no two uses share one."""
+
+
+def cut(total: int, parts: int, part: int) -> slice:
+    """Pure: part `part` of `total` things cut into `parts` slices whose lengths differ by at most one."""
+    return slice(total * part // parts, total * (part + 1) // parts)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A shuffle for files whose chunks are expensive to read: whole chunks in random order, a few of them at a time mixed well.
+
+    A reader that keeps `num_chunks` chunks in memory reads every chunk once in an epoch.
+    """
+
+    chunk_samples: int
+    num_chunks: int = 16
+
+    def __post_init__(self) -> None:
+        if self.chunk_samples < 1 or self.num_chunks < 1:
+            raise UsageError(
+                f"a shuffle by windows needs at least one sample in a chunk and one chunk in a window; "
+                f"received {self.chunk_samples} and {self.num_chunks}"
+            )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The samples of every step of a training. Pure."""
+
+    num_samples: int
+    global_batch: int
+    seed: int = 0
+    shuffle: bool = True
+    windows: Windows | None = None
+    """Shuffle inside windows of whole chunks instead of over everything."""
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 1:
+            raise UsageError("there is no sample to plan with (the training data are empty); give at least one")
+        if self.global_batch < 1:
+            raise UsageError(f"global_batch must be at least 1 (--global-batch); received {self.global_batch}")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.num_samples // self.global_batch)
+
+    def order(self, epoch: int) -> Indices:
+        """All samples in the order of this epoch. Costs a sort of all of them: keep it for the epoch."""
+        if not self.shuffle:
+            return np.arange(self.num_samples, dtype=np.int64)
+        if self.windows is None:
+            return self._shuffled(self.num_samples, epoch, _ORDER, 0)
+        return self._in_windows(epoch, self.windows)
+
+    def batch(self, step_in_epoch: int) -> slice:
+        """Where the batch of a step lies in the order of its epoch."""
+        if not 0 <= step_in_epoch < self.steps_per_epoch:
+            raise UsageError(f"step {step_in_epoch} lies outside 0..{self.steps_per_epoch - 1} of an epoch")
+        start = step_in_epoch * self.global_batch
+        return slice(start, min(start + self.global_batch, self.num_samples))
+
+    def part(self, step_in_epoch: int, part: int, parts: int) -> slice:
+        """Where one worker's part of a batch lies in the order of its epoch; empty where a short batch has too few."""
+        batch = self.batch(step_in_epoch)
+        own = cut(batch.stop - batch.start, parts, part)
+        return slice(batch.start + own.start, batch.start + own.stop)
+
+    def _in_windows(self, epoch: int, windows: Windows) -> Indices:
+        num_chunks = -(-self.num_samples // windows.chunk_samples)
+        chunks = self._shuffled(num_chunks, epoch, _CHUNKS, 0)
+        pieces = []
+        for number, start in enumerate(range(0, num_chunks, windows.num_chunks)):
+            held = np.sort(chunks[start : start + windows.num_chunks])
+            samples = (held[:, None] * windows.chunk_samples + np.arange(windows.chunk_samples)).ravel()
+            samples = samples[samples < self.num_samples]  # the last chunk of the file may be short
+            pieces.append(samples[self._shuffled(len(samples), epoch, _WINDOW, number)])
+        return np.concatenate(pieces)
+
+    def _shuffled(self, count: int, epoch: int, use: int, number: int) -> Indices:
+        return np.argsort(random_bits(count, self.seed, epoch, use, number), kind="stable")
+
+
+def random_bits(count: int, seed: int, epoch: int, use: int, number: int) -> npt.NDArray[np.uint64]:
+    """Pure: `count` random numbers of 64 bits that belong to this seed, epoch, use and number, and to no others."""
+    key = np.array([seed % 2**64, epoch], dtype=np.uint64)
+    counter = np.array([0, 0, use, number], dtype=np.uint64)  # the generator counts in the first two
+    return np.random.Philox(key=key, counter=counter).random_raw(count)

@@ -1,0 +1,284 @@
+"""Which samples are for training, validation and test: given, or made from one source by a pure function of the seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unisono.data import dealing, spatial
+from unisono.data.checks import check_labels, check_parts, members, origin
+from unisono.data.dealing import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted
+from unisono.data.open_source import as_source
+from unisono.data.source import Source
+from unisono.errors import UsageError
+
+HOWS = ("random", "stratified", "group", "blocks")
+
+
+@dataclass(frozen=True, init=False)
+class Splits:
+    """The data of a task: `un.Splits(train=(x, y), test=(x2, y2))`. Each part is anything that can be opened as a source.
+
+    Refuses empty parts and, where the parts were taken from one source, samples that are in two of them.
+    """
+
+    train: Source
+    validation: Source | None
+    test: Source | None
+    how: str
+    seed: int | None
+    num_dropped: int
+    """Samples that are in no part, as a guard margin."""
+    warnings: tuple[str, ...]
+    """What a reader of the results should know, e.g. that test pixels lie inside training patches."""
+
+    def __init__(
+        self,
+        train: Any,
+        validation: Any = None,
+        test: Any = None,
+        how: str = "given",
+        seed: int | None = None,
+        num_dropped: int = 0,
+        warnings: Collection[str] = (),
+    ) -> None:
+        for name, part in (("train", train), ("validation", validation), ("test", test)):
+            object.__setattr__(self, name, as_source(part) if part is not None or name == "train" else None)
+        check_parts(self.parts())
+        object.__setattr__(self, "how", how)
+        object.__setattr__(self, "seed", seed)
+        object.__setattr__(self, "num_dropped", num_dropped)
+        said = (*warnings, *(text for text in [_covered_pixels(self)] if text and text not in warnings))
+        object.__setattr__(self, "warnings", said)
+
+    def parts(self) -> dict[str, Source]:
+        """The parts that there are, by name: train first, then validation and test."""
+        named = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: part for name, part in named.items() if part is not None}
+
+    def sha256(self) -> str:
+        """Local, blocking for one read of the labels: two splits have the same if they put the same samples of the same data into
+        the same parts. Data are the same if `describe` and the labels are; folders, order and transforms do not count."""
+        told = hashlib.sha256()
+        for name, part in self.parts().items():
+            whole, indices = members(part)
+            indices = np.sort(indices)
+            told.update(
+                json.dumps(
+                    [name, _without_folders(whole.describe()), len(whole), len(indices)], sort_keys=True, default=str
+                ).encode()
+            )
+            told.update(indices.astype("<i8").tobytes())
+            labels = whole.targets()
+            if labels is not None:
+                told.update(np.ascontiguousarray(labels[indices]).tobytes())
+        return told.hexdigest()
+
+    def record(self) -> dict[str, Any]:
+        """Local, as `sha256`: plain values for the summary of a run."""
+        return {
+            "how": self.how,
+            "seed": self.seed,
+            "num_samples": {name: len(part) for name, part in self.parts().items()},
+            "num_dropped": self.num_dropped,
+            "sha256": self.sha256(),
+            "warnings": list(self.warnings),
+        }
+
+
+def check(splits: Splits, num_outputs: int, ignored: Collection[int] = ()) -> None:
+    """Local, blocking for one read of the labels: refuses class labels that a model with so many outputs cannot give."""
+    for name, part in splits.parts().items():
+        check_labels(name, part, num_outputs, ignored)
+
+
+def split(
+    source: Any,
+    validation: float = 0.1,
+    test: float = 0.2,
+    how: str = "random",
+    seed: int = 0,
+    labels: npt.ArrayLike | None = None,
+    groups: npt.ArrayLike | None = None,
+    block_size: int | None = None,
+) -> Splits:
+    """Local: one source divided into training, validation and test. A pure function of the seed and of labels, groups or places.
+
+    `validation` and `test` are shares below 1 or numbers of samples; 0 leaves a part out. `how` is random; stratified (each class
+    keeps its share; labels come from the source unless given); group (`groups` names the patient, the field, ... of each sample,
+    and each lies wholly in one part); or blocks (a scene cut into squares of `block_size` pixels; no two parts share a pixel).
+    """
+    whole = as_source(source)
+    count = len(whole)
+    wanted = (_number(validation, count, "validation"), _number(test, count, "test"))
+    if sum(wanted) >= count:
+        raise UsageError(
+            f"validation ({wanted[0]}) and test ({wanted[1]}) leave nothing of {count} samples for training; ask for less"
+        )
+    _refuse_unread(how, labels, groups, block_size)
+    if how == "random":
+        parts = dealing.at_random(count, wanted, seed)
+    elif how == "stratified":
+        parts = dealing.stratified(_classes(whole, labels, needed=True), wanted, seed)
+    elif how == "group":
+        parts = dealing.by_group(_one_for_each(groups, count), wanted, seed)
+    else:
+        parts = _in_blocks(whole, wanted, seed, block_size, labels)
+    return _assemble(whole, parts, how, seed, labels)
+
+
+def folds(
+    source: Any,
+    k: int,
+    how: str = "random",
+    seed: int = 0,
+    labels: npt.ArrayLike | None = None,
+    groups: npt.ArrayLike | None = None,
+    block_size: int | None = None,
+) -> list[Splits]:
+    """Local: k divisions of one source; each sample is in the validation part of exactly one of them and in the training part of
+    all others (with blocks, less the guard margin). `how` and what goes with it are as for `split`."""
+    whole = as_source(source)
+    count = len(whole)
+    if not 2 <= k <= count:
+        raise UsageError(f"the number of folds must lie in 2..{count}, the number of samples; received {k}")
+    _refuse_unread(how, labels, groups, block_size)
+    if how == "random":
+        fold_of = dealing.folds_at_random(count, k, seed)
+    elif how == "stratified":
+        fold_of = dealing.stratified_folds(_classes(whole, labels, needed=True), k, seed)
+    elif how == "group":
+        fold_of = dealing.folds_by_group(_one_for_each(groups, count), k, seed)
+    else:
+        fold_of = spatial.block_folds(*_places(whole), k, seed, block_size)
+    made = []
+    for fold in range(k):
+        parts: Parts = np.where(fold_of == fold, VALIDATION, TRAIN).astype(np.int8)
+        if how == "blocks":
+            parts = spatial.guarded(*_places(whole), parts)
+        made.append(_assemble(whole, parts, how, seed, labels, f", fold {fold} of {k}"))
+    return made
+
+
+def _assemble(whole: Source, parts: Parts, how: str, seed: int, labels: npt.ArrayLike | None, which: str = "") -> Splits:
+    train, validation, test = (np.flatnonzero(parts == part) for part in (TRAIN, VALIDATION, TEST))
+    warnings = [] if how != "blocks" else _absent_classes(parts, _classes(whole, labels, needed=False))
+    return Splits(
+        whole.subset(train),
+        whole.subset(validation) if len(validation) else None,
+        whole.subset(test) if len(test) else None,
+        how=f"{how}{which}",
+        seed=seed,
+        num_dropped=int((parts == DROPPED).sum()),
+        warnings=warnings,
+    )
+
+
+def _number(share: float, count: int, name: str) -> int:
+    """How many samples a share or a number asks for."""
+    whole = isinstance(share, (int, np.integer)) and not isinstance(share, bool)
+    if not (whole and share >= 0) and not 0 <= share < 1:
+        raise UsageError(f"{name} must be a share below 1 or a whole number of samples; received {share!r}")
+    number = int(share) if whole else int(share * count + 0.5)
+    if share and not number:
+        raise UsageError(f"{name}={share} of {count} samples is less than one; ask for more, or for 0 to leave the part out")
+    return number
+
+
+def _refuse_unread(how: str, labels: npt.ArrayLike | None, groups: npt.ArrayLike | None, block_size: int | None) -> None:
+    """What is given must be read by the way that was chosen."""
+    if how not in HOWS:
+        raise UsageError(f"how must be one of {', '.join(HOWS)}; received {how!r}")
+    if how == "group" and groups is None:
+        raise UsageError("a split by group needs groups=, the group of each sample")
+    readers = (
+        ("labels", labels, ("stratified", "blocks")),
+        ("groups", groups, ("group",)),
+        ("block_size", block_size, ("blocks",)),
+    )
+    for name, value, hows in readers:
+        if value is not None and how not in hows:
+            raise UsageError(f"{name}= is read by how={' or '.join(map(repr, hows))} only; received how={how!r}")
+
+
+def _one_for_each(values: Any, count: int, name: str = "groups") -> npt.NDArray[Any]:
+    found = np.asarray(values)
+    if found.shape != (count,):
+        raise UsageError(f"{name} must hold one value for each of {count} samples; received shape {found.shape}")
+    return found
+
+
+def _classes(whole: Source, labels: npt.ArrayLike | None, needed: bool) -> Any:
+    """The class of each sample; one-hot rows count as classes. None where there are none and none are needed."""
+    found = whole.targets() if labels is None else np.asarray(labels)
+    if found is not None and found.ndim == 2 and ((found == 0) | (found == 1)).all() and (found.sum(axis=1) == 1).all():
+        found = found.argmax(axis=1)
+    is_classes = found is not None and found.ndim == 1 and not np.issubdtype(found.dtype, np.inexact)
+    if is_classes:
+        return _one_for_each(found, len(whole), "labels")
+    if needed or labels is not None:
+        what = "there are none" if found is None else f"received {found.dtype} of shape {found.shape}"
+        raise UsageError(f"a split by class needs one class for each sample (labels=, else the targets of the source); {what}")
+    return None
+
+
+def _places(whole: Source) -> tuple[spatial.Coordinates, int]:
+    """Row and column of each sample, and the width of the patch around it."""
+    origin_source, indices = origin(whole)
+    coordinates, patch_size = getattr(origin_source, "coordinates", None), getattr(origin_source, "patch_size", None)
+    if coordinates is None or patch_size is None:
+        raise UsageError("a split by blocks needs a scene, whose samples have a row and a column; use how='random' or 'group'")
+    places = np.asarray(coordinates, dtype=np.int64)
+    return (places if indices is None else places[indices]), int(patch_size)
+
+
+def _in_blocks(whole: Source, wanted: Wanted, seed: int, block_size: int | None, labels: npt.ArrayLike | None) -> Parts:
+    return spatial.blocks(*_places(whole), wanted, seed, block_size, _classes(whole, labels, needed=False))
+
+
+def _absent_classes(parts: Parts, classes: npt.NDArray[Any] | None) -> list[str]:
+    if classes is None:
+        return []
+    names = {TRAIN: "training", VALIDATION: "validation", TEST: "test"}
+    return [
+        f"the {names[part]} data have no sample of class {', '.join(map(str, absent))}"
+        for part, absent in spatial.classes_left_out(parts, classes).items()
+        if absent
+    ]
+
+
+def _covered_pixels(splits: Splits) -> str:
+    """A warning where training patches show pixels on which the result is measured."""
+    held_out, name = (splits.test, "test") if splits.test is not None else (splits.validation, "validation")
+    scene, train = members(splits.train)
+    coordinates, patch_size = getattr(scene, "coordinates", None), getattr(scene, "patch_size", None)
+    if held_out is None or coordinates is None or patch_size is None or patch_size < 2:
+        return ""
+    other, indices = members(held_out)
+    if other is not scene:
+        return ""
+    covered = spatial.num_covered(np.asarray(coordinates, dtype=np.int64), int(patch_size), train, indices)
+    if not covered:
+        return ""
+    return (
+        f"{covered} of {len(indices)} {name} pixels ({covered / len(indices):.1%}) lie inside training patches of "
+        f"{patch_size}x{patch_size} pixels, so the {name} result is better than on unseen ground; use how='blocks'"
+    )
+
+
+def _without_folders(value: Any) -> Any:
+    """Data are the same in whichever folder they lie, e.g. after staging to a local disk."""
+    if isinstance(value, Mapping):
+        return {str(key): _without_folders(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_folders(part) for part in value]
+    if isinstance(value, PurePath) or (isinstance(value, str) and "/" in value):
+        return PurePath(value).name
+    return value

@@ -1,0 +1,116 @@
+"""What a run tells those who watch it. Plain values, so that watchers know nothing of training and training nothing of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """Told once, before the first step."""
+
+    name: str
+    out: str
+    """The run directory."""
+    num_workers: int
+    rank: int
+    engine: str
+    device: str
+    global_batch: int
+    num_epochs: int
+    steps_per_epoch: int
+    num_samples: int
+    num_parameters: int
+    first_step: int = 0
+    monitor: str | None = None
+    """The metric that says which epoch is best, e.g. "val_accuracy"."""
+    target: tuple[str, float] | None = None
+    """Metric and value that the run shall reach, e.g. ("val_accuracy", 0.99)."""
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """Told after every step; watchers thin it out themselves."""
+
+    step: int
+    """Counted from 0 over the whole run."""
+    epoch: int
+    step_in_epoch: int
+    loss: float
+    """Exact mean over the global batch."""
+    lr: float
+    num_samples: int
+    """In the global batch."""
+    wall_s: float
+    """Since the run started."""
+    data_wait_s: float
+    """How long this step waited for its data."""
+    so_far: Callable[[], Mapping[str, float]] = dict
+    """Computed only when asked, as most steps are not shown."""
+
+    @property
+    def sums(self) -> Mapping[str, float]:
+        """Metrics over this epoch so far, e.g. accuracy."""
+        return self.so_far()
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    """Told after every epoch, when its validation is over."""
+
+    epoch: int
+    step: int
+    """Steps done so far."""
+    metrics: Mapping[str, float]
+    """loss, accuracy, val_loss, val_accuracy, ..."""
+    lr: float
+    samples_per_s: float
+    """Of training, validation not counted."""
+    wall_s: float
+    data_wait_s: float
+    """Waited for data in this epoch."""
+    is_best: bool = False
+
+
+@dataclass(frozen=True)
+class RunEnded:
+    """Told once, after everything is written."""
+
+    summary: Mapping[str, Any]
+    reason: str
+    """finished, target reached, stopped early, ..."""
+
+
+class Observer:
+    """One who watches a run. Every method is local and quick, and may be left out. It changes nothing."""
+
+    def started(self, event: RunStarted) -> None: ...
+
+    def step(self, event: StepDone) -> None: ...
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Batches of a validation that are done."""
+
+    def epoch(self, event: EpochDone) -> None: ...
+
+    def say(self, text: str) -> None:
+        """A line that a user should see, e.g. a warning."""
+
+    def ended(self, event: RunEnded) -> None: ...
+
+    def close(self) -> None:
+        """Give back files and threads; also called when a run fails, with or without `ended`."""
+
+
+@dataclass
+class Spans:
+    """What this rank was doing when: (kind, name, begin, end) in nanoseconds of `time.perf_counter_ns`.
+
+    Kinds are compute, communication, data and save. Recorded only when somebody asked (`--timeline`)."""
+
+    found: list[tuple[str, str, int, int]] = field(default_factory=list)
+
+    def add(self, kind: str, name: str, begin_ns: int, end_ns: int) -> None:
+        self.found.append((kind, name, begin_ns, end_ns))

@@ -1,0 +1,8 @@
+"""Losses as sums with their denominators, so that the mean over any number of workers is exact."""
+
+from __future__ import annotations
+
+from unisono.model.losses.base import Loss
+from unisono.model.losses.resolve import resolve_loss
+
+__all__ = ["Loss", "resolve_loss"]

@@ -1,0 +1,155 @@
+"""Losses of classes that exclude each other, with class weights and a label that is ignored.
+
+    mean = sum_i w[y_i] loss_i / sum_i w[y_i]      over the targets that are not ignored, as torch's reduction="mean"
+
+Outputs are (samples, classes, ...), targets (samples, ...).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unisono.errors import UsageError
+from unisono.model.losses.base import Loss, Weight, total
+from unisono.model.targets import across, as_labels, full_precision, one_tensor
+
+NO_LABEL = torch.iinfo(torch.int64).min
+"""For torch, which otherwise ignores the label -100 unasked."""
+
+
+@dataclass(eq=False, kw_only=True)
+class ClassLoss(Loss):
+    """Sums and weights of labels; what a label costs is left to the subclass."""
+
+    class_weights: Sequence[float] | None = None
+    ignore_label: int | None = None
+
+    def __post_init__(self) -> None:
+        self._weighing: Tensor | None = None
+        if self.class_weights is not None:
+            self._weighing = torch.as_tensor(self.class_weights, dtype=torch.float64).detach()
+            if self._weighing.dim() != 1 or not bool(((self._weighing >= 0) & self._weighing.isfinite()).all()):
+                raise UsageError("class_weights must be one number of at least 0 for each class (options of the loss)")
+        self._counts = self.ignore_label is not None or self._weighing is not None
+        self._ignored = NO_LABEL if self.ignore_label is None else index(self.ignore_label)
+
+    @abstractmethod
+    def _losses(self, outputs: Tensor, labels: Tensor, class_weights: Tensor | None, reduction: str) -> Tensor:
+        """The losses of labels, 0 where ignored, by reduction "sum" or "none"."""
+
+    def _of_probabilities(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Weight]:
+        raise NotImplementedError  # only where `one_hot`
+
+    def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
+        outputs = full_precision(one_tensor("outputs", outputs, self.place))
+        targets = one_tensor("targets", targets, self.place)
+        if self.one_hot and targets.dim() == outputs.dim():
+            return self._of_probabilities(outputs, targets, weights)
+        labels = as_labels(outputs, targets, self.place)
+        if not self._counts and weights is None:
+            return self._losses(outputs, labels, None, "sum"), float(labels.numel())
+        weighing = self._class_weights(outputs)
+        class_weights = None if weighing is None else weighing.to(outputs.dtype)
+        importance = self._importance(labels, weighing)
+        if weights is None:
+            return self._losses(outputs, labels, class_weights, "sum"), importance.sum(dtype=torch.float64)
+        weights = across(weights, labels, self.place)
+        losses = self._losses(outputs, labels, class_weights, "none")
+        return (losses * weights).sum(), (importance * weights).sum(dtype=torch.float64)
+
+    def _class_weights(self, outputs: Tensor) -> Tensor | None:
+        if self._weighing is None:
+            return None
+        if outputs.shape[1] != len(self._weighing):
+            raise UsageError(
+                f"{len(self._weighing)} class_weights for {outputs.shape[1]} classes (options of the loss); give one for each class"
+            )
+        if self._weighing.device != outputs.device:
+            self._weighing = self._weighing.to(outputs.device)
+        return self._weighing
+
+    def _importance(self, labels: Tensor, weighing: Tensor | None) -> Tensor:
+        """What each label adds to the denominator, before sample weights."""
+        counted = labels != self._ignored
+        return counted if weighing is None else weighing[labels * counted] * counted
+
+
+@dataclass(eq=False, kw_only=True)
+class CrossEntropy(ClassLoss):
+    """Of logits. Targets may also be probabilities (or one-hot rows) in the shape of the outputs."""
+
+    label_smoothing: float = 0.0
+
+    name = "cross_entropy"
+    one_hot = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.label_smoothing <= 1:
+            raise UsageError(f"label_smoothing must lie in 0..1 (options of the loss); received {self.label_smoothing}")
+
+    def _losses(self, outputs: Tensor, labels: Tensor, class_weights: Tensor | None, reduction: str) -> Tensor:
+        return functional.cross_entropy(
+            outputs,
+            labels,
+            weight=class_weights,
+            ignore_index=self._ignored,
+            reduction=reduction,
+            label_smoothing=self.label_smoothing,
+        )
+
+    def _of_probabilities(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Weight]:
+        if targets.shape != outputs.shape or outputs.dim() < 2:
+            as_labels(outputs, targets, self.place)  # says what would fit
+        if self.ignore_label is not None:
+            raise UsageError("ignore_label needs targets that are numbers of classes; these are probabilities or one-hot rows")
+        weighing = self._class_weights(outputs)
+        losses = functional.cross_entropy(
+            outputs,
+            targets.to(outputs.dtype),
+            weight=None if weighing is None else weighing.to(outputs.dtype),
+            reduction="none",
+            label_smoothing=self.label_smoothing,
+        )
+        return total(losses, None if weights is None else across(weights, losses, self.place))
+
+
+@dataclass(eq=False, kw_only=True)
+class NegativeLogLikelihood(ClassLoss):
+    """Of outputs that are logarithms of probabilities."""
+
+    name = "nll"
+
+    def _losses(self, outputs: Tensor, labels: Tensor, class_weights: Tensor | None, reduction: str) -> Tensor:
+        return functional.nll_loss(outputs, labels, weight=class_weights, ignore_index=self._ignored, reduction=reduction)
+
+
+@dataclass(eq=False, kw_only=True)
+class Focal(ClassLoss):
+    """Cross entropy times (1 - p)^gamma: samples that are already right count little (Lin et al. 2017, arXiv:1708.02002)."""
+
+    gamma: float = 2.0
+
+    name = "focal"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gamma < 0:
+            raise UsageError(f"gamma must be at least 0 (options of the loss); received {self.gamma}")
+
+    def _losses(self, outputs: Tensor, labels: Tensor, class_weights: Tensor | None, reduction: str) -> Tensor:
+        log_p = functional.log_softmax(outputs, dim=1)
+        plain = functional.nll_loss(log_p, labels, ignore_index=self._ignored, reduction="none")
+        # The probability is that of the label, so class weights come in only after it.
+        losses = plain * (1 - torch.exp(-plain)) ** self.gamma
+        if class_weights is not None:
+            losses = losses * class_weights[labels * (labels != self._ignored)]
+        return losses.sum() if reduction == "sum" else losses

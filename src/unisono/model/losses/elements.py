@@ -1,0 +1,128 @@
+"""Losses of outputs and targets of one shape, element by element: regression, and labels that may hold together."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unisono.errors import UsageError
+from unisono.model.losses.base import Loss, Weight, total
+from unisono.model.targets import across, full_precision, one_tensor, shaped_like
+
+
+class ElementLoss(Loss):
+    """Each element counts once; targets are cast to the type of the outputs."""
+
+    @abstractmethod
+    def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        """By reduction "sum" or "none"."""
+
+    def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
+        outputs = full_precision(one_tensor("outputs", outputs, self.place))
+        targets = shaped_like(outputs, one_tensor("targets", targets, self.place), self.place).to(outputs.dtype)
+        if weights is None:
+            return self._losses(outputs, targets, "sum"), float(outputs.numel())
+        return total(self._losses(outputs, targets, "none"), across(weights, outputs, self.place))
+
+
+def _above_zero(name: str, value: float) -> None:
+    if not value > 0:
+        raise UsageError(f"{name} must be above 0 (options of the loss); received {value}")
+
+
+class SquaredError(ElementLoss):
+    name = "mse"
+
+    def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        return functional.mse_loss(outputs, targets, reduction=reduction)
+
+
+class AbsoluteError(ElementLoss):
+    name = "mae"
+
+    def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        return functional.l1_loss(outputs, targets, reduction=reduction)
+
+
+@dataclass(eq=False, kw_only=True)
+class Huber(ElementLoss):
+    """Squared up to `delta`, linear beyond."""
+
+    delta: float = 1.0
+
+    name = "huber"
+
+    def __post_init__(self) -> None:
+        _above_zero("delta", self.delta)
+
+    def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        return functional.huber_loss(outputs, targets, reduction=reduction, delta=self.delta)
+
+
+@dataclass(eq=False, kw_only=True)
+class SmoothAbsoluteError(ElementLoss):
+    """As huber, divided by `beta`."""
+
+    beta: float = 1.0
+
+    name = "smooth_l1"
+
+    def __post_init__(self) -> None:
+        _above_zero("beta", self.beta)
+
+    def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        return functional.smooth_l1_loss(outputs, targets, reduction=reduction, beta=self.beta)
+
+
+@dataclass(eq=False, kw_only=True)
+class PoissonLikelihood(ElementLoss):
+    """Of counts; outputs are logarithms of rates unless `log_input` is false."""
+
+    log_input: bool = True
+    full: bool = False
+    """Whether to add Stirling's approximation of what depends on the targets alone."""
+
+    name = "poisson_nll"
+
+    def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        return functional.poisson_nll_loss(outputs, targets, log_input=self.log_input, full=self.full, reduction=reduction)
+
+
+@dataclass(eq=False, kw_only=True)
+class BinaryCrossEntropy(ElementLoss):
+    """Of logits; targets lie in 0..1. `pos_weight` multiplies the positive part: one number, or one for each label."""
+
+    pos_weight: float | Sequence[float] | None = None
+
+    name = "bce"
+
+    def __post_init__(self) -> None:
+        self._positive: Tensor | None = None
+        if self.pos_weight is not None:
+            self._positive = torch.as_tensor(self.pos_weight, dtype=torch.float64).detach()
+            if self._positive.dim() > 1 or not bool(((self._positive >= 0) & self._positive.isfinite()).all()):
+                raise UsageError("pos_weight must be one number of at least 0, or one for each label (options of the loss)")
+
+    def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        positive = None if self._positive is None else self._positive_like(outputs)
+        return functional.binary_cross_entropy_with_logits(outputs, targets, pos_weight=positive, reduction=reduction)
+
+    def _positive_like(self, outputs: Tensor) -> Tensor:
+        assert self._positive is not None
+        if self._positive.device != outputs.device:
+            self._positive = self._positive.to(outputs.device)
+        wide = self._positive.to(outputs.dtype)
+        if wide.numel() == 1:
+            return wide
+        if outputs.dim() < 2 or outputs.shape[1] != len(wide):
+            raise UsageError(
+                f"{len(wide)} pos_weight for outputs of shape {tuple(outputs.shape)} (options of the loss); "
+                "give one number, or one for each label along axis 1"
+            )
+        return wide.reshape(-1, *(1,) * (outputs.dim() - 2))

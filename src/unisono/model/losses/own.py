@@ -1,0 +1,80 @@
+"""A user's own loss: a function of outputs and targets that gives a loss for each sample or element, or the pair (sum, weight)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unisono.errors import UsageError
+from unisono.model.losses.base import Loss, Weight, total
+from unisono.model.targets import across, one_tensor
+
+REMEDY = 'return one loss for each sample (reduction="none") or the pair (sum, weight)'
+WHY = "a mean over one worker's samples cannot be made into the mean over all workers"
+
+
+class OwnLoss(Loss):
+    """`function(outputs, targets)`, or with a third parameter called `weights`: it receives the sample weights or None and
+    multiplies its losses by them. Refuses at once a function that is known to reduce by itself."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+        parameters = _parameters(function)
+        self._takes_weights = "weights" in parameters
+        if _reduction(function, parameters) not in (None, "none"):
+            raise UsageError(f"{self.place} reduces its losses to one number ({WHY}); {REMEDY}")
+        self._moves = isinstance(function, nn.Module) and any(True for _ in function.buffers())
+        if isinstance(function, nn.Module) and any(parameter.requires_grad for parameter in function.parameters()):
+            raise UsageError(f"{self.place} has parameters to train, which belong into the model; return its loss from there")
+
+    def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
+        if self._moves and isinstance(outputs, Tensor):
+            self.function.to(outputs.device)  # type: ignore[attr-defined] # only modules have buffers to move
+        given = {"weights": weights} if self._takes_weights else {}
+        result = self.function(outputs, targets, **given)
+        if isinstance(result, tuple):
+            return self._pair(result, weights)
+        losses = one_tensor("losses", result, self.place)
+        if losses.dim() == 0:
+            raise UsageError(f"{self.place} gave one number ({WHY}); {REMEDY}")
+        wide = None if weights is None else across(weights, losses, self.place)
+        summed, weight = total(losses, wide)
+        return losses.sum() if self._takes_weights else summed, weight
+
+    def _pair(self, result: tuple[Any, ...], weights: Tensor | None) -> tuple[Tensor, Weight]:
+        if (
+            len(result) != 2
+            or not isinstance(result[0], Tensor)
+            or result[0].dim()
+            or not isinstance(result[1], (Tensor, float, int))
+        ):
+            raise UsageError(
+                f"{self.place} gave a tuple that is not (sum, weight), a tensor with one number and a number; {REMEDY}"
+            )
+        if weights is not None and not self._takes_weights:
+            raise UsageError(
+                f"{self.place} gives (sum, weight) but the data have sample weights; "
+                "let it take them, as a third parameter called weights"
+            )
+        summed, weight = result
+        return summed, weight.detach().to(torch.float64).reshape(()) if isinstance(weight, Tensor) else float(weight)
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters)
+    except ValueError:  # some compiled functions do not tell
+        return {}
+
+
+def _reduction(function: Callable[..., Any], parameters: dict[str, inspect.Parameter]) -> Any:
+    """What `function` says of its reduction: as an attribute (modules) or as the default of a parameter (torch's functions)."""
+    if isinstance(function, nn.Module):
+        return getattr(function, "reduction", None)
+    parameter = parameters.get("reduction")
+    return None if parameter is None or parameter.default is inspect.Parameter.empty else parameter.default

@@ -1,0 +1,212 @@
+"""The parameters that one optimiser moves: values and gradients as flat vectors of which the layers' tensors are views.
+
+A backward pass adds to the gradients in place; a hook on each parameter notes that it was used and says when a bucket is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from math import isfinite
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unisono.errors import UsageError
+from unisono.model.flat import Bucket, FlatLayout, view_of
+
+Empty = Callable[[int, torch.dtype], Tensor]
+"""Makes an uninitialised vector, e.g. in memory that the peers see too."""
+
+
+EACH_NUMBER_BY_ITSELF = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adagrad,
+    torch.optim.RMSprop,
+    torch.optim.Adadelta,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.ASGD,
+)
+"""Optimisers that know neither the shape of a tensor nor its neighbours: the vector of all of them moves alike."""
+QUICK = (torch.float32, torch.float64)
+"""Types whose squares NumPy sums by itself."""
+
+
+class FlatParameters:
+    """Some parameters of a model, moved into flat vectors when this is made."""
+
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], empty: Empty) -> None:
+        if not named:
+            raise UsageError("the model has no parameter that learns (requires_grad); leave some of them free")
+        self.layout = FlatLayout.of(named)
+        self.tensors = [parameter for _, parameter in named]
+        device = self.tensors[0].device
+        self.values = self.layout.vectors(lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device))
+        self.gradients = self.layout.vectors(empty)
+        self.optimizer: Optimizer | None = None
+        self.used: npt.NDArray[np.float64] = np.zeros(len(self.tensors))
+        """1 for each parameter that got a gradient since the last `clear`."""
+        views = self.layout.views(self.values)
+        self._gradient_views = list(self.layout.views(self.gradients).values())
+        for number, (name, parameter) in enumerate(named):
+            views[name].copy_(parameter.detach())
+            parameter.data = views[name]
+            parameter.grad = self._gradient_views[number]
+            parameter.register_post_accumulate_grad_hook(partial(self._accumulated, number))  # type: ignore[no-untyped-call]
+        self._vectors = list(self.gradients.values())
+        self._on_host = [vector.numpy() for vector in self._vectors if vector.device.type == "cpu" and vector.dtype in QUICK]
+        self._whole: Optimizer | None = None
+        self._buckets: list[Bucket] = []
+        self._bucket_of: list[int] = []
+        self._missing: list[int] = []
+        self._next = 0
+        self._on_ready: Callable[[Bucket], None] | None = None
+
+    def learn_with(self, optimizer: Optimizer) -> None:
+        """Local: what moves these parameters. One that treats every number by itself is run on the whole vector, as if that were
+        one parameter: the same update in one pass instead of one for each tensor."""
+        self.optimizer = optimizer
+        self._whole = _over_the_whole(optimizer, self)
+
+    @property
+    def running(self) -> Optimizer:
+        """The optimiser whose `step` is called."""
+        found = self._whole or self.optimizer
+        assert found is not None, "there is no optimiser yet"
+        return found
+
+    def cut(self, most_bytes: int) -> list[Bucket]:
+        """Local: the buckets in which the gradient is from now on told to be ready, in their order."""
+        self._buckets = self.layout.buckets(most_bytes)
+        self._bucket_of = [0] * len(self.tensors)
+        for position, bucket in enumerate(self._buckets):
+            for number in bucket.members:
+                self._bucket_of[number] = position
+        return self._buckets
+
+    def clear(self) -> None:
+        """Local: gradients to zero, and views again where the user's code took them away (`zero_grad(set_to_none=True)`)."""
+        self.used[:] = 0
+        for vector in self._vectors:
+            vector.zero_()
+        for parameter, view in zip(self.tensors, self._gradient_views, strict=True):
+            if parameter.grad is not view:
+                parameter.grad = view
+
+    def watch(self, on_ready: Callable[[Bucket], None]) -> None:
+        """Local: from now on tell of each complete bucket, until `tell_rest`."""
+        self._missing = [len(bucket.members) for bucket in self._buckets]
+        self._next = 0
+        self._on_ready = on_ready
+
+    def tell_rest(self) -> None:
+        """Local: the backward pass is over; what it left out is complete too."""
+        tell, self._on_ready = self._on_ready, None
+        if tell is not None:
+            for bucket in self._buckets[self._next :]:
+                tell(bucket)
+
+    def _accumulated(self, number: int, parameter: Tensor) -> None:
+        self.used[number] = 1
+        if parameter.grad is not self._gradient_views[number]:
+            self._take_back(number, parameter)
+        if self._on_ready is None:
+            return
+        position = self._bucket_of[number]
+        self._missing[position] -= 1
+        # A module that is used twice in one pass would count twice; then the bucket waits for the end of the pass.
+        while self._next < len(self._buckets) and self._missing[self._next] == 0:
+            self._next += 1
+            self._on_ready(self._buckets[self._next - 1])
+
+    def _take_back(self, number: int, parameter: Tensor) -> None:
+        """The user's code dropped the gradient (`zero_grad`) before this pass; what autograd then made takes its place."""
+        view = self._gradient_views[number]
+        if parameter.grad is None:
+            raise UsageError("a gradient was taken away inside its own hook; hooks may change gradients, not remove them")
+        view.copy_(parameter.grad)
+        parameter.grad = view
+
+    def scale(self, factor: float | Tensor) -> None:
+        """Local: the gradient times a factor, which may live on the device."""
+        for vector in self._vectors:
+            vector.mul_(factor)
+
+    def update(self, settings: Sequence[Mapping[str, float]], uses: npt.NDArray[np.float64]) -> None:
+        """Local: one step of the optimiser. Parameters that nobody used are not touched, as in plain torch."""
+        everything = bool(uses.all())
+        if not everything and self._whole is not None:
+            self._one_by_one(self._whole)
+        optimizer = self.running
+        for group, values in zip(optimizer.param_groups, settings, strict=True):
+            group.update(values)
+        if everything:
+            optimizer.step()
+            return
+        unused = np.flatnonzero(uses == 0)
+        for number in unused:
+            self.tensors[number].grad = None
+        optimizer.step()
+        for number in unused:
+            self.tensors[number].grad = self._gradient_views[number]
+
+    def _one_by_one(self, whole: Optimizer) -> None:
+        """Local: from now on the optimiser sees the tensors, with the state that they had as parts of the vector; so each of them
+        can be left out, and counts its own steps."""
+        assert self.optimizer is not None
+        for group, moved in zip(self.optimizer.param_groups, whole.param_groups, strict=True):
+            group.update({name: value for name, value in moved.items() if name != "params"})
+        (vector,) = self.values.values()
+        (state,) = whole.state.values() or ({},)
+        for entry, tensor in zip(self.layout.entries, self.tensors, strict=True):
+            self.optimizer.state[tensor] = {
+                name: view_of(entry, value).clone() if _is_like(value, vector) else _own(value) for name, value in state.items()
+            }
+        self._whole = None
+
+    def is_finite(self) -> bool:
+        """Local; waits for the device: whether every gradient is a number."""
+        if len(self._on_host) == len(self._vectors) and all(isfinite(np.dot(one, one)) for one in self._on_host):
+            return True  # squares may overflow where numbers do not; so a sum decides
+        return isfinite(float(self.sum()))
+
+    def squared_norm(self) -> Tensor:
+        """Local: of the whole gradient, on the device (the gaps are zero)."""
+        squares = [torch.linalg.vector_norm(vector, dtype=torch.float64) ** 2 for vector in self._vectors]
+        return squares[0] if len(squares) == 1 else torch.stack(squares).sum()
+
+    def sum(self) -> Tensor:
+        """Local: of all gradients, on the device; a finite number only if each of them is one."""
+        sums = [vector.sum() for vector in self._vectors]
+        return sums[0] if len(sums) == 1 else torch.stack([one.double() for one in sums]).sum()
+
+
+def _over_the_whole(optimizer: Optimizer, held: FlatParameters) -> Optimizer | None:
+    """Local: the same optimiser of the whole vector as one parameter; None where that would not be the same."""
+    if type(optimizer) not in EACH_NUMBER_BY_ITSELF or len(optimizer.param_groups) != 1 or len(held.values) != 1:
+        return None
+    (group,) = optimizer.param_groups
+    if set(map(id, group["params"])) != set(map(id, held.tensors)):
+        return None
+    (values,), (gradients,) = held.values.values(), held.gradients.values()
+    whole = nn.Parameter(values)
+    whole.grad = gradients
+    settings = {name: value for name, value in group.items() if name != "params"}
+    same: Callable[..., Optimizer] = type(optimizer)
+    return same([{"params": [whole], **settings}])
+
+
+def _own(value: object) -> object:
+    return value.clone() if isinstance(value, Tensor) else copy(value)
+
+
+def _is_like(value: object, vector: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == vector.shape

@@ -1,0 +1,119 @@
+"""The short vector that travels with the gradient: sums (never means) of loss, loss weight and metrics, use counts, and votes.
+
+float64, never compressed, in the same grouped operation as the last bucket; so exact global means and common decisions cost no
+further message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+LOSS, WEIGHT, SAMPLES, STOP, NOT_FINITE = range(5)
+HEAD = 5
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """What all workers together saw in one step: sums over all of them."""
+
+    step: int
+    loss_sum: float
+    weight: float
+    num_samples: int
+    num_stops: int
+    """Workers that were told to stop."""
+    num_not_finite: int
+    """Workers whose own loss was not a finite number."""
+    metric_sums: npt.NDArray[np.float64]
+    named: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Sums and weights of further losses by name, of a step that minimises several."""
+
+    @property
+    def loss(self) -> float:
+        return self.loss_sum / self.weight if self.weight else float("nan")
+
+    def as_not_finite(self) -> StepStats:
+        """The same, of a step whose update was left out because its loss or gradient was not finite."""
+        return self if self.num_not_finite else replace(self, num_not_finite=1)
+
+
+class Tail:
+    """The vector of one replica. On the CPU sums are added through a view for NumPy, as a step of torch costs more than the sum."""
+
+    def __init__(self, empty: Callable[[int, torch.dtype], Tensor], num_metric_sums: int, num_uses: int) -> None:
+        self.vector = empty(HEAD + num_metric_sums + num_uses, torch.float64).zero_()
+        self.metric_sums = self.vector[HEAD : HEAD + num_metric_sums]
+        self.uses = self.vector[HEAD + num_metric_sums :]
+        self._num_metric_sums = num_metric_sums
+        self._sent: deque[tuple[int, Tensor, torch.cuda.Event]] = deque()
+        self._host: npt.NDArray[np.float64] | None = self.vector.numpy() if self.vector.device.type == "cpu" else None
+
+    def add(self, loss_sum: Tensor, weight: Tensor | float, num_samples: int) -> None:
+        """Local: one batch. Without a wait for the device."""
+        if self._host is not None:
+            loss = loss_sum.item()
+            host = self._host
+            host[LOSS] += loss
+            host[WEIGHT] += weight
+            host[SAMPLES] += num_samples
+            if not -np.inf < loss < np.inf:
+                host[NOT_FINITE] = 1
+            return
+        loss_sum = loss_sum.detach().double()
+        self.vector[LOSS] += loss_sum
+        self.vector[WEIGHT] += weight
+        self.vector[SAMPLES] += num_samples
+        self.vector[NOT_FINITE].logical_or_(~torch.isfinite(loss_sum))
+
+    def add_metrics(self, sums: Tensor | Sequence[float]) -> None:
+        """Local: sums of the followed metrics, in their order; numbers where they were computed on the host."""
+        if self._host is None:
+            self.metric_sums += torch.as_tensor(sums)
+        else:
+            self._host[HEAD : HEAD + self._num_metric_sums] += sums
+
+    def vote_to_stop(self) -> None:
+        self.vector[STOP] = 1
+
+    def used(self, flags: npt.NDArray[np.float64]) -> None:
+        """Local: which parameters this replica used; there may be room for more, of a larger part of the model."""
+        if self._host is not None:
+            start = HEAD + self._num_metric_sums
+            self._host[start : start + len(flags)] = flags
+        else:
+            self.uses[: len(flags)].copy_(torch.from_numpy(flags), non_blocking=True)
+
+    def read(self, step: int) -> tuple[StepStats, npt.NDArray[np.float64]]:
+        """Local; waits for the device: the sums, and the use counts."""
+        host = self.vector.cpu().numpy() if self._host is None else self._host
+        return self._stats(step, host), host[HEAD + self._num_metric_sums :]
+
+    def send(self, step: int) -> None:
+        """Local, on a GPU: start to copy the sums to the host, behind all that was started before."""
+        room = torch.empty(self.vector.shape, dtype=torch.float64, pin_memory=True)
+        room.copy_(self.vector, non_blocking=True)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        self._sent.append((step, room, done))
+
+    def arrived(self, leave: int) -> list[StepStats]:
+        """Local: the sums of the steps that were sent, all but the newest `leave`; waits for the device where they are not there.
+        Alike on all ranks, which what happens to have arrived would not be."""
+        found = []
+        while len(self._sent) > leave:
+            step, room, done = self._sent.popleft()
+            done.synchronize()
+            found.append(self._stats(step, room.numpy()))
+        return found
+
+    def _stats(self, step: int, host: npt.NDArray[np.float64]) -> StepStats:
+        loss, weight, samples, stops, not_finite = host[:HEAD].tolist()
+        sums = host[HEAD : HEAD + self._num_metric_sums].copy()
+        return StepStats(step, loss, weight, int(samples), int(stops), int(not_finite), sums)

@@ -1,0 +1,70 @@
+"""What is known beside the outputs: targets and sample weights, brought to the shape and type that the arithmetic needs. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unisono.errors import UsageError
+
+HALVES = frozenset({torch.float16, torch.bfloat16})
+
+
+def one_tensor(what: str, value: Any, wanted_by: str) -> Tensor:
+    """`value` as it is; refuses a dict or a tuple where one tensor is needed."""
+    if not isinstance(value, Tensor):
+        raise UsageError(
+            f"{wanted_by} needs one tensor of {what}, received {type(value).__name__}; "
+            "give a function of (outputs, targets) instead, which takes what it needs out of them"
+        )
+    return value
+
+
+def full_precision(outputs: Tensor) -> Tensor:
+    """Outputs of half precision as float32, others as they are: sums of halves lose the small addends."""
+    return outputs.float() if outputs.dtype in HALVES else outputs
+
+
+def as_labels(outputs: Tensor, targets: Tensor, wanted_by: str) -> Tensor:
+    """Numbers of classes as int64, one for each place of outputs (samples, classes, places...)."""
+    if outputs.dim() < 2 or targets.shape != outputs.shape[:1] + outputs.shape[2:]:
+        raise UsageError(
+            f"{wanted_by}: targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}; outputs are "
+            "(samples, classes, ...) and targets (samples, ...) with the number of the class, or of the same shape as the outputs"
+        )
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+        raise UsageError(
+            f"{wanted_by}: targets are {str(targets.dtype).removeprefix('torch.')} but numbers of classes are needed; "
+            "store them as whole numbers"
+        )
+    return targets if targets.dtype == torch.int64 else targets.long()
+
+
+def shaped_like(outputs: Tensor, targets: Tensor, wanted_by: str) -> Tensor:
+    """Targets in the shape of the outputs, from which they may differ only by axes of length 1.
+
+    Broadcasting is refused: (64, 1) against (64,) would silently compare every sample with every other."""
+    if targets.shape == outputs.shape:
+        return targets
+    if outputs.shape[:1] != targets.shape[:1] or _long_axes(outputs) != _long_axes(targets):
+        raise UsageError(
+            f"{wanted_by}: targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}; "
+            "give one target for each output"
+        )
+    return targets.reshape(outputs.shape)
+
+
+def _long_axes(tensor: Tensor) -> list[int]:
+    return [length for length in tensor.shape[1:] if length != 1]
+
+
+def across(weights: Tensor, values: Tensor, wanted_by: str) -> Tensor:
+    """Sample weights as a view that multiplies `values`, whose first axis is the sample."""
+    if weights.dim() != 1 or values.dim() < 1 or len(weights) != len(values):
+        raise UsageError(
+            f"{wanted_by}: sample weights of shape {tuple(weights.shape)} do not fit values of shape {tuple(values.shape)}; "
+            "give one weight for each sample"
+        )
+    return weights.reshape(-1, *(1,) * (values.dim() - 1))

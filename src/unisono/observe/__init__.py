@@ -1,0 +1,1 @@
+"""WHO WATCHES: what a run shows and records. Read-only: nothing here decides anything."""

@@ -1,0 +1,238 @@
+"""What a run shows while it goes on: a progress bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TextIO
+
+from unisono.events import EpochDone, Observer, RunEnded, RunStarted, StepDone
+from unisono.observe.quantities import duration, rate, value
+
+DRAW_EVERY_S = 0.1
+LINE_EVERY_S = 30.0
+"""How often a long epoch says where it stands in a log file."""
+NOTABLE_WAIT = 0.05
+"""Share of an epoch spent waiting for data from which on a user should know of it."""
+SHORTEST_BAR, LONGEST_BAR, BAR_UNIT = 5, 40, 5
+"""Its length is a multiple of the unit, so that it does not tremble with the words."""
+SMOOTHING_S = 2.0
+
+BEGIN_OF_LINE, ERASE_TO_END = "\r", "\x1b[K"
+BOLD, FAINT, GREEN, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m"
+
+
+class Console(Observer):
+    """Progress for people. Local; `step` is as good as free when there is nothing to draw."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        columns: int | None = None,
+        colour: bool = False,
+        line_every_s: float = LINE_EVERY_S,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """`columns`: width of the terminal that shows `stream`; None where it is no terminal. `colour`: may be used there."""
+        self._stream = stream
+        self._columns = columns
+        self._colour = colour and columns is not None
+        self._every_s = line_every_s if columns is None else DRAW_EVERY_S
+        self._clock = clock
+        self._cells = ("━", "╸", "─") if _can_show(stream, "━╸─·") else ("#", "", "-")
+        self._dot = " · " if _can_show(stream, "·") else "  "
+        self._next_s = 0.0
+        self._drawn = False
+        self._progress: _Progress | None = None
+        self._run: RunStarted | None = None
+        self._began_s = 0.0
+        self._epoch_began_s = 0.0
+        self._best: EpochDone | None = None
+
+    def started(self, event: RunStarted) -> None:
+        self._run = event
+        self._progress = _Progress(event)
+        self._began_s = self._epoch_began_s = self._clock()
+        plural = "" if event.num_workers == 1 else "s"
+        parts = (
+            f"{event.num_workers} worker{plural} ({event.engine}, {event.device})",
+            f"global batch {event.global_batch}",
+            f"{event.num_samples:,} samples",
+            f"{event.num_parameters:,} parameters",
+        )
+        self._line(f"{self._strong(event.name or 'run')}: {', '.join(parts)}; results in {event.out}")
+        if event.first_step:
+            self._line(f"goes on after step {event.first_step}")
+
+    def step(self, event: StepDone) -> None:
+        now = self._clock()
+        if now < self._next_s:
+            return
+        assert self._progress is not None, "told of a step before the start"
+        first = self._progress.note(event, now)
+        self._next_s = now + self._every_s
+        if self._columns is not None:
+            self._draw(self._progress.fraction, self._progress.fields(event))
+        elif not first:  # the first of an epoch says nothing that the line before has not said
+            self._line("  ".join(self._progress.fields(event).values()))
+
+    def evaluating(self, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress.pause()
+        now = self._clock()
+        if self._columns is None or now < self._next_s:
+            return
+        self._next_s = now + self._every_s
+        epoch = "" if self._progress is None else self._progress.epoch_text
+        self._draw(done / max(total, 1), {"epoch": epoch, "step": f"validation {done}/{total}"})
+
+    def epoch(self, event: EpochDone) -> None:
+        assert self._progress is not None, "told of an epoch before the start"
+        now = self._clock()
+        took_s, self._epoch_began_s = now - self._epoch_began_s, now
+        parts = [
+            self._progress.name_of(event.epoch),
+            *_shown(event.metrics),
+            f"{rate(event.samples_per_s)} samples/s",
+            duration(took_s),
+        ]
+        if event.data_wait_s > NOTABLE_WAIT * took_s > 0:
+            parts.append(f"waited {event.data_wait_s / took_s:.0%} of it for data")
+        if event.is_best:
+            self._best = event
+            parts.append(self._coloured("best", GREEN))
+        self._line("  ".join(parts))
+        self._progress.pause()
+        self._next_s = 0.0  # the first step of an epoch is always seen: there its time begins
+
+    def say(self, text: str) -> None:
+        self._line(text)
+
+    def ended(self, event: RunEnded) -> None:
+        steps = event.summary.get("steps")
+        wall_s = event.summary.get("wall_s", self._clock() - self._began_s)
+        text = f"{event.reason}: {'' if steps is None else f'{steps} steps in '}{duration(wall_s)}"
+        if self._best is not None:
+            monitored = None if self._run is None else self._run.monitor
+            shown = _shown({name: number for name, number in self._best.metrics.items() if monitored in (None, name)})
+            text += f"; best epoch {self._best.epoch + 1} ({', '.join(shown)})"
+        tested = {name: number for name, number in event.summary.get("metrics", {}).items() if name.startswith("test_")}
+        if tested:
+            text += f"; {'  '.join(_shown(tested))}"
+        self._line(self._strong(text))
+        if self._run is not None:
+            self._line(f"results in {self._run.out}: curves.png (a picture), summary.json, metrics.jsonl, weights.safetensors")
+
+    def close(self) -> None:
+        """Leaves the cursor at the beginning of an empty line."""
+        if self._drawn:
+            self._stream.write(f"{BEGIN_OF_LINE}{ERASE_TO_END}")
+            self._drawn = False
+        self._stream.flush()
+
+    def _line(self, text: str) -> None:
+        erase = f"{BEGIN_OF_LINE}{ERASE_TO_END}" if self._drawn else ""
+        self._stream.write(f"{erase}{text}\n")
+        self._stream.flush()
+        self._drawn = False
+
+    def _draw(self, fraction: float, fields: Mapping[str, str]) -> None:
+        """The bar takes what the words leave; on a narrow terminal the least important words go first."""
+        assert self._columns is not None
+        room = self._columns - 1  # some terminals begin a new line as soon as the last column is written
+        shown = dict(fields)
+        for name in ("step", "rate", "metric", "left", "loss"):
+            if _length(shown, self._dot) + SHORTEST_BAR + 2 > room:
+                shown.pop(name, None)
+        head, *rest = shown.values()
+        cells = min(LONGEST_BAR, room - _length(shown, self._dot) - 2) // BAR_UNIT * BAR_UNIT
+        words = self._dot.join(rest)
+        text = f"{head} {self._bar(fraction, cells)} {words}" if cells >= SHORTEST_BAR else self._dot.join((head, *rest))[:room]
+        self._stream.write(f"{BEGIN_OF_LINE}{text}{ERASE_TO_END}")
+        self._stream.flush()
+        self._drawn = True
+
+    def _bar(self, fraction: float, cells: int) -> str:
+        full, half, empty = self._cells
+        halves = round(2 * cells * min(max(fraction, 0.0), 1.0))
+        done = full * (halves // 2) + (half if halves % 2 else "")
+        return self._coloured(done, GREEN) + self._coloured(empty * (cells - len(done)), FAINT)
+
+    def _strong(self, text: str) -> str:
+        return self._coloured(text, BOLD)
+
+    def _coloured(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{PLAIN}" if self._colour and text else text
+
+
+class _Progress:
+    """How far a run is, how fast it goes and when it will be over."""
+
+    def __init__(self, run: RunStarted) -> None:
+        self._run = run
+        self._began: tuple[float, int] | None = None
+        """When the first step that was seen had ended, and its number: what comes before is warming up."""
+        self._mark: tuple[float, int] | None = None
+        self._samples_per_s = 0.0
+        self._left_s: float | None = None
+        self.fraction = 0.0
+        """Of the epoch."""
+        self.epoch_text = self.name_of(run.first_step // max(run.steps_per_epoch, 1))
+
+    def name_of(self, epoch: int) -> str:
+        total = str(self._run.num_epochs)
+        return f"epoch {epoch + 1:>{len(total)}}/{total}"
+
+    def pause(self) -> None:
+        """What comes now is no training, so that the next step begins a new measurement of its speed."""
+        self._mark = None
+
+    def note(self, event: StepDone, now: float) -> bool:
+        """Take the measurements; whether this is the first step since a pause."""
+        first = self._mark is None
+        if self._mark is not None and now > self._mark[0] and event.step > self._mark[1]:
+            elapsed_s = now - self._mark[0]
+            speed = (event.step - self._mark[1]) * self._run.global_batch / elapsed_s
+            weight = min(1.0, elapsed_s / SMOOTHING_S) if self._samples_per_s else 1.0
+            self._samples_per_s += weight * (speed - self._samples_per_s)
+        self._mark = (now, event.step)
+        if self._began is None:
+            self._began = self._mark
+        elif event.step > self._began[1]:
+            a_step_s = (now - self._began[0]) / (event.step - self._began[1])  # validations included, as they will come again
+            self._left_s = a_step_s * max(0, self._run.num_epochs * self._run.steps_per_epoch - event.step - 1)
+        self.fraction = (event.step_in_epoch + 1) / max(self._run.steps_per_epoch, 1)
+        self.epoch_text = self.name_of(event.epoch)
+        return first
+
+    def fields(self, event: StepDone) -> dict[str, str]:
+        """In the order in which they are shown."""
+        found = {
+            "epoch": self.epoch_text,
+            "step": f"step {event.step_in_epoch + 1}/{self._run.steps_per_epoch}",
+            "loss": f"loss {value(event.loss)}",
+        }
+        metric = next(((name, number) for name, number in event.sums.items() if name != "loss"), None)
+        if metric is not None:
+            found["metric"] = f"{metric[0]} {value(metric[1])}"
+        if self._samples_per_s:
+            found["rate"] = f"{rate(self._samples_per_s)} samples/s"
+        if self._left_s is not None:
+            found["left"] = f"{duration(self._left_s)} left"
+        return found
+
+
+def _shown(metrics: Mapping[str, float]) -> list[str]:
+    return [f"{name} {value(number)}" for name, number in metrics.items()]
+
+
+def _length(fields: Mapping[str, str], dot: str) -> int:
+    return sum(map(len, fields.values())) + len(dot) * (len(fields) - 1)
+
+
+def _can_show(stream: TextIO, characters: str) -> bool:
+    try:
+        characters.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,138 @@
+"""The record of a run as a file: one JSON object a line, added to by every run that goes on in the same directory."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from io import FileIO
+from pathlib import Path
+from time import perf_counter, time
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.events import EpochDone, Observer, RunEnded, RunStarted, StepDone
+
+FLUSH_EVERY_S = 5.0
+"""In long epochs: what a crash may lose of the steps, and how far a reader may be behind."""
+LONGEST_LINE_BYTES = 1 << 20
+OF_THE_SUMMARY = ("steps", "wall_s", "metrics")
+"""What the last line repeats of the summary, which has a file of its own."""
+
+
+class LineFile:
+    """A file that takes JSON objects, one a line. Local; a line that an earlier run left unfinished is taken away."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: FileIO | None = None
+        self._waiting: list[str] = []
+
+    def open(self) -> None:
+        """Local: make the file, or prepare what is there for more lines."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = FileIO(self.path, "a+")
+            size = os.fstat(self._file.fileno()).st_size
+            if size:
+                self._file.seek(max(0, size - LONGEST_LINE_BYTES))
+                unfinished = self._file.readall().rpartition(b"\n")[2]
+                self._file.truncate(size - len(unfinished))
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Local: the row is written by the next `flush`."""
+        self._waiting.append(line_of(row))
+
+    def flush(self) -> None:
+        """Local, blocking: raises `UsageError` with the file's name when it cannot be written; those lines are lost then."""
+        rest = memoryview("".join(self._waiting).encode())
+        self._waiting.clear()
+        while rest:
+            assert self._file is not None, "not open"
+            try:
+                rest = rest[self._file.write(rest) :]
+            except OSError as error:
+                raise self._refusal(error) from error
+
+    def close(self) -> None:
+        """Local, idempotent."""
+        if self._file is not None:
+            try:
+                self.flush()
+            finally:
+                self._file.close()
+                self._file = None
+
+    def _refusal(self, error: OSError) -> UsageError:
+        return UsageError(f"{self.path} cannot be written: {error.strerror}; make room or choose another run directory (--out)")
+
+
+class JsonLines(Observer):
+    """`metrics.jsonl`: the start, every `log_every`-th step, every epoch and the end of a run."""
+
+    def __init__(self, path: Path, log_every: int = 1) -> None:
+        self._file = LineFile(path)
+        self._log_every = log_every
+        self._flushed_s = 0.0
+
+    def started(self, event: RunStarted) -> None:
+        self._file.open()
+        self._write("started", {"unix_s": time(), **asdict(event)})
+
+    def step(self, event: StepDone) -> None:
+        if event.step % self._log_every:
+            return
+        row = {name: part for name, part in vars(event).items() if name != "so_far"}
+        self._file.add({"event": "step", **row, "metrics": event.sums})
+        if perf_counter() - self._flushed_s > FLUSH_EVERY_S:
+            self._flush()
+
+    def epoch(self, event: EpochDone) -> None:
+        self._write("epoch", vars(event))
+
+    def ended(self, event: RunEnded) -> None:
+        found = {name: event.summary[name] for name in OF_THE_SUMMARY if name in event.summary}
+        self._write("ended", {"reason": event.reason, **found})
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, event: str, row: Mapping[str, Any]) -> None:
+        self._file.add({"event": event, **row})
+        self._flush()
+
+    def _flush(self) -> None:
+        self._file.flush()
+        self._flushed_s = perf_counter()
+
+
+def line_of(row: Mapping[str, Any]) -> str:
+    """Pure: the row as a line of valid JSON. Numbers that JSON does not know are null, and `not_finite` says which they were:
+    {"loss": null, "not_finite": {"loss": "nan"}}."""
+    strange: dict[str, str] = {}
+    plain = {name: _plain(part, name, strange) for name, part in row.items()}
+    if strange:
+        plain["not_finite"] = strange
+    return json.dumps(plain, allow_nan=False) + "\n"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Local, blocking: the rows of such a file, without a last line that is not finished."""
+    return [json.loads(line) for line in path.read_bytes().rpartition(b"\n")[0].splitlines()]
+
+
+def _plain(part: Any, place: str, strange: dict[str, str]) -> Any:
+    if isinstance(part, Mapping):
+        return {str(name): _plain(inner, f"{place}.{name}", strange) for name, inner in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [_plain(inner, f"{place}[{position}]", strange) for position, inner in enumerate(part)]
+    if hasattr(part, "item"):  # a number of NumPy or PyTorch
+        part = part.item()
+    if isinstance(part, float) and not math.isfinite(part):
+        strange[place] = str(part)
+        return None
+    return part

@@ -1,0 +1,123 @@
+"""What each worker needs of its machine while it trains: CPUs, memory and GPU, sampled beside the training."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter, process_time, time
+from typing import Any
+
+from unisono.events import Observer, RunStarted
+from unisono.observe.jsonl import LineFile
+from unisono.observe.nvml import Gpu
+
+STATUS = Path("/proc/self/status")
+FIRST_S = 0.1
+"""When the first row is taken at the latest, so that a short run has one too."""
+
+
+class Monitor(Observer):
+    """Samples this worker every `interval_s` seconds into `folder/rank-N.jsonl`, from the start of a run until `close`.
+
+    A row holds `cpu_load` (CPUs that this process kept busy since the row before), `rss_bytes`, and on a GPU `gpu_load` (0 to 1)
+    and `gpu_memory_bytes` (in use on it by all processes). Local; a failure to write is raised by `close`.
+    """
+
+    def __init__(self, folder: Path, interval_s: float = 1.0, rank: int = 0) -> None:
+        self._file = LineFile(folder / f"rank-{rank}.jsonl")
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._totals: dict[str, _Total] = {}
+        self._num_rows = 0
+        self._failure: Exception | None = None
+
+    def started(self, event: RunStarted) -> None:
+        self._file.open()
+        gpu = _gpu_of(event.device)
+        self._thread = threading.Thread(target=self._watch, args=(gpu,), name="unisono-monitor", daemon=True)
+        self._thread.start()
+
+    def summary(self) -> dict[str, Any]:
+        """Local: mean and peak of each thing that was sampled, e.g. {"cpu_load": {"mean": 0.9, "peak": 1.0}, ...}. The peak of
+        the memory is that of the whole process, which no sample can miss."""
+        found: dict[str, Any] = {"num_rows": self._num_rows}
+        for name, total in list(self._totals.items()):
+            peak = max(total.peak, peak_rss_bytes()) if name == "rss_bytes" else total.peak
+            found[name] = {"mean": total.sum / total.count, "peak": peak}
+        return found
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._file.close()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _watch(self, gpu: Gpu | None) -> None:
+        began = perf_counter()
+        wall_s, cpu_s = began, process_time()
+        stopping = self._stop.wait(min(FIRST_S, self._interval_s))
+        while True:
+            now_wall_s, now_cpu_s = perf_counter(), process_time()
+            row = {
+                "cpu_load": (now_cpu_s - cpu_s) / max(now_wall_s - wall_s, 1e-9),
+                "rss_bytes": rss_bytes(),
+                **(gpu.sample() if gpu is not None else {}),
+            }
+            wall_s, cpu_s = now_wall_s, now_cpu_s
+            try:
+                self._note(row, now_wall_s - began)
+            except Exception as error:  # noqa: BLE001 -- raised by `close`, in the thread of the run
+                self._failure = error
+                return
+            if stopping:
+                return
+            stopping = self._stop.wait(self._interval_s)
+
+    def _note(self, row: Mapping[str, float], wall_s: float) -> None:
+        for name, number in row.items():
+            self._totals.setdefault(name, _Total()).add(number)
+        self._num_rows += 1
+        self._file.add({"unix_s": time(), "wall_s": wall_s, **row})
+        self._file.flush()
+
+
+class _Total:
+    def __init__(self) -> None:
+        self.sum, self.count, self.peak = 0.0, 0, 0.0
+
+    def add(self, number: float) -> None:
+        self.sum += number
+        self.count += 1
+        self.peak = max(self.peak, number)
+
+
+def rss_bytes() -> int:
+    """Local: memory that this process holds now. Where the system does not tell (macOS), the most that it ever held."""
+    try:
+        status = STATUS.read_text()
+    except FileNotFoundError:
+        return peak_rss_bytes()
+    kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(kilobytes) << 10
+
+
+def peak_rss_bytes() -> int:
+    """Local: the most memory that this process ever held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
+
+
+def _gpu_of(device: str) -> Gpu | None:
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    return Gpu.find(f"GPU-{torch.cuda.get_device_properties(torch.device(device)).uuid}")

@@ -1,0 +1,1 @@
+"""HOW FAR TO MOVE: optimisers by name, schedules."""

@@ -1,0 +1,108 @@
+"""A torch scheduler as a function of the step: it runs on a stand-in optimiser, and what it sets is kept in a table."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from unisono.errors import UsageError
+
+AHEAD = 1024
+"""Rows that are filled at a time: a step then costs a look into the table."""
+
+
+class StandIn(Optimizer):
+    """Has the groups of an optimiser and moves nothing."""
+
+    def __init__(self, real: Optimizer) -> None:
+        groups = [
+            {name: plain(value) for name, value in group.items() if name not in ("params", "param_names")}
+            for group in real.param_groups
+        ]
+        super().__init__([{**group, "params": [torch.nn.Parameter(torch.zeros(1))]} for group in groups], dict(real.defaults))
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Only so that the scheduler sees that the optimiser goes first."""
+
+
+class Stepped:
+    """Step -> settings of each group: `lr` and whatever else the scheduler has changed so far (momentum, betas). Pure for its
+    users: the table is filled in order, whichever step is asked for."""
+
+    def __init__(self, make: Callable[[Optimizer], Any], stand_in: Optimizer, num_rows: int, steps_per_row: int) -> None:
+        self._stand_in = stand_in
+        self._before = [dict(group) for group in self._stand_in.param_groups]
+        self._scheduler = make_scheduler(make, self._stand_in, num_rows)
+        self._num_rows = num_rows
+        self._steps_per_row = steps_per_row
+        self._lrs = [array("d") for _ in self._before]
+        self._changed: dict[int, list[Mapping[str, Any]]] = {}
+        """Row -> other settings of each group, from the first row at which one has changed."""
+        self._changing: set[str] = set()
+        self._keep()
+        self._fill(1)  # a scheduler that cannot go on says so before work starts
+
+    def __call__(self, step: int) -> tuple[Mapping[str, Any], ...]:
+        row = step // self._steps_per_row
+        if row >= len(self._lrs[0]):
+            self._fill(max(row, min(row + AHEAD, self._num_rows - 1)))
+        others = self._changed.get(row)
+        if others is None:
+            return tuple([{"lr": lrs[row]} for lrs in self._lrs])
+        return tuple([{"lr": lrs[row], **other} for lrs, other in zip(self._lrs, others, strict=True)])
+
+    def _fill(self, last_row: int) -> None:
+        with warnings.catch_warnings():
+            # torch's own SequentialLR calls step(epoch), against which torch warns.
+            warnings.filterwarnings("ignore", message="The epoch parameter in `scheduler.step()`", category=UserWarning)
+            while (row := len(self._lrs[0])) <= last_row:
+                self._stand_in.step()
+                try:
+                    self._scheduler.step()
+                except (TypeError, ValueError) as error:
+                    name = type(self._scheduler).__name__
+                    raise UsageError(f"the scheduler {name} failed at step {row} of {self._num_rows}: {error}") from error
+                self._keep()
+
+    def _keep(self) -> None:
+        row, groups = len(self._lrs[0]), self._stand_in.param_groups
+        for lrs, group in zip(self._lrs, groups, strict=True):
+            lrs.append(plain(group["lr"]))
+        for before, group in zip(self._before, groups, strict=True):
+            self._changing.update(name for name, value in before.items() if name not in ("lr", "params") and group[name] != value)
+        if self._changing:
+            self._changed[row] = [{name: plain(group[name]) for name in self._changing if name in group} for group in groups]
+
+
+def make_scheduler(make: Callable[[Optimizer], Any], stand_in: Optimizer, num_rows: int) -> LRScheduler:
+    """Local: the user's scheduler on the stand-in; refuses what cannot be a function of the step."""
+    try:
+        scheduler = make(stand_in)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the scheduler cannot be made: {error}") from error
+    name = type(scheduler).__name__
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise UsageError(f"{name} depends on a metric, and a schedule here is a function of the step; use another, e.g. 'cosine'")
+    if not isinstance(scheduler, LRScheduler):
+        raise UsageError(f"the schedule is a function of `optimizer` and gave {scheduler!r}; it must give a torch LRScheduler")
+    if scheduler.optimizer is not stand_in:
+        raise UsageError(f"{name} was made with another optimizer; make it with the one that the function is given")
+    ends = getattr(scheduler, "total_steps", None)
+    if isinstance(ends, int) and ends < num_rows:
+        raise UsageError(
+            f"{name} ends after {ends} steps and the run has {num_rows}; "
+            "let the function take `num_steps` and give it total_steps=num_steps"
+        )
+    return scheduler
+
+
+def plain(value: Any) -> Any:
+    """Pure: a number of torch or NumPy as Python's own, all else as it is."""
+    return value.item() if hasattr(value, "item") and math.prod(value.shape) == 1 else value

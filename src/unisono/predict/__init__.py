@@ -1,0 +1,1 @@
+"""Trained models put to use: evaluated again, applied to new inputs, compared with each other."""

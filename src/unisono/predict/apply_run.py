@@ -1,0 +1,187 @@
+"""Trained models applied to inputs: exact, in the order of the inputs whatever the number of workers, and going on after a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from unisono.comm.base import Communicator
+from unisono.comm.together import together
+from unisono.data.loader import in_order
+from unisono.data.plan import cut
+from unisono.data.splits import Splits
+from unisono.errors import UsageError
+from unisono.model.torch import TorchAdapter, call
+from unisono.overrides import Changed
+from unisono.predict.evaluate_run import Tell
+from unisono.predict.finished_run import FinishedRun, open_run, refuse_idle_workers
+from unisono.predict.formats import Layout, choose_columns, is_table, writer
+from unisono.predict.inputs import Inputs, class_names, file_inputs, sample_names, split_inputs
+from unisono.predict.kinds import Kind, make_kind
+from unisono.predict.pieces import Pieces, make_pieces, num_samples_of
+from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_splits, rebuild_task
+
+
+@dataclass(frozen=True)
+class ApplyConfig:
+    """One application, in plain values."""
+
+    runs: Sequence[str]
+    inputs: Sequence[str] = ()
+    """Files or a folder; none stands for `split` of the task's own data."""
+    out: str = "predictions.csv"
+    split: str = "test"
+    weights: str | None = None
+    """None: those of the best epoch where all runs have them, else the final ones."""
+    kind: str | None = None
+    columns: Sequence[str] = ()
+    id_name: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the source that opens the inputs."""
+    as_is: bool = False
+    """The inputs are ready for the model, and the task's own data are not looked at."""
+    overwrite: bool = False
+    task_file: str | None = None
+    accept_changes: bool = False
+
+
+@dataclass(frozen=True)
+class Applied:
+    """An application that is over."""
+
+    out: Path
+    kind: str
+    num_samples: int
+    num_runs: int
+    weights: str
+    num_workers: int
+    wall_s: float
+
+
+def apply_runs(
+    asked: ApplyConfig, comm: Communicator, tell: Tell | None = None, say: Callable[[str], None] | None = None
+) -> Applied:
+    """Collective, blocking: the predictions of one model, or the mean of several, in a file that rank 0 writes at the end.
+
+    What is done is kept beside it: the same command, on as many workers as one likes, goes on where a killed one stopped."""
+    began = perf_counter()
+    job = together(comm, lambda: _prepare(asked, comm))
+    told = together(comm, lambda: job.pieces.open() if comm.rank == 0 else None)
+    todo, num_removed = comm.broadcast_object(told)
+    if say is not None:
+        if num_removed:
+            say(f"removed {num_removed} pieces of other work from {job.pieces.folder}")
+        if 0 < len(todo) < len(job.pieces):
+            say(f"goes on: {len(job.pieces) - len(todo)} of {len(job.pieces)} pieces are there already")
+    mine = todo[cut(len(todo), comm.size, comm.rank)]
+    total, done = num_samples_of(job.pieces, mine), 0
+    for number in mine:
+        where = job.pieces.samples(number)
+        values = []
+        for stretch, batch in in_order(job.inputs.source, where, job.batch):
+            values.append(job.kind(job.outputs(batch)))
+            done += stretch.stop - stretch.start
+            if tell is not None:
+                tell(done, total)
+        job.pieces.write(number, np.concatenate(values))
+    comm.barrier()
+    together(comm, lambda: _join(job) if comm.rank == 0 else None)
+    return Applied(job.out, job.kind.name, job.pieces.num_samples, len(job.members), job.weights, comm.size, perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class _Job:
+    inputs: Inputs
+    members: Sequence[TorchAdapter]
+    kind: Kind
+    pieces: Pieces
+    batch: int
+    layout: Layout
+    out: Path
+    weights: str
+
+    def outputs(self, batch: Any) -> list[torch.Tensor]:
+        """Local, blocking: of each model for one batch."""
+        inputs = batch[0] if isinstance(batch, tuple) else batch
+        found = []
+        for member in self.members:
+            with torch.inference_mode(), member.autocast():
+                found.append(call(member.model, member.to_device(inputs)))
+        return found
+
+
+def _prepare(asked: ApplyConfig, comm: Communicator) -> _Job:
+    out = Path(asked.out)
+    _refuse_output(asked, out)
+    runs = [open_run(path) for path in asked.runs]
+    tasks = [rebuild_task(run, asked.task_file, asked.accept_changes) for run in runs]
+    splits = None if asked.as_is and asked.inputs else _splits(asked, runs, tasks)
+    if asked.inputs:
+        inputs = file_inputs(asked.inputs, asked.options, splits)
+    else:
+        assert splits is not None
+        inputs = split_inputs(splits, asked.split)
+    refuse_idle_workers(comm.size, len(inputs.source))
+    weights = asked.weights or ("best" if all(run.has_best for run in runs) else "final")
+    members, first, hashes = [], [], []
+    for run, changed in zip(runs, tasks, strict=True):
+        model, outputs, sha256 = rebuild_model(run, changed, weights, comm.device, inputs.source, inputs.what)
+        members.append(make_adapter(changed, model.eval(), comm.device))
+        first.append(outputs)
+        hashes.append(sha256)
+    kind = make_kind(asked.kind, [changed.task for changed in tasks], first)
+    classes = () if splits is None else class_names(splits)
+    batch = min(map(batch_of, runs))
+    made_by = [kind.name, hashes, [changed.task.precision for changed in tasks], inputs.description]
+    pieces = make_pieces(out, len(inputs.source), batch, made_by)
+    return _Job(inputs, members, kind, pieces, batch, _layout(asked, out, inputs, kind, first[0], classes), out, weights)
+
+
+def _layout(asked: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: Any, classes: Sequence[str]) -> Layout:
+    names = sample_names(inputs.source)
+    shape = tuple(first.shape[1:])
+    columns = (
+        choose_columns(asked.columns, kind.fields(shape, classes), asked.id_name, names is not None) if is_table(out) else None
+    )
+    is_class = kind.name == "label" and kind.reading is not None and kind.reading.are_exclusive
+    words = classes if is_class and len(shape) == 1 and len(classes) == shape[0] else ()
+    return Layout(len(inputs.source), names, columns, words)
+
+
+def _splits(asked: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[Changed]) -> Splits:
+    """The data of the first run; the other runs must have been made with the same."""
+    found = {run.summary["split"]["sha256"] for run in runs}
+    if len(found) > 1 and not asked.inputs:
+        listed = ", ".join(f"{run.path} ({run.summary['split']['sha256'][:12]})" for run in runs)
+        raise UsageError(f"these runs divide their data differently, so they have no common --split: {listed}; give inputs")
+    if not asked.inputs:
+        return rebuild_splits(runs[0], tasks[0], asked.accept_changes)
+    try:
+        return rebuild_splits(runs[0], tasks[0], accept_changes=True)  # only their form is needed, not their samples
+    except UsageError as error:
+        raise UsageError(f"{error} (the data of the task say how inputs are prepared; give prepared ones with --as-is)") from error
+
+
+def _refuse_output(asked: ApplyConfig, out: Path) -> None:
+    writer(out)
+    if out.is_dir():
+        raise UsageError(f"--out {out} is a folder; give a file")
+    if out.exists() and not asked.overwrite:
+        raise UsageError(f"{out} is there already; give another --out, or --overwrite")
+    if not is_table(out) and (asked.columns or asked.id_name):
+        raise UsageError(f"--columns and --id are for tables (.csv); {out.name} holds one array")
+    if asked.options and not asked.inputs:
+        raise UsageError("--open is for inputs from files; a split of the task opens its own")
+    if asked.as_is and not asked.inputs:
+        raise UsageError("--as-is is for inputs from files; a split of the task is changed as the task says")
+
+
+def _join(job: _Job) -> None:
+    writer(job.out)(job.out, job.layout, job.pieces.read())
+    job.pieces.remove()

@@ -1,0 +1,234 @@
+"""Runs ranked by a metric, with what can be said about chance. Only runs that were measured on the same samples are compared."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from unisono.errors import UsageError, unknown_name
+from unisono.predict.finished_run import PREFIXES, FinishedRun, open_run
+from unisono.predict.intervals import NUM_RESAMPLES, Predictions, paired_bootstrap, spread, wilson
+from unisono.training.metrics import Metric, resolve_metrics
+
+UNFINISHED = ("interrupted", "not finite")
+"""Reasons for the end of a run that make it no result."""
+COUNTED = re.compile(r"accuracy|top_[0-9]+_accuracy")
+"""Metrics that are shares of samples."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run, or several of one configuration with different seeds."""
+
+    rank: int
+    runs: tuple[str, ...]
+    value: float
+    """Of several runs the mean."""
+    interval: tuple[float, float] | None
+    """Of one run, by Wilson."""
+    spread: float | None
+    """Of several runs: the standard deviation."""
+    difference: tuple[float, float] | None
+    """To the best run, by a paired bootstrap."""
+    steps: float
+    wall_s: float
+    samples_per_s: float | None
+    num_workers: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    metric: str
+    higher_is_better: bool
+    num_samples: int | None
+    """On which it was measured."""
+    split_sha256: str
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    """What the intervals are, and why some are missing."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare_runs(paths: Sequence[str], metric: str | None = None, lower_is_better: bool = False) -> Comparison:
+    """Local, blocking: refuses runs that are unfinished, divide their data differently or lack the metric."""
+    runs = [open_run(path) for path in paths]
+    _refuse_unequal(runs)
+    name = metric or _usual_metric(runs)
+    known = [run.metrics() for run in runs]
+    for run, found in zip(runs, known, strict=True):
+        if found.get(name) is None:
+            raise unknown_name(f"metric of {run.path} (--metric)", name, [one for one, value in found.items() if value is not None])
+    values = {str(run.path): float(found[name]) for run, found in zip(runs, known, strict=True)}
+    measured = _Measured.of(name, runs, lower_is_better)
+    groups = sorted(_groups(runs), key=lambda group: _mean(group, values), reverse=measured.higher_is_better)
+    best = groups[0][0] if len(groups[0]) == 1 else None
+    rows = tuple(_row(place, group, values, measured, best) for place, group in enumerate(groups, 1))
+    return Comparison(
+        name,
+        measured.higher_is_better,
+        measured.num_samples,
+        runs[0].summary["split"]["sha256"],
+        rows,
+        tuple(_notes(rows, measured)),
+    )
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A metric by its full name, e.g. best_val_accuracy: what is measured, where, and with which weights."""
+
+    name: str
+    metric: Metric | None
+    """None: the loss, or a user's own."""
+    higher_is_better: bool
+    split: str | None
+    num_samples: int | None
+    which: str
+    is_counted: bool
+    """Whether it is a share of samples, each of which counts 1."""
+
+    @classmethod
+    def of(cls, name: str, runs: Sequence[FinishedRun], lower_is_better: bool) -> _Measured:
+        which, rest = ("best", name[len("best_") :]) if name.startswith("best_") else ("final", name)
+        split = next((split for split, prefix in PREFIXES.items() if rest.startswith(prefix)), None)
+        short = rest if split is None else rest[len(PREFIXES[split]) :]
+        options = [run.config["settings"]["loss_options"].get("ignore_label") for run in runs]
+        try:
+            metric = resolve_metrics([short], ignore_label=options[0])[0]
+        except UsageError:  # the loss, or a function of the task
+            metric = None
+        higher = metric.higher_is_better if metric is not None else short != "loss"
+        num_samples = runs[0].summary["split"]["num_samples"].get(split) if split is not None else None
+        is_counted = COUNTED.fullmatch(short) is not None and all(option is None for option in options)
+        return cls(name, metric, higher and not lower_is_better, split, num_samples, which, is_counted)
+
+    def hits(self, value: float) -> int | None:
+        """How many samples were right; None where the value is no share of samples (weights, several places in a sample)."""
+        if not self.is_counted or not self.num_samples:
+            return None
+        number = round(value * self.num_samples)
+        return number if abs(number - value * self.num_samples) < 1e-6 else None
+
+    def predictions(self, run: FinishedRun) -> Predictions | None:
+        """Local, blocking: what an evaluation with these weights on these samples has kept."""
+        if self.split is None or not (file := run.predictions(self.split, self.which)).is_file():
+            return None
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            is_stale = str(arrays["split_sha256"]) != run.summary["split"]["sha256"] or (
+                self.which == "final" and str(arrays["weights_sha256"]) != run.summary["weights_sha256"]
+            )
+            return None if is_stale else Predictions.of(arrays)
+
+
+def _refuse_unequal(runs: Sequence[FinishedRun]) -> None:
+    resolved = [run.path.resolve() for run in runs]
+    for run, path in zip(runs, resolved, strict=True):
+        if resolved.count(path) > 1:
+            raise UsageError(f"{run.path} is given twice; give each run once")
+        if run.summary["reason"] in UNFINISHED:
+            raise UsageError(f"{run.path} is unfinished ({run.summary['reason']}); train it to its end, or leave it out")
+    by_split: dict[str, list[str]] = {}
+    for run in runs:
+        by_split.setdefault(run.summary["split"]["sha256"], []).append(str(run.path))
+    if len(by_split) > 1:
+        listed = "; ".join(f"split {sha256[:12]}: {', '.join(names)}" for sha256, names in by_split.items())
+        raise UsageError(
+            f"these runs were measured on different samples, so they cannot be ranked: {listed}. Compare each group alone"
+        )
+
+
+def _usual_metric(runs: Sequence[FinishedRun]) -> str:
+    """By what the first run judged its epochs, of the test data where all have it, else of the validation; else the loss."""
+    common = set.intersection(*(set(run.metrics()) for run in runs))
+    monitored = (runs[0].summary["monitor_metric"] or "val_loss").removeprefix("val_")
+    for name in (f"test_{monitored}", f"val_{monitored}", "test_loss", "val_loss", "loss"):
+        if name in common:
+            return name
+    raise UsageError(f"these runs have no common metric (--metric); the first has {', '.join(runs[0].metrics())}")
+
+
+def _groups(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
+    """Runs that differ in nothing but their seeds are one group."""
+    found: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        found.setdefault(_configuration(run), []).append(run)
+    groups: list[list[FinishedRun]] = []
+    for group in found.values():
+        seeds = [run.config["settings"]["seed"] for run in group]
+        groups += [group] if len(set(seeds)) == len(seeds) else [[run] for run in group]
+    return groups
+
+
+def _configuration(run: FinishedRun) -> str:
+    task = run.summary["provenance"]["task"]
+    settings = {name: value for name, value in run.config["settings"].items() if name != "seed"}
+    files = [task.get("sha256"), task.get("imports"), task.get("sources")]
+    return json.dumps([{**run.config, "settings": settings, "task_file": None}, files], sort_keys=True)
+
+
+def _row(
+    place: int, group: Sequence[FinishedRun], values: Mapping[str, float], measured: _Measured, best: FinishedRun | None
+) -> Row:
+    names = tuple(str(run.path) for run in group)
+    value = _mean(group, values)
+    hits = measured.hits(value) if len(group) == 1 else None
+    speeds = [run.summary["samples_per_s"] for run in group if run.summary["samples_per_s"]]
+    return Row(
+        rank=place,
+        runs=names,
+        value=value,
+        interval=wilson(hits, measured.num_samples) if hits is not None and measured.num_samples else None,
+        spread=spread([values[name] for name in names]) if len(group) > 1 else None,
+        difference=_difference(group[0], best, measured) if len(group) == 1 and best is not None and best is not group[0] else None,
+        steps=_average([run.summary["steps"] for run in group]),
+        wall_s=_average([run.summary["wall_s"] for run in group]),
+        samples_per_s=_average(speeds) if speeds else None,
+        num_workers=group[0].summary["num_workers"],
+    )
+
+
+def _difference(run: FinishedRun, best: FinishedRun, measured: _Measured) -> tuple[float, float] | None:
+    if measured.metric is None:
+        return None
+    own, theirs = measured.predictions(run), measured.predictions(best)
+    if own is None or theirs is None:
+        return None
+    return paired_bootstrap(measured.metric, own, theirs)
+
+
+def _notes(rows: Sequence[Row], measured: _Measured) -> list[str]:
+    notes = []
+    single = [row for row in rows if len(row.runs) == 1]
+    if any(row.interval for row in single):
+        notes.append(f"in brackets: Wilson 95 % interval of a share of {measured.num_samples} samples")
+    if any(row.interval is None for row in single):
+        notes.append(
+            f"no interval where {measured.name} is no share of counted samples: the summary alone does not tell its spread"
+        )
+    if any(row.spread is not None for row in rows):
+        notes.append("+-: standard deviation over runs of one configuration with different seeds, of which the mean is shown")
+    if any(row.difference for row in rows):
+        notes.append(
+            f"to best: 95 % interval of the difference, paired bootstrap with {NUM_RESAMPLES} resamples of the same samples"
+        )
+    if measured.metric is not None and measured.split is not None and any(row.difference is None for row in single[1:]):
+        weights = "" if measured.which == "final" else " --weights best"
+        notes.append(
+            f"for differences to the best run: unisono evaluate RUN --split {measured.split}{weights} --save-predictions, of each"
+        )
+    return notes
+
+
+def _mean(group: Sequence[FinishedRun], values: Mapping[str, float]) -> float:
+    return _average([values[str(run.path)] for run in group])
+
+
+def _average(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)

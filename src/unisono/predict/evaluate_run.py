@@ -1,0 +1,147 @@
+"""A trained model evaluated again: every sample of a part of its data counted once, whatever the number of workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unisono.comm.base import Communicator
+from unisono.comm.together import together
+from unisono.data.plan import cut
+from unisono.data.source import Source
+from unisono.errors import UsageError
+from unisono.model.base import Evaluated, Logged
+from unisono.model.torch import TorchAdapter
+from unisono.predict.finished_run import PREFIXES, FinishedRun, open_run, refuse_idle_workers
+from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_splits, rebuild_task
+from unisono.training.atomic import replacing
+from unisono.training.evaluation import evaluate
+from unisono.training.metrics import Metric, resolve_metrics
+from unisono.training.run_directory import as_json
+from unisono.training.shared_metrics import share_metrics
+
+Tell = Callable[[int, int], None]
+"""(done, total) of this worker's samples."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """One evaluation, in plain values."""
+
+    run: str
+    split: str = "test"
+    weights: str = "final"
+    task_file: str | None = None
+    accept_changes: bool = False
+    save_predictions: bool = False
+
+
+def evaluate_run(asked: EvaluateConfig, comm: Communicator, tell: Tell | None = None) -> dict[str, Any]:
+    """Collective, blocking: loss and metrics of a trained model, written to RUN/evaluation-<split>.json and given to all ranks."""
+    began = perf_counter()
+    job = together(comm, lambda: _prepare(asked, comm))
+    adapter = _Remembering(job.adapter) if asked.save_predictions else job.adapter
+    values = evaluate(comm, adapter, job.source, job.metrics, batch_of(job.run), PREFIXES[asked.split], tell)
+    kept = adapter.gather(comm, len(job.source)) if isinstance(adapter, _Remembering) else {}
+    wall_s = perf_counter() - began
+    found = {
+        "run": str(job.run.path),
+        "split": asked.split,
+        "split_sha256": job.split_sha256,
+        "weights": asked.weights,
+        "weights_sha256": job.weights_sha256,
+        "num_samples": len(job.source),
+        "metrics": values,
+        "num_workers": comm.size,
+        "wall_s": wall_s,
+    }
+    plain: dict[str, Any] = as_json(found)
+    together(comm, lambda: _write(asked, job, plain, kept) if comm.rank == 0 else None)
+    return plain
+
+
+@dataclass(frozen=True)
+class _Job:
+    run: FinishedRun
+    source: Source
+    split_sha256: str
+    adapter: TorchAdapter
+    weights_sha256: str
+    metrics: Sequence[Metric]
+
+
+def _prepare(asked: EvaluateConfig, comm: Communicator) -> _Job:
+    run = open_run(asked.run)
+    changed = rebuild_task(run, asked.task_file, asked.accept_changes)
+    splits = rebuild_splits(run, changed, asked.accept_changes)
+    parts = splits.parts()
+    if asked.split not in parts:
+        raise UsageError(f"the task of {run.path} has no {asked.split} data (--split); it has {', '.join(parts)}")
+    source = parts[asked.split]
+    refuse_idle_workers(comm.size, len(source))
+    model, _, sha256 = rebuild_model(run, changed, asked.weights, comm.device, source, f"the {asked.split} data")
+    metrics = resolve_metrics(changed.task.metrics, ignore_label=changed.task.loss_options.get("ignore_label"))
+    adapter = make_adapter(changed, model, comm.device)
+    share_metrics(model, comm)
+    return _Job(run, source, splits.sha256(), adapter, sha256, metrics)
+
+
+class _Remembering:
+    """A replica that keeps what it has seen, in host memory."""
+
+    def __init__(self, inner: TorchAdapter) -> None:
+        self.inner = inner
+        self.seen: dict[str, list[Tensor]] = {"outputs": [], "targets": [], "weights": []}
+
+    def begin(self, stage: str) -> None:
+        self.inner.begin(stage)
+
+    def end(self, stage: str) -> Logged | None:
+        return self.inner.end(stage)
+
+    def evaluate(self, batch: Any) -> Evaluated:
+        found = self.inner.evaluate(batch)
+        for name, kept in self.seen.items():
+            value = getattr(found, name)
+            if value is None and name == "weights":
+                continue
+            if not isinstance(value, Tensor):
+                raise UsageError(f"the {name} of this task are several arrays, which --save-predictions cannot keep; leave it out")
+            kept.append(value.float().cpu() if value.is_floating_point() else value.cpu())
+        return found
+
+    def gather(self, comm: Communicator, num_samples: int) -> dict[str, Any]:
+        """Collective, blocking: all samples in order on rank 0; nothing on the others."""
+        found = {name: _to_first(comm, torch.cat(parts), num_samples) for name, parts in self.seen.items() if parts}
+        return {name: array for name, array in found.items() if array is not None}
+
+
+def _to_first(comm: Communicator, mine: Tensor, num_samples: int) -> np.ndarray[Any, Any] | None:
+    """Collective, blocking: the rows of all ranks, which hold `cut` stretches of the samples, one after another on rank 0."""
+    mine = mine.contiguous().to(comm.device)
+    if comm.rank:
+        comm.send(mine, 0)
+        return None
+    rows = [mine]
+    for rank in range(1, comm.size):
+        stretch = cut(num_samples, comm.size, rank)
+        rows.append(torch.empty((stretch.stop - stretch.start, *mine.shape[1:]), dtype=mine.dtype, device=comm.device))
+        comm.recv(rows[-1], rank)
+    return torch.cat(rows).cpu().numpy()
+
+
+def _write(asked: EvaluateConfig, job: _Job, found: dict[str, Any], kept: dict[str, Any]) -> None:
+    if kept:
+        with replacing(job.run.predictions(asked.split, asked.weights)) as draft, draft.open("wb") as file:
+            np.savez(file, split_sha256=job.split_sha256, weights_sha256=job.weights_sha256, **kept)
+    path: Path = job.run.evaluation(asked.split, asked.weights)
+    with replacing(path) as draft:
+        draft.write_text(json.dumps(found, indent=2) + "\n")

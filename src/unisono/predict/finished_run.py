@@ -1,0 +1,106 @@
+"""A run directory as its readers see it: what was asked for, what came out, where the weights are. Loads no framework."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError
+
+WEIGHTS: Mapping[str, str] = {"final": "weights.safetensors", "best": "best.safetensors"}
+SPLITS = ("test", "validation", "train")
+KINDS = ("label", "probabilities", "scores", "raw")
+"""What can be made of the outputs of a model."""
+PREFIXES: Mapping[str, str] = {"train": "train_", "validation": "val_", "test": "test_"}
+"""Part of the data -> how names of its metrics begin."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What `unisono train` left in a directory. Reading is local."""
+
+    path: Path
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+
+    @property
+    def has_best(self) -> bool:
+        return (self.path / WEIGHTS["best"]).is_file()
+
+    def weights(self, which: str) -> Path:
+        """The file of the final weights, or of those of the best epoch."""
+        file = self.path / WEIGHTS[which]
+        if file.is_file():
+            return file
+        if which == "best":
+            raise UsageError(f"{self.path} has no best weights, as its training had no validation; use --weights final")
+        raise UsageError(f"{self.path} has lost its weights: there is no {file.name}; train it again")
+
+    def num_samples(self, split: str) -> int:
+        """Of a part of its data, as they were in the training."""
+        counts: Mapping[str, int] = self.summary["split"]["num_samples"]
+        if split not in counts:
+            raise UsageError(f"the task of {self.path} has no {split} data (--split); it has {', '.join(counts)}")
+        return counts[split]
+
+    def evaluation(self, split: str, which: str) -> Path:
+        """Where `unisono evaluate` writes what it found."""
+        return self.path / f"evaluation-{split}{_suffix(which)}.json"
+
+    def predictions(self, split: str, which: str) -> Path:
+        """Where `unisono evaluate --save-predictions` writes outputs and targets."""
+        return self.path / f"predictions-{split}{_suffix(which)}.npz"
+
+    def metrics(self) -> dict[str, float]:
+        """Every metric that is known of it: of the training itself, and of evaluations later on. Those of the best epoch's weights
+        begin with best_."""
+        found: dict[str, float] = {}
+        for which in WEIGHTS:
+            for split in SPLITS:
+                file = self.evaluation(split, which)
+                if file.is_file():
+                    best = "best_" if which == "best" else ""
+                    found |= {best + name: value for name, value in read_json(file)["metrics"].items()}
+        return found | dict(self.summary["metrics"])
+
+
+def open_run(path: str | Path) -> FinishedRun:
+    """Local: refuses what is no run directory, or one whose training has not come to its end."""
+    where = Path(path)
+    if not where.exists():
+        near = get_close_matches(where.name, [entry.name for entry in where.parent.iterdir()], 1) if where.parent.is_dir() else []
+        hint = f"did you mean {where.with_name(near[0])}?" if near else "check the path"
+        raise UsageError(f"there is no run directory {where}; {hint}")
+    if not is_run(where):
+        what = "has no config.json" if where.is_dir() else "is a file"
+        raise UsageError(f"{where} is no run directory (it {what}); give one that `unisono train` has written")
+    if not (where / "summary.json").is_file():
+        raise UsageError(f"{where} holds an unfinished run (there is no summary.json); wait for its end, or train it again")
+    return FinishedRun(where, read_json(where / "config.json"), read_json(where / "summary.json"))
+
+
+def refuse_idle_workers(num_workers: int, num_samples: int) -> None:
+    """Pure."""
+    if num_workers > num_samples:
+        raise UsageError(f"there are {num_workers} workers for {num_samples} samples (-n); use -n {num_samples} or fewer")
+
+
+def is_run(path: Path) -> bool:
+    """Local: whether a run began there."""
+    return (path / "config.json").is_file()
+
+
+def read_json(path: Path) -> Any:
+    """Local."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read ({error}); it is damaged: write or copy it again") from error
+
+
+def _suffix(which: str) -> str:
+    return "" if which == "final" else f"-{which}"

@@ -1,0 +1,142 @@
+"""From a run directory back to what made it: the task with its settings, its data, and the model with the trained weights."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from unisono.data.source import Source
+from unisono.data.splits import Splits
+from unisono.errors import UsageError
+from unisono.model.flat import hash_of
+from unisono.model.torch import TorchAdapter, trainable
+from unisono.overrides import FACTORIES, OPTION_FIELDS, PLAIN, Changed, change
+from unisono.predict.finished_run import FinishedRun
+from unisono.run import evaluation_batch, shown
+from unisono.task import Task
+from unisono.taskfile import load_task
+from unisono.training.assemble import make_body, make_model, make_splits
+from unisono.training.provenance import sha256_of
+from unisono.training.try_out import first_outputs
+from unisono.training.weights import initialise
+
+
+def rebuild_task(run: FinishedRun, task_file: str | None = None, accept_changes: bool = False) -> Changed:
+    """Local: the task as it was trained: its file, with the settings and arguments of the run. `task_file` says where it is now."""
+    file = Path(task_file) if task_file is not None else _task_file(run)
+    altered = list(_altered(run, file))
+    if altered and not accept_changes:
+        raise UsageError(
+            f"the task of {run.path} has changed since it was trained: {'; '.join(altered)}. Bring it back (git), "
+            "or take it as it is now with --accept-changes"
+        )
+    task = load_task(str(file))
+    return change(task, dict(_recorded_changes(task, run.config)))
+
+
+def rebuild_splits(run: FinishedRun, changed: Changed, accept_changes: bool = False) -> Splits:
+    """Local, blocking for one read of the labels: the data of the task, if they are divided as in the training."""
+    splits = make_splits(changed)
+    recorded = run.summary["split"]
+    if not accept_changes and splits.sha256() != recorded["sha256"]:
+        now = {name: len(part) for name, part in splits.parts().items()}
+        counts = "" if now == recorded["num_samples"] else f" ({_counts(recorded['num_samples'])} then, {_counts(now)} now)"
+        raise UsageError(
+            f"the data of {run.path} are others than in its training, or divided otherwise{counts}; bring them back, "
+            "or take them as they are now with --accept-changes"
+        )
+    return splits
+
+
+def rebuild_model(
+    run: FinishedRun, changed: Changed, which: str, device: torch.device, samples: Source, what: str
+) -> tuple[nn.Module, Any, str]:
+    """Local, blocking: the trained model, its outputs for the first of `samples` (called `what` in messages), and the sha256 of its
+    weights. Refuses weights that are not those that the run wrote."""
+    file = run.weights(which)
+    model = make_model(changed, device)
+    first_outputs(model, samples, device, what)  # gives lazy modules their shapes, which the weights need
+    initialise(model, file, place=f"the task of {run.path}")
+    sha256 = hash_of(model.state_dict())
+    if which == "final" and sha256 != run.summary["weights_sha256"]:
+        raise UsageError(
+            f"{file} does not hold the weights that this run wrote (sha256 {sha256[:12]}, in its summary "
+            f"{run.summary['weights_sha256'][:12]}); copy them again, or train it again"
+        )
+    return model, first_outputs(model, samples, device, what), sha256
+
+
+def make_adapter(changed: Changed, model: nn.Module, device: torch.device) -> TorchAdapter:
+    """Local: the model as one that is evaluated and never trained."""
+    body = make_body(changed.task, model, with_outputs=True)
+    return TorchAdapter(model, body, {"": trainable(model)}, device, _alone(device), None, changed.task.precision)
+
+
+def batch_of(run: FinishedRun) -> int:
+    """Pure: samples of one batch, a number that the validation of the training could hold. It does not depend on the number of
+    workers now, so that the same samples meet in a batch, and the last bits of an output are the same."""
+    return evaluation_batch(run.config["settings"]["global_batch"], run.config["num_workers"])
+
+
+def _alone(device: torch.device) -> Any:
+    """Memory that nobody else need see."""
+    return lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device)
+
+
+def _task_file(run: FinishedRun) -> Path:
+    asked = run.config["task_file"]
+    if asked is None:
+        raise UsageError(
+            f"the task of {run.path} came from a notebook or script, not from a file; write it into one, and give --task"
+        )
+    places = (Path(run.summary["provenance"]["task"]["file"]), Path(asked))
+    for place in places:
+        if place.is_file():
+            return place
+    raise UsageError(f"the task file of {run.path} is gone ({places[0]}); bring it back, or say where it is with --task")
+
+
+def _altered(run: FinishedRun, file: Path) -> Iterator[str]:
+    """What differs between the files that were trained with and those that are there."""
+    then = run.summary["provenance"]["task"]
+    if then.get("file") is None or not file.is_file():
+        return  # a missing file is told by whoever loads it
+    expected = {file.name: then["sha256"], **then["imports"]}
+    for name, sha256 in expected.items():
+        now = file.parent / name
+        if not now.is_file():
+            yield f"{name} is gone"
+        elif sha256_of(now) != sha256:
+            yield f"{name} (sha256 {sha256[:12]} then, {sha256_of(now)[:12]} now)"
+
+
+def _recorded_changes(task: Task, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values as for --set where the run differs from its task file."""
+    for what in FACTORIES:
+        defaults = {name: one.default for name, one in inspect.signature(getattr(task, what)).parameters.items()}
+        for name, value in config[what].items():
+            if name not in defaults or shown(defaults[name]) != value:
+                yield f"{what}.{name}", _restored(value, defaults.get(name))
+    settings = config["settings"]
+    for head, field in OPTION_FIELDS.items():
+        there = getattr(task, field)
+        for name, value in settings[field].items():
+            if name not in there or shown(there[name]) != value:
+                yield f"{head}.{name}", _restored(value, there.get(name))
+    for name in PLAIN:
+        if name in settings and shown(getattr(task, name)) != settings[name]:
+            yield name, _restored(settings[name], getattr(task, name))
+
+
+def _restored(value: Any, like: Any) -> Any:
+    """JSON knows no tuples, which most settings are."""
+    return tuple(value) if isinstance(value, list) and not isinstance(like, list) else value
+
+
+def _counts(num_samples: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in num_samples.items())

@@ -1,0 +1,1 @@
+"""GO ROUND: the training loop, metrics, the run directory."""

@@ -1,0 +1,283 @@
+"""From a task to the parts of a training: data, model, loss, optimiser, algorithm. Every mistake that can be seen is told here,
+before any work starts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from unisono.algorithms.base import Algorithm, Settings, find_algorithm, make_options
+from unisono.comm.base import Communicator
+from unisono.data.checks import check_finite
+from unisono.data.loader import Loader
+from unisono.data.plan import Plan, Windows
+from unisono.data.source import Source
+from unisono.data.splits import Splits
+from unisono.errors import UsageError, unknown_name
+from unisono.events import Spans
+from unisono.model.base import StreamKey
+from unisono.model.lightning import (
+    LightningBody,
+    Surroundings,
+    configured,
+    is_lightning,
+    metric_name,
+    set_up,
+)
+from unisono.model.losses import resolve_loss
+from unisono.model.torch import Body, LossBody, TorchAdapter, trainable
+from unisono.optim.optimizers import make_optimizer, optimizer_class, reads_lr
+from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
+from unisono.overrides import Changed
+from unisono.task import Task
+from unisono.training.metrics import Metric, resolve_metrics
+from unisono.training.shared_metrics import share_metrics
+from unisono.training.trainer import Followed, Goals, in_training
+from unisono.training.try_out import try_out, try_parts, try_steps
+
+DEFAULT_LR = 0.01
+INITIAL_STEP = -1
+"""The step number of the random stream that makes the model."""
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """Everything a trainer needs that a task decides."""
+
+    task: Task
+    """With what it leaves open filled in."""
+    splits: Splits
+    adapter: TorchAdapter
+    algorithm: Algorithm
+    loader: Loader
+    metrics: Sequence[Metric]
+    followed: Sequence[Metric]
+    """Those that are computed in every training step."""
+    settings: Callable[[int], Settings]
+    goals: Goals
+
+
+def make_splits(changed: Changed) -> Splits:
+    """Local, blocking: the data of the task."""
+    found = changed.task.data(**changed.data)
+    if not isinstance(found, Splits):
+        raise UsageError(f"data of the task must give un.Splits(train=..., validation=..., test=...); it gave {_kind(found)}")
+    return found
+
+
+def make_model(changed: Changed, device: torch.device) -> nn.Module:
+    """Local: the model with its initial weights, a function of the seed alone."""
+    if isinstance(changed.task.model, nn.Module):
+        raise UsageError(
+            f"model of the task is a {type(changed.task.model).__name__} that is made already; give the function that makes it, "
+            "e.g. model=lambda: Net(), so that the seed decides its weights"
+        )
+    torch.manual_seed(StreamKey(changed.task.seed, INITIAL_STEP, 0).value())
+    model = changed.task.model(**changed.model)
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model of the task must give a torch.nn.Module; it gave {_kind(model)}")
+    if brings_steps(changed.task, model):
+        set_up(model)
+    return model.to(device)
+
+
+def brings_steps(task: Task, model: nn.Module) -> bool:
+    """Pure: whether it is a LightningModule that learns by its own steps; where the task has a step, it is a plain module."""
+    return task.step is None and is_lightning(model)
+
+
+def assemble(changed: Changed, algorithm_name: str, comm: Communicator, on_nan: str, spans: Spans | None = None) -> Assembled:
+    """Local, blocking: all parts of this rank's training."""
+    task = changed.task
+    kind = find_algorithm(algorithm_name)
+    options = make_options(kind, algorithm_name, changed.algorithm)
+    roles = kind.plan(options, comm.size)
+    shard = roles.shard(comm.rank)
+    assert shard is not None  # until there are algorithms with servers
+    if task.global_batch < len(roles.workers):
+        raise UsageError(
+            f"global_batch {task.global_batch} is smaller than the {len(roles.workers)} workers (--global-batch); "
+            f"use at least {len(roles.workers)}, or fewer workers"
+        )
+    metrics = resolve_metrics(task.metrics, ignore_label=task.loss_options.get("ignore_label"))
+    splits = make_splits(changed)
+    model = make_model(changed, comm.device)
+    task = with_defaults(task, model)
+    plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows(splits.train))
+    around = Surroundings(task.epochs, plan.steps_per_epoch, comm.rank, comm.size)
+    body = make_body(task, model, around, with_outputs=bool(metrics))
+    judged = {f"val_{metric.name}": metric.higher_is_better for metric in metrics}
+    if isinstance(body, LightningBody):
+        judged |= try_steps(body, model, splits, comm.device)
+    else:
+        judged |= {"val_loss": False}
+        if task.step is None:
+            try_out(model, splits, task, comm.device)
+    followed = in_training(metrics) if task.step is None and not isinstance(body, LightningBody) else ()
+    adapter = TorchAdapter(
+        model,
+        body,
+        make_parts(task, model),
+        comm.device,
+        comm.empty,
+        Followed(followed) if followed else None,
+        task.precision,
+        task.clip_norm,
+        task.step,
+    )
+    if on_nan == "stop":
+        for name, part in splits.parts().items():
+            if name != "train" or task.augment is None:
+                check_finite(name, part, with_targets=isinstance(task.loss, str))
+    if isinstance(body, LossBody) and task.step is None:
+        try_parts(adapter, splits, task, metrics)
+    if isinstance(body, LightningBody):
+        share_metrics(model, comm)
+        schedules = {"": _schedule_of(body, adapter)}
+    else:
+        schedules = {name: _schedule(task, name, adapter, plan) for name in adapter.parts}
+    return Assembled(
+        task,
+        splits,
+        adapter,
+        kind(comm, adapter, options, spans),
+        Loader(splits.train, plan, shard, len(roles.workers), task.accumulate, task.augment, task.step is not None),
+        metrics,
+        followed,
+        _settings(schedules),
+        make_goals(task, judged, splits, on_nan),
+    )
+
+
+def with_defaults(task: Task, model: nn.Module) -> Task:
+    """Pure: the task with its optimizer and learning rate; refuses settings that nothing would read."""
+    if brings_steps(task, model):
+        for name in ("loss", "loss_options", "optimizer", "optimizer_options", "lr", "schedule", "schedule_options"):
+            if getattr(task, name) not in (None, {}):
+                raise UsageError(
+                    f"{name} of the task is read by nobody: {type(model).__name__} is a LightningModule, whose training_step and "
+                    f"configure_optimizers say it; leave {name} out, or make it an argument of model (--set model.NAME=VALUE)"
+                )
+        return task
+    optimizer = "sgd" if task.optimizer is None else task.optimizer
+    reads = _reads_lr(optimizer)
+    if task.lr is not None and not reads:
+        raise UsageError(
+            f"lr {task.lr} of the task (--lr) is read by nobody: the optimizer sets its own learning rate; "
+            "let its function take `lr`, or leave lr out"
+        )
+    return replace(task, optimizer=optimizer, lr=DEFAULT_LR if task.lr is None and reads else task.lr)
+
+
+def _reads_lr(optimizer: Any) -> bool:
+    """Whether the learning rate of the task reaches an optimizer; of several one is enough."""
+    if not isinstance(optimizer, Mapping):
+        return reads_lr(optimizer) if isinstance(optimizer, str) or callable(optimizer) else True  # what it is, is told later
+    pairs = (own if isinstance(own, tuple) else (own, {}) for own in optimizer.values())
+    return any("lr" not in options and _reads_lr(spec) for spec, options in pairs)
+
+
+def make_body(task: Task, model: nn.Module, around: Surroundings | None = None, with_outputs: bool = False) -> Body:
+    """Local: how a batch becomes a loss. A task with its own step has a loss only where it is evaluated by one."""
+    if brings_steps(task, model):
+        return LightningBody(model, around or Surroundings(), with_outputs)
+    if task.loss is None and task.step is None:
+        raise UsageError("the task has no loss; name one, e.g. loss='cross_entropy', or give a function of outputs and targets")
+    return LossBody(None if task.loss is None else resolve_loss(task.loss, task.loss_options))
+
+
+def make_parts(task: Task, model: nn.Module) -> dict[str, list[tuple[str, nn.Parameter]]]:
+    """Local: the parameters of each optimiser: all of them, or of a task's own step those of the modules it names."""
+    if not isinstance(task.optimizer, Mapping):
+        return {"": trainable(model)}
+    if task.step is None:
+        raise UsageError("several optimizers need the task's own step (step=...), which says which of them learns from what")
+    children = {name for name, _ in model.named_modules() if name}
+    for name in task.optimizer:
+        if name not in children:
+            raise unknown_name("module of the model (optimizer of the task)", name, children)
+    parts = {name: [one for one in trainable(model) if one[0].startswith(f"{name}.")] for name in task.optimizer}
+    taken = [name for part in parts.values() for name, _ in part]
+    if len(set(taken)) < len(taken):
+        raise UsageError(f"the optimizers of the task ({', '.join(parts)}) share parameters; give each modules of its own")
+    return parts
+
+
+def _schedule(task: Task, name: str, adapter: TorchAdapter, plan: Plan) -> Schedule:
+    """Local: the optimiser of one part, and its schedule."""
+    part = adapter.parts[name]
+    spec, options = task.optimizer, dict(task.optimizer_options)
+    lr = DEFAULT_LR if task.lr is None else task.lr
+    if isinstance(spec, Mapping):
+        own = spec[name]
+        spec, more = own if isinstance(own, tuple) else (own, {})
+        options |= more
+        lr = options.pop("lr", lr)
+    optimizer = make_optimizer(spec, part.tensors, lr, with_fused(spec, options, adapter.device), adapter.model)
+    part.learn_with(optimizer)
+    num_steps = task.epochs * plan.steps_per_epoch
+    return make_schedule(
+        task.schedule, task.schedule_options, num_steps=num_steps, steps_per_epoch=plan.steps_per_epoch, optimizer=optimizer
+    )
+
+
+def _schedule_of(body: LightningBody, adapter: TorchAdapter) -> Schedule:
+    """Local: the optimiser of a LightningModule, and its schedule."""
+    part, model, num_steps = adapter.parts[""], adapter.model, body.surroundings.estimated_stepping_batches
+    steps_per_epoch = body.surroundings.num_training_batches
+
+    def configure_optimizers(parameters: Any) -> Any:  # noqa: ARG001 - it takes them from the module itself
+        return configured(model).optimizer
+
+    part.optimizer = make_optimizer(configure_optimizers, part.tensors, DEFAULT_LR, {}, model)
+    again = configured(model)  # a scheduler moves the settings of its optimizer ahead of time, so it gets one of its own
+    if again.scheduler is None:
+        return make_schedule(None, {}, num_steps=num_steps, steps_per_epoch=steps_per_epoch, optimizer=part.optimizer)
+    steps_per_row = again.frequency * (1 if again.interval == "step" else steps_per_epoch)
+    return ready_schedule(again.scheduler, again.optimizer, num_steps=num_steps, steps_per_row=steps_per_row)
+
+
+def _settings(schedules: Mapping[str, Schedule]) -> Callable[[int], Settings]:
+    if len(schedules) == 1:
+        ((name, only),) = schedules.items()
+        return lambda step: {name: only(step)}
+    return lambda step: {name: schedule(step) for name, schedule in schedules.items()}
+
+
+def with_fused(spec: object, options: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
+    """Pure: on a GPU torch's fused form of an optimiser by name, where it has one and nothing else was asked for: the same update
+    in one pass, and one that leaves out a step that is not finite without asking the host."""
+    asked = {"fused", "foreach", "differentiable", "capturable"} & set(options)
+    if device.type != "cuda" or not isinstance(spec, str) or asked:
+        return options
+    takes = inspect.signature(optimizer_class(spec)).parameters
+    return {**options, "fused": True} if "fused" in takes else options
+
+
+def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: str) -> Goals:
+    """Pure: by what the epochs are judged: one of `known`, each with whether more of it is better; refuses another."""
+    asked = task.monitor
+    if asked is not None and asked not in known and metric_name("val_", asked) in known:
+        asked = metric_name("val_", asked)
+    if asked is not None and asked not in known:
+        raise UsageError(f"monitor {asked!r} of the task is no metric of it; known: {', '.join(known)}")
+    if splits.validation is None:
+        wanted = [name for name in ("monitor", "target", "patience") if getattr(task, name) is not None]
+        if wanted:
+            raise UsageError(f"{wanted[0]} of the task needs validation data; give un.Splits(..., validation=...)")
+        return Goals(task.epochs, None, on_nan=on_nan)
+    name = asked or next(iter(known))
+    return Goals(task.epochs, name, known[name], task.target, task.patience, on_nan)
+
+
+def _windows(source: Source) -> Windows | None:
+    return None if source.chunk_samples is None else Windows(source.chunk_samples)
+
+
+def _kind(value: Any) -> str:
+    return "nothing (did it forget to return?)" if value is None else f"a {type(value).__name__}"

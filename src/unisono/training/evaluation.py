@@ -1,0 +1,56 @@
+"""Every sample of a data set looked at once, whatever the number of workers; metrics exact over all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from unisono.comm.base import Communicator
+from unisono.data.loader import in_order
+from unisono.data.plan import cut
+from unisono.data.source import Source
+from unisono.model.base import TEST, VALIDATION, Evaluated, Logged
+from unisono.model.lightning import metric_name
+from unisono.training.logged import means
+from unisono.training.metrics import Accumulator, Metric
+
+
+class Evaluates(Protocol):
+    """A replica, as far as it is looked at here."""
+
+    def begin(self, stage: str) -> None: ...
+
+    def evaluate(self, batch: Any) -> Evaluated: ...
+
+    def end(self, stage: str) -> Logged | None: ...
+
+
+def evaluate(
+    comm: Communicator,
+    adapter: Evaluates,
+    source: Source,
+    metrics: Sequence[Metric],
+    batch: int,
+    prefix: str,
+    tell: Callable[[int, int], None] | None = None,
+) -> dict[str, float]:
+    """Collective, blocking: loss and metrics over all samples. Each rank takes one stretch, in the order of ranks, so that scores
+    gathered by rank are in the order of samples."""
+    found = Accumulator(metrics)
+    stage = TEST if prefix == "test_" else VALIDATION
+    adapter.begin(stage)
+    mine = cut(len(source), comm.size, comm.rank)
+    for where, arrays in in_order(source, mine, batch):
+        seen = adapter.evaluate(arrays)
+        loss_sum = 0.0 if seen.loss_sum is None else seen.loss_sum
+        found.add(seen.outputs, seen.targets, seen.weights, loss_sum, seen.loss_weight)
+        if tell is not None:
+            tell(where.stop - mine.start, mine.stop - mine.start)
+    logged = adapter.end(stage)
+    found.combine(comm)
+    values = found.values(prefix)
+    if logged is None:
+        return values
+    if not found.loss_weight:  # a validation_step need not return one
+        del values[f"{prefix}loss"]
+    return values | {metric_name(prefix, name): value for name, value in means(comm, logged).items()}

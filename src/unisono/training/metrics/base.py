@@ -1,0 +1,71 @@
+"""What a metric declares: sums over samples, or rows of scores. Everything else follows from adding or gathering them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Sums = npt.NDArray[np.float64]
+
+
+class Metric(ABC):
+    """A number that is a function of sums over samples. Sums of several batches and workers are added, never averaged."""
+
+    name: str
+    higher_is_better: bool = True
+    num_sums: int | None = None
+    """How many sums there are where that is fixed; such metrics can be had in every training step. None: it depends on the
+    classes, or scores are gathered."""
+
+    @cached_property
+    def place(self) -> str:
+        """For messages."""
+        return f"metric {self.name!r}"
+
+    @abstractmethod
+    def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+        """Local: of one batch, 1-D float64 on the device of the outputs; without host synchronisation where `num_sums` is fixed."""
+
+    def quick_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[float, ...] | None:  # noqa: ARG002
+        """Local: the same as plain numbers where the host can have them in less time than torch takes to begin; else None."""
+        return None
+
+    @abstractmethod
+    def value(self, sums: Sums) -> float:
+        """Pure: the metric of the samples whose sums these are; NaN where there is none."""
+
+
+class GatheredMetric(Metric):
+    """A number that needs the scores of all samples at once."""
+
+    layout: Any = None
+    """What `value` must know besides the rows, as plain data. Set by `rows`; a rank without samples learns it from the others."""
+
+    def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        raise TypeError(f"{self.place} is gathered: it has rows, not sums")
+
+    @abstractmethod
+    def rows(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+        """Local: of one batch, (samples or places, numbers) float64 on the device of the outputs."""
+
+    @abstractmethod
+    def value(self, sums: Sums) -> float:
+        """Pure: the metric of all rows, in sample order; NaN where there is none."""
+
+
+def one_number(value: Tensor | float, device: torch.device) -> Tensor:
+    """Local: as a float64 tensor without axes; a Python number gets to the device without waiting for it."""
+    if isinstance(value, Tensor):
+        return value.detach().to(device, torch.float64).reshape(())
+    return torch.full((), float(value), dtype=torch.float64, device=device)
+
+
+def ratio(numerator: float, denominator: float) -> float:
+    """Pure: NaN over nothing."""
+    return float(numerator) / float(denominator) if denominator else float("nan")

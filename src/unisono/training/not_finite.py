@@ -1,0 +1,63 @@
+"""Which samples gave a loss that is not a number: looked for only when it happened, sample by sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from unisono.comm.base import Communicator
+from unisono.data.loader import Portion
+from unisono.data.tree import leaves, map_tree, num_rows
+from unisono.model.base import ModelAdapter
+from unisono.model.tail import StepStats
+
+SHOWN = 10
+
+
+def culprits(comm: Communicator, adapter: ModelAdapter, stats: StepStats, portion: Portion) -> str:
+    """Collective, blocking: one sentence with the step, the ranks and the sample numbers."""
+    by_rank = comm.allgather_object(_own(adapter, portion))
+    told = [f"on rank {rank} {text}" for rank, text in enumerate(by_rank) if text]
+    if told:
+        where = "; ".join(told)
+    else:
+        numbers = comm.allgather_object(_listed(portion.indices))
+        shown = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(numbers))
+        where = f"no sample gives it alone, the model or the learning rate is at fault; the batch was samples {shown}"
+    return f"the loss or gradient of step {stats.step} is not finite ({stats.loss_sum:g}): {where}"
+
+
+def _own(adapter: ModelAdapter, portion: Portion) -> str:
+    """Local: what is wrong with this rank's samples; empty if each alone is fine."""
+    bad, place = [], ""
+    position = 0
+    for batch in portion.micro_batches:
+        for row in _rows(batch):
+            found = next((where for where, leaf in leaves(row) if _is_bad(leaf)), "")
+            loss = adapter.evaluate(row).loss_sum
+            if found or (loss is not None and not math.isfinite(float(loss))):
+                bad.append(int(portion.indices[position]))
+                place = place or found
+            position += 1
+    if not bad:
+        return ""
+    because = f", whose data hold NaN or infinity at {place}" if place else ""
+    return f"sample{'s' if len(bad) > 1 else ''} {_listed(np.array(bad))}{because}"
+
+
+def _rows(batch: Any) -> Iterator[Any]:
+    return (map_tree(itemgetter(slice(row, row + 1)), batch) for row in range(num_rows(batch)))
+
+
+def _is_bad(leaf: Any) -> bool:
+    array = np.asarray(leaf)
+    return bool(np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all())
+
+
+def _listed(numbers: Any) -> str:
+    shown = ", ".join(str(number) for number in numbers[:SHOWN])
+    return f"{shown}, ... ({len(numbers)} in all)" if len(numbers) > SHOWN else shown or "none"

@@ -1,0 +1,105 @@
+"""metrics.jsonl: valid JSON whatever happens, and no line lost but the one that was being written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.observe.telling import END, START, epoch, step, tell
+from unisono.errors import UsageError
+from unisono.observe.jsonl import JsonLines, line_of, read_lines
+
+
+def strict(line: str) -> dict[str, object]:
+    def refuse(name: str) -> object:
+        raise AssertionError(f"{name} is not JSON")
+
+    row = json.loads(line, parse_constant=refuse)
+    assert isinstance(row, dict)
+    return row
+
+
+def test_the_record_of_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "metrics.jsonl"
+    tell([JsonLines(path, log_every=4)])
+    rows = [strict(line) for line in path.read_text().splitlines()]
+    assert rows == read_lines(path)
+    assert [row["event"] for row in rows].count("epoch") == 3
+    assert [row["step"] for row in rows if row["event"] == "step"] == [0, 4, 8, 12, 16, 20, 24, 28]
+    start, first, *_, end = rows
+    assert (start["event"], start["num_workers"], start["target"]) == ("started", 2, None)
+    assert (first["loss"], first["metrics"]) == (0.5, {"accuracy": 0.75})
+    assert end == {"event": "ended", "reason": "finished", "steps": 30, "wall_s": 3.0, "metrics": {"val_accuracy": 0.92}}
+
+
+def test_what_is_not_finite_is_null_and_named() -> None:
+    row = {"loss": float("nan"), "metrics": {"a": float("inf"), "b": [1.0, float("-inf")]}, "c": np.float32(0.5), "d": np.int64(3)}
+    assert strict(line_of(row)) == {
+        "loss": None,
+        "metrics": {"a": None, "b": [1.0, None]},
+        "c": 0.5,
+        "d": 3,
+        "not_finite": {"loss": "nan", "metrics.a": "inf", "metrics.b[1]": "-inf"},
+    }
+    assert "not_finite" not in strict(line_of({"loss": 1.0}))
+
+
+def test_lines_are_on_disk_after_each_epoch(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path / "metrics.jsonl")
+    log.started(START)
+    for number in range(10):
+        log.step(step(number))
+    log.epoch(epoch(0))
+    assert [row["event"] for row in read_lines(tmp_path / "metrics.jsonl")] == ["started", *["step"] * 10, "epoch"]
+    log.step(step(10))
+    log.close()
+    log.close()
+    assert len(read_lines(tmp_path / "metrics.jsonl")) == 13, "what was waiting is written when a run fails"
+
+
+def test_a_run_that_goes_on_adds_to_the_record_and_removes_half_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    tell([JsonLines(path)])
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"event": "st')
+    assert len(read_lines(path)) == 35, "a reader does not see it either"
+    tell([JsonLines(path)])
+    assert path.read_bytes().startswith(whole)
+    assert [row["event"] for row in read_lines(path)].count("ended") == 2
+
+
+def test_a_file_of_half_a_line_becomes_empty(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"event"')
+    assert read_lines(path) == []
+    log = JsonLines(path)
+    log.started(START)
+    log.close()
+    assert [row["event"] for row in read_lines(path)] == ["started"]
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("needs /dev/full, which Linux has")
+    log = JsonLines(full)
+    with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device; make room"):
+        log.started(START)
+    log.close()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"metrics\.jsonl cannot be written: File exists"):
+        JsonLines(tmp_path / "file" / "metrics.jsonl").started(START)
+
+
+def test_the_end_is_written_without_a_summary(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path / "m.jsonl")
+    log.started(START)
+    log.ended(type(END)({}, "stopped early"))
+    log.close()
+    assert read_lines(tmp_path / "m.jsonl")[-1] == {"event": "ended", "reason": "stopped early"}

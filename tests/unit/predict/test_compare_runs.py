@@ -1,0 +1,90 @@
+"""Ranking, grouping and refusals, on summaries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.predict.made_runs import make_run
+from unisono.errors import UsageError
+from unisono.predict.compare_runs import compare_runs
+from unisono.predict.intervals import wilson
+
+
+def test_runs_are_ranked_with_the_interval_of_their_counts(tmp_path: Path) -> None:
+    low = make_run(tmp_path / "low", {"test_accuracy": 340 / 359, "val_accuracy": 0.9}, lr=0.1)
+    high = make_run(tmp_path / "high", {"test_accuracy": 352 / 359, "val_accuracy": 0.8}, lr=0.2)
+    found = compare_runs([low, high])
+    assert found.metric == "test_accuracy" and found.higher_is_better
+    assert [row.runs for row in found.rows] == [(high,), (low,)]
+    assert found.rows[0].interval == wilson(352, 359)
+    assert any("Wilson" in note for note in found.notes)
+    assert any("--save-predictions" in note for note in found.notes)
+
+
+def test_a_loss_is_better_when_lower_and_has_no_interval(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(loss), {"val_loss": loss}, lr=loss) for loss in (0.3, 0.2)]
+    found = compare_runs(runs, "val_loss")
+    assert [row.value for row in found.rows] == [0.2, 0.3]
+    assert all(row.interval is None for row in found.rows)
+    assert any(note.startswith("no interval") for note in found.notes)
+
+
+def test_a_share_that_is_no_count_of_samples_has_no_interval(tmp_path: Path) -> None:
+    found = compare_runs([make_run(tmp_path / "weighted", {"test_accuracy": 0.98765})])
+    assert found.rows[0].interval is None
+
+
+def test_an_own_metric_is_ranked_as_told(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(error), {"test_my_error": error}, lr=error) for error in (0.3, 0.2)]
+    assert [row.value for row in compare_runs(runs, "test_my_error").rows] == [0.3, 0.2]
+    assert [row.value for row in compare_runs(runs, "test_my_error", lower_is_better=True).rows] == [0.2, 0.3]
+
+
+def test_seeds_of_one_configuration_are_one_row(tmp_path: Path) -> None:
+    seeds = [make_run(tmp_path / f"seed{seed}", {"test_accuracy": value}, seed=seed) for seed, value in enumerate((0.9, 0.8, 0.7))]
+    other = make_run(tmp_path / "other", {"test_accuracy": 0.75}, lr=0.5)
+    found = compare_runs([*seeds, other])
+    assert [row.runs for row in found.rows] == [tuple(seeds), (other,)]
+    assert found.rows[0].value == pytest.approx(0.8)
+    assert found.rows[0].spread == pytest.approx(0.1)
+    assert found.rows[0].interval is None and found.rows[1].spread is None
+
+
+def test_repetitions_with_one_seed_are_not_taken_for_a_spread(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, {"test_accuracy": 0.9}) for name in ("a", "b")]
+    assert [row.spread for row in compare_runs(runs).rows] == [None, None]
+
+
+def test_kept_predictions_give_the_difference_to_the_best(tmp_path: Path) -> None:
+    targets = np.arange(359) % 2
+    runs = []
+    for name, wrong in (("good", 5), ("bad", 60)):
+        run = make_run(tmp_path / name, {"test_accuracy": (359 - wrong) / 359}, lr=wrong)
+        outputs = np.eye(2, dtype=np.float32)[np.where(np.arange(359) < wrong, 1 - targets, targets)]
+        kept: dict[str, Any] = {"outputs": outputs, "targets": targets, "split_sha256": "aa" * 32, "weights_sha256": "ff" * 32}
+        np.savez(Path(run) / "predictions-test.npz", **kept)
+        runs.append(run)
+    low, high = compare_runs(runs).rows[1].difference or (0, 0)
+    assert low < -55 / 359 < high < 0
+    np.savez(Path(runs[1]) / "predictions-test.npz", **(kept | {"weights_sha256": "ee" * 32}))
+    assert compare_runs(runs).rows[1].difference is None
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    good = make_run(tmp_path / "good", {"test_accuracy": 0.9, "test_loss": None})
+    other = make_run(tmp_path / "other", {"test_accuracy": 0.9}, split="bb")
+    stopped = make_run(tmp_path / "stopped", {"test_accuracy": 0.9}, reason="interrupted")
+    with pytest.raises(UsageError, match=r"different samples.*split aaaaaaaaaaaa: .*good; split bbbbbbbbbbbb: .*other"):
+        compare_runs([good, other])
+    with pytest.raises(UsageError, match=r"stopped is unfinished \(interrupted\)"):
+        compare_runs([good, stopped])
+    with pytest.raises(UsageError, match="given twice"):
+        compare_runs([good, good])
+    with pytest.raises(UsageError, match=r"unknown metric of .*good.*did you mean 'test_accuracy'"):
+        compare_runs([good], "test_acuracy")
+    with pytest.raises(UsageError, match=r"unknown metric of .*good"):
+        compare_runs([good], "test_loss")
