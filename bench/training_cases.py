@@ -35,9 +35,8 @@ MNIST_CNN = Case(
     about="two 3x3 convolutions of 32 and 64 channels, max-pool, dropout, dense 128, dropout, 10 classes; images of 28 x 28",
     global_batch=128,
     steps=4,
-    optimizer="SGD",
-    lr=0.05,
-    optimizer_options={"momentum": 0.9},
+    optimizer="Adam",
+    lr=0.001,
 )
 DIGITS = Case(
     name="digits",

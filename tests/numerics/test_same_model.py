@@ -64,7 +64,7 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Runs:
-    asked = {getattr(item, "callspec").params.get("group") for item in request.session.items if hasattr(item, "callspec")}
+    asked = {item.callspec.params.get("group") for item in request.session.items if hasattr(item, "callspec")}
     wanted = [("single", 1), *(group for group in GROUPS if (group in asked or group == ("shm", 3)) and not why_not(group[0]))]
     return Runs(wanted, tmp_path_factory.mktemp("same-model"), nursery)
 

@@ -52,7 +52,8 @@ def test_it_holds_nothing_that_was_compiled(wheel: Path) -> None:
     assert kinds == {".py", ".typed", ".npz", ".md"}, sorted(kinds)  # digits.npz with a word on its origin
     assert {name.split("/")[0] for name in names} == {"unisono", f"{wheel.name.rsplit('-', 3)[0]}.dist-info"}
     always = [line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
-    assert sorted(line.split()[1].split(">")[0] for line in always) == ["cloudpickle", "matplotlib", "numpy", "safetensors", "torch"], always
+    names = sorted(line.split()[1].split(">")[0] for line in always)
+    assert names == ["cloudpickle", "matplotlib", "numpy", "safetensors", "torch"], always
 
 
 def test_it_installs_over_the_packages_of_a_site_and_runs(wheel: Path, site_environment: Mapping[str, str], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.system.processes import plain_environment
 
 HEAD = """
 import sys
-from unisono.errors import CollectiveTimeout, CommError, PeerLost, UsageError
+from unisono.errors import AlreadyTold, CollectiveTimeout, CommError, PeerLost, TrainingFailed, UsageError
 from unisono.excepthook import show_errors_plainly
 show_errors_plainly()
 """
@@ -30,11 +30,29 @@ def run(folder: Path, body: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize(
     ("error", "code", "text"),
-    [("UsageError('n is wrong; give 2')", 2, "n is wrong; give 2"), ("PeerLost([1], 'rank 1 died')", 1, "rank 1 died")],
+    [
+        ("UsageError('n is wrong; give 2')", 2, "n is wrong; give 2"),
+        ("PeerLost([1], 'rank 1 died')", 1, "rank 1 died"),
+        ("TrainingFailed('no number')", 1, "no number"),
+    ],
 )
 def test_a_mistake_and_a_lost_peer_are_one_line(tmp_path: Path, error: str, code: int, text: str) -> None:
     ended, shown, program = run(tmp_path, f"def step():\n    raise {error}\nstep()\n")
     assert (ended, shown) == (code, f"unisono: error: {text} ({program}, line 7)\n")
+
+
+def test_what_another_rank_tells_is_not_told_again(tmp_path: Path) -> None:
+    assert run(tmp_path, "raise AlreadyTold(2)\n")[:2] == (2, "")
+
+
+def test_what_dataclasses_write_is_no_place(tmp_path: Path) -> None:
+    body = """
+    from dataclasses import replace
+    from unisono.task import Task
+    replace(Task(print, print), epochs=0)
+    """
+    code, shown, program = run(tmp_path, body)
+    assert code == 2 and shown.endswith(f"received 0 ({program}, line 9)\n"), shown
 
 
 def test_the_place_is_that_of_the_users_code(tmp_path: Path) -> None:

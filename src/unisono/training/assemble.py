@@ -104,7 +104,7 @@ def assemble(changed: Changed, algorithm_name: str, comm: Communicator, on_nan: 
             f"global_batch {task.global_batch} is smaller than the {len(roles.workers)} workers (--global-batch); "
             f"use at least {len(roles.workers)}, or fewer workers"
         )
-    metrics = resolve_metrics(task.metrics, ignore_label=task.loss_options.get("ignore_label"))
+    metrics = make_metrics(task)
     splits = make_splits(changed)
     model = make_model(changed, comm.device)
     task = with_defaults(task, model)
@@ -257,6 +257,14 @@ def with_fused(spec: object, options: Mapping[str, Any], device: torch.device) -
         return options
     takes = inspect.signature(optimizer_class(spec)).parameters
     return {**options, "fused": True} if "fused" in takes else options
+
+
+def make_metrics(task: Task) -> tuple[Metric, ...]:
+    """Local: the metrics of the task, which read targets as its loss does."""
+    if task.loss is None:
+        return resolve_metrics(task.metrics)
+    loss = resolve_loss(task.loss, task.loss_options)
+    return resolve_metrics(task.metrics, ignore_label=loss.ignore_label, one_hot=loss.one_hot)
 
 
 def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: str) -> Goals:

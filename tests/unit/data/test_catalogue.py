@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from unisono.commands.data import add_arguments, get, main, size_text
 from unisono.commands import data as data_command
+from unisono.commands.data import add_arguments, get, main, size_text
 from unisono.data import catalogue
 from unisono.data.catalogue import CATALOGUE, CHANGED, MISSING, RIGHT, UNKNOWN, DataSet, File, default_root, find, locate
 from unisono.data.download import download, unpack

@@ -55,12 +55,7 @@ def test_the_parts_of_all_workers_are_the_global_order(plan: Plan, epoch: int, p
 def test_loaders_read_what_the_plan_says(plan: Plan, epoch: int, parts: int, accumulate: int) -> None:
     source = as_source((np.arange(plan.num_samples), np.zeros(plan.num_samples)))
     read = [list(Loader(source, plan, part, parts, accumulate).epoch(epoch)) for part in range(parts)]
-    used = [
-        batch[0]
-        for step in range(plan.steps_per_epoch)
-        for part in range(parts)
-        for batch in read[part][step].micro_batches
-    ]
+    used = [batch[0] for step in range(plan.steps_per_epoch) for part in range(parts) for batch in read[part][step].micro_batches]
     assert np.array_equal(np.concatenate(used), plan.order(epoch))
     for portions in read:
         assert all(sum(len(batch[0]) for batch in one.micro_batches) == len(one.indices) for one in portions)

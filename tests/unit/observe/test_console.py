@@ -223,12 +223,13 @@ def test_on_a_real_terminal() -> None:
         process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=slave, env=env)
         os.close(slave)
         shown = b""
-        while b"finished" not in shown or not shown.endswith(b"\n"):
+        while b"results in runs/digits:" not in shown or not shown.endswith(b"\n"):
             shown += os.read(master, 65536)
         assert process.wait(30) == 0
     finally:
         os.close(master)
     text = shown.decode()
     assert "\repoch 1/3 ━━━──────" in text
-    assert text.count("\n") == 5
-    assert text.rstrip().endswith("finished: 30 steps in 3.0 s; best epoch 2 (val_accuracy 0.9100)")
+    assert text.count("\n") == 6
+    assert "finished: 30 steps in 3.0 s; best epoch 2 (val_accuracy 0.9100)\r\n" in text
+    assert text.rstrip().endswith(RESULTS)

@@ -1,0 +1,276 @@
+"""How a training ends before its time: signals, kills, a reader that leaves, a full disk, a loss that is no number. All ranks end
+at the same step, what was reached is written, and the exit code and one message say what it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from tests.system.nursery import Nursery
+from tests.system.processes import Program, plain_environment
+from unisono.cli import main
+from unisono.testing.ranks import Ended
+
+LIMIT_S = 60.0
+TASK = """
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+from torch import nn
+
+import unisono as un
+
+RANK = os.environ.get("UNISONO_RANK", "0")
+LABELS = np.arange(60) % 3
+INPUTS = np.eye(3, 4, dtype=np.float32)[LABELS]
+calls = []
+
+
+def model() -> nn.Module:
+    return nn.Linear(4, 3)
+
+
+def data() -> un.Splits:
+    return un.Splits((INPUTS, LABELS))
+
+
+def happens():
+    pass
+
+
+def loss(outputs, targets):
+    calls.append(len(targets))
+    found = nn.functional.cross_entropy(outputs, targets, reduction="none")
+    return found * (happens() or 1.0) if len(calls) == 8 else found
+
+
+task = un.Task(model=model, data=data, loss=loss, lr=0.1, global_batch=20, epochs=1000)
+"""
+STEPS = 9
+"""What happens in the step of number 7 is heard of in the next."""
+
+
+def summary(run: str = "run") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(run) / "summary.json").read_text())
+    return found
+
+
+def expect_all_written(run: str = "run") -> None:
+    found = summary(run)
+    assert (found["reason"], found["steps"], found["replicas_equal"]) == ("interrupted", STEPS, True)
+    assert {"weights.safetensors", "metrics.jsonl", "curves.png"} <= {path.name for path in Path(run).iterdir()}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in set(os.environ) - set(plain_environment()):
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+    for name, module in list(sys.modules.items()):
+        if tmp_path in Path(getattr(module, "__file__", None) or "").parents:
+            del sys.modules[name]
+
+
+def write(happens: str = "", more: str = "") -> None:
+    event = f"def happens():\n    {happens or 'pass'}\n"
+    Path("task.py").write_text(TASK + event + dedent(more))
+
+
+# ---- one worker ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_the_training_after_the_step_in_hand(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write(f"os.kill(os.getpid(), signal.{name})")
+    assert main(["train", "task.py", "--out", "run"]) == 130
+    out, error = capsys.readouterr()
+    assert f"interrupted: {STEPS} steps" in out and not error
+    expect_all_written()
+
+
+def test_a_signal_after_the_training_loses_nothing() -> None:
+    more = """
+    class Tested(un.Source):
+        def __len__(self):
+            return 60
+
+        def read(self, indices):
+            if len(indices) > 2:  # no more than two are looked at before work starts
+                os.kill(os.getpid(), signal.SIGINT)
+            return INPUTS[indices], LABELS[indices]
+
+    task = replace(task, epochs=1, data=lambda: un.Splits((INPUTS, LABELS), test=Tested()))
+    """
+    write(more=more)
+    assert main(["train", "task.py", "--out", "run", "--quiet"]) == 0
+    assert summary()["reason"] == "finished" and "test_loss" in summary()["metrics"]
+
+
+def test_a_second_signal_ends_it_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    write("[os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]")
+    assert main(["train", "task.py", "--out", "run", "--quiet"]) == 130
+    assert capsys.readouterr() == ("", "")
+    assert not Path("run/summary.json").exists() and not Path("run/weights.safetensors").exists()
+
+
+def test_a_full_disk_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Here a file may not grow any more, which the system says in the same way."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    write(f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, {hard}))")
+    try:
+        assert main(["train", "task.py", "--out", "run", "--quiet", "--log-every", "1"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    error = capsys.readouterr().err
+    assert error.startswith("unisono: error: run/metrics.jsonl cannot be written: ") and error.count("\n") == 1
+
+
+def test_two_runs_at_once_have_directories_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """The second is started by the first from within its training."""
+    write("from unisono.cli import main; calls.append(main(['train', 'task.py', '--quiet', '--epochs', '1']))")
+    assert main(["train", "task.py", "--quiet", "--epochs", "3"]) == 0
+    assert capsys.readouterr() == ("finished; results in runs/task-2\nfinished; results in runs/task\n", "")
+    assert (summary("runs/task")["epochs"], summary("runs/task-2")["epochs"]) == (3, 1)
+
+
+# ---- two workers ---------------------------------------------------------------------------------------------------------
+
+
+def on_two_ranks(nursery: Nursery, *options: str) -> Ended:
+    return nursery.run(["-m", "unisono.cli", "train", "task.py", "--out", "run", *options], 2, "shm", LIMIT_S)
+
+
+def test_all_ranks_end_at_the_step_that_one_was_told_in(nursery: Nursery) -> None:
+    write("os.kill(os.getpid(), signal.SIGTERM) if RANK == '1' else None")
+    ended = on_two_ranks(nursery, "--monitor", "--timeline")
+    assert ended.exit_code == 130, ended
+    assert ended.output.count(f"interrupted: {STEPS} steps") == 1 and "error" not in ended.output, ended
+    expect_all_written()
+    assert {path.name for path in Path("run/monitor").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl"}
+    assert Path("run/timeline.json").exists()
+
+
+def test_a_loss_that_is_no_number_is_told_once_with_its_step_and_samples(nursery: Nursery) -> None:
+    write("return float('nan') if RANK == '1' else None")
+    ended = on_two_ranks(nursery)
+    assert ended.exit_code == 1, ended
+    (message,) = (line for line in ended.output.splitlines() if "unisono: error: " in line)
+    assert "the loss or gradient of step 7 is not finite (nan)" in message and "rank 1: " in message
+    assert message.endswith("(what was reached is in run)")
+    assert (summary()["reason"], summary()["steps"], summary()["replicas_equal"]) == ("not finite", 8, True)
+
+
+def test_updates_that_a_sample_spoils_are_left_out_where_asked(nursery: Nursery) -> None:
+    more = """
+    class Spoiled(un.Source):
+        def __len__(self):
+            return 60
+
+        def read(self, indices):
+            return np.where((indices == 55)[:, None], np.nan, INPUTS[indices]), LABELS[indices]
+
+    task = replace(task, data=lambda: un.Splits(Spoiled()))
+    """
+    write(more=more)
+    ended = on_two_ranks(nursery, "--on-nan", "skip", "--epochs", "2")
+    assert ended.exit_code == 0, ended
+    warnings = [line for line in ended.output.splitlines() if line.startswith("warning: ")]
+    place = (
+        r"step \d is not finite \(nan\): on rank [01] sample 55, whose data hold NaN or infinity at \[0\]; the update is left out"
+    )
+    assert len(warnings) == 2 and all(re.search(place, line) for line in warnings), ended
+    found = summary()
+    assert (found["reason"], found["steps"], found["num_skipped_updates"], found["replicas_equal"]) == ("finished", 6, 2, True)
+
+
+# ---- under our launcher --------------------------------------------------------------------------------------------------
+
+
+def launched(*options: str) -> Program:
+    return Program([sys.executable, "-m", "unisono", "train", "task.py", "-n", "2", "--out", "run", *options], plain_environment())
+
+
+def test_ctrl_c_of_the_launcher_reaches_all() -> None:
+    write("RANK == '0' and os.kill(os.getppid(), signal.SIGINT)")
+    with launched() as program:
+        ended = program.finish(LIMIT_S)
+    assert ended.code == 130, ended
+    lines = [line for line in ended.output.splitlines() if not line.startswith("epoch ")]
+    assert lines[1].endswith("interrupted: told all ranks; interrupt again (Ctrl-C) to kill them"), ended
+    assert lines[2].startswith("interrupted: ") and lines[3].startswith("results in run: ") and len(lines) == 4, ended
+    assert summary()["reason"] == "interrupted" and summary()["replicas_equal"]
+
+
+def test_a_second_ctrl_c_kills_all() -> None:
+    """Once both ranks have heard of the first, which takes their handler away, the second is sent."""
+    write(
+        "RANK == '0' and os.kill(os.getppid(), signal.SIGINT)\n"
+        "    while signal.getsignal(signal.SIGINT) is not signal.default_int_handler: signal.sigtimedwait([], 0.001)\n"
+        "    RANK == '0' and os.kill(os.getppid(), signal.SIGINT)\n"
+        "    signal.pause()"
+    )
+    with launched("--quiet") as program:
+        ended = program.finish(LIMIT_S)
+    assert ended.code == 130 and "interrupted again: killing all ranks" in ended.output, ended
+    assert not Path("run/summary.json").exists()
+
+
+def test_a_killed_worker_is_named_and_ends_all() -> None:
+    write("RANK == '1' and os.kill(os.getpid(), signal.SIGKILL)")
+    with launched("--quiet") as program:
+        ended = program.finish(LIMIT_S)
+    assert ended.code == 137 and "rank 1 was killed by signal 9 (SIGKILL)" in ended.output, ended
+    assert "Traceback" not in ended.output, ended
+
+
+def test_it_ends_without_a_word_when_its_reader_leaves() -> None:
+    write()
+    command = [sys.executable, "-m", "unisono", "train", "task.py", "--out", "run"]
+    with subprocess.Popen(command, env=plain_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert b"1 worker " in process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(LIMIT_S) == 141
+
+
+# ---- from a notebook -----------------------------------------------------------------------------------------------------
+
+CELL = """
+scale = 2
+
+def scaled(inputs):
+    return inputs * scale
+
+task = replace(task, epochs=2, name="cell", data=lambda: un.Splits(un.as_source((INPUTS, LABELS)).map_inputs(scaled)))
+ended = un.train(task, workers=2, show=False, lr=0.2)
+print(ended.out.name, ended.summary["num_workers"], ended.summary["steps"], ended.summary["config"]["settings"]["lr"])
+un.train(task, workers=2, show=False, set={"model.widht": 3})
+"""
+
+
+def test_a_task_of_a_notebook_cell() -> None:
+    Path("cell.py").write_text(f"exec(compile({TASK + CELL!r}, '<cell>', 'exec'), {{'__name__': '__main__'}})\n")
+    with Program([sys.executable, "cell.py"], plain_environment()) as program:
+        ended = program.finish(LIMIT_S)
+    result, mistake = ended.output.splitlines()
+    assert ended.code == 2 and result == "cell 2 6 0.2", ended
+    assert mistake.startswith("unisono: error: unknown --set name 'model.widht'"), ended
