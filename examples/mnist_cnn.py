@@ -4,8 +4,8 @@
     unisono train examples/mnist_cnn.py -n 2
     unisono train examples/mnist_cnn.py -n 2 --target 0.99       # how long does it take to 99 %?
 
-The 10,000 official test images are the validation data here, as in the classic example: nothing is chosen by them but the epoch
-that is called best, so quote the last epoch and not the best.
+The 10,000 official test images are the validation data here, as in the classic example: quote the last epoch and not the best,
+which was chosen by them.
 """
 
 from typing import Any
@@ -41,12 +41,11 @@ def data(root: str | None = None) -> un.Splits:
     folder = un.locate("mnist", root)
     train = un.Idx(folder / "train-images-idx3-ubyte.gz", folder / "train-labels-idx1-ubyte.gz")
     test = un.Idx(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz")
-    return un.Splits(train=train.map(normalised), validation=test.map(normalised))
+    return un.Splits(train=train.map_inputs(normalised), validation=test.map_inputs(normalised))
 
 
-def normalised(batch: Any) -> Any:
-    images, labels = batch
-    return (images[:, None].astype(np.float32) / 255 - MEAN) / DEVIATION, labels
+def normalised(images: Any) -> Any:
+    return (images[:, None].astype(np.float32) / 255 - MEAN) / DEVIATION
 
 
 def shifted(batch: Any, random: un.SampleRandom) -> Any:
@@ -67,6 +66,6 @@ task = un.Task(
     lr=0.004,
     schedule="one_cycle",
     global_batch=128,
-    epochs=15,
+    epochs=8,
     augment=shifted,
 )

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from unisono.data.sample_random import SampleRandom
     from unisono.data.sat6 import SAT6
     from unisono.data.source import Source
-    from unisono.data.splits import Splits, split
+    from unisono.data.splits import Splits, folds, split
+    from unisono.data.staging import stage
     from unisono.data.tiff import TIFF
     from unisono.data.zarr import Zarr
     from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UnisonoError, UsageError
@@ -52,7 +53,8 @@ _HOMES: Mapping[str, str] = {
     "OwnStep": "unisono.model.own_step",
     "train": "unisono.commands.train",
     **dict.fromkeys(("DistributedOptimizer", "ShardedLoader"), "unisono.own_loop"),
-    **dict.fromkeys(("Splits", "split"), "unisono.data.splits"),
+    **dict.fromkeys(("Splits", "folds", "split"), "unisono.data.splits"),
+    "stage": "unisono.data.staging",
     **dict.fromkeys(("Choice", "Range", "Task"), "unisono.task"),
     **dict.fromkeys(("ANY", "MAX", "MIN", "SUM", "Communicator", "Op"), "unisono.comm.base"),
     **dict.fromkeys(
@@ -96,8 +98,10 @@ __all__ = [
     "as_source",
     "connect",
     "digits",
+    "folds",
     "locate",
     "split",
+    "stage",
     "train",
 ]
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -32,7 +33,8 @@ class DistributedOptimizer:
     """An optimiser whose `step` uses the mean gradient over the samples of all workers.
 
     Made collectively: the replicas take the weights and buffers of rank 0. The loss of each worker is the mean over its own
-    samples, as in a plain loop; `num_samples` says how many these were, so that uneven parts are exact.
+    samples, as in a plain loop; `num_samples` says how many these were, so that uneven parts are exact. Schedulers of torch take
+    the optimiser that this was made from. Running statistics of batch normalisation stay those of each worker.
     """
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, comm: Communicator) -> None:
@@ -59,6 +61,10 @@ class DistributedOptimizer:
         if num_samples < 0:
             raise UsageError(f"num_samples must be at least 0; received {num_samples}")
         held = self._parameters
+        if num_samples:
+            held.forget_dropped()
+        else:
+            held.clear()
         self._weight[0] = num_samples
         self._uses.copy_(torch.from_numpy(held.used))
         held.scale(float(num_samples))
@@ -111,8 +117,11 @@ class ShardedLoader:
         """Local, blocking: the batches of an epoch. A worker without samples in a short last batch is given an empty one, so that
         all take the same number of steps."""
         for portion in self._loader.epoch(epoch):
-            batch = portion.micro_batches[0] if portion.micro_batches else self._source.read(portion.indices)
+            batch = portion.micro_batches[0] if portion.micro_batches else self._nothing()
             yield map_tree(self._tensor, batch)
+
+    def _nothing(self) -> Any:
+        return map_tree(lambda leaf: leaf[:0], self._source.read(np.zeros(1, dtype=np.int64)))
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.as_tensor(array).to(self._device, non_blocking=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import torch
+from torch import nn
 
 from unisono.cluster.stop_request import StopRequest
 from unisono.comm.base import Communicator
@@ -78,6 +79,14 @@ def execute(config: TrainConfig, comm: Communicator, screen: Screen | None = Non
             return _train(config, comm, job, directory, out, observers, spans, began, stop)
 
 
+@dataclass
+class _Best:
+    """The best weights so far, in host memory."""
+
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    step: int = 0
+
+
 @dataclass(frozen=True)
 class _Job:
     """One rank's training, ready to begin."""
@@ -137,6 +146,7 @@ def _train(
 ) -> Ended:
     task, parts, adapter = job.changed.task, job.parts, job.parts.adapter
     plan = parts.loader.plan
+    made_by = _made_by(config, job) if directory is not None else {}  # of the task as it is now: it may be edited meanwhile
     started = RunStarted(
         name=task.name,
         out=str(out),
@@ -156,11 +166,12 @@ def _train(
         observer.started(started)
         for note in job.notes:
             observer.say(note)
-    best: dict[str, torch.Tensor] = {}
+    best = _Best()
 
     def keep_best() -> None:
         if directory is not None:
-            best.update({name: tensor.detach().cpu().clone() for name, tensor in adapter.model.state_dict().items()})
+            best.step = trainer.progress.step
+            best.weights = {name: tensor.detach().cpu().clone() for name, tensor in weights_of(adapter.model).items()}
 
     batch = evaluation_batch(task.global_batch, comm.size)
     trainer = Trainer(
@@ -184,15 +195,15 @@ def _train(
     test = {}
     if parts.splits.test is not None and done.reason not in ("interrupted", "not finite"):
         test = evaluate(comm, adapter, parts.splits.test, parts.metrics, batch, "test_", trainer.tell_evaluating)
-    state = adapter.model.state_dict()
+    state = weights_of(adapter.model)
     hashes = comm.allgather_object(hash_of(state))
     monitors = comm.allgather_object([observer.summary() for observer in observers if isinstance(observer, Monitor)])
     summary: dict[str, Any] = {}
     if directory is not None:
         saving = perf_counter_ns()
         sha256 = save_weights(directory.weights, state, task=task.name, step=done.step)
-        if best:
-            save_weights(directory.best, best, task=task.name, step=done.step)
+        if best.weights:
+            save_weights(directory.best, best.weights, task=task.name, step=best.step)
         if spans is not None:
             spans.add("save", "weights", saving, perf_counter_ns())
         summary = {
@@ -200,8 +211,11 @@ def _train(
             "weights_sha256": sha256,
             "replicas_equal": len(set(hashes)) == 1,
             **({"monitor": [rows[0] for rows in monitors]} if config.monitor else {}),
-            **_made_by(config, job),
+            **made_by,
         }
+        if len(set(hashes)) > 1:
+            for observer in observers:
+                observer.say("warning: the workers hold different weights or buffers; those of rank 0 are saved")
     if spans is not None:
         gathered = gather_spans(comm, spans)
         if directory is not None and gathered is not None:
@@ -223,6 +237,11 @@ def _train(
 def evaluation_batch(global_batch: int, size: int) -> int:
     """Pure: samples of one worker in a step without gradients, which needs less memory than one with them."""
     return max(64, 2 * -(-global_batch // size))
+
+
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Local: what is saved of a model and compared between workers; a module may keep other things in its state."""
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
 
 
 def _record(config: TrainConfig, changed: Changed, size: int) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class Learner:
         body = LossBody(resolve_loss(loss, loss_options or {}))
         self.adapter = TorchAdapter(model, body, {"": trainable(model)}, comm.device, comm.empty, **settings)
         self.part = self.adapter.parts[""]
-        self.part.optimizer = self.optimizer = make_optimizer(model)
+        self.optimizer = make_optimizer(model)
+        self.part.learn_with(self.optimizer)
         self.algorithm = AllReduce(comm, self.adapter, Options())
         self.algorithm.start()
         self.comm = comm

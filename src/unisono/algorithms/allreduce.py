@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from unisono.algorithms.base import Algorithm, Roles, StepInfo, is_finite
@@ -54,7 +55,8 @@ class AllReduce(Algorithm):
         replicate(self.comm, self.adapter.shared_state())
         most_bytes = int(self.options.bucket_mb * 1e6)
         self._exchanges = {name: _Exchange(self.comm, part, most_bytes) for name, part in self.adapter.parts.items()}
-        self._waits = self.adapter.waits_for_device
+        # A user's own step goes on with what each of its updates gave.
+        self._waits = self.adapter.own_step is not None or self.adapter.waits_for_device
         statistics = [vector for vector in self.adapter.statistics() if vector.numel()] if self.comm.size > 1 else []
         self._settled = [(vector, vector.clone()) for vector in statistics]
 
@@ -91,11 +93,8 @@ class AllReduce(Algorithm):
             adapter.tail.send(at.step)
             return adapter.tail.arrived(leave=1)
         stats, uses = adapter.tail.read(at.step)
-        if not stats.weight > 0 and not stats.num_not_finite:
-            raise UsageError(
-                f"the loss of step {at.step} has no weight (all of its samples are ignored or weighted 0); "
-                "check labels and sample weights, or use a larger --global-batch"
-            )
+        if not stats.weight > 0 and is_finite(stats):
+            return (stats,)  # nothing counts, so there is nothing to learn; the trainer says so
         used = uses[: len(adapter.parts[part].tensors)]
         if is_finite(stats) and adapter.apply_gradients(at.settings[part], stats.weight, used, part):
             return (stats,)
@@ -104,7 +103,7 @@ class AllReduce(Algorithm):
     def _own_step(self, user: StepFunction, batch: Any, at: StepInfo) -> Sequence[StepStats]:
         """The user's step; each of its updates is exchanged where it stands."""
         adapter = self.adapter
-        found: dict[str, StepStats] = {}
+        found: dict[str, list[StepStats]] = {}
         num_samples = at.num_samples
 
         def minimise(total: Tensor, weight: Tensor | float, name: str) -> None:
@@ -119,7 +118,8 @@ class AllReduce(Algorithm):
             adapter.backward(Outcome(total, weight, None, None, None, num_samples))
             adapter.tail.used(part.used)
             self._exchanges[name].end(adapter.tail.vector)
-            (found[name],) = self._update(name, at)
+            found.setdefault(name, []).extend(self._update(name, at))
+            torch.clear_autocast_cache()  # it holds copies of the weights as they were
 
         adapter.seed(at.key)
         with adapter.autocast():
@@ -134,10 +134,14 @@ class AllReduce(Algorithm):
 
     def settle(self) -> None:
         """Running statistics of all workers become their mean: each saw as much of the data as the others. The mean is that of
-        their changes, so that a buffer that never changes keeps its bits."""
+        their changes, so that a buffer that never changes keeps its bits, infinite ones too. Counters become those of rank 0."""
+        if self.comm.size == 1:
+            return
+        replicate(self.comm, self.adapter.counters())
+        self.adapter.statistics()  # takes back what the user's code has put in their place
         if self._settled:
             for vector, before in self._settled:
-                vector.sub_(before)
+                vector.copy_(torch.where(vector == before, 0, vector - before))
             self.comm.allreduce([vector for vector, _ in self._settled])
             for vector, before in self._settled:
                 before.add_(vector.div_(self.comm.size))
@@ -175,15 +179,19 @@ class _Exchange:
         self._works.clear()
 
 
-def _joined(found: dict[str, StepStats]) -> StepStats:
-    """The updates of one step as one: its loss is the sum of their means."""
-    first = next(iter(found.values()))
-    loss = sum(stats.loss for stats in found.values())
+def _joined(found: dict[str, list[StepStats]]) -> StepStats:
+    """The updates of one step as one: its loss is the sum of the mean losses of its parts."""
+    first = next(iter(found.values()))[0]
+    named = {
+        f"loss_{name}" if name else "loss_of_all": (sum(one.loss_sum for one in several), sum(one.weight for one in several))
+        for name, several in found.items()
+    }
+    loss = sum(total / weight for total, weight in named.values() if weight)
     return replace(
         first,
         loss_sum=loss * first.weight,
-        num_not_finite=sum(stats.num_not_finite for stats in found.values()),
-        named={f"loss_{name}": (stats.loss_sum, stats.weight) for name, stats in found.items()},
+        num_not_finite=sum(one.num_not_finite for several in found.values() for one in several),
+        named=named,
     )
 
 

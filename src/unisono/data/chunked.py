@@ -61,7 +61,12 @@ class ChunkedFiles(Source):
     """Whether a file may be a folder."""
 
     def __init__(
-        self, files: Files, inputs: Any = None, targets: Any = None, weights: Any = None, cached_chunks: int = Windows.num_chunks
+        self,
+        files: Files,
+        inputs: Any = None,
+        targets: Any = None,
+        weights: Any = None,
+        cached_chunks: int = 2 * Windows.num_chunks,
     ) -> None:
         self.files = expand(files, self.kind, self.folders)
         self._opened: Recent[int, tuple[Any, Any]] = Recent(OPEN_FILES, _close_first)

@@ -45,6 +45,8 @@ class Loader:
     augment: Augment | None = None
     never_empty: bool = False
     """Where a short batch has no sample for this worker, give it the first of the batch, to be computed and not counted."""
+    works_ahead: bool = False
+    """Make ready the next steps in a thread also where the data are in memory, as their preparation takes time beside a GPU."""
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Portion]:
         """Local, blocking: the portions of an epoch in the order of its steps. Close it to end early."""
@@ -55,7 +57,7 @@ class Loader:
             return lambda: self._read(own, epoch) if len(own) or not self.never_empty else self._company(step, order, epoch)
 
         jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
-        return one_by_one(jobs) if self.source.in_memory else read_ahead(jobs)
+        return one_by_one(jobs) if self.source.in_memory and not self.works_ahead else read_ahead(jobs)
 
     def _read(self, indices: Indices, epoch: int) -> Portion:
         pieces = min(self.accumulate, len(indices))

@@ -113,7 +113,8 @@ def split(
 
     `validation` and `test` are shares below 1 or numbers of samples; 0 leaves a part out. `how` is random; stratified (each class
     keeps its share; labels come from the source unless given); group (`groups` names the patient, the field, ... of each sample,
-    and each lies wholly in one part); or blocks (a scene cut into squares of `block_size` pixels; no two parts share a pixel).
+    unless the source knows it, and each lies wholly in one part); or blocks (a scene cut into squares of `block_size` pixels; no
+    two parts share a pixel).
     """
     whole = as_source(source)
     count = len(whole)
@@ -122,6 +123,7 @@ def split(
         raise UsageError(
             f"validation ({wanted[0]}) and test ({wanted[1]}) leave nothing of {count} samples for training; ask for less"
         )
+    groups = whole.groups() if how == "group" and groups is None else groups
     _refuse_unread(how, labels, groups, block_size)
     if how == "random":
         parts = dealing.at_random(count, wanted, seed)
@@ -149,6 +151,7 @@ def folds(
     count = len(whole)
     if not 2 <= k <= count:
         raise UsageError(f"the number of folds must lie in 2..{count}, the number of samples; received {k}")
+    groups = whole.groups() if how == "group" and groups is None else groups
     _refuse_unread(how, labels, groups, block_size)
     if how == "random":
         fold_of = dealing.folds_at_random(count, k, seed)
@@ -197,7 +200,7 @@ def _refuse_unread(how: str, labels: npt.ArrayLike | None, groups: npt.ArrayLike
     if how not in HOWS:
         raise UsageError(f"how must be one of {', '.join(HOWS)}; received {how!r}")
     if how == "group" and groups is None:
-        raise UsageError("a split by group needs groups=, the group of each sample")
+        raise UsageError("a split by group needs groups=, the group of each sample, as the source does not know it")
     readers = (
         ("labels", labels, ("stratified", "blocks")),
         ("groups", groups, ("group",)),

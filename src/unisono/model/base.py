@@ -66,6 +66,8 @@ class ModelAdapter(ABC):
     num_parameters: int
     """That learn."""
     tail: Tail
+    judges_samples: bool = True
+    """Whether `evaluate` gives the loss of single samples."""
 
     @abstractmethod
     def gradients(self) -> Sequence[Tensor]:
@@ -103,6 +105,10 @@ class ModelAdapter(ABC):
     @abstractmethod
     def statistics(self) -> Sequence[Tensor]:
         """The flat vectors of floating running statistics, one for each type."""
+
+    @abstractmethod
+    def counters(self) -> list[Tensor]:
+        """Buffers that are saved and never averaged."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]: ...

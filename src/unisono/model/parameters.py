@@ -68,6 +68,7 @@ class FlatParameters:
         self._bucket_of: list[int] = []
         self._missing: list[int] = []
         self._next = 0
+        self._told: set[int] = set()
         self._on_ready: Callable[[Bucket], None] | None = None
 
     def learn_with(self, optimizer: Optimizer) -> None:
@@ -101,10 +102,18 @@ class FlatParameters:
             if parameter.grad is not view:
                 parameter.grad = view
 
+    def forget_dropped(self) -> None:
+        """Local: gradients that the user's code took away, and no pass has made again, are zero and not used."""
+        for number, (parameter, view) in enumerate(zip(self.tensors, self._gradient_views, strict=True)):
+            if parameter.grad is None:
+                self.used[number] = 0
+                parameter.grad = view.zero_()
+
     def watch(self, on_ready: Callable[[Bucket], None]) -> None:
         """Local: from now on tell of each complete bucket, until `tell_rest`."""
         self._missing = [len(bucket.members) for bucket in self._buckets]
         self._next = 0
+        self._told.clear()
         self._on_ready = on_ready
 
     def tell_rest(self) -> None:
@@ -121,8 +130,15 @@ class FlatParameters:
         if self._on_ready is None:
             return
         position = self._bucket_of[number]
+        if number in self._told:  # checkpointing in parts gives a shared module its gradient piece by piece
+            if position < self._next:
+                raise UsageError(
+                    f"{self.layout.entries[number].name} got more gradient after it had been sent to the other workers; checkpoint "
+                    "with use_reentrant=False, or send everything at the end (--set algorithm.bucket_mb=1e6)"
+                )
+            return
+        self._told.add(number)
         self._missing[position] -= 1
-        # A module that is used twice in one pass would count twice; then the bucket waits for the end of the pass.
         while self._next < len(self._buckets) and self._missing[self._next] == 0:
             self._next += 1
             self._on_ready(self._buckets[self._next - 1])
@@ -140,12 +156,17 @@ class FlatParameters:
         for vector in self._vectors:
             vector.mul_(factor)
 
-    def update(self, settings: Sequence[Mapping[str, float]], uses: npt.NDArray[np.float64]) -> None:
-        """Local: one step of the optimiser. Parameters that nobody used are not touched, as in plain torch."""
+    def update(
+        self, settings: Sequence[Mapping[str, float]], uses: npt.NDArray[np.float64], left_out: Tensor | None = None
+    ) -> None:
+        """Local: one step of the optimiser. Parameters that nobody used are not touched, as in plain torch. `left_out`, on a GPU
+        with a fused optimiser: not 0 where nothing is to be changed at all."""
         everything = bool(uses.all())
         if not everything and self._whole is not None:
             self._one_by_one(self._whole)
         optimizer = self.running
+        if left_out is not None:
+            optimizer.found_inf = left_out  # type: ignore[attr-defined]
         for group, values in zip(optimizer.param_groups, settings, strict=True):
             group.update(values)
         if everything:

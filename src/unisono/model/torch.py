@@ -84,7 +84,8 @@ class TorchAdapter(ModelAdapter):
         num_uses = max(len(part.tensors) for part in self.parts.values())
         self.tail = Tail(empty, measure.num_sums if measure is not None else 0, num_uses)
         self.dtype = next(iter(self.parts.values())).tensors[0].dtype
-        self._statistics = _flatten_statistics(model, empty)
+        self._statistics, self._buffer_views = _flatten_statistics(model, empty)
+        self.judges_samples = own_step is None
 
     # ---- one step --------------------------------------------------------------------------------------------------
 
@@ -147,14 +148,15 @@ class TorchAdapter(ModelAdapter):
         held, vector = self.parts[part], self.tail.vector
         finite = torch.isfinite(vector[LOSS]) & torch.isfinite(held.sum()) & (vector[NOT_FINITE] == 0)
         vector[NOT_FINITE] = ~finite
-        factor = 1.0 / vector[WEIGHT]
+        counts = vector[WEIGHT] > 0
+        factor = torch.where(counts, 1.0 / vector[WEIGHT], 0.0)
         if self.clip_norm is not None:
             norm = held.squared_norm().sqrt() * factor
             factor = factor * torch.clamp(self.clip_norm / (norm + CLIP_EPS), max=1.0)
         held.scale(factor)
-        held.running.found_inf = (~finite).float()  # type: ignore[attr-defined]
         # Only the others know of parameters that we did not use; so only then there is something to wait for.
-        held.update(settings, held.used if held.used.all() else self.tail.read(0)[1][: len(held.tensors)])
+        uses = held.used if held.used.all() else self.tail.read(0)[1][: len(held.tensors)]
+        held.update(settings, uses, left_out=(~(finite & counts)).float())
 
     @property
     def waits_for_device(self) -> bool:
@@ -182,7 +184,7 @@ class TorchAdapter(ModelAdapter):
         learning = [module for module in self.model.modules() if module.training]  # the user may keep some of them in eval mode
         self.model.eval()
         try:
-            with torch.inference_mode(), self.autocast():
+            with torch.no_grad(), self.autocast():  # not inference_mode: what a model keeps from here is used in training too
                 yield
         finally:
             for module in learning:
@@ -194,10 +196,17 @@ class TorchAdapter(ModelAdapter):
         flat = [vector for part in self.parts.values() for vector in part.values.values()]
         moved = {parameter for part in self.parts.values() for parameter in part.tensors}
         fixed = [parameter.data for parameter in self.model.parameters() if parameter not in moved]
-        return [*flat, *self._statistics.values(), *fixed, *_counters(self.model)]
+        return [*flat, *self.statistics(), *fixed, *self.counters()]
 
     def statistics(self) -> Sequence[Tensor]:
+        for module, name, view in self._buffer_views:
+            held = module._buffers.get(name)
+            if held is not view and held is not None and held.shape == view.shape:  # the user's code has put another in its place
+                module._buffers[name] = view.copy_(held)
         return list(self._statistics.values())
+
+    def counters(self) -> list[Tensor]:
+        return [buffer for _, buffer in _buffers(self.model) if not buffer.is_floating_point()]
 
     def state_dict(self) -> dict[str, Any]:
         return self.model.state_dict()
@@ -247,7 +256,10 @@ class LossBody:
         assert self.loss is not None
         inputs, targets, weights = in_three(batch)
         outputs = call(model, inputs)
-        loss_sum, weight = self.loss(outputs, targets, weights)
+        try:
+            loss_sum, weight = self.loss(outputs, targets, weights)
+        except IndexError as error:  # so torch calls a label that has no class
+            raise UsageError(f"the loss cannot use the targets of a batch: {error}; labels must lie in 0..classes-1") from error
         return Outcome(loss_sum, weight, outputs, targets, weights, num_rows(inputs))
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
@@ -298,13 +310,11 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((name, buffer) for name, buffer in model.named_buffers() if buffer is not None)
 
 
-def _counters(model: nn.Module) -> list[Tensor]:
-    """Buffers that are saved and never averaged."""
-    return [buffer for _, buffer in _buffers(model) if not buffer.is_floating_point()]
+BufferView = tuple[nn.Module, str, Tensor]
 
 
-def _flatten_statistics(model: nn.Module, empty: Empty) -> dict[torch.dtype, Tensor]:
-    """Move the floating buffers (running statistics) into one vector for each type."""
+def _flatten_statistics(model: nn.Module, empty: Empty) -> tuple[dict[torch.dtype, Tensor], list[BufferView]]:
+    """Move the floating buffers (running statistics) into one vector for each type; who owns which part of it."""
     named = [(name, buffer) for name, buffer in _buffers(model) if buffer.is_floating_point()]
     layout = FlatLayout.of((name, buffer.contiguous()) for name, buffer in named)
     vectors = layout.vectors(empty)
@@ -312,11 +322,13 @@ def _flatten_statistics(model: nn.Module, empty: Empty) -> dict[torch.dtype, Ten
     moved = {}
     for name, buffer in named:
         moved[buffer] = views[name].copy_(buffer)
+    owners = []
     for module in model.modules():  # a buffer may have several owners
         for name, owned in module._buffers.items():
             if owned in moved:
                 module._buffers[name] = moved[owned]
-    return vectors
+                owners.append((module, name, moved[owned]))
+    return vectors, owners
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -48,7 +48,7 @@ def growth_note(local_batch: int, num_workers: int, num_samples: int, lr: float,
     )
     return (
         f"--local-batch {local_batch} on {num_workers} workers: a step uses {batch} samples instead of {local_batch}, an epoch has "
-        f"{together} steps instead of {alone}, and the learning rate {rate}. The result depends on the number of workers; "
+        f"{together} steps instead of {alone}, and {rate}. The result depends on the number of workers; "
         f"with --global-batch it does not."
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from unisono.errors import UsageError, unknown_name
+from unisono.model.losses import resolve_loss
 from unisono.predict.finished_run import PREFIXES, FinishedRun, open_run
 from unisono.predict.intervals import NUM_RESAMPLES, Predictions, paired_bootstrap, spread, wilson
 from unisono.training.metrics import Metric, resolve_metrics
@@ -101,7 +102,7 @@ class _Measured:
         short = rest if split is None else rest[len(PREFIXES[split]) :]
         options = [run.config["settings"]["loss_options"].get("ignore_label") for run in runs]
         try:
-            metric = resolve_metrics([short], ignore_label=options[0])[0]
+            metric = resolve_metrics([short], ignore_label=options[0], one_hot=_reads_one_hot(runs[0]))[0]
         except UsageError:  # the loss, or a function of the task
             metric = None
         higher = metric.higher_is_better if metric is not None else short != "loss"
@@ -232,3 +233,11 @@ def _mean(group: Sequence[FinishedRun], values: Mapping[str, float]) -> float:
 
 def _average(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
+
+
+def _reads_one_hot(run: FinishedRun) -> bool:
+    """Whether targets that are as long as the outputs say one class, as the loss of the run reads them."""
+    try:
+        return resolve_loss(run.config["settings"]["loss"], run.config["settings"]["loss_options"]).one_hot
+    except UsageError:  # a function of the task, or none
+        return False

@@ -83,6 +83,8 @@ def make_model(changed: Changed, device: torch.device) -> nn.Module:
         raise UsageError(f"model of the task must give a torch.nn.Module; it gave {_kind(model)}")
     if brings_steps(changed.task, model):
         set_up(model)
+    if not model.training:  # as some libraries give theirs
+        model.train()
     return model.to(device)
 
 
@@ -104,6 +106,8 @@ def assemble(changed: Changed, algorithm_name: str, comm: Communicator, on_nan: 
             f"global_batch {task.global_batch} is smaller than the {len(roles.workers)} workers (--global-batch); "
             f"use at least {len(roles.workers)}, or fewer workers"
         )
+    if task.step is not None and task.accumulate > 1:
+        raise UsageError(f"accumulate {task.accumulate} is not read by a task's own step, which sees its whole part; leave it out")
     metrics = make_metrics(task)
     splits = make_splits(changed)
     model = make_model(changed, comm.device)
@@ -115,7 +119,7 @@ def assemble(changed: Changed, algorithm_name: str, comm: Communicator, on_nan: 
     if isinstance(body, LightningBody):
         judged |= try_steps(body, model, splits, comm.device)
     else:
-        judged |= {"val_loss": False}
+        judged |= {"val_loss": False} if task.loss is not None else {}
         if task.step is None:
             try_out(model, splits, task, comm.device)
     followed = in_training(metrics) if task.step is None and not isinstance(body, LightningBody) else ()
@@ -141,12 +145,14 @@ def assemble(changed: Changed, algorithm_name: str, comm: Communicator, on_nan: 
         schedules = {"": _schedule_of(body, adapter)}
     else:
         schedules = {name: _schedule(task, name, adapter, plan) for name in adapter.parts}
+    # A CPU that computes has no time to prepare the next batch beside it; where a GPU does, it has.
+    works_ahead = comm.device.type == "cuda"
     return Assembled(
         task,
         splits,
         adapter,
         kind(comm, adapter, options, spans),
-        Loader(splits.train, plan, shard, len(roles.workers), task.accumulate, task.augment, task.step is not None),
+        Loader(splits.train, plan, shard, len(roles.workers), task.accumulate, task.augment, task.step is not None, works_ahead),
         metrics,
         followed,
         _settings(schedules),
@@ -278,6 +284,11 @@ def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: st
         wanted = [name for name in ("monitor", "target", "patience") if getattr(task, name) is not None]
         if wanted:
             raise UsageError(f"{wanted[0]} of the task needs validation data; give un.Splits(..., validation=...)")
+        return Goals(task.epochs, None, on_nan=on_nan)
+    if not known:
+        wanted = [one for one in ("target", "patience") if getattr(task, one) is not None]
+        if wanted:
+            raise UsageError(f"{wanted[0]} of the task needs a metric or a loss to judge the epochs by; name metrics of the task")
         return Goals(task.epochs, None, on_nan=on_nan)
     name = asked or next(iter(known))
     return Goals(task.epochs, name, known[name], task.target, task.patience, on_nan)

@@ -146,6 +146,10 @@ class Trainer:
         if stats.num_not_finite:
             self._not_finite(stats, taken.portion)
             return
+        if not stats.weight:
+            done.num_skipped += 1
+            self._say(f"warning: no sample of step {stats.step} counts (all are ignored or weighted 0); the update is left out")
+            return
         sums.add(stats)
         if not self.observers:
             return
@@ -170,6 +174,8 @@ class Trainer:
         if not done.reason:  # one who was told to stop has no time for an evaluation
             self.algorithm.settle()
             metrics |= self.evaluate()
+            if self.comm.size > 1:  # what is decided by them must be decided alike, also where a user's metric is not
+                metrics = self.comm.broadcast_object(metrics)
         value = metrics.get(goals.monitor) if goals.monitor is not None else None
         is_best = value is not None and goals.better(value, done.best_value)
         if is_best:
@@ -227,8 +233,11 @@ class Trainer:
             done.reason = "not finite"
             done.failure = f"{text}; the run stopped before the update, --on-nan skip would leave out such updates and go on"
         else:
-            for observer in self.observers:
-                observer.say(f"warning: {text}; the update is left out (--on-nan skip)")
+            self._say(f"warning: {text}; the update is left out (--on-nan skip)")
+
+    def _say(self, text: str) -> None:
+        for observer in self.observers:
+            observer.say(text)
 
 
 @dataclass(frozen=True)
@@ -278,7 +287,7 @@ class _EpochSums:
 
 def lr_of(settings: Settings) -> float:
     """Pure: the learning rate to be shown, that of the first group."""
-    return next(iter(settings.values()))[0]["lr"]
+    return next(iter(settings.values()))[0].get("lr", math.nan)
 
 
 def in_training(metrics: Sequence[Metric]) -> tuple[Metric, ...]:

@@ -89,7 +89,7 @@ def initialise(model: nn.Module, path: Path, *, strict: bool = True, place: str 
     expected = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     found = _fit(tensors, expected)
     if strict and not found.is_exact:
-        raise UsageError(f"{path} does not fit the model ({place}): {found.describe()}. Give fitting weights, or strict=False")
+        raise UsageError(f"{path} does not fit the model ({place}): {found.describe()}. Give weights that fit")
     if not found.loaded:
         raise UsageError(f"{path} has nothing for the model ({place}): {found.describe()}")
     model.load_state_dict({name: tensors[name] for name in found.loaded}, strict=False)
