@@ -60,13 +60,27 @@ def test_infinite_and_assigned_buffers_are_the_same_everywhere() -> None:
     assert np.isfinite(found[0].progress.history[-1]["metrics"]["val_loss"])
 
 
-def test_counters_are_the_same_where_a_worker_had_nothing_to_count() -> None:
-    def normed() -> nn.Module:
-        torch.manual_seed(2)
-        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
+class Counting(nn.Module):
+    """Counts its passes, as batch normalisation does."""
 
-    found = train(task(normed, global_batch=12), 3)  # the last batch has two samples, and so one worker none
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.dense = nn.Linear(4, 1).double()
+        self.register_buffer("passes", torch.tensor(0))
+        self.passes: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.passes += 1
+        out: Tensor = self.dense(x)
+        return out
+
+
+def test_counters_are_the_same_where_a_worker_had_nothing_to_count() -> None:
+    found = train(task(Counting, global_batch=12), 3)  # the last batch has two samples, and so one worker none
     for one in found:
+        assert one.weights["passes"] > 0
         for name, tensor in one.weights.items():
             assert torch.equal(tensor, found[0].weights[name]), name
 
