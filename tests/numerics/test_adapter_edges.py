@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unisono as un
-from tests.numerics.learning import Learner, assert_same, train, weights_of
+from tests.numerics.learning import ONE_AT_A_TIME, Learner, assert_same, train, weights_of
 from unisono.comm.base import Communicator
 from unisono.comm.threads import run_threads
 from unisono.errors import UsageError
@@ -216,7 +216,8 @@ def test_an_own_loop_may_drop_gradients_in_its_own_way(num_workers: int) -> None
     """`model.zero_grad()` of the loop as it was; the second layer is used in every other step."""
 
     def body(comm: Communicator) -> Any:
-        model = Sometimes()
+        with ONE_AT_A_TIME:  # they share the generator of the process
+            model = Sometimes()
         optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model, comm)
         for x, y in steps:
             model.zero_grad()
