@@ -15,7 +15,7 @@ def make_run(path: Path, metrics: dict[str, float | None], *, seed: int = 0, spl
         "task_file": "made.py",
         "model": {},
         "data": {},
-        "settings": {"seed": seed, "lr": summary.pop("lr", 0.1), "loss_options": {}, "global_batch": 64},
+        "settings": {"seed": seed, "lr": summary.pop("lr", 0.1), "loss": "cross_entropy", "loss_options": {}, "global_batch": 64},
         "num_workers": 2,
     }
     found = {
