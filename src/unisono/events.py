@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ class RunStarted:
     """Metric and value that the run shall reach, e.g. ("val_accuracy", 0.99)."""
 
 
-@dataclass(frozen=True)
-class StepDone:
+class StepDone(NamedTuple):
     """Told after every step; watchers thin it out themselves."""
 
     step: int

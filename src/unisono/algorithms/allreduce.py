@@ -10,7 +10,7 @@ the last one carries the tail. Sums are divided once, by the weight of all, so u
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
@@ -112,7 +112,7 @@ class AllReduce(Algorithm):
                 raise UsageError(f"minimise(..., {name!r}) names no optimizer of the task; known: {known}")
             part = adapter.parts[name]
             part.clear()
-            adapter.tail.vector.zero_()
+            adapter.tail.clear()
             if at.stop:
                 adapter.tail.vote_to_stop()
             adapter.backward(Outcome(total, weight, None, None, None, num_samples))
@@ -187,8 +187,7 @@ def _joined(found: dict[str, list[StepStats]]) -> StepStats:
         for name, several in found.items()
     }
     loss = sum(total / weight for total, weight in named.values() if weight)
-    return replace(
-        first,
+    return first._replace(
         loss_sum=loss * first.weight,
         num_not_finite=sum(one.num_not_finite for several in found.values() for one in several),
         named=named,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unisono.comm.base import Communicator
 from unisono.errors import UsageError
@@ -34,8 +34,7 @@ class Roles:
         return self.workers.index(rank) if rank in self.workers else None
 
 
-@dataclass(frozen=True)
-class StepInfo:
+class StepInfo(NamedTuple):
     """What an algorithm must know of the step it takes."""
 
     step: int

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,8 +24,7 @@ READ_AHEAD = 3
 Augment = Callable[[Any, SampleRandom], Any]
 
 
-@dataclass(frozen=True)
-class Portion:
+class Portion(NamedTuple):
     """What one worker computes in one step."""
 
     indices: Indices

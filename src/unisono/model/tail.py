@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,10 @@ from torch import Tensor
 
 LOSS, WEIGHT, SAMPLES, STOP, NOT_FINITE = range(5)
 HEAD = 5
+NOTHING: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class StepStats:
+class StepStats(NamedTuple):
     """What all workers together saw in one step: sums over all of them."""
 
     step: int
@@ -32,7 +33,7 @@ class StepStats:
     num_not_finite: int
     """Workers whose own loss was not a finite number."""
     metric_sums: npt.NDArray[np.float64]
-    named: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    named: Mapping[str, tuple[float, float]] = NOTHING
     """Sums and weights of further losses by name, of a step that minimises several."""
 
     @property
@@ -41,7 +42,7 @@ class StepStats:
 
     def as_not_finite(self) -> StepStats:
         """The same, of a step whose update was left out because its loss or gradient was not finite."""
-        return self if self.num_not_finite else replace(self, num_not_finite=1)
+        return self if self.num_not_finite else self._replace(num_not_finite=1)
 
 
 class Tail:
@@ -78,6 +79,13 @@ class Tail:
             self.metric_sums += torch.as_tensor(sums)
         else:
             self._host[HEAD : HEAD + self._num_metric_sums] += sums
+
+    def clear(self) -> None:
+        """Local."""
+        if self._host is not None:
+            self._host.fill(0)
+        else:
+            self.vector.zero_()
 
     def vote_to_stop(self) -> None:
         self.vector[STOP] = 1

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from math import sqrt
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +23,7 @@ CLIP_EPS = 1e-6
 """As in torch.nn.utils.clip_grad_norm_, so that both clip alike."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a body computed from a batch: summed loss and its weight, and what metrics look at."""
 
     loss_sum: Tensor
@@ -95,7 +93,7 @@ class TorchAdapter(ModelAdapter):
     def clear_gradients(self) -> None:
         for part in self.parts.values():
             part.clear()
-        self.tail.vector.zero_()
+        self.tail.clear()
 
     def forward_backward(self, batch: Any, key: StreamKey, on_ready: Ready | None = None) -> None:
         part = self.parts[""]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -240,8 +240,7 @@ class Trainer:
             observer.say(text)
 
 
-@dataclass(frozen=True)
-class _Taken:
+class _Taken(NamedTuple):
     """A step whose sums are not known yet."""
 
     step_in_epoch: int

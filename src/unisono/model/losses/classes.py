@@ -49,6 +49,8 @@ class ClassLoss(Loss):
         raise NotImplementedError  # only where `one_hot`
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
+        if weights is None and not self._counts and _are_plain(outputs, targets):  # the way of most steps, without a look at more
+            return self._losses(outputs, targets, None, "sum"), float(targets.numel())
         outputs = full_precision(one_tensor("outputs", outputs, self.place))
         targets = one_tensor("targets", targets, self.place)
         if self.one_hot and targets.dim() == outputs.dim():
@@ -80,6 +82,17 @@ class ClassLoss(Loss):
         """What each label adds to the denominator, before sample weights."""
         counted = labels != self._ignored
         return counted if weighing is None else weighing[labels * counted] * counted
+
+
+def _are_plain(outputs: Any, targets: Any) -> bool:
+    return (
+        isinstance(outputs, Tensor)
+        and isinstance(targets, Tensor)
+        and targets.dtype is torch.int64
+        and (outputs.dtype is torch.float32 or outputs.dtype is torch.float64)
+        and outputs.dim() == targets.dim() + 1
+        and outputs.shape[1] > 1
+    )
 
 
 @dataclass(eq=False, kw_only=True)
