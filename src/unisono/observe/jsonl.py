@@ -86,7 +86,7 @@ class JsonLines(Observer):
     def step(self, event: StepDone) -> None:
         if event.step % self._log_every:
             return
-        row = {name: part for name, part in vars(event).items() if name != "so_far"}
+        row = {name: part for name, part in event._asdict().items() if name != "so_far"}
         self._file.add({"event": "step", **row, "metrics": event.sums})
         if perf_counter() - self._flushed_s > FLUSH_EVERY_S:
             self._flush()

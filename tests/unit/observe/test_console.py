@@ -200,7 +200,7 @@ def test_a_quiet_step_only_looks_at_the_clock() -> None:
         raise AssertionError("metrics were computed for a step that is not shown")
 
     before = next(ticks)
-    console.step(replace(step(1), so_far=never))
+    console.step(step(1)._replace(so_far=never))
     assert next(ticks) == before + 2, "one look at the clock"
     assert len(stream.getvalue()) == size
 

@@ -90,8 +90,9 @@ def _are_plain(outputs: Any, targets: Any) -> bool:
         and isinstance(targets, Tensor)
         and targets.dtype is torch.int64
         and (outputs.dtype is torch.float32 or outputs.dtype is torch.float64)
-        and outputs.dim() == targets.dim() + 1
-        and outputs.shape[1] > 1
+        and outputs.dim() == 2
+        and targets.dim() == 1
+        and len(outputs) == len(targets)
     )
 
 
