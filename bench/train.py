@@ -56,6 +56,8 @@ QUICK: Mapping[str, Effort] = {"mnist_cnn": Effort(1, 1, 8), "digits": Effort(3,
 
 NOT_MEASURED = (
     "More workers than 2, more than one thread in a worker, more than one machine, GPUs.",
+    "Real images in `mnist_cnn`: they are ten patterns with noise, of MNIST's shape, which every contender learns at once; "
+    "only time is compared.",
     "Data that must be read or changed on the way: all samples lie in memory, and everybody takes whole batches out of one tensor "
     "or array. A `DataLoader` that collects samples one by one, as many users of the peers have it, would be slower.",
     "Start-up, evaluation, checkpoints, learning rates that change, gradient clipping, mixed precision, compiled models.",
