@@ -26,8 +26,8 @@ from bench.rounds import markdown_table
 TARGET, LEAST, HOPED = 0.99, 0.993, 0.995
 METRIC = "val_accuracy"
 NOT_MEASURED = (
-    "One run for each number of workers: times move by about 8 % from run to run here, and the epoch that first reaches 99 % by "
-    "one or two. Other seeds, other machines, GPUs and several nodes are not measured here."
+    "One run for each number of workers: how far times and the epoch that first reaches 99 % move from run to run is not known. "
+    "Other seeds, other machines, GPUs and several nodes are not measured here."
 )
 
 
@@ -127,7 +127,7 @@ The learning rate was chosen among three by their test accuracy at the end, on a
 Settings: {", ".join(f"{name} {settings[name]}" for name in told)}.
 Workers use other dropout masks, so their weights differ; everything else is the same mathematics.
 
-The same two cores are used by one worker with two threads and by two workers with one thread each.
+All workers together have the same cores: {result["machine"]["cores"]}.
 
 ## Not measured
 

@@ -5,7 +5,7 @@
     unisono train examples/mnist_cnn.py -n 2 --target 0.99       # how long does it take to 99 %?
 
 The 10,000 official test images are the validation data here, as in the classic example: quote the last epoch and not the best,
-which was chosen by them.
+which was chosen by them. The learning rate was, too: among 0.001, 0.002 and 0.004.
 """
 
 from typing import Any

@@ -45,16 +45,11 @@ class ClassLoss(Loss):
     def _losses(self, outputs: Tensor, labels: Tensor, class_weights: Tensor | None, reduction: str) -> Tensor:
         """The losses of labels, 0 where ignored, by reduction "sum" or "none"."""
 
-    def _of_probabilities(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Weight]:
-        raise NotImplementedError  # only where `one_hot`
-
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
         if weights is None and not self._counts and _are_plain(outputs, targets):  # the way of most steps, without a look at more
             return self._losses(outputs, targets, None, "sum"), float(targets.numel())
         outputs = full_precision(one_tensor("outputs", outputs, self.place))
         targets = one_tensor("targets", targets, self.place)
-        if self.one_hot and targets.dim() == outputs.dim():
-            return self._of_probabilities(outputs, targets, weights)
         labels = as_labels(outputs, targets, self.place)
         if not self._counts and weights is None:
             return self._losses(outputs, labels, None, "sum"), float(labels.numel())
@@ -119,6 +114,12 @@ class CrossEntropy(ClassLoss):
             reduction=reduction,
             label_smoothing=self.label_smoothing,
         )
+
+    def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
+        one, other = one_tensor("outputs", outputs, self.place), one_tensor("targets", targets, self.place)
+        if other.dim() == one.dim():
+            return self._of_probabilities(full_precision(one), other, weights)
+        return super().__call__(one, other, weights)
 
     def _of_probabilities(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Weight]:
         if targets.shape != outputs.shape or outputs.dim() < 2:
