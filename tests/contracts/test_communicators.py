@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,15 +46,14 @@ class Groups:
     def __getitem__(self, group: tuple[str, int]) -> ContractGroup:
         if not self._have_run:
             self._have_run = True
-            threads = [key for key in self._groups if key[0] == "threads"]  # side by side they would only share one core
-            others = [[key] for key in self._groups if key[0] != "threads"]
-            largest_first = sorted([threads, *others] if threads else others, key=lambda keys: -keys[0][1])
-            run_side_by_side([(keys[0][1], partial(self._run, keys)) for keys in largest_first])
+            largest_first = sorted(self._groups, key=lambda key: -key[1])
+            run_side_by_side([(_num_busy(*key), partial(getattr, self._groups[key], "run")) for key in largest_first])
         return self._groups[group]
 
-    def _run(self, keys: Sequence[tuple[str, int]]) -> None:
-        for key in keys:
-            _ = self._groups[key].run
+
+def _num_busy(engine: str, size: int) -> int:
+    """Threads of one process share one core."""
+    return 1 if engine == "threads" else size
 
 
 @pytest.fixture(scope="module")

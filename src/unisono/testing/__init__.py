@@ -1,5 +1,5 @@
 """The public contract suite: what every communicator must do, to be run on any machine and against any new engine.
 
 On a cluster: `srun python -m unisono.testing.contract` (or mpirun, torchrun, `unisono run -n 4 -m`); see its `--help`.
-In a test of your own: `contract.run_in_threads` and `ranks.run_ranks`.
+In a test of your own: `ranks.run_contract` and `ranks.run_ranks`.
 """

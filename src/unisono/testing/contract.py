@@ -24,6 +24,10 @@ from unisono.testing.checks import collectives, faults, groups, lifetime, messag
 
 PARTS = (collectives, groups, messages, outstanding, started, objects, refusals, lifetime)
 
+Body = Callable[[Communicator], int]
+World = Callable[[Body], list[int]]
+"""Opens a communicator, runs a body on the ranks that are in this process, and gives what each of them returned."""
+
 TIME_LIMIT_S = 20.0
 """Of each collective: a member that fails a check leaves the others waiting this long at most."""
 STUCK_S = 60.0
@@ -105,15 +109,6 @@ def run_fault(comm: Communicator, name: str) -> Verdict:
     return Verdict(name, comm.engine, comm.size, comm.rank, monotonic() - began, error, told)
 
 
-def run_in_threads(size: int, names: Sequence[str]) -> list[list[Verdict]]:
-    """Local, blocking: the checks or faults on ranks that are threads of this process; verdicts by rank."""
-
-    if _are_faults(names):
-        worlds = [run_threads(size, partial(run_fault, name=name), TIME_LIMIT_S) for name in names]
-        return [list(by_rank) for by_rank in zip(*worlds, strict=True)]
-    return run_threads(size, lambda comm: [verdict for verdict, _ in run_body(comm, names)], TIME_LIMIT_S)
-
-
 def main() -> int:
     """Collective over the job, blocking: the command."""
     args = _arguments()
@@ -123,8 +118,8 @@ def main() -> int:
     names = tuple(args.only.split(",")) if args.only else check_names()
     try:
         _refuse_unknown(names)
-        opened = partial(_open, args.engine, args.allreduce)
-        return _run_faults(opened, names, args.results) if _are_faults(names) else _run_checks(opened, names, args.results)
+        world = partial(_in_threads, args.threads) if args.threads else partial(_connected, args.engine, args.allreduce)
+        return (_run_faults if _are_faults(names) else _run_checks)(world, names, args.results)
     except UsageError as error:
         print(f"unisono.testing.contract: error: {error}", file=sys.stderr)
         return 2
@@ -132,38 +127,59 @@ def main() -> int:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _open(engine: str | None, allreduce: str | None) -> Communicator:
-    faulthandler.dump_traceback_later(STUCK_S, exit=True)
-    return connect(engine=engine, allreduce=allreduce, time_limit_s=TIME_LIMIT_S)
+def _connected(engine: str | None, allreduce: str | None, body: Body) -> list[int]:
+    with connect(engine=engine, allreduce=allreduce, time_limit_s=TIME_LIMIT_S) as comm:
+        return [body(comm)]
 
 
-def _run_checks(opened: Callable[[], Communicator], names: Sequence[str], results: Path | None) -> int:
-    failed = 0
-    with opened() as comm, _verdict_file(results, comm.rank) as file:
-        for verdict, everybody in run_body(comm, names):
-            faulthandler.dump_traceback_later(STUCK_S, exit=True)
-            _write(file, verdict)
-            errors = {str(rank): error for rank, error in enumerate(everybody) if error}
-            failed += bool(errors)
-            if comm.rank == 0:
-                _print(verdict, errors)
-    return 1 if failed else 0
+def _in_threads(size: int, body: Body) -> list[int]:
+    return run_threads(size, body, TIME_LIMIT_S)
 
 
-def _run_faults(opened: Callable[[], Communicator], names: Sequence[str], results: Path | None) -> int:
-    """A process outlives the faults of its communicator (except under MPI): each time it opens another one."""
-    failed = 0
-    for name in names:
-        with opened() as comm, _verdict_file(results, comm.rank) as file:
-            if comm.engine == "mpi" and len(names) > 1:
-                raise UsageError("after a fault MPI cannot go on (--only); run each fault in a job of its own")
+def _run_checks(world: World, names: Sequence[str], results: Path | None) -> int:
+    """1 if a check failed on a rank, else 0."""
+
+    def body(comm: Communicator) -> int:
+        failed = 0
+        with _verdict_file(results, comm.rank) as file:
+            for verdict, everybody in run_body(comm, names):
+                _watch()
+                _write(file, verdict)
+                errors = {str(rank): error for rank, error in enumerate(everybody) if error}
+                failed += bool(errors)
+                if comm.rank == 0:
+                    _print(verdict, errors)
+        return failed
+
+    _watch()
+    return 1 if any(world(body)) else 0
+
+
+def _run_faults(world: World, names: Sequence[str], results: Path | None) -> int:
+    """1 if a fault was not told as it should be, else 0. A process outlives the faults of its communicator (except under MPI):
+    each time it opens another one."""
+
+    def body(name: str, comm: Communicator) -> int:
+        if comm.engine == "mpi" and len(names) > 1:
+            raise UsageError("after a fault MPI cannot go on (--only); run each fault in a job of its own")
+        with _verdict_file(results, comm.rank) as file:
             verdict = run_fault(comm, name)
-            failed += not verdict.ok
             _write(file, verdict)
             _print(verdict, {str(verdict.rank): verdict.error} if verdict.error else {})
-            if results is not None:
-                _await_verdicts(results, verdict)
+        if results is not None and comm.engine != "threads":
+            _await_verdicts(results, verdict)
+        return not verdict.ok
+
+    failed = 0
+    for name in names:
+        _watch()
+        failed += any(world(partial(body, name)))
     return 1 if failed else 0
+
+
+def _watch() -> None:
+    """From now on there is so much time until `_watch` is called again."""
+    faulthandler.dump_traceback_later(STUCK_S, exit=True)
 
 
 def _await_verdicts(results: Path, own: Verdict) -> None:
@@ -217,7 +233,8 @@ def _write(file: TextIO, verdict: Verdict) -> None:
 def _print(verdict: Verdict, errors: dict[str, str]) -> None:
     shown = {name: getattr(verdict, name) for name in ("check", "engine", "size")}
     seconds = round(verdict.seconds, 3)
-    print(json.dumps({**shown, "seconds": seconds, "ok": not errors, "errors": errors}), flush=True)
+    line = json.dumps({**shown, "seconds": seconds, "ok": not errors, "errors": errors})
+    print(f"{line}\n", end="", flush=True)  # one write: ranks may be threads
 
 
 def _arguments() -> argparse.Namespace:
@@ -228,6 +245,9 @@ def _arguments() -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument("--engine", choices=ENGINES, help="default: what the launcher asked for (UNISONO_ENGINE), else auto")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="on N ranks that are threads of this one process, without a launcher"
+    )
     parser.add_argument("--allreduce", help="algorithm of the all-reduce; default: what the launcher asked for, else auto")
     parser.add_argument("--only", metavar="NAMES", help="some checks or some faults, separated by commas")
     parser.add_argument("--results", type=Path, metavar="DIR", help="each rank writes its verdicts to DIR/rank-N.jsonl")
