@@ -115,7 +115,7 @@ class AllReduce(Algorithm):
             adapter.tail.clear()
             if at.stop:
                 adapter.tail.vote_to_stop()
-            adapter.backward(Outcome(total, weight, None, None, None, num_samples))
+            adapter.backward(Outcome(total, weight, None, None, None, num_samples), part)
             adapter.tail.used(part.used)
             self._exchanges[name].end(adapter.tail.vector)
             found.setdefault(name, []).extend(self._update(name, at))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from unisono.data.batch import as_arrays, batch_of, label_array, shapes
@@ -26,7 +25,7 @@ class Arrays(Source):
         return self._num_samples
 
     def read(self, indices: Indices) -> Any:
-        return map_tree(lambda leaf: np.take(leaf, indices, axis=0), self.batch)
+        return map_tree(lambda leaf: leaf.take(indices, 0), self.batch)
 
     def targets(self) -> npt.NDArray[Any] | None:
         return label_array(self.batch[1]) if len(self.batch) > 1 else None

@@ -14,12 +14,15 @@ import numpy as np
 from unisono.data.plan import Plan, cut
 from unisono.data.sample_random import SampleRandom
 from unisono.data.source import Indices, Source
-from unisono.data.tree import num_rows
+from unisono.data.tree import num_bytes, num_rows
 from unisono.errors import UsageError
 
 T = TypeVar("T")
 READ_AHEAD = 3
 """Steps that are read before they are needed."""
+
+BURST, BURST_BYTES = 16, 2**19
+"""Small steps in memory are prepared so many at a time: the same code costs several times as much where other code ran between."""
 
 Augment = Callable[[Any, SampleRandom], Any]
 
@@ -56,7 +59,7 @@ class Loader:
             return lambda: self._read(own, epoch) if len(own) or not self.never_empty else self._company(step, order, epoch)
 
         jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
-        return one_by_one(jobs) if self.source.in_memory and not self.works_ahead else read_ahead(jobs)
+        return in_bursts(jobs) if self.source.in_memory and not self.works_ahead else read_ahead(jobs)
 
     def _read(self, indices: Indices, epoch: int) -> Portion:
         pieces = min(self.accumulate, len(indices))
@@ -93,6 +96,14 @@ def in_order(source: Source, where: slice, batch: int) -> Iterator[tuple[slice, 
 def one_by_one(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
     """Local: the results, each made when it is asked for."""
     return (job() for job in jobs)
+
+
+def in_bursts(jobs: Iterable[Callable[[], Portion]]) -> Iterator[Portion]:
+    """Local: the portions in order, some of them made at a time where they are small."""
+    remaining, num = iter(jobs), 1
+    while made := [job() for job in islice(remaining, num)]:
+        num = min(BURST, max(1, BURST_BYTES // max(1, num_bytes(made[0].micro_batches))))
+        yield from made
 
 
 def read_ahead(jobs: Iterable[Callable[[], T]], depth: int = READ_AHEAD) -> Iterator[T]:

@@ -17,7 +17,7 @@ def map_tree(do: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(map_tree(do, part) for part in tree))
     if isinstance(tree, (tuple, list)):
-        return tuple(map_tree(do, part) for part in tree)
+        return tuple([map_tree(do, part) for part in tree])
     return do(tree)
 
 
@@ -45,6 +45,11 @@ def num_rows(tree: Any, what: str = "a batch") -> int:
         shown = ", ".join(f"{place or 'it'}: {length}" for place, length in found)
         raise UsageError(f"the arrays of {what} have different numbers of samples ({shown}); give each the same")
     return found[0][1]
+
+
+def num_bytes(tree: Any) -> int:
+    """Pure: of all leaves together."""
+    return sum(leaf.nbytes for _, leaf in leaves(tree))
 
 
 def stack(samples: Sequence[Any], what: str = "the data set") -> Any:

@@ -1,15 +1,17 @@
 """The parameters that one optimiser moves: values and gradients as flat vectors of which the layers' tensors are views.
 
 A backward pass adds to the gradients in place; a hook on each parameter notes that it was used and says when a bucket is complete.
+Where all of it is one bucket, nothing can leave early: then what a pass made is copied at its end, in one go and without hooks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from inspect import unwrap
 from math import isfinite
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unisono.errors import UsageError
-from unisono.model.flat import Bucket, FlatLayout, view_of
+from unisono.model.flat import Bucket, Entry, FlatLayout, view_of
 
 Empty = Callable[[int, torch.dtype], Tensor]
 """Makes an uninitialised vector, e.g. in memory that the peers see too."""
@@ -61,7 +63,10 @@ class FlatParameters:
             views[name].copy_(parameter.detach())
             parameter.data = views[name]
             parameter.grad = self._gradient_views[number]
+        self._hooks = [
             parameter.register_post_accumulate_grad_hook(partial(self._accumulated, number))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(self.tensors)
+        ]
         self._vectors = list(self.gradients.values())
         self._on_host = [vector.numpy() for vector in self._vectors if vector.device.type == "cpu" and vector.dtype in QUICK]
         self._whole: Optimizer | None = None
@@ -71,14 +76,18 @@ class FlatParameters:
         self._next = 0
         self._told: set[int] = set()
         self._on_ready: Callable[[Bucket], None] | None = None
+        self._copies = False
+        """Whether passes are between `begin_pass` and `end_pass`, which copies what they made."""
+        self._is_clear = False
+        """Whether no pass has come since `clear`."""
 
     def learn_with(self, optimizer: Optimizer) -> None:
         """Local: what moves these parameters. One that treats every number by itself is run on the whole vector, as if that were
         one parameter: the same update in one pass instead of one for each tensor."""
         self.optimizer = optimizer
         self._whole = _over_the_whole(optimizer, self)
-        # The bare rule: what torch wraps around `step` is for profilers and hooks, and takes longer than a small update itself.
-        self._rule = partial(unwrap(type(optimizer).step), self._whole)
+        if self._whole is not None:
+            self._rule = _bare_rule(self._whole)
 
     @property
     def running(self) -> Optimizer:
@@ -94,16 +103,50 @@ class FlatParameters:
         for position, bucket in enumerate(self._buckets):
             for number in bucket.members:
                 self._bucket_of[number] = position
+        if len(self._buckets) == 1:
+            self._copies = True
+            while self._hooks:
+                self._hooks.pop().remove()
         return self._buckets
 
     def clear(self) -> None:
         """Local: gradients to zero, and views again where the user's code took them away (`zero_grad(set_to_none=True)`)."""
-        self.used[:] = 0
+        self.used.fill(0)
+        self._is_clear = True
+        if self._copies:
+            return  # the next pass writes over it
         for vector in self._vectors:
             vector.zero_()
         for parameter, view in zip(self.tensors, self._gradient_views, strict=True):
             if parameter.grad is not view:
                 parameter.grad = view
+
+    def begin_pass(self) -> None:
+        """Local: a backward pass comes."""
+        if self._copies:
+            for parameter in self.tensors:
+                parameter.grad = None
+
+    def end_pass(self) -> None:
+        """Local: it is over, or there is none in this step."""
+        if not self._copies:
+            return
+        made = [parameter.grad for parameter in self.tensors]
+        views, write = self._gradient_views, torch._foreach_copy_ if self._is_clear else torch._foreach_add_
+        if all(gradient is not None and not gradient.is_sparse for gradient in made):
+            write(views, made)
+            self.used.fill(1)
+        else:
+            if self._is_clear:
+                for vector in self._vectors:
+                    vector.zero_()
+            for number, gradient in enumerate(made):
+                if gradient is not None:
+                    views[number].add_(gradient)
+                    self.used[number] = 1
+        self._is_clear = False
+        for parameter, view in zip(self.tensors, views, strict=True):
+            parameter.grad = view
 
     def forget_dropped(self) -> None:
         """Local: gradients that the user's code took away, and no pass has made again, are zero and not used."""
@@ -156,6 +199,10 @@ class FlatParameters:
 
     def scale(self, factor: float | Tensor) -> None:
         """Local: the gradient times a factor, which may live on the device."""
+        if isinstance(factor, float) and len(self._on_host) == len(self._vectors):
+            for one in self._on_host:
+                np.multiply(one, one.dtype.type(factor), out=one)
+            return
         for vector in self._vectors:
             vector.mul_(factor)
 
@@ -200,6 +247,49 @@ class FlatParameters:
             }
         self._whole = None
 
+    def optimizer_state(self) -> dict[str, Any]:
+        """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""
+        optimizer = self.running
+        groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+        if self._whole is None:
+            return {
+                "groups": groups,
+                "each": {entry.name: optimizer.state.get(tensor, {}) for entry, tensor in self._named()},
+            }
+        (vector,) = self.values.values()
+        (state,) = self._whole.state.values() or ({},)
+        parts = {name: value for name, value in state.items() if _is_like(value, vector)}
+        each = {entry.name: {name: view_of(entry, value) for name, value in parts.items()} for entry in self.layout.entries}
+        return {"groups": groups, "each": each, "all": {name: value for name, value in state.items() if name not in parts}}
+
+    def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
+        """Local: go on with what `optimizer_state` gave, here or elsewhere. Tensors are copied."""
+        each, of_all = state["each"], state.get("all")
+        if of_all is None and self._whole is not None:
+            self._one_by_one(self._whole)
+        optimizer = self.running
+        for group, saved in zip(optimizer.param_groups, state["groups"], strict=True):
+            group.update(saved)
+        on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+        if self._whole is None:
+            for entry, tensor in self._named():
+                held = {**each[entry.name], **(of_all or {})}
+                if held:
+                    optimizer.state[tensor] = {name: _placed(value, tensor, on_device) for name, value in held.items()}
+            return
+        if not of_all and not any(each.values()):
+            return  # it has not moved anything yet
+        (whole,) = self._whole.param_groups[0]["params"]
+        loaded = {name: _placed(value, whole, on_device) for name, value in (of_all or {}).items()}
+        for name in next(iter(each.values())):
+            loaded[name] = torch.zeros_like(whole.detach(), dtype=next(iter(each.values()))[name].dtype)
+            for entry in self.layout.entries:
+                view_of(entry, loaded[name]).copy_(each[entry.name][name])
+        self._whole.state[whole] = loaded
+
+    def _named(self) -> Iterable[tuple[Entry, nn.Parameter]]:
+        return zip(self.layout.entries, self.tensors, strict=True)
+
     def is_finite(self) -> bool:
         """Local; waits for the device: whether every gradient is a number."""
         if len(self._on_host) == len(self._vectors) and all(isfinite(np.dot(one, one)) for one in self._on_host):
@@ -228,8 +318,46 @@ def _over_the_whole(optimizer: Optimizer, held: FlatParameters) -> Optimizer | N
     whole = nn.Parameter(values)
     whole.grad = gradients
     settings = {name: value for name, value in group.items() if name != "params"}
+    if settings.get("fused") is None and "foreach" in settings:
+        settings["foreach"] = bool(settings["foreach"])  # there is but one tensor; torch would look at it again in every step
     same: Callable[..., Optimizer] = type(optimizer)
     return same([{"params": [whole], **settings}])
+
+
+def _bare_rule(whole: Optimizer) -> Callable[[], object]:
+    """The step of an optimiser of one vector without what torch wraps around it for profilers, hooks and many tensors, which takes
+    longer than the update of a small network itself."""
+    group = whole.param_groups[0]
+    if type(whole) is torch.optim.SGD and not group["fused"] and not isinstance(group["lr"], Tensor):
+        return partial(_sgd, whole, group)
+    return partial(unwrap(type(whole).step), whole)
+
+
+def _sgd(whole: Optimizer, group: Mapping[str, Any]) -> None:
+    """As torch.optim.SGD, operation by operation."""
+    (vector,) = group["params"]
+    gradient = -vector.grad if group["maximize"] else vector.grad
+    if group["weight_decay"]:
+        gradient = gradient.add(vector, alpha=group["weight_decay"])
+    if momentum := group["momentum"]:
+        state = whole.state[vector]
+        buffer = state.get("momentum_buffer")
+        if buffer is None:
+            buffer = state["momentum_buffer"] = gradient.clone()
+        else:
+            buffer.mul_(momentum).add_(gradient, alpha=1 - group["dampening"])
+        gradient = gradient.add(buffer, alpha=momentum) if group["nesterov"] else buffer
+    vector.add_(gradient, alpha=-group["lr"])
+
+
+def _placed(value: object, parameter: Tensor, counts_on_device: bool) -> object:
+    """A copy, on the device and in the order of axes of the parameter; of another shape, it is a count, which most optimisers keep
+    on the host."""
+    if not isinstance(value, Tensor):
+        return copy(value)
+    if value.shape != parameter.shape:
+        return value.clone().to(parameter.device) if counts_on_device else value.clone()
+    return torch.empty_like(parameter, dtype=value.dtype).detach().copy_(value)
 
 
 def _own(value: object) -> object:

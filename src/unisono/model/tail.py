@@ -78,7 +78,8 @@ class Tail:
         if self._host is None:
             self.metric_sums += torch.as_tensor(sums)
         else:
-            self._host[HEAD : HEAD + self._num_metric_sums] += sums
+            for place, number in enumerate(sums, HEAD):
+                self._host[place] += number
 
     def clear(self) -> None:
         """Local."""

@@ -102,18 +102,20 @@ class TorchAdapter(ModelAdapter):
         self.seed(key)
         with self.autocast():
             found = self.body(self.model, self.to_device(batch), key.step)
-        self.backward(found)
+        self.backward(found, part)
         part.tell_rest()
         self.tail.used(part.used)
 
-    def backward(self, found: Outcome) -> None:
-        """Local: the gradients of a summed loss, and its sums into the tail."""
+    def backward(self, found: Outcome, part: FlatParameters) -> None:
+        """Local: the gradients of a summed loss for a part of the model, and its sums into the tail."""
         if not found.loss_sum.requires_grad:
             raise UsageError(
                 "the loss does not depend on any parameter that learns; check that the loss uses the outputs of the model "
                 "and that nothing is detached or frozen on the way"
             )
+        part.begin_pass()
         torch.autograd.backward(found.loss_sum)
+        part.end_pass()
         self.tail.add(found.loss_sum, found.weight, found.num_samples)
         if self.measure is not None:
             self.tail.add_metrics(self.measure(found.outputs, found.targets, found.weights))
@@ -121,6 +123,8 @@ class TorchAdapter(ModelAdapter):
     def skip(self, on_ready: Ready | None = None) -> None:
         """Local: the step of a worker whose part of a short batch is empty."""
         part = self.parts[""]
+        part.begin_pass()
+        part.end_pass()
         if on_ready is not None:
             part.watch(on_ready)
             part.tell_rest()
@@ -229,7 +233,7 @@ class TorchAdapter(ModelAdapter):
     def to_device(self, batch: Any) -> Any:
         """Local: a batch of arrays as tensors on the device; floating arrays take the type of the parameters."""
         if isinstance(batch, tuple):
-            return tuple(self.to_device(part) for part in batch)
+            return tuple([self.to_device(part) for part in batch])
         if isinstance(batch, dict):
             return {name: self.to_device(part) for name, part in batch.items()}
         tensor = batch if isinstance(batch, Tensor) else torch.from_numpy(batch)

@@ -306,8 +306,10 @@ class Followed:
 
     def __call__(self, outputs: Any, targets: Any, weights: Any) -> Tensor | Sequence[float]:
         with torch.no_grad():
+            if len(self.metrics) == 1:
+                (only,) = self.metrics
+                return only.quick_sums(outputs, targets, weights) or only.sums(outputs, targets, weights)
             quick = [metric.quick_sums(outputs, targets, weights) for metric in self.metrics]
             if all(one is not None for one in quick):
                 return [number for one in quick if one is not None for number in one]
-            found = [metric.sums(outputs, targets, weights) for metric in self.metrics]
-            return found[0] if len(found) == 1 else torch.cat(found)
+            return torch.cat([metric.sums(outputs, targets, weights) for metric in self.metrics])
