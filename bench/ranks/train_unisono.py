@@ -6,11 +6,12 @@ At several workers `unisono run` starts it, as `unisono train -n` would.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import unisono as un
 from bench.ranks.learning import Learning, Turns, make_model
+from unisono.cluster.deadline import Deadline
 from unisono.cluster.stop_request import StopRequest
 from unisono.comm.base import Communicator
 from unisono.config import TrainConfig
@@ -20,6 +21,11 @@ from unisono.observe.console import Console
 from unisono.observe.jsonl import JsonLines
 from unisono.overrides import change
 from unisono.training.assemble import Assembled, assemble
+from unisono.training.background import BackgroundWriter
+from unisono.training.checkpoint import Checkpoints
+from unisono.training.clock import Clock
+from unisono.training.saving import Best, Every, Saving
+from unisono.training.status import Status
 from unisono.training.trainer import Trainer
 
 EPOCHS = 10**6
@@ -55,17 +61,38 @@ def main() -> None:
         )
         parts = assemble(change(task, {}), "allreduce", comm, on_nan="stop")
         # As in a run: only the first rank shows and records.
-        usual = [Console(sys.stdout), JsonLines(out / "metrics.jsonl", TrainConfig("").log_every)] if comm.rank == 0 else []
+        usual: list[Observer] = (
+            [Console(sys.stdout), JsonLines(out / "metrics.jsonl", TrainConfig("").log_every)] if comm.rank == 0 else []
+        )
+        saving = _saving(comm, parts, out)
+        stop, deadline = StopRequest(), Deadline(None, 0.0)
+        if saving.writer is not None:
+            status = Status(out / "status.json", print)
+            status.begin(0, 0, EPOCHS * case.steps, comm.size)
+            usual.append(Clock(deadline, status, saving.writer))
         observers = [*usual, Turn(learning.turns)]
         for observer in observers:
-            observer.started(_started(comm, task, parts, str(out)))
-        trainer = _trainer(comm, task, parts, observers)
+            observer.started(started(comm, task, parts, str(out)))
+        trainer = make_trainer(comm, task, parts, observers, saving, lambda: deadline.asks(stop))
         learning.attend({"unisono": un.__version__, "how": comm.origin}, parts.adapter.model, trainer.run)
         for observer in observers:
             observer.close()
 
 
-def _trainer(comm: Communicator, task: un.Task, parts: Assembled, observers: Sequence[Observer]) -> Trainer:
+def _saving(comm: Communicator, parts: Assembled, out: Path) -> Saving:
+    """As a run has it; nothing is saved in the minutes of a measurement."""
+    writer = BackgroundWriter(Checkpoints(out / "checkpoints", 3), {}) if comm.rank == 0 else None
+    return Saving(comm, parts.adapter, parts.algorithm, Every.parse("10h"), writer, Best(), print)
+
+
+def make_trainer(
+    comm: Communicator,
+    task: un.Task,
+    parts: Assembled,
+    observers: Sequence[Observer],
+    saving: Saving,
+    told_to_stop: Callable[[], bool],
+) -> Trainer:
     return Trainer(
         comm,
         parts.adapter,
@@ -79,12 +106,13 @@ def _trainer(comm: Communicator, task: un.Task, parts: Assembled, observers: Seq
         observers,
         task.seed,
         task.global_batch,
-        StopRequest().asked,
+        told_to_stop,
         lambda: None,
+        saving=saving,
     )
 
 
-def _started(comm: Communicator, task: un.Task, parts: Assembled, out: str) -> RunStarted:
+def started(comm: Communicator, task: un.Task, parts: Assembled, out: str) -> RunStarted:
     return RunStarted(
         name=task.name,
         out=out,

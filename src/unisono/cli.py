@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from unisono.commands import apply, compare, data, evaluate, train
+from unisono.commands import apply, compare, data, evaluate, status, submit, train
 from unisono.errors import AlreadyTold, PeerLost, TrainingFailed, UsageError
 from unisono.version import __version__
 
@@ -20,7 +20,15 @@ READER_LEFT_CODE = 141
 """What the shell gives for a program that SIGPIPE ended (`| head`)."""
 DEFAULT_RESTARTS = 3
 
-COMMANDS: Mapping[str, ModuleType] = {"train": train, "evaluate": evaluate, "apply": apply, "compare": compare, "data": data}
+COMMANDS: Mapping[str, ModuleType] = {
+    "train": train,
+    "submit": submit,
+    "status": status,
+    "evaluate": evaluate,
+    "apply": apply,
+    "compare": compare,
+    "data": data,
+}
 """Verb -> the file that does it."""
 
 
@@ -67,8 +75,9 @@ def _dispatch(argv: list[str]) -> int:
         options, program = split_program(argv[1:])
         argv = ["run", *options]
     parser = _parser()
+    ours = submit.split(argv)[0] if argv[:1] == ["submit"] else argv
     try:
-        args, unknown = parser.parse_known_args(argv)
+        args, unknown = parser.parse_known_args(ours)
     except SystemExit as done:  # --help and --version
         return int(done.code or 0)
     if unknown:
@@ -104,6 +113,7 @@ def _parser() -> _Parser:
         description="Trains, tunes, measures and applies neural networks on many workers.",
         epilog="examples:\n"
         "  unisono train task.py -n 4               train a task on four workers of this machine\n"
+        "  unisono submit task.py --time 00:30:00   train a task under SLURM, in as many jobs as it takes\n"
         "  unisono run -n 4 train.py --epochs 3     four processes of a program on this machine\n"
         "  unisono doctor                           what a job would find here, and what to repair first\n"
         "  unisono run --help                       all options of one verb, with examples",

@@ -25,6 +25,16 @@ class TrainConfig:
     local_batch: int | None = None
     """Samples of one worker in a step: the global batch grows with the workers."""
     out: str | None = None
+    fresh: bool = False
+    """Put aside the run that is in the directory, and start over."""
+    accept_changes: bool = False
+    """Go on in a run that was another experiment."""
+    checkpoint_every: str = "10m"
+    """As `training.saving.Every.parse` reads it."""
+    keep: int = 3
+    """Checkpoints."""
+    time_limit_s: float | None = None
+    """Since the command began: stop, and save, before that."""
     init_from: str | None = None
     on_nan: str = "stop"
     log_every: int = 50
@@ -42,14 +52,21 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.on_nan not in ON_NAN:
             raise UsageError(f"--on-nan must be one of {', '.join(ON_NAN)}; received {self.on_nan!r}")
-        for option, value in (("--local-batch", self.local_batch), ("--log-every", self.log_every), ("--threads", self.threads)):
+        for option, value in (
+            ("--local-batch", self.local_batch),
+            ("--log-every", self.log_every),
+            ("--keep", self.keep),
+            ("--threads", self.threads),
+        ):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise UsageError(f"{option} must be a whole number of at least 1; received {value!r}")
-        for name in ("monitor", "timeline", "tensorboard", "quiet"):
+        for name in ("monitor", "timeline", "tensorboard", "quiet", "fresh", "accept_changes"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} of a run must be true or false; received {getattr(self, name)!r}")
         if self.threads is not None and self.threads > MAX_THREADS:
             raise UsageError(f"--threads must be at most {MAX_THREADS}; received {self.threads}")
+        if self.fresh and self.accept_changes:
+            raise UsageError("--fresh starts over and --accept-changes goes on; give one of them")
         if self.out is not None and not self.out.strip():
             raise UsageError("--out is empty; name a directory, or leave it out for runs/NAME")
         if self.local_batch is not None and "global_batch" in self.changes:

@@ -22,6 +22,10 @@ class AlreadyTold(UnisonoError):
         self.code = code
 
 
+class CannotWrite(UsageError):
+    """The system refuses to write a file: a full disk, a place that is not ours or is gone."""
+
+
 class TrainingFailed(UnisonoError):
     """A training that cannot go on, e.g. as its loss is not finite: the message alone, and exit code 1."""
 

@@ -24,6 +24,8 @@ class RunStarted:
     num_samples: int
     num_parameters: int
     first_step: int = 0
+    """More than 0 where it goes on from the state of an earlier life."""
+    first_epoch: int = 0
     monitor: str | None = None
     """The metric that says which epoch is best, e.g. "val_accuracy"."""
     target: tuple[str, float] | None = None
@@ -93,6 +95,9 @@ class Observer:
         """Batches of a validation that are done."""
 
     def epoch(self, event: EpochDone) -> None: ...
+
+    def saving(self) -> None:
+        """The state is about to be saved. What was told so far is not told again by a life that goes on from there."""
 
     def say(self, text: str) -> None:
         """A line that a user should see, e.g. a warning."""

@@ -27,7 +27,8 @@ from unisono.model.torch import LossBody, TorchAdapter, trainable
 from unisono.overrides import change
 from unisono.task import Task
 from unisono.training.assemble import assemble
-from unisono.training.trainer import Progress, Trainer
+from unisono.training.progress import Progress
+from unisono.training.trainer import Trainer
 
 Weights = dict[str, Tensor]
 

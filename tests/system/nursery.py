@@ -15,6 +15,7 @@ import json
 import os
 import runpy
 import secrets
+import select
 import selectors
 import signal
 import socket
@@ -24,7 +25,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 from tests.system.processes import plain_environment
@@ -36,8 +37,47 @@ from unisono.testing.ranks import Ended
 ROOT = Path(__file__).resolve().parents[2]
 COMMUNICATION = ("unisono.comm.connect", "unisono.comm.shm", "unisono.comm.torch_dist", "unisono.testing.checks")
 VERBS = ("unisono.run", "unisono.predict.apply_run", "unisono.predict.compare_runs")
+AT_USE = ("torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_agg")
+"""What PyTorch loads for its first optimiser, in two seconds, and we for the first picture."""
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
+
+
+class Group:
+    """Ranks that are running. Methods are local."""
+
+    def __init__(self, keeper: socket.socket, output: str) -> None:
+        self._keeper = keeper
+        self._output = output
+        self._began = monotonic()
+        self._heard = b""
+        self.pids: tuple[int, ...] = tuple(json.loads(self._line(START_LIMIT_S)))
+        """Of the ranks, in their order. One that has ended is buried at once."""
+
+    def is_over(self) -> bool:
+        """Cheap: whether all have ended."""
+        return b"\n" in self._heard or bool(select.select([self._keeper], [], [], 0)[0])
+
+    def wait(self, timeout_s: float) -> Ended:
+        """Blocking: until all have ended; past `timeout_s` they are killed. The exit code is that of the first that failed."""
+        timed_out = False
+        try:
+            code = self._line(timeout_s)
+        except TimeoutError:
+            timed_out = True
+            self._keeper.shutdown(socket.SHUT_WR)  # that we wait no more is the word to kill them
+            code = self._line(STOP_LIMIT_S)
+        return Ended(int(code), Path(self._output).read_text(errors="replace"), monotonic() - self._began, timed_out)
+
+    def _line(self, timeout_s: float) -> bytes:
+        self._keeper.settimeout(timeout_s)
+        while b"\n" not in self._heard:
+            more = self._keeper.recv(1000)
+            if not more:
+                raise ConnectionError(f"the keeper of the ranks is gone; they printed: {Path(self._output).read_text()}")
+            self._heard += more
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line
 
 
 class Nursery:
@@ -49,21 +89,19 @@ class Nursery:
     def run(self, program: Sequence[str], size: int, engine: str, timeout_s: float = 90.0) -> Ended:
         """Local, blocking: `program` (as `unisono run` takes it) on `size` ranks until all have ended; past `timeout_s` they are
         killed. The exit code is that of the first that failed. May be called from several threads at once."""
-        began = monotonic()
-        with socket.socket(socket.AF_UNIX) as keeper, tempfile.NamedTemporaryFile("w+", errors="replace") as output:
+        with self.start(program, size, engine) as group:
+            return group.wait(timeout_s)
+
+    @contextmanager
+    def start(
+        self, program: Sequence[str], size: int, engine: str, environment: Mapping[str, str] | None = None
+    ) -> Iterator[Group]:
+        """Local: the same ranks while they run, with some more variables. Those that run at the end are killed."""
+        with socket.socket(socket.AF_UNIX) as keeper, tempfile.NamedTemporaryFile() as output:
             keeper.settimeout(START_LIMIT_S)
             keeper.connect(self._address)
-            keeper.sendall(json.dumps(_request(program, size, engine, output.name)).encode() + b"\n")
-            keeper.settimeout(timeout_s)
-            timed_out = False
-            try:
-                answer = keeper.recv(100)
-            except TimeoutError:
-                timed_out = True
-                keeper.shutdown(socket.SHUT_WR)  # that we wait no more is the word to kill them
-                keeper.settimeout(STOP_LIMIT_S)
-                answer = keeper.recv(100)
-            return Ended(int(answer), output.read(), monotonic() - began, timed_out)
+            keeper.sendall(json.dumps(_request(program, size, engine, output.name, environment or {})).encode() + b"\n")
+            yield Group(keeper, output.name)
 
 
 @contextmanager
@@ -88,7 +126,7 @@ def nursery() -> Iterator[Nursery]:
             process.wait(STOP_LIMIT_S)
 
 
-def _request(program: Sequence[str], size: int, engine: str, output: str) -> dict[str, Any]:
+def _request(program: Sequence[str], size: int, engine: str, output: str, environment: Mapping[str, str]) -> dict[str, Any]:
     token = secrets.token_hex(16)
     place = Placement(
         num_local=size,
@@ -98,12 +136,13 @@ def _request(program: Sequence[str], size: int, engine: str, output: str) -> dic
         token=token,
         job=Path(program[-1]).name,
         restart=0,
+        began_unix_s=time(),
         threads=affinity.threads_per_worker(size),
         threads_asked=False,
         gpus=(),
         wishes=(("UNISONO_ENGINE", engine),),
     )
-    base = plain_environment()
+    base = {**plain_environment(), **environment}
     return {
         "program": list(program),
         "environments": [rank_environment(base, place, rank) for rank in range(size)],
@@ -117,7 +156,7 @@ def _request(program: Sequence[str], size: int, engine: str, output: str) -> dic
 
 
 def main() -> None:
-    for module in (*COMMUNICATION, *VERBS):
+    for module in (*COMMUNICATION, *VERBS, *AT_USE):
         importlib.import_module(module)
 
     program = _serve(socket.socket(fileno=int(sys.argv[1])))
@@ -156,7 +195,8 @@ def _keep(client: socket.socket) -> list[str]:
             _become_rank(rank, asked, environment)
             return list(asked["program"])
         pids.append(pid)
-    client.sendall(str(_bury(pids, client)).encode())
+    client.sendall(json.dumps(pids).encode() + b"\n")
+    client.sendall(f"{_bury(pids, client)}\n".encode())
     os._exit(0)
 
 

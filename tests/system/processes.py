@@ -48,6 +48,17 @@ class Program:
             start_new_session=True,
         )
 
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    def send(self, signum: signal.Signals) -> None:
+        """To the program itself; what it started hears of it from the program or not at all."""
+        self._process.send_signal(signum)
+
+    def press_ctrl_c(self) -> None:
+        """As a terminal does, which tells the whole process group."""
+        os.killpg(self._process.pid, signal.SIGINT)
+
     def finish(self, limit_s: float) -> Outcome:
         """Blocking: until the program ends; over the limit it is ended and the outcome shows what it had printed."""
         try:

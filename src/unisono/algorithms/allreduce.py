@@ -9,7 +9,7 @@ the last one carries the tail. Sums are divided once, by the weight of all, so u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -67,8 +67,8 @@ class AllReduce(Algorithm):
         exchange = self._exchanges[""]
         began = perf_counter_ns()
         adapter.clear_gradients()
-        if at.stop:
-            adapter.tail.vote_to_stop()
+        if at.stop or at.save:
+            adapter.tail.vote(at.stop, at.save)
         for number, batch in enumerate(micro_batches[:-1], 1):
             adapter.forward_backward(batch, at.key._replace(micro=number))
         on_ready = exchange.begin()
@@ -113,8 +113,7 @@ class AllReduce(Algorithm):
             part = adapter.parts[name]
             part.clear()
             adapter.tail.clear()
-            if at.stop:
-                adapter.tail.vote_to_stop()
+            adapter.tail.vote(at.stop, at.save)
             adapter.backward(Outcome(total, weight, None, None, None, num_samples), part)
             adapter.tail.used(part.used)
             self._exchanges[name].end(adapter.tail.vector)
@@ -131,6 +130,14 @@ class AllReduce(Algorithm):
 
     def drain(self) -> Sequence[StepStats]:
         return () if self._waits else self.adapter.tail.arrived(leave=0)
+
+    def state(self) -> dict[str, Any]:
+        return {"settled": [before for _, before in self._settled]}
+
+    def restore(self, state: Mapping[str, Any], size: int) -> None:
+        if size == self.comm.size:  # other workers begin with the mean of those before, as if just settled
+            for (_, before), saved in zip(self._settled, state["settled"], strict=True):
+                before.copy_(saved)
 
     def settle(self) -> None:
         """Running statistics of all workers become their mean: each saw as much of the data as the others. The mean is that of

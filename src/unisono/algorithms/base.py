@@ -44,6 +44,8 @@ class StepInfo(NamedTuple):
     """Of this worker."""
     stop: bool = False
     """This rank was told to stop: its vote travels with the step."""
+    save: bool = False
+    """This rank wishes the state after this step to be saved; its vote travels likewise."""
 
 
 @dataclass
@@ -80,11 +82,12 @@ class Algorithm(ABC):
     def finish(self) -> None:  # noqa: B027 - most leave nothing behind
         """Leave no message in flight."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
+        """Local: what must be kept besides the replicas to go on; the same on all ranks. Tensors are not copied."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most have no state
-        """Local."""
+    def restore(self, state: Mapping[str, Any], size: int) -> None:  # noqa: B027 - most have no state
+        """Local, after `start`: go on with what `state` gave to `size` ranks."""
 
 
 def known_algorithms() -> tuple[str, ...]:

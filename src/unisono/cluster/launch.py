@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 
 from unisono.cluster import affinity, gpus
 from unisono.cluster.mortality import Mortality, before_exec
@@ -30,6 +31,8 @@ from unisono.errors import UsageError
 BINDINGS = ("cpus", "none")
 POLICIES = ("end", "continue", "restart")
 VOICES = ("all", "first")
+NO_RESTART = (0, 2, 75)
+"""Codes after which ranks are not started again: done, a mistake that stays one, stopped on purpose with everything saved."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +123,11 @@ def launch(config: LaunchConfig) -> int:
     with selectors.DefaultSelector() as selector, SignalInbox(selector) as inbox, Mortality(base) as mortality:
         colour = not base.get("NO_COLOR") and base.get("TERM") != "dumb"
         console = Console(selector, colour, logs is not None, config.job, config.voice)
-        starter = _Starter(config, base, arguments, logs, selector, inbox, mortality, console)
+        starter = _Starter(config, base, arguments, logs, selector, inbox, mortality, console, time())
         restart = 0
         while True:
             outcome = starter.live(restart)
-            if not outcome.code or outcome.stopped or restart == config.restarts:
+            if outcome.code in NO_RESTART or outcome.stopped or restart == config.restarts:
                 break
             restart += 1
             console.say(f"starting all ranks again (restart {restart} of {config.restarts})")
@@ -146,13 +149,14 @@ class _Starter:
     inbox: SignalInbox
     mortality: Mortality
     console: Console
+    began_unix_s: float
 
     def live(self, restart: int) -> Outcome:
         """Local, blocking: start all ranks and see them to their end."""
         ranks: list[RankProcess] = []
         world = World(ranks, self.selector, self.inbox, self.mortality, self.console, self.config.on_failure)
         try:
-            placement = _placement(self.config, self.base, restart)
+            placement = _placement(self.config, self.base, restart, self.began_unix_s)
             self.mortality.mark("UNISONO_TOKEN", placement.token)
             self.mortality.mark("UNISONO_NODE_RANK", str(placement.node_rank))
             self._start(ranks, placement)
@@ -189,7 +193,7 @@ class _Starter:
         return mine if binds and mine is not None and placement.threads <= len(mine) else None
 
 
-def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int) -> Placement:
+def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int, began_unix_s: float) -> Placement:
     job = config.job or Path(config.program[1 if config.program[0] == "-m" else 0]).name
     if config.num_nodes > 1:
         assert config.rendezvous is not None
@@ -205,6 +209,7 @@ def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int) -> P
         token=token,
         job=job,
         restart=restart,
+        began_unix_s=began_unix_s,
         threads=config.threads or affinity.threads_per_worker(config.num_local),
         threads_asked=config.threads is not None,
         gpus=gpus.probe(base),

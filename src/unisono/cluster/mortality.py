@@ -56,6 +56,14 @@ def before_exec(mask: Iterable[int], cpus: Collection[int] | None = None) -> Cal
     return prepare
 
 
+def stop_with_torchrun(launcher: str) -> None:
+    """Local, in a rank: under torchrun, which leaves its workers to themselves when it is killed (SIGUSR1 does so), the end of our
+    parent is a SIGTERM to us. Other launchers see to it; and one process alone may outlive the shell that started it."""
+    call = prctl() if launcher == "torchrun" else None
+    if call is not None:
+        call(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+
+
 class Mortality:
     """A context in which ranks are started. Local; entering starts the guard, leaving waits for its end."""
 

@@ -18,8 +18,8 @@ MAX_LINE_BYTES = 1 << 20
 """A longer line is cut, so that a rank which prints no line end cannot fill the launcher's memory."""
 READ_BYTES = 1 << 16
 COLOURS = (36, 33, 32, 35, 34, 31)
-TOLD_CODES = (1, 2, 130)
-"""A failure, a user's mistake, an interruption: with these a Python program ends that says why."""
+TOLD_CODES = (1, 2, 75, 130)
+"""A failure, a user's mistake, a stop in time, an interruption: with these a Python program ends that says why."""
 CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -10,6 +10,7 @@ from unisono.cluster.resolve import verdicts
 from unisono.cluster.topology import Topology
 from unisono.errors import UsageError
 
+BEGAN = "UNISONO_BEGAN"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -30,6 +31,8 @@ class Placement:
     gpus: tuple[str, ...]
     wishes: tuple[tuple[str, str], ...]
     """Variables for what the user asked of the communicator; what was not asked for is inherited."""
+    began_unix_s: float = 0.0
+    """When the launcher began; a restart changes nothing about it."""
     terminal: str = ""
     """For rank 0, if its words go to a terminal as they are (`cluster/terminal.py`)."""
 
@@ -48,6 +51,7 @@ def rank_environment(base: Mapping[str, str], at: Placement, local_rank: int) ->
         UNISONO_TOKEN=at.token,
         UNISONO_JOB=at.job,
         UNISONO_RESTART=str(at.restart),
+        UNISONO_BEGAN=repr(at.began_unix_s),
         PYTHONUNBUFFERED="1",
     )
     env.update(at.wishes)

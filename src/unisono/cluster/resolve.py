@@ -47,6 +47,16 @@ def environment() -> dict[str, str]:
     return env
 
 
+def slurm_job() -> str | None:
+    """Local: the number of the SLURM job that this process belongs to."""
+    return os.environ.get("SLURM_JOB_ID") or None
+
+
+def is_restarted() -> bool:
+    """Local: whether this is not the first life of the ranks of one `unisono run` or `unisono train -n`."""
+    return os.environ.get("UNISONO_RESTART", "0") != "0"
+
+
 def resolve(env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> Topology:
     """Pure: the answer of the first launcher that knows, with what the user asked for. GPUs are left to `here`."""
     answers = (resolver(env, overrides) for _, resolver in RESOLVERS)

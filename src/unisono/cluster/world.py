@@ -17,6 +17,8 @@ from unisono.cluster.rank_process import RankProcess
 from unisono.cluster.signals import SignalInbox
 from unisono.errors import join_ranks
 
+STOPPED_CODE = 75
+"""Of ranks that stop by themselves, in time and with everything saved: the others are about to do the same."""
 NOTICE_S = 5.0
 """After one rank failed: how long the others have to notice by themselves and say what they saw."""
 STOP_NOTICE_S = 30.0
@@ -127,7 +129,7 @@ class World:
         else:
             self._console.say(f"{rank.fate()}; {join_ranks(others)} will be ended in {NOTICE_S:g} s")
         if first and self._on_failure != "continue":
-            self._after(STOP_NOTICE_S if self._stopped else NOTICE_S, self._terminate)
+            self._after(STOP_NOTICE_S if self._stopped or code == STOPPED_CODE else NOTICE_S, self._terminate)
 
     def _end_unread(self) -> None:
         """Nobody takes our lines any more. One program alone would end of it, without a word; so do all ranks."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unisono.cluster.deadline import DURATION_FORMS, parse_duration
 from unisono.commands import workers
 from unisono.config import TrainConfig
 from unisono.errors import AlreadyTold, TrainingFailed, UsageError, unknown_name
@@ -30,12 +32,27 @@ EPILOG = """examples:
   unisono train task.py --target 0.99 --patience 5 --timeline --monitor
   srun -N 2 -n 8 unisono train task.py                         eight workers under SLURM
   mpirun -n 8 unisono train task.py
-Ctrl-C or SIGTERM ends the training after the step in hand; what was reached is written. A second Ctrl-C ends it at once.
-exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data, 130 interrupted"""
+  unisono train task.py --out runs/a --time-limit 2h           stops in time; the same command goes on
+Ctrl-C, SIGTERM, SIGUSR1 and the time limit end the training after the step in hand, with everything saved: the same command with
+the same --out goes on from there, also after a crash, on any number of workers. A second Ctrl-C ends it at once.
+exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data, 75 stopped in time and to be gone on with"""
 
-INTERRUPTED_CODE = 130
-"""As the shell gives it to a program that Ctrl-C ended; SIGTERM, e.g. of a scheduler, ends a training in the same way."""
-OPTIONS = ("algorithm", "local_batch", "init_from", "on_nan", "log_every", "monitor", "timeline", "tensorboard", "threads")
+OPTIONS = (
+    "algorithm",
+    "local_batch",
+    "init_from",
+    "on_nan",
+    "log_every",
+    "monitor",
+    "timeline",
+    "tensorboard",
+    "threads",
+    "fresh",
+    "accept_changes",
+    "checkpoint_every",
+    "keep",
+    "time_limit",
+)
 """What `un.train` passes on to the run; other names are settings of the task."""
 
 
@@ -65,8 +82,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     experiment.add_argument("--algorithm", default="allreduce", metavar="A", help="how the workers agree (default allreduce)")
     experiment.add_argument("--init-from", metavar="FILE", help="begin with the weights of a file (.safetensors, .pt)")
-    watching = parser.add_argument_group("where it goes and what is shown")
-    watching.add_argument("--out", metavar="DIR", help="run directory (default runs/NAME, runs/NAME-2, ...)")
+    going_on = parser.add_argument_group("stop and go on")
+    going_on.add_argument(
+        "--out",
+        metavar="DIR",
+        help="run directory (default a new one: runs/NAME, runs/NAME-2, ...); a run that is there goes on",
+    )
+    going_on.add_argument("--time-limit", metavar="T", help=f"stop and save before this time is over: {DURATION_FORMS}")
+    going_on.add_argument(
+        "--checkpoint-every",
+        default="10m",
+        metavar="E",
+        help="save the state every so many steps (500), epochs (2epochs), seconds, minutes or hours (30s, 10m, 1h); never: only at "
+        "the end (default 10m)",
+    )
+    going_on.add_argument("--keep", type=int, default=3, metavar="K", help="checkpoints to keep (default 3)")
+    going_on.add_argument("--fresh", action="store_true", help="start over; the run that is there is put aside in DIR/earlier-N")
+    going_on.add_argument("--accept-changes", action="store_true", help="go on although the task or its settings have changed")
+    going_on.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="R",
+        help="with -n: if a worker dies, go on from the last checkpoint, R times",
+    )
+    watching = parser.add_argument_group("what is shown")
     watching.add_argument("--on-nan", default="stop", metavar="WHAT", help="stop (default) or skip when a loss is not finite")
     watching.add_argument(
         "--log-every", type=int, default=50, metavar="K", help="steps between lines of metrics.jsonl (default 50)"
@@ -88,6 +128,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     if args.task.endswith(PICKLED):
         return _work_for_another(Path(args.task))
     if here().launcher == "local":
+        _check_restarts(args)
         configuration(args, argv)  # what is wrong with it is told here, where nothing has started yet
         check_file(Path(args.task))
         if (code := workers.launched(args, argv, Path(args.task).stem)) is not None:
@@ -96,6 +137,15 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     if args.quiet and ended.rank == 0:
         print(f"{ended.summary['reason']}; results in {ended.out}")
     return _code(ended)
+
+
+def _check_restarts(args: argparse.Namespace) -> None:
+    if args.restarts < 0:
+        raise UsageError(f"--restarts must be at least 0; received {args.restarts}")
+    if args.restarts and (args.n or 1) < 2:
+        raise UsageError("--restarts is for workers that -n starts, and one alone is not started by anybody; give -n 2 or more")
+    if args.restarts and args.out is None:
+        raise UsageError("--restarts needs --out, so that the next life finds the run")
 
 
 def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
@@ -111,6 +161,11 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
         algorithm=args.algorithm,
         local_batch=args.local_batch,
         out=args.out,
+        fresh=args.fresh,
+        accept_changes=args.accept_changes,
+        checkpoint_every=args.checkpoint_every,
+        keep=args.keep,
+        time_limit_s=None if args.time_limit is None else parse_duration(args.time_limit),
         init_from=args.init_from,
         on_nan=args.on_nan,
         log_every=args.log_every,
@@ -147,12 +202,15 @@ def work(
     task: Task | None = None,
 ) -> Ended:
     """Collective, blocking: be one worker of a training. A mistake in the configuration is told once, as all others."""
+    from unisono.cluster.mortality import stop_with_torchrun
+    from unisono.cluster.resolve import here
     from unisono.cluster.terminal import terminal
     from unisono.cluster.threads import set_threads
     from unisono.comm.connect import connect
     from unisono.comm.together import together
     from unisono.run import Screen, execute
 
+    stop_with_torchrun(here().launcher)
     with connect(engine=engine, allreduce=allreduce, quiet=True) as comm:
         together(comm, lambda: _check_number(num_workers, comm.size))
         config = together(comm, configure)
@@ -167,7 +225,9 @@ def _check_number(asked: int | None, there: int) -> None:
 
 
 def _code(ended: Ended) -> int:
-    return INTERRUPTED_CODE if ended.summary["reason"] == "interrupted" else 0
+    from unisono.run import STOPPED_CODE
+
+    return STOPPED_CODE if ended.summary["reason"] == "interrupted" else 0
 
 
 def train(
@@ -199,7 +259,8 @@ def train(
             changes={**(set or {}), **{name: value for name, value in options.items() if name not in OPTIONS}},
             out=None if out is None else str(out),
             quiet=not show,
-            **{name: value for name, value in options.items() if name in OPTIONS},
+            time_limit_s=parse_duration(options["time_limit"]) if options.get("time_limit") else None,
+            **{name: value for name, value in options.items() if name in OPTIONS and name != "time_limit"},
         )
 
     if here().launcher == "local":
@@ -229,7 +290,7 @@ def _launch_call(task: Task | str | Path, config: TrainConfig, workers: int, eng
             )
         )
         if not told.exists():
-            if code == INTERRUPTED_CODE:
+            if code == 128 + signal.SIGINT:
                 raise KeyboardInterrupt
             raise TrainingFailed(f"the workers ended with exit code {code}; what they printed says why")
         news = json.loads(told.read_text())

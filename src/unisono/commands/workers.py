@@ -42,6 +42,8 @@ def launched(args: argparse.Namespace, argv: Sequence[str], job: str) -> int | N
             job=job,
             threads=args.threads,
             voice="first",
+            on_failure="restart" if getattr(args, "restarts", 0) else "end",
+            restarts=getattr(args, "restarts", 0),
         )
     )
 

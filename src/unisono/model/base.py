@@ -70,10 +70,6 @@ class ModelAdapter(ABC):
     """Whether `evaluate` gives the loss of single samples."""
 
     @abstractmethod
-    def gradients(self) -> Sequence[Tensor]:
-        """The flat vectors of the gradient, one for each type."""
-
-    @abstractmethod
     def forward_backward(self, batch: Any, key: StreamKey, on_ready: Ready | None = None) -> None:
         """Add the gradient of the summed loss of a batch to the gradient, and its sums to the tail."""
 
@@ -111,7 +107,16 @@ class ModelAdapter(ABC):
         """Buffers that are saved and never averaged."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]: ...
+    def state(self) -> dict[str, Any]:
+        """Model and optimisers: any nesting of tensors, which are not copied, and plain values."""
 
     @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on with what `state` gave; tensors are copied."""
+
+    def logged_so_far(self) -> Logged | None:
+        """In the middle of an epoch of training: what `end` would give; None where nothing can be logged, on all ranks alike."""
+        return None
+
+    def log_before(self, logged: Logged) -> None:  # noqa: B027 - most log nothing
+        """After `begin` in the middle of an epoch: what was logged in it before."""

@@ -138,6 +138,12 @@ class LightningBody:
         self._stage, self._keeps = TRAIN, False
         return {name: (float(total), float(weight)) for name, (total, weight) in found.items()}
 
+    def logged_so_far(self) -> Logged:
+        return {name: (float(total), float(weight)) for name, (total, weight) in self._sums.items()}
+
+    def log_before(self, logged: Logged) -> None:
+        self._sums = dict(logged)
+
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:
         self._at(step)
         rows = self._count(batch)

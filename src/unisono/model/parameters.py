@@ -11,7 +11,7 @@ from copy import copy
 from functools import partial
 from inspect import unwrap
 from math import isfinite
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -131,10 +131,13 @@ class FlatParameters:
         """Local: it is over, or there is none in this step."""
         if not self._copies:
             return
-        made = [parameter.grad for parameter in self.tensors]
-        views, write = self._gradient_views, torch._foreach_copy_ if self._is_clear else torch._foreach_add_
-        if all(gradient is not None and not gradient.is_sparse for gradient in made):
-            write(views, made)
+        made, views = [parameter.grad for parameter in self.tensors], self._gradient_views
+        usual = [gradient for gradient in made if gradient is not None and not gradient.is_sparse]
+        if len(usual) == len(made):
+            if self._is_clear:
+                torch._foreach_copy_(views, usual)
+            else:
+                torch._foreach_add_(views, usual)
             self.used.fill(1)
         else:
             if self._is_clear:
@@ -281,10 +284,11 @@ class FlatParameters:
             return  # it has not moved anything yet
         (whole,) = self._whole.param_groups[0]["params"]
         loaded = {name: _placed(value, whole, on_device) for name, value in (of_all or {}).items()}
-        for name in next(iter(each.values())):
-            loaded[name] = torch.zeros_like(whole.detach(), dtype=next(iter(each.values()))[name].dtype)
+        for name, first in next(iter(each.values())).items():
+            joined = torch.zeros_like(whole.detach(), dtype=first.dtype)
             for entry in self.layout.entries:
-                view_of(entry, loaded[name]).copy_(each[entry.name][name])
+                view_of(entry, joined).copy_(each[entry.name][name])
+            loaded[name] = joined
         self._whole.state[whole] = loaded
 
     def _named(self) -> Iterable[tuple[Entry, nn.Parameter]]:
@@ -364,5 +368,5 @@ def _own(value: object) -> object:
     return value.clone() if isinstance(value, Tensor) else copy(value)
 
 
-def _is_like(value: object, vector: Tensor) -> bool:
+def _is_like(value: object, vector: Tensor) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.shape == vector.shape

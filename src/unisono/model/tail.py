@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-LOSS, WEIGHT, SAMPLES, STOP, NOT_FINITE = range(5)
-HEAD = 5
+LOSS, WEIGHT, SAMPLES, STOP, SAVE, NOT_FINITE = range(6)
+HEAD = 6
 NOTHING: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
@@ -30,6 +30,8 @@ class StepStats(NamedTuple):
     num_samples: int
     num_stops: int
     """Workers that were told to stop."""
+    num_saves: int
+    """Workers that wish the state to be saved after this step."""
     num_not_finite: int
     """Workers whose own loss was not a finite number."""
     metric_sums: npt.NDArray[np.float64]
@@ -88,8 +90,12 @@ class Tail:
         else:
             self.vector.zero_()
 
-    def vote_to_stop(self) -> None:
-        self.vector[STOP] = 1
+    def vote(self, to_stop: bool, to_save: bool) -> None:
+        """Local: what this worker wishes to come after the step; one vote is enough."""
+        if to_stop:
+            self.vector[STOP] = 1
+        if to_save:
+            self.vector[SAVE] = 1
 
     def used(self, flags: npt.NDArray[np.float64]) -> None:
         """Local: which parameters this replica used; there may be room for more, of a larger part of the model."""
@@ -123,6 +129,6 @@ class Tail:
         return found
 
     def _stats(self, step: int, host: npt.NDArray[np.float64]) -> StepStats:
-        loss, weight, samples, stops, not_finite = host[:HEAD].tolist()
+        loss, weight, samples, stops, saves, not_finite = host[:HEAD].tolist()
         sums = host[HEAD : HEAD + self._num_metric_sums].copy()
-        return StepStats(step, loss, weight, int(samples), int(stops), int(not_finite), sums)
+        return StepStats(step, loss, weight, int(samples), int(stops), int(saves), int(not_finite), sums)

@@ -45,6 +45,10 @@ class Body(Protocol):
 
     def end(self, stage: str) -> Logged | None: ...
 
+    def logged_so_far(self) -> Logged | None: ...
+
+    def log_before(self, logged: Logged) -> None: ...
+
 
 class Measure(Protocol):
     """The metrics that are followed during training: sums of fixed width."""
@@ -86,9 +90,6 @@ class TorchAdapter(ModelAdapter):
         self.judges_samples = own_step is None
 
     # ---- one step --------------------------------------------------------------------------------------------------
-
-    def gradients(self) -> Sequence[Tensor]:
-        return [vector for part in self.parts.values() for vector in part.gradients.values()]
 
     def clear_gradients(self) -> None:
         for part in self.parts.values():
@@ -210,11 +211,23 @@ class TorchAdapter(ModelAdapter):
     def counters(self) -> list[Tensor]:
         return [buffer for _, buffer in _buffers(self.model) if not buffer.is_floating_point()]
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.model.state_dict()
+    def state(self) -> dict[str, Any]:
+        self.statistics()  # takes back what the user's code has put in their place
+        return {
+            "model": dict(self.model.state_dict()),
+            "optimizers": {name: part.optimizer_state() for name, part in self.parts.items()},
+        }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(state)
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        for name, part in self.parts.items():
+            part.load_optimizer_state(state["optimizers"][name])
+
+    def logged_so_far(self) -> Logged | None:
+        return self.body.logged_so_far()
+
+    def log_before(self, logged: Logged) -> None:
+        self.body.log_before(logged)
 
     # ---- small steps -----------------------------------------------------------------------------------------------
 
@@ -253,6 +266,12 @@ class LossBody:
 
     def end(self, stage: str) -> None:  # noqa: ARG002
         return None
+
+    def logged_so_far(self) -> None:
+        return None
+
+    def log_before(self, logged: Logged) -> None:
+        """Nothing was logged."""
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
         assert self.loss is not None

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from time import perf_counter, time
 from typing import Any
 
-from unisono.errors import UsageError
+from unisono.errors import CannotWrite
 from unisono.events import EpochDone, Observer, RunEnded, RunStarted, StepDone
 
 FLUSH_EVERY_S = 5.0
 """In long epochs: what a crash may lose of the steps, and how far a reader may be behind."""
+WARN_EVERY_S = 60.0
 LONGEST_LINE_BYTES = 1 << 20
 OF_THE_SUMMARY = ("steps", "wall_s", "metrics")
 """What the last line repeats of the summary, which has a file of its own."""
@@ -43,20 +44,45 @@ class LineFile:
         except OSError as error:
             raise self._refusal(error) from error
 
+    def keep(self, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Local, blocking: take away the rows that are not wanted. Wholly or not at all."""
+        assert self._file is not None, "not open"
+        if not os.fstat(self._file.fileno()).st_size:
+            return
+        rows = self.path.read_bytes().splitlines(keepends=True)
+        left = [row for row in rows if wanted(json.loads(row))]
+        if len(left) == len(rows):
+            return
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.draft")
+        try:
+            draft.write_bytes(b"".join(left))
+            draft.replace(self.path)
+            self.close()
+            self._file = FileIO(self.path, "a+")
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise self._refusal(error) from error
+
     def add(self, row: Mapping[str, Any]) -> None:
         """Local: the row is written by the next `flush`."""
         self._waiting.append(line_of(row))
 
     def flush(self) -> None:
-        """Local, blocking: raises `UsageError` with the file's name when it cannot be written; those lines are lost then."""
+        """Local, blocking: raises `CannotWrite` when the file cannot be written; the lines wait for the next time."""
+        assert self._file is not None or not self._waiting, "not open"
         rest = memoryview("".join(self._waiting).encode())
-        self._waiting.clear()
         while rest:
-            assert self._file is not None, "not open"
+            assert self._file is not None
             try:
                 rest = rest[self._file.write(rest) :]
             except OSError as error:
+                self._waiting = [bytes(rest).decode()]
                 raise self._refusal(error) from error
+        self._waiting.clear()
+
+    def drop(self) -> None:
+        """Local: forget the lines that wait."""
+        self._waiting.clear()
 
     def close(self) -> None:
         """Local, idempotent."""
@@ -67,20 +93,27 @@ class LineFile:
                 self._file.close()
                 self._file = None
 
-    def _refusal(self, error: OSError) -> UsageError:
-        return UsageError(f"{self.path} cannot be written: {error.strerror}; make room or choose another run directory (--out)")
+    def _refusal(self, error: OSError) -> CannotWrite:
+        return CannotWrite(f"{self.path} cannot be written: {error.strerror}; make room or choose another run directory (--out)")
 
 
 class JsonLines(Observer):
     """`metrics.jsonl`: the start, every `log_every`-th step, every epoch and the end of a run."""
 
-    def __init__(self, path: Path, log_every: int = 1) -> None:
+    def __init__(self, path: Path, log_every: int = 1, warn: Callable[[str], None] | None = None) -> None:
+        """`warn`: told while the file cannot be written, e.g. on a full disk; the run goes on, and its end raises. Without it the
+        first failure raises."""
         self._file = LineFile(path)
         self._log_every = log_every
+        self._warn = warn
+        self._warned_s = -WARN_EVERY_S
         self._flushed_s = 0.0
+        self._is_told = False
+        """That the lines in hand could not be written."""
 
     def started(self, event: RunStarted) -> None:
         self._file.open()
+        self._file.keep(lambda row: _is_before(row, event))
         self._write("started", {"unix_s": time(), **asdict(event)})
 
     def step(self, event: StepDone) -> None:
@@ -94,11 +127,17 @@ class JsonLines(Observer):
     def epoch(self, event: EpochDone) -> None:
         self._write("epoch", vars(event))
 
+    def saving(self) -> None:
+        self._flush()
+
     def ended(self, event: RunEnded) -> None:
+        self._warn = None
         found = {name: event.summary[name] for name in OF_THE_SUMMARY if name in event.summary}
         self._write("ended", {"reason": event.reason, **found})
 
     def close(self) -> None:
+        if self._is_told:
+            self._file.drop()
         self._file.close()
 
     def _write(self, event: str, row: Mapping[str, Any]) -> None:
@@ -106,8 +145,25 @@ class JsonLines(Observer):
         self._flush()
 
     def _flush(self) -> None:
-        self._file.flush()
         self._flushed_s = perf_counter()
+        try:
+            self._file.flush()
+        except CannotWrite as error:
+            self._is_told = True
+            if self._warn is None:
+                raise
+            if self._flushed_s - self._warned_s >= WARN_EVERY_S:
+                self._warned_s = self._flushed_s
+                self._warn(f"warning: {error}; its lines wait, and the training goes on")
+        else:
+            self._is_told = False
+
+
+def _is_before(row: Mapping[str, Any], event: RunStarted) -> bool:
+    """Pure: whether a row tells of what was done before a run went on; what comes after it is done again."""
+    if row["event"] == "step":
+        return bool(row["step"] < event.first_step)
+    return row["event"] != "epoch" or bool(row["epoch"] < event.first_epoch)
 
 
 def line_of(row: Mapping[str, Any]) -> str:

@@ -55,6 +55,8 @@ class Monitor(Observer):
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        if self._failure is not None:
+            self._file.drop()
         self._file.close()
         if self._failure is not None:
             failure, self._failure = self._failure, None

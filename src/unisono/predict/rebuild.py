@@ -17,11 +17,11 @@ from unisono.model.flat import hash_of
 from unisono.model.torch import TorchAdapter, trainable
 from unisono.overrides import FACTORIES, OPTION_FIELDS, PLAIN, Changed, change
 from unisono.predict.finished_run import FinishedRun
-from unisono.run import evaluation_batch, shown
 from unisono.task import Task
 from unisono.taskfile import load_task
 from unisono.training.assemble import make_body, make_model, make_splits
 from unisono.training.provenance import sha256_of
+from unisono.training.run_record import evaluation_batch, shown
 from unisono.training.try_out import first_outputs
 from unisono.training.weights import initialise
 

@@ -36,8 +36,9 @@ from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
 from unisono.overrides import Changed
 from unisono.task import Task
 from unisono.training.metrics import Metric, resolve_metrics
+from unisono.training.progress import Goals
 from unisono.training.shared_metrics import share_metrics
-from unisono.training.trainer import Followed, Goals, in_training
+from unisono.training.trainer import Followed, in_training
 from unisono.training.try_out import try_out, try_parts, try_steps
 
 DEFAULT_LR = 0.01

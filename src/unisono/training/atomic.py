@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from unisono.errors import UsageError
+from unisono.errors import CannotWrite
 
 REMEDIES = (
     ((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space, or write elsewhere (--out)"),
@@ -30,9 +30,9 @@ def replacing(path: Path) -> Iterator[Path]:
             usual = draft.stat().st_mode
             yield draft
             draft.chmod(usual)  # some writers put a file of their own there that only its owner may read
-            _sync(draft)
+            sync(draft)
             draft.replace(path)
-            _sync(path.parent)
+            sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -44,10 +44,11 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         remedy = next((text for numbers, text in REMEDIES if error.errno in numbers), "give another place (--out)")
-        raise UsageError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Local, blocking: what a file or directory holds is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

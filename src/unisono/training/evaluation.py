@@ -33,19 +33,26 @@ def evaluate(
     batch: int,
     prefix: str,
     tell: Callable[[int, int], None] | None = None,
-) -> dict[str, float]:
+    told_to_stop: Callable[[], bool] | None = None,
+) -> dict[str, float] | None:
     """Collective, blocking: loss and metrics over all samples. Each rank takes one stretch, in the order of ranks, so that scores
-    gathered by rank are in the order of samples."""
+    gathered by rank are in the order of samples. None if a rank was `told_to_stop` before its end."""
     found = Accumulator(metrics)
     stage = TEST if prefix == "test_" else VALIDATION
     adapter.begin(stage)
     mine = cut(len(source), comm.size, comm.rank)
+    is_whole = True
     for where, arrays in in_order(source, mine, batch):
         seen = adapter.evaluate(arrays)
         loss_sum = 0.0 if seen.loss_sum is None else seen.loss_sum
         found.add(seen.outputs, seen.targets, seen.weights, loss_sum, seen.loss_weight)
         if tell is not None:
             tell(where.stop - mine.start, mine.stop - mine.start)
+        if told_to_stop is not None and told_to_stop() and where.stop < mine.stop:
+            is_whole = False
+            break
+    if told_to_stop is not None and not all(comm.allgather_object(is_whole)):
+        return None
     logged = adapter.end(stage)
     found.combine(comm)
     values = found.values(prefix)

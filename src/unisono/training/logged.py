@@ -1,4 +1,4 @@
-"""What a user's code logged on every worker, as means over all of them."""
+"""What a user's code logged on every worker, as sums and means over all of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from unisono.model.base import Logged
 
 def means(comm: Communicator, mine: Logged | None) -> dict[str, float]:
     """Collective, blocking, unless there is nothing that could log: name -> mean with the weights of all workers."""
+    sums = sums_of_all(comm, mine) or {}
+    return {name: value / weight for name, (value, weight) in sums.items() if weight}
+
+
+def sums_of_all(comm: Communicator, mine: Logged | None) -> dict[str, tuple[float, float]] | None:
+    """Collective, blocking, unless there is nothing that could log: name -> sum and weight of all workers."""
     if mine is None:
-        return {}
+        return None
     sums: dict[str, tuple[float, float]] = {}
     for found in comm.allgather_object({name: list(pair) for name, pair in mine.items()}):
         for name, (value, weight) in found.items():
             before = sums.get(name, (0.0, 0.0))
             sums[name] = (before[0] + value, before[1] + weight)
-    return {name: value / weight for name, (value, weight) in sums.items() if weight}
+    return sums

@@ -50,6 +50,14 @@ def provenance(
     }
 
 
+def sources_of(task: Mapping[str, Any]) -> dict[str, str | None]:
+    """Pure: the hashes of all that defines a task, by file or function; of what `provenance` says about it."""
+    if task["file"] is None:
+        texts = task["sources"].items()
+        return {name: None if text is None else hashlib.sha256(text.encode()).hexdigest() for name, text in texts}
+    return {Path(task["file"]).name: task["sha256"], **task["imports"]}
+
+
 def versions(imported: frozenset[str] = frozenset()) -> dict[str, str]:
     """Local: of Python, Unisono and the packages that are loaded already; nothing is loaded for it."""
     found = {"python": platform.python_version(), "unisono": __version__}

@@ -20,6 +20,22 @@ from unisono.training.atomic import explained, replacing
 
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """What file systems answer that know no locks, e.g. Lustre mounted without them."""
+NO_EXPERIMENT = ("task_file", "num_workers")
+"""Parts of the configuration that may change from life to life: where the task lies (its contents count), how many work."""
+OF_A_RUN = (
+    "checkpoints",
+    "metrics.jsonl",
+    "weights.safetensors",
+    "best.safetensors",
+    "summary.json",
+    "status.json",
+    "curves.png",
+    "timeline.json",
+    "monitor",
+    "tensorboard",
+    "config.json",
+)
+"""What belongs to one run. Others, e.g. the file of a job, belong to the directory."""
 SHOWN = 6
 """Differences named in a message."""
 
@@ -31,18 +47,34 @@ class RunDirectory:
         self.path = path
         self.is_locked = False
         """Whether a second run here would be refused while this one goes on; False where the file system knows no locks."""
+        self.changes: tuple[str, ...] = ()
+        """What differs from the run that was there, and was accepted."""
         self._lock: int | None = None
 
     @classmethod
-    def open(cls, out: str | Path | None, name: str, config: Mapping[str, Any], parent: str | Path = "runs") -> RunDirectory:
+    def open(
+        cls,
+        out: str | Path | None,
+        name: str,
+        config: Mapping[str, Any],
+        parent: str | Path = "runs",
+        *,
+        fresh: bool = False,
+        accept_changes: bool = False,
+    ) -> RunDirectory:
         """Make and hold the directory `out`, or by default a new one, parent/name, parent/name-2, ..., and write config.json.
 
-        Refuses a directory that another process holds, that holds another run (what differs is named) or this same run.
+        A directory that holds this same run is taken to go on in it, whatever the number of workers. Refuses one that another
+        process holds, or that holds another run: what differs is named. `fresh` puts aside what is there; `accept_changes` goes on
+        in another run, whose changes are in `changes`.
         """
-        directory = cls(_made(Path(out)) if out is not None else _made_anew(Path(parent), name))
+        directory = cls(_made(Path(out)) if out is not None else made_anew(Path(parent), name))
         try:
             directory._hold()
-            directory._refuse_used(config)
+            directory._clear()
+            if fresh:
+                directory._put_aside()
+            directory._refuse_another(config, accept_changes)
             directory.write_json("config.json", config)
         except BaseException:
             directory.close()
@@ -78,25 +110,19 @@ class RunDirectory:
         return self.path / "timeline.json"
 
     @property
-    def monitor(self) -> Path:
+    def checkpoints(self) -> Path:
         """A folder; whoever writes there makes it."""
-        return self.path / "monitor"
+        return self.path / "checkpoints"
+
+    @property
+    def status(self) -> Path:
+        return self.path / "status.json"
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a file wholly or not at all. Numbers that are not finite become null, as JSON has none."""
         path = self.path / name
         with replacing(path) as draft:
             draft.write_text(json.dumps(as_json(value), indent=2) + "\n")
-
-    def append_json(self, name: str, value: Any) -> None:
-        """Add one line. A line that a killed process left unfinished stays alone on its own."""
-        path = self.path / name
-        line = json.dumps(as_json(value)).encode() + b"\n"
-        with explained(path), path.open("ab+") as file:
-            if file.tell() > 0:
-                file.seek(-1, os.SEEK_END)
-                line = line if file.read(1) == b"\n" else b"\n" + line
-            file.write(line)
 
     def close(self) -> None:
         """Let others have it. Idempotent."""
@@ -133,24 +159,54 @@ class RunDirectory:
             os.ftruncate(lock, 0)
             os.pwrite(lock, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
 
-    def _refuse_used(self, config: Mapping[str, Any]) -> None:
-        state = "finished" if self.summary.exists() else "unfinished"
+    def _clear(self) -> None:
+        """Remove what killed processes were writing. Without a lock somebody may be writing it now."""
+        with explained(self.path):
+            for draft in self.path.glob(".*.draft") if self.is_locked else ():
+                draft.unlink(missing_ok=True)
+
+    def _refuse_another(self, config: Mapping[str, Any], accept_changes: bool) -> None:
         if not self.config.exists():
-            files = (self.metrics, self.summary, self.weights, self.best)
+            files = (self.metrics, self.summary, self.weights, self.best, self.checkpoints)
             if found := [file.name for file in files if file.exists()]:
-                raise UsageError(f"{self.path} holds {', '.join(found)} of a run without its config.json; give another --out")
+                raise UsageError(
+                    f"{self.path} holds {', '.join(found)} of a run without its config.json; give another --out, or --fresh"
+                )
             return
         try:
             there = json.loads(self.config.read_text())
         except ValueError as error:
-            raise UsageError(f"{self.config} is no JSON ({error}); give another --out") from error
-        if found := list(differences(there, as_json(config))):
+            raise UsageError(f"{self.config} is no JSON ({error}); give another --out, or --fresh to start over") from error
+        found = list(differences(_experiment(there), _experiment(as_json(config))))
+        if _epochs(there) < _epochs(config):  # more of the same
+            found = [one for one in found if not one.startswith("settings.epochs ")]
+        if found and not accept_changes:
             more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
             raise UsageError(
-                f"{self.path} holds another run ({state}): {'; '.join(found[:SHOWN])}{more}. Give another --out, or remove that one"
+                f"{self.path} holds another run: {'; '.join(found[:SHOWN])}{more}. Give another --out, or --fresh to put that run "
+                "aside and start over, or --accept-changes to go on in it all the same"
             )
-        kept = ", ".join(sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")))
-        raise UsageError(f"{self.path} holds this same run, {state} ({kept}). Give another --out, or remove that one")
+        self.changes = tuple(found)
+
+    def _put_aside(self) -> None:
+        """Into a folder earlier-N of the directory. The configuration goes last: until then this is still the old run."""
+        present = [path for name in OF_A_RUN if (path := self.path / name).exists()]
+        if not present:
+            return
+        with explained(self.path):
+            aside = next(path for number in count(1) if not (path := self.path / f"earlier-{number}").exists())
+            aside.mkdir()
+            for path in present:
+                path.rename(aside / path.name)
+
+
+def _experiment(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: the part of a configuration that makes it the experiment it is."""
+    return {name: value for name, value in config.items() if name not in NO_EXPERIMENT}
+
+
+def _epochs(config: Mapping[str, Any]) -> int:
+    return int(config.get("settings", {}).get("epochs", 0))
 
 
 def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
@@ -185,12 +241,16 @@ def _made(path: Path) -> Path:
     return path
 
 
-def _made_anew(parent: Path, name: str) -> Path:
-    """The first of parent/name, parent/name-2, ... that is not there; making it is what claims it."""
+def new_names(parent: Path, name: str) -> Iterator[Path]:
+    """Pure: parent/name, parent/name-2, ..., without end; the name as a file system can hold it."""
     base = re.sub(r"[^\w.+-]+", "_", name).strip(".") or "run"
+    yield from (parent / (base if number == 1 else f"{base}-{number}") for number in count(1))
+
+
+def made_anew(parent: Path, name: str) -> Path:
+    """Local: the first of `new_names` that is not there; making it is what claims it."""
     _made(parent)
-    for number in count(1):
-        path = parent / (base if number == 1 else f"{base}-{number}")
+    for path in new_names(parent, name):
         try:
             with explained(path):
                 path.mkdir()

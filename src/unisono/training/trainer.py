@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter, perf_counter_ns
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,56 +19,14 @@ from unisono.data.source import Source
 from unisono.events import EpochDone, Observer, Spans, StepDone
 from unisono.model.base import TRAIN, ModelAdapter, StreamKey
 from unisono.model.tail import StepStats
+from unisono.training.epoch_sums import EpochSums
 from unisono.training.evaluation import evaluate
 from unisono.training.logged import means
 from unisono.training.metrics import Metric
 from unisono.training.not_finite import culprits
-
-
-@dataclass(frozen=True)
-class Goals:
-    """When to stop, and which epoch is best."""
-
-    num_epochs: int
-    monitor: str | None
-    """E.g. val_accuracy; None where there is nothing to choose by."""
-    higher_is_better: bool = True
-    target: float | None = None
-    patience: int | None = None
-    on_nan: str = "stop"
-
-    def better(self, value: float, than: float | None) -> bool:
-        """Pure."""
-        if math.isnan(value):
-            return False
-        return than is None or (value > than if self.higher_is_better else value < than)
-
-    def reached(self, value: float) -> bool:
-        """Pure: whether the target is there."""
-        return self.target is not None and (value >= self.target if self.higher_is_better else value <= self.target)
-
-
-@dataclass
-class Progress:
-    """How far a training is. What a checkpoint must hold besides the state of the model."""
-
-    step: int = 0
-    epoch: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    """Each epoch as it was told to the observers."""
-    best_epoch: int | None = None
-    best_value: float | None = None
-    num_skipped: int = 0
-    """Updates that were left out because they were not finite."""
-    train_s: float = 0.0
-    """Spent in steps, evaluations not counted."""
-    num_samples: int = 0
-    data_wait_s: float = 0.0
-    time_to_target_s: float | None = None
-    reason: str = ""
-    """Why it ended."""
-    failure: str = ""
-    """What went wrong, where the reason is a failure."""
+from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE, Goals, Progress
+from unisono.training.saving import Saving
+from unisono.training.state import Restored
 
 
 @dataclass
@@ -94,55 +52,129 @@ class Trainer:
     """Called, on every rank, when the replicas hold the best weights so far."""
     spans: Spans | None = None
     progress: Progress = field(default_factory=Progress)
+    saving: Saving | None = None
+    no_time_to_evaluate: Callable[[], bool] = bool
+    """Asked on rank 0 before an evaluation."""
+    restored: Restored | None = None
+    unfinished: Mapping[str, float] = field(default_factory=dict)
+    """Loss and metrics of an epoch that was cut short."""
+
+    def go_on_from(self, restored: Restored) -> None:
+        """Local, before `run`: take up an earlier life."""
+        restored.before_start(self.adapter)
+        self.restored = restored
+        self.progress = done = Progress(**restored.trainer["progress"])
+        if done.reason == INTERRUPTED or (done.reason == FINISHED and done.epoch < self.goals.num_epochs):
+            done.reason = ""
+
+    def state(self, sums: EpochSums | None) -> dict[str, Any]:
+        """Local: what `go_on_from` needs besides the state of the replicas, in plain values."""
+        progress = replace(self.progress, wall_s=perf_counter() - self._began)
+        return {"progress": asdict(progress), "sums": None if sums is None else sums.state()}
 
     def run(self) -> Progress:
         """Collective, blocking: train to the end, whatever ends it."""
-        self._began = perf_counter()
-        self._taken: dict[int, _Taken] = {}
-        self.algorithm.start()
         done = self.progress
+        self._began = perf_counter() - done.wall_s
+        self._taken: dict[int, _Taken] = {}
+        self._save_asked = False
+        self.algorithm.start()
+        if self.restored is not None:
+            self.restored.after_start(self.comm, self.adapter, self.algorithm)
         while not done.reason and done.epoch < self.goals.num_epochs:
             self._epoch()
-        done.reason = done.reason or "finished"
+        if not done.reason:
+            done.reason = FINISHED
+        if self.saving is not None and done.reason not in (INTERRUPTED, NOT_FINITE):
+            self._keep(self.state(None), mid_epoch=False)
         self.algorithm.settle()
         self.algorithm.finish()
         return done
 
     def _epoch(self) -> None:
         done = self.progress
-        sums = _EpochSums(self.in_training)
-        self.adapter.begin(TRAIN, done.step)
+        sums = self._begin_epoch()
         began, waited = perf_counter(), done.data_wait_s
-        portions = self.loader.epoch(done.epoch)
-        steps_per_epoch = self.loader.plan.steps_per_epoch
-        for step_in_epoch in range(steps_per_epoch):
+        portions = self.loader.epoch(done.epoch, done.step_in_epoch)
+        wishes = bool if self.saving is None else self.saving.wishes
+        for step_in_epoch in range(done.step_in_epoch, self.loader.plan.steps_per_epoch):
             asked = perf_counter_ns()
             portion = next(portions)
             got = perf_counter_ns()
             if self.spans is not None:
                 self.spans.add("data", "wait for data", asked, got)
             key = StreamKey(self.seed, done.step, self.loader.shard)
-            at = StepInfo(done.step, key, self.settings(done.step), len(portion.indices), self.told_to_stop())
+            at = StepInfo(done.step, key, self.settings(done.step), len(portion.indices), self.told_to_stop(), wishes())
             self._taken[done.step] = _Taken(step_in_epoch, portion, at.settings, (got - asked) * 1e-9)
             done.step += 1
+            done.step_in_epoch = step_in_epoch + 1
             for stats in self.algorithm.step(portion.micro_batches, at):
                 self._account(stats, sums)
             if done.reason:
                 break
+            if self.saving is not None and (self._save_asked or self.saving.after_step(done.step)):
+                self._save(sums, began, waited)
         for stats in self.algorithm.drain():
             self._account(stats, sums)
         done.train_s += perf_counter() - began
-        if done.reason != "not finite":
-            self._end_of_epoch(sums, perf_counter() - began, done.data_wait_s - waited)
+        sums.took_s += perf_counter() - began
+        sums.waited_s += done.data_wait_s - waited
+        if done.reason == NOT_FINITE:
+            return
+        metrics = None if done.reason else self._look(sums)
+        if metrics is None:
+            done.reason = INTERRUPTED
+            if self.saving is not None:
+                self._keep(self.state(sums), mid_epoch=True)
+            self.unfinished = sums.values()
+        else:
+            self._end_of_epoch(sums, metrics)
 
-    def _account(self, stats: StepStats, sums: _EpochSums) -> None:
+    def _begin_epoch(self) -> EpochSums:
+        done = self.progress
+        sums = EpochSums(self.in_training)
+        self.adapter.begin(TRAIN, done.step)
+        if done.step_in_epoch and self.restored is not None:
+            sums.restore(self.restored.trainer["sums"])
+            logged = self.restored.logged(self.comm.rank)
+            if logged is not None:
+                self.adapter.log_before(logged)
+        self.restored = None
+        return sums
+
+    def _save(self, sums: EpochSums, began: float, waited: float) -> None:
+        """Collective: in the middle of an epoch, after a step whose sums are all known."""
+        assert self.saving is not None
+        done = self.progress
+        self._save_asked = False
+        for stats in self.algorithm.drain():
+            self._account(stats, sums)
+        if done.reason:
+            return
+        now = copy(sums)
+        now.took_s += perf_counter() - began
+        now.waited_s += done.data_wait_s - waited
+        state = self.state(now)
+        state["progress"]["train_s"] += perf_counter() - began
+        self._keep(state, mid_epoch=True)
+
+    def _keep(self, state: Mapping[str, Any], mid_epoch: bool) -> None:
+        """Collective."""
+        assert self.saving is not None
+        for observer in self.observers:
+            observer.saving()
+        self.saving.save(self.progress.step, state, mid_epoch)
+
+    def _account(self, stats: StepStats, sums: EpochSums) -> None:
         """What is to be done when the sums of a step are known, which on a GPU is one step later."""
         done = self.progress
         taken = self._taken.pop(stats.step)
         done.data_wait_s += taken.wait_s
         done.num_samples += stats.num_samples
         if stats.num_stops:
-            done.reason = done.reason or "interrupted"
+            done.reason = done.reason or INTERRUPTED
+        if stats.num_saves:
+            self._save_asked = True
         if stats.num_not_finite:
             self._not_finite(stats, taken.portion)
             return
@@ -168,14 +200,24 @@ class Trainer:
         for observer in self.observers:
             observer.step(event)
 
-    def _end_of_epoch(self, sums: _EpochSums, took_s: float, waited_s: float) -> None:
+    def _look(self, sums: EpochSums) -> dict[str, float] | None:
+        """Collective: the metrics of the epoch with its evaluation; None where that was cut short, to be done by the next life."""
+        if self.validation is not None and self.comm.broadcast_object(self.no_time_to_evaluate()):
+            return None
+        self.algorithm.settle()
+        logged = self.adapter.end(TRAIN)
+        found = self.evaluate()
+        if found is None:
+            if logged is not None:
+                self.adapter.log_before(logged)
+            return None
+        metrics = means(self.comm, logged) | sums.values() | found
+        if self.comm.size > 1:  # what is decided by them must be decided alike, also where a user's metric is not
+            metrics = self.comm.broadcast_object(metrics)
+        return metrics
+
+    def _end_of_epoch(self, sums: EpochSums, metrics: Mapping[str, float]) -> None:
         done, goals = self.progress, self.goals
-        metrics = means(self.comm, self.adapter.end(TRAIN)) | sums.values()
-        if not done.reason:  # one who was told to stop has no time for an evaluation
-            self.algorithm.settle()
-            metrics |= self.evaluate()
-            if self.comm.size > 1:  # what is decided by them must be decided alike, also where a user's metric is not
-                metrics = self.comm.broadcast_object(metrics)
         value = metrics.get(goals.monitor) if goals.monitor is not None else None
         is_best = value is not None and goals.better(value, done.best_value)
         if is_best:
@@ -187,17 +229,20 @@ class Trainer:
             done.step,
             metrics,
             lr_of(self.settings(max(done.step - 1, 0))),
-            sums.num_samples / took_s if took_s else 0.0,
+            sums.num_samples / sums.took_s if sums.took_s else 0.0,
             wall_s,
-            waited_s,
+            sums.waited_s,
             is_best,
         )
         for observer in self.observers:
             observer.epoch(event)
         done.history.append(asdict(event))
         done.epoch += 1
-        if value is not None and not done.reason:
+        done.step_in_epoch = 0
+        if value is not None:
             self._judge(value, wall_s)
+        if self.saving is not None and not done.reason and self.saving.after_epoch(done.epoch):
+            self._keep(self.state(None), mid_epoch=False)
 
     def _judge(self, value: float, wall_s: float) -> None:
         done, goals = self.progress, self.goals
@@ -207,13 +252,20 @@ class Trainer:
         elif goals.patience is not None and done.epoch - 1 - (done.best_epoch or 0) >= goals.patience:
             done.reason = "stopped early"
 
-    def evaluate(self) -> dict[str, float]:
-        """Collective, blocking: the validation data, each sample once."""
+    def evaluate(self) -> dict[str, float] | None:
+        """Collective, blocking: the validation data, each sample once; None if a rank was told to stop meanwhile."""
         if self.validation is None:
             return {}
         began = perf_counter_ns()
         found = evaluate(
-            self.comm, self.adapter, self.validation, self.metrics, self.evaluation_batch, "val_", self.tell_evaluating
+            self.comm,
+            self.adapter,
+            self.validation,
+            self.metrics,
+            self.evaluation_batch,
+            "val_",
+            self.tell_evaluating,
+            self.told_to_stop,
         )
         if self.spans is not None:
             self.spans.add("compute", "evaluation", began, perf_counter_ns())
@@ -230,7 +282,7 @@ class Trainer:
         text = culprits(self.comm, self.adapter, stats, portion)
         done.num_skipped += 1
         if self.goals.on_nan == "stop":
-            done.reason = "not finite"
+            done.reason = NOT_FINITE
             done.failure = f"{text}; the run stopped before the update, --on-nan skip would leave out such updates and go on"
         else:
             self._say(f"warning: {text}; the update is left out (--on-nan skip)")
@@ -247,41 +299,6 @@ class _Taken(NamedTuple):
     portion: Portion
     settings: Settings
     wait_s: float
-
-
-class _EpochSums:
-    """Exact sums over the steps of an epoch."""
-
-    def __init__(self, metrics: Sequence[Metric]) -> None:
-        self._metrics = metrics
-        self._sums = np.zeros(sum(metric.num_sums or 0 for metric in metrics))
-        self._loss_sum = 0.0
-        self._weight = 0.0
-        self._named: dict[str, tuple[float, float]] = {}
-        self.num_samples = 0
-
-    def add(self, stats: StepStats) -> None:
-        self._loss_sum += stats.loss_sum
-        self._weight += stats.weight
-        self._sums += stats.metric_sums
-        self.num_samples += stats.num_samples
-        for name, (value, weight) in stats.named.items():
-            before = self._named.get(name, (0.0, 0.0))
-            self._named[name] = (before[0] + value, before[1] + weight)
-
-    def metrics_so_far(self) -> dict[str, float]:
-        found, start = {}, 0
-        for metric in self._metrics:
-            width = metric.num_sums or 0
-            found[metric.name] = metric.value(self._sums[start : start + width])
-            start += width
-        return found | {name: value / weight for name, (value, weight) in self._named.items() if weight}
-
-    def values(self) -> dict[str, float]:
-        """The means over the samples seen, each with the weights of its step."""
-        if not self._weight:
-            return {}
-        return {"loss": self._loss_sum / self._weight, **self.metrics_so_far()}
 
 
 def lr_of(settings: Settings) -> float:

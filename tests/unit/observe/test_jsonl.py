@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,15 +61,43 @@ def test_lines_are_on_disk_after_each_epoch(tmp_path: Path) -> None:
     assert len(read_lines(tmp_path / "metrics.jsonl")) == 13, "what was waiting is written when a run fails"
 
 
+def test_lines_are_on_disk_before_a_checkpoint(tmp_path: Path) -> None:
+    """Who goes on from it does not tell them again."""
+    log = JsonLines(tmp_path / "metrics.jsonl")
+    log.started(START)
+    for number in range(3):
+        log.step(step(number))
+    log.saving()
+    assert [row["event"] for row in read_lines(tmp_path / "metrics.jsonl")] == ["started", *["step"] * 3]
+    log.close()
+
+
 def test_a_run_that_goes_on_adds_to_the_record_and_removes_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     tell([JsonLines(path)])
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"event": "st')
     assert len(read_lines(path)) == 35, "a reader does not see it either"
-    tell([JsonLines(path)])
+    log = JsonLines(path)
+    log.started(replace(START, first_step=10**6, first_epoch=10**6))
+    log.close()
     assert path.read_bytes().startswith(whole)
-    assert [row["event"] for row in read_lines(path)].count("ended") == 2
+    assert [row["event"] for row in read_lines(path)].count("started") == 2
+
+
+def test_a_run_that_goes_on_takes_back_what_it_does_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    tell([JsonLines(path)])
+    before = read_lines(path)
+    last = next(row for row in before if row["event"] == "epoch")
+    log = JsonLines(path)
+    log.started(replace(START, first_step=last["step"], first_epoch=1))
+    log.close()
+    kept = read_lines(path)
+    assert [row for row in kept if row["event"] == "epoch"] == [last]
+    assert [row for row in kept if row["event"] == "step"] == [
+        row for row in before if row["event"] == "step" and row["step"] < last["step"]
+    ]
 
 
 def test_a_file_of_half_a_line_becomes_empty(tmp_path: Path) -> None:

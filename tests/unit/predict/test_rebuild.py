@@ -12,10 +12,10 @@ from unisono.errors import UsageError
 from unisono.overrides import change
 from unisono.predict.finished_run import open_run
 from unisono.predict.rebuild import rebuild_task
-from unisono.run import shown
 from unisono.task import Task
 from unisono.taskfile import load_task
 from unisono.training.provenance import provenance
+from unisono.training.run_record import shown
 
 FILE = """
     import layers

@@ -42,9 +42,17 @@ def test_a_name_never_leaves_the_folder_of_runs(tmp_path: Path) -> None:
 
 def test_files_have_their_places(tmp_path: Path) -> None:
     with open_new(tmp_path) as run:
-        paths = (run.config, run.metrics, run.summary, run.weights, run.best, run.curves, run.timeline, run.monitor)
-        names = "config.json metrics.jsonl summary.json weights.safetensors best.safetensors curves.png timeline.json monitor"
+        paths = (run.config, run.metrics, run.summary, run.weights, run.best, run.curves, run.timeline, run.checkpoints)
+        names = "config.json metrics.jsonl summary.json weights.safetensors best.safetensors curves.png timeline.json checkpoints"
         assert [path.relative_to(run.path).as_posix() for path in paths] == names.split()
+
+
+def test_drafts_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    RunDirectory.open(tmp_path, "digits", CONFIG).close()
+    (tmp_path / ".summary.json.4711.draft").write_text('{"half')
+    (tmp_path / ".of_the_user").write_text("")
+    with RunDirectory.open(tmp_path, "digits", CONFIG):
+        assert {path.name for path in tmp_path.iterdir()} == {".lock", ".of_the_user", "config.json"}
 
 
 def test_out_with_another_run_names_what_differs(tmp_path: Path) -> None:
@@ -53,21 +61,37 @@ def test_out_with_another_run_names_what_differs(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         RunDirectory.open(tmp_path, "digits", other)
     told = str(caught.value)
-    assert "another run (unfinished)" in told
+    assert "holds another run: " in told and "--fresh" in told and "--accept-changes" in told
     assert "lr 0.1 there, 0.2 here; optimizer_options.nesterov nothing there, true here; seed nothing there, 1 here" in told
     assert json.loads((tmp_path / "config.json").read_text()) == CONFIG, "nothing is lost"
 
 
-def test_out_with_the_same_run_is_refused(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path, "digits", CONFIG) as run:
-        run.append_json("metrics.jsonl", {"loss": 1.0})
-    with pytest.raises(UsageError, match=r"this same run, unfinished \(config.json, metrics.jsonl\)"):
-        RunDirectory.open(tmp_path, "digits", CONFIG)
-    run.write_json("summary.json", {})
-    with pytest.raises(UsageError, match="this same run, finished"):
-        RunDirectory.open(tmp_path, "digits", CONFIG)
-    with pytest.raises(UsageError, match=r"another run \(finished\)"):
-        RunDirectory.open(tmp_path, "digits", {**CONFIG, "lr": 1.0})
+def test_the_same_run_goes_on_whatever_may_change(tmp_path: Path) -> None:
+    config = {**CONFIG, "num_workers": 2, "task_file": "a.py", "settings": {"epochs": 3}}
+    RunDirectory.open(tmp_path, "digits", config).close()
+    for change in ({"num_workers": 1}, {"task_file": "b.py"}, {"settings": {"epochs": 5}}):
+        config |= change
+        with RunDirectory.open(tmp_path, "digits", config) as run:
+            assert run.changes == ()
+    with pytest.raises(UsageError, match=r"settings.epochs 5 there, 4 here"):
+        RunDirectory.open(tmp_path, "digits", {**config, "settings": {"epochs": 4}})
+    with RunDirectory.open(tmp_path, "digits", {**config, "lr": 1.0}, accept_changes=True) as run:
+        assert run.changes == ("lr 0.1 there, 1.0 here",)
+    assert json.loads((tmp_path / "config.json").read_text())["lr"] == 1.0
+
+
+def test_fresh_puts_the_run_aside_and_leaves_what_is_not_of_it(tmp_path: Path) -> None:
+    for number in (1, 2):
+        RunDirectory.open(tmp_path, "digits", {**CONFIG, "lr": number}, fresh=True).close()
+        (tmp_path / "metrics.jsonl").write_text(f"{number}")
+        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / "job.sh").touch()
+    RunDirectory.open(tmp_path, "digits", CONFIG, fresh=True).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "config.json", "earlier-1", "earlier-2", "job.sh"]
+    for number in (1, 2):
+        aside = tmp_path / f"earlier-{number}"
+        assert (aside / "metrics.jsonl").read_text() == f"{number}" and (aside / "checkpoints").is_dir()
+        assert json.loads((aside / "config.json").read_text())["lr"] == number
 
 
 def test_out_with_remains_or_garbage_is_refused_and_with_other_files_taken(tmp_path: Path) -> None:
@@ -92,8 +116,7 @@ def test_many_differences_are_counted(tmp_path: Path) -> None:
 def test_the_same_values_in_other_types_are_the_same_run(tmp_path: Path) -> None:
     assert list(differences({"a": [1, 2], "b": None}, {"a": [1, 2]})) == []
     RunDirectory.open(tmp_path, "digits", {"shape": (1, 2), "lr": np.float64(0.1), "data": Path("x")}).close()
-    with pytest.raises(UsageError, match="this same run"):
-        RunDirectory.open(tmp_path, "digits", {"shape": [1, 2], "lr": 0.1, "data": "x"})
+    RunDirectory.open(tmp_path, "digits", {"shape": [1, 2], "lr": 0.1, "data": "x"}).close()
 
 
 HOLD = """
@@ -115,8 +138,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
         with pytest.raises(UsageError, match=rf"in use by another run \(process {holder.pid} on {os.uname().nodename}\)"):
             RunDirectory.open(tmp_path, "digits", {})
         holder.kill()  # a lock dies with its process, however it ends
-    with pytest.raises(UsageError, match="this same run, unfinished"):
-        RunDirectory.open(tmp_path, "digits", {})
+    RunDirectory.open(tmp_path, "digits", {}).close()
 
 
 def test_two_in_one_process_are_refused_too_and_close_gives_it_back(tmp_path: Path) -> None:
@@ -200,12 +222,3 @@ def test_json_of_numbers_arrays_and_paths(tmp_path: Path) -> None:
         run.write_json("summary.json", value)
         found = json.loads(run.summary.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert found == {"nan": None, "np": 0.5, "array": [0, 1], "path": "a/b", "set": [1, 2], "3": [1]}
-
-
-def test_lines_are_added_and_a_torn_one_stays_alone(tmp_path: Path) -> None:
-    with open_new(tmp_path) as run:
-        run.append_json("metrics.jsonl", {"step": 1})
-        with run.metrics.open("a") as torn:
-            torn.write('{"step"')
-        run.append_json("metrics.jsonl", {"step": 3})
-        assert run.metrics.read_text().splitlines() == ['{"step": 1}', '{"step"', '{"step": 3}']

@@ -1,0 +1,209 @@
+"""`unisono status`: how far runs are, and what each job of a chain did. Needs no accounting of SLURM, and no SLURM."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from unisono.cluster import job_log, queue, sbatch
+from unisono.cluster.job_log import ChainJob
+from unisono.commands.columns import in_columns
+from unisono.errors import UsageError
+from unisono.observe.quantities import duration
+from unisono.training import status
+
+HELP = "show how far runs are, and what each of their jobs did"
+DESCRIPTION = """Shows the state of runs: running, waiting, starting, stopped (the same command goes on), finished, failed, died.
+A folder that is no run stands for all runs in it. A run that is named itself also shows each of its lives: job, steps, end."""
+EPILOG = """examples:
+  unisono status                       all runs in runs/
+  unisono status runs/digits           one run, with the jobs of its chain
+  unisono status runs/* --json         for scripts"""
+
+MARKS = (status.FILE, "config.json", sbatch.LOG)
+"""What makes a directory one of a run."""
+WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
+"""Words of squeue."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One run, as it is shown."""
+
+    path: Path
+    state: str
+    """One of `status.STATES`, or waiting, starting, died, unknown."""
+    note: str
+    known: Mapping[str, Any]
+    """status.json; empty where there is none."""
+    jobs: Sequence[ChainJob]
+    queued: Mapping[str, str]
+    """Job -> what squeue says, of those that are waiting or running."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Local: the options of the verb."""
+    parser.add_argument(
+        "runs", nargs="*", default=["runs"], metavar="RUN", help="run directories, or folders of them (default runs)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON array instead of a table")
+
+
+def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
+    """Local, blocking."""
+    named = [Path(run) for run in args.runs]
+    paths = list(dict.fromkeys(path for one in named for path in _runs(one)))
+    seen = _looked_at(paths)
+    if args.json:
+        print(json.dumps([_plain(run) for run in seen], indent=2))
+        return 0
+    if not seen:
+        print(f"no run in {', '.join(map(str, named))}")
+        return 0
+    print(in_columns([("run", "state", "step", "epoch", "jobs", "last sign"), *(_cells(run) for run in seen)], left=(0, 1)))
+    for run in seen:
+        if run.note:
+            print(f"{run.path}: {run.note}")
+        if run.path in named and (rows := _lives(run)):
+            print(f"\n{run.path}\n{in_columns([('job', 'began', 'lasted', 'workers', 'steps', 'end'), *rows], left=(1, 4, 5))}")
+    return 0
+
+
+def is_alive(known: Mapping[str, Any], queued: Mapping[str, str] | None) -> bool | None:
+    """Local: whether the process that wrote "running" is still there; None where nobody here can tell."""
+    if known.get("job") and queued is not None:
+        return known["job"] in queued
+    if known.get("host") != socket.gethostname():
+        return None
+    try:
+        os.kill(known["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is somebody else's, and there
+        return True
+    return True
+
+
+def _runs(path: Path) -> list[Path]:
+    if any((path / mark).is_file() for mark in MARKS):
+        return [path]
+    if path.is_dir():
+        inside = [entry for entry in path.iterdir() if any((entry / mark).is_file() for mark in MARKS)]
+        return sorted(inside, key=lambda entry: entry.stat().st_mtime)
+    if path == Path("runs"):
+        return []
+    near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1) if path.parent.is_dir() else []
+    raise UsageError(f"there is no run {path}; {f'did you mean {path.with_name(near[0])}?' if near else 'check the path'}")
+
+
+def _looked_at(paths: Sequence[Path]) -> list[Shown]:
+    """SLURM is asked once for all of them."""
+    found = [(path, status.read(path / status.FILE), job_log.read(path / sbatch.LOG)) for path in paths]
+    latest = {job for _, known, jobs in found for job in (known and known.get("job"), jobs[-1].job if jobs else None) if job}
+    queued = queue.states(latest)
+    seen = []
+    for path, known, jobs in found:
+        own = {job.job for job in jobs} | ({known["job"]} if known and known.get("job") else set())
+        here = None if queued is None else {job: word for job, word in queued.items() if job in own}
+        state, note = _state(path, known, jobs, here)
+        seen.append(Shown(path, state, note, known or {}, jobs, here or {}))
+    return seen
+
+
+def _state(
+    path: Path, known: Mapping[str, Any] | None, jobs: Sequence[ChainJob], queued: Mapping[str, str] | None
+) -> tuple[str, str]:
+    """In one word, and what is to be known or done besides."""
+    last = jobs[-1] if jobs else None
+    waiting = [f"job {job} is {word}" for job, word in (queued or {}).items() if word in WAITING]
+    starting = [job for job, word in (queued or {}).items() if word == "RUNNING" and (known is None or job != known.get("job"))]
+    began = known is not None and known["state"] == "running"
+    alive = is_alive(known, queued) if known is not None and began else False
+    if waiting:
+        return "waiting", "; ".join(waiting)
+    if starting:
+        return "starting", f"job {starting[0]} has begun, its training not yet"
+    if alive:
+        return "running", ""
+    if queued is None and last is not None and last.last_words.startswith(("submitted", "requeues")):
+        return "waiting", f"job {last.job} {last.last_words}; how it stands can only be seen where squeue is"
+    if known is not None and began:
+        if alive is None:
+            return "running", f"it runs on {known['host']}, and whether it is still alive cannot be seen from here"
+        return "died", f"died at step {known['step']} without a word; the same command goes on from its last checkpoint"
+    words = last.last_words if last is not None and last.last_words.startswith("stopped") else ""
+    if known is not None:
+        return known["state"], words or (known["reason"] or "" if known["state"] != "finished" else "")
+    if (path / "summary.json").is_file():
+        return "finished", ""  # by a version that wrote no status
+    if last is None:
+        return "unknown", "nothing tells how far its training is"
+    if queued is None and last.exit_code is None:
+        return "unknown", f"job {last.job} {last.last_words}; how it stands can only be seen where squeue is"
+    if last.began_unix_s is None:
+        return "died", f"job {last.job} left the queue before it began"
+    return ("died" if last.exit_code is None else "failed"), words or f"job {last.job} ended before its training began"
+
+
+def _cells(run: Shown) -> tuple[str, ...]:
+    known = run.known
+    jobs = len(run.jobs)
+    return (
+        str(run.path),
+        run.state,
+        f"{known['step']}/{known['num_steps']}" if known else "",
+        str(known["epoch"]) if known else "",
+        str(jobs) if jobs else "",
+        f"{duration(max(0.0, time.time() - known['unix_s']))} ago" if known else "",
+    )
+
+
+def _lives(run: Shown) -> list[tuple[str, ...]]:
+    """What each life did, and the jobs that never came to train, in the order of time."""
+    rows: list[tuple[float, tuple[str, ...]]] = []
+    lives: list[Mapping[str, Any]] = list(run.known.get("lives", ()))
+    for life in lives:
+        end = life["end_unix_s"] or (time.time() if run.state == "running" else run.known["unix_s"])
+        reason = life["reason"] or run.state
+        steps = f"{life['first_step']} to {life['last_step']}"
+        cells = (
+            life["job"] or "",
+            _clock(life["begin_unix_s"]),
+            duration(end - life["begin_unix_s"]),
+            str(life["num_workers"]),
+            steps,
+        )
+        rows.append((life["begin_unix_s"], (*cells, reason)))
+    trained = [life["job"] for life in lives]
+    for job in run.jobs:
+        if job.job in trained:
+            trained.remove(job.job)  # a job that was requeued has as many lives as starts
+            continue
+        when = job.began_unix_s or job.submitted_unix_s or 0.0
+        words = run.queued.get(job.job, "") or job.last_words
+        rows.append((when, (job.job, _clock(job.began_unix_s), "", "", "", words)))
+    return [cells for _, cells in sorted(rows, key=lambda row: row[0])]
+
+
+def _clock(unix_s: float | None) -> str:
+    return "" if unix_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
+
+
+def _plain(run: Shown) -> dict[str, Any]:
+    """For scripts: status.json as it is, with what was found out besides."""
+    return {
+        "run": str(run.path),
+        **run.known,
+        "state": run.state,
+        "note": run.note,
+        "jobs": [asdict(job) for job in run.jobs],
+        "queued": dict(run.queued),
+    }

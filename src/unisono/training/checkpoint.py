@@ -1,0 +1,158 @@
+"""Checkpoints on the disk: a training at one step, there wholly or not at all.
+
+checkpoints/step-00001200/state.safetensors    tensors by name
+                          progress.json        plain values
+                          best.safetensors     the best weights so far, where there are some
+                          manifest.json        size and hash of every file, what made them, and its own hash
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from unisono.errors import UsageError
+from unisono.training.manifest import Damaged, read_manifest, write_manifest
+from unisono.training.step_folders import StepFolders
+from unisono.training.tensor_file import Written, write_pieces, write_tensors
+from unisono.training.weights import load_weights
+
+FORMAT = 1
+STATE = "state.safetensors"
+PROGRESS = "progress.json"
+BEST = "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All of a training after one step, in the memory of the host; nobody changes it any more."""
+
+    step: int
+    tensors: Mapping[str, Tensor]
+    progress: Mapping[str, Any]
+    """Plain values as JSON has them, with names for keys. Numbers come back bit for bit, inf and nan too."""
+    best: Mapping[str, Tensor] | None = None
+    """The best weights so far."""
+    best_version: str | int | None = None
+    """Another one whenever `best` is another one."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint of which every byte is as it was written."""
+
+    path: Path
+    snapshot: Snapshot
+    made_by: Mapping[str, Any]
+    damaged: tuple[str, ...]
+    """A sentence for each newer one that was passed over."""
+
+
+@dataclass(frozen=True)
+class _Best:
+    """Best weights that are on the disk."""
+
+    step: int
+    version: str | int | None
+    file: Path
+    written: Written
+
+
+class Checkpoints:
+    """The checkpoints of one run. One process at a time writes them, in one thread; its methods are local and blocking."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        if keep < 1:
+            raise UsageError(f"cannot keep {keep} checkpoints; keep at least 1")
+        self.folder = folder
+        self.keep = keep
+        self._steps = StepFolders(folder)
+        self._bests: tuple[_Best, ...] = ()
+        self._damaged = frozenset[int]()
+
+    def write(self, snapshot: Snapshot, made_by: Mapping[str, Any]) -> Path:
+        """Put it on the disk, then remove those beyond the newest `keep`. If that fails, those that were there are as they were.
+
+        Checkpoints of later steps are removed too: they were found damaged, or the run would have gone on from them.
+        """
+        path = self._steps.path(snapshot.step)
+        with self._steps.adding(snapshot.step) as draft:
+            files = {
+                STATE: write_tensors(draft / STATE, snapshot.tensors),
+                PROGRESS: write_pieces(draft / PROGRESS, iter([json.dumps(snapshot.progress, indent=2).encode()])),
+            }
+            if snapshot.best is not None:
+                files[BEST] = self._write_best(draft / BEST, snapshot, snapshot.best)
+            about = {"format": FORMAT, "step": snapshot.step, "best_version": snapshot.best_version, "made_by": dict(made_by)}
+            write_manifest(draft, files, about)
+        if BEST in files:
+            best = _Best(snapshot.step, snapshot.best_version, path / BEST, files[BEST])
+            self._bests = (*[other for other in self._bests if other.step != snapshot.step][-1:], best)
+        self._damaged -= {snapshot.step}
+        self._prune(snapshot.step)
+        return path
+
+    def newest(self) -> Loaded | None:
+        """The newest checkpoint that is as it was written; None where there is none at all. Refuses if none of them is good."""
+        damaged: list[str] = []
+        for step, path in self._steps.found():
+            try:
+                snapshot, made_by, best = _load(path, step)
+            except (Damaged, UsageError) as error:
+                damaged.append(f"{path} is damaged: {error}")
+                self._damaged |= {step}
+                continue
+            self._bests = () if best is None else (_Best(step, snapshot.best_version, path / BEST, best),)
+            return Loaded(path, snapshot, made_by, tuple(damaged))
+        if damaged:
+            remedy = "put a good copy there, or start over with --fresh, which keeps this run aside"
+            raise UsageError(f"no checkpoint in {self.folder} is good: {'; '.join(damaged)}. Now {remedy}")
+        return None
+
+    def _write_best(self, file: Path, snapshot: Snapshot, best: Mapping[str, Tensor]) -> Written:
+        """A link will do where the same weights are on the disk already, though never to the checkpoint just before this one:
+        that one must be good when this one is damaged."""
+        before = max((other.step for other in self._bests if other.step < snapshot.step), default=None)
+        for other in self._bests:
+            if other.version == snapshot.best_version and other.step != before:
+                try:
+                    os.link(other.file, file)
+                except OSError:  # no links on this file system, or the file is gone; a full disk speaks up below
+                    break
+                return other.written
+        return write_tensors(file, best)
+
+    def _prune(self, newest: int) -> None:
+        found = self._steps.found()
+        kept = [step for step, _ in found if step <= newest and step not in self._damaged][: self.keep]
+        for step, path in found:
+            if step not in kept:
+                self._steps.remove(path)
+
+
+def _load(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any], Written | None]:
+    manifest = read_manifest(path)
+    if manifest["format"] != FORMAT:
+        raise Damaged(f"it is of format {manifest['format']}, and this version of Unisono knows only {FORMAT}")
+    if manifest["step"] != step:
+        raise Damaged(f"it is of step {manifest['step']}, whatever its name says")
+    best = manifest["files"].get(BEST)
+    snapshot = Snapshot(
+        step,
+        _tensors(path / STATE),
+        json.loads((path / PROGRESS).read_text()),
+        None if best is None else _tensors(path / BEST),
+        manifest["best_version"],
+    )
+    return snapshot, manifest["made_by"], None if best is None else Written(best["sha256"], best["bytes"])
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    """In memory of their own: the file may be removed while they are in use."""
+    return {name: tensor.clone() for name, tensor in load_weights(file)[0].items()}

@@ -1,0 +1,97 @@
+"""What is written down of a run: its configuration before, its summary after, and what made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from unisono.comm.base import Communicator
+from unisono.config import TrainConfig
+from unisono.overrides import Changed
+from unisono.task import Task
+from unisono.training.assemble import Assembled
+from unisono.training.provenance import provenance
+from unisono.training.trainer import Trainer
+
+
+def evaluation_batch(global_batch: int, size: int) -> int:
+    """Pure: samples of one worker in a step without gradients, which needs less memory than one with them."""
+    return max(64, 2 * -(-global_batch // size))
+
+
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Local: what is saved of a model and compared between workers; a module may keep other things in its state."""
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
+def record_of(config: TrainConfig, changed: Changed, size: int) -> dict[str, Any]:
+    """The configuration in plain values: what must be the same for two runs to be the same experiment."""
+    task = changed.task
+    settings = {name: shown(getattr(task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data", "name")}
+    return {
+        "task": task.name,
+        "task_file": config.task_file or None,
+        "model": {name: shown(value) for name, value in changed.model.items()},
+        "data": {name: shown(value) for name, value in changed.data.items()},
+        "settings": settings,
+        "algorithm": {"name": config.algorithm, **changed.algorithm},
+        "init_from": config.init_from,
+        "num_workers": size,
+        "on_nan": config.on_nan,
+    }
+
+
+def shown(value: Any) -> Any:
+    """Pure: a value as JSON can hold it; functions by their names."""
+    if isinstance(value, Mapping):
+        return {str(name): shown(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shown(part) for part in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return getattr(value, "__qualname__", None) or repr(value)
+
+
+def summary_of(parts: Assembled, trainer: Trainer, test: Mapping[str, float], comm: Communicator, began: float) -> dict[str, Any]:
+    """Local: what a training reached; `began` is of `time.perf_counter`."""
+    task, done = parts.task, trainer.progress
+    last = {**(done.history[-1]["metrics"] if done.history else {}), **trainer.unfinished}
+    best = done.history[done.best_epoch]["metrics"] if done.best_epoch is not None else {}
+    return {
+        "name": task.name,
+        "reason": done.reason,
+        "metrics": {**last, **test, **{f"best_{name}": value for name, value in best.items() if name.startswith("val_")}},
+        "monitor_metric": parts.goals.monitor,
+        "best_epoch": done.best_epoch,
+        "num_workers": comm.size,
+        "global_batch": task.global_batch,
+        "epochs": done.epoch,
+        "steps": done.step,
+        "num_skipped_updates": done.num_skipped,
+        "samples_per_s": done.num_samples / done.train_s if done.train_s else None,
+        "wall_s": done.wall_s + perf_counter() - began,
+        "train_s": done.train_s,
+        "data_wait_s": done.data_wait_s,
+        **({"time_to_target_s": done.time_to_target_s, "target": parts.goals.target} if parts.goals.target is not None else {}),
+        "engine": comm.engine,
+        "device": str(comm.device),
+        "threads": torch.get_num_threads(),
+        "num_parameters": parts.adapter.num_parameters,
+        "split": parts.splits.record(),
+        "data": {name: dict(part.describe()) for name, part in parts.splits.parts().items()},
+        "history": done.history,
+    }
+
+
+def made_by(config: TrainConfig, task: Task) -> dict[str, Any]:
+    """Local, blocking for some tens of milliseconds: versions and provenance."""
+    if not config.task_file:
+        found = provenance(None, {"model": task.model, "data": task.data}, config.command)
+    else:
+        found = provenance(Path(config.task_file), None, config.command)
+    return {"versions": found.pop("versions"), "provenance": found}

@@ -1,0 +1,54 @@
+"""Memory of the host for copies of a state, kept from one copy to the next: to touch new memory takes longer than to copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Thread
+
+import torch
+from torch import Tensor
+
+
+class Staging:
+    """Room for one copy. Local; one thread at a time calls this."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, Tensor] = {}
+        self._making: Thread | None = None
+
+    def prepare(self, tensors: Mapping[str, Tensor]) -> None:
+        """Returns at once: a thread makes room for tensors like these and touches it; the first copy is then as quick as others."""
+        self._wait()
+        self._making = Thread(target=self._make, args=(dict(tensors),), name="unisono-staging")
+        self._making.start()
+
+    def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Blocking. The copy before is overwritten, so nobody may need it any more."""
+        self._wait()
+        copied = {}
+        for name, tensor in tensors.items():
+            room = self._rooms.get(name)
+            if room is None or room.shape != tensor.shape or room.dtype != tensor.dtype:
+                room = _room_like(tensor)
+            copied[name] = room.copy_(tensor, non_blocking=True)
+        if any(tensor.is_cuda for tensor in tensors.values()):
+            torch.cuda.current_stream().synchronize()
+        self._rooms = copied
+        return copied
+
+    def _make(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            room = _room_like(tensor)
+            if not tensor.is_cuda:
+                # By numpy, as torch would start threads of its own beside those that compute.
+                room.reshape(-1).view(torch.uint8).numpy().fill(0)
+            self._rooms[name] = room
+
+    def _wait(self) -> None:
+        if self._making is not None:
+            self._making.join()
+            self._making = None
+
+
+def _room_like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
