@@ -44,6 +44,7 @@ format: $(STAMP) ## put the code into its format
 bench: system    ## measure against peers, side by side; writes docs/results/
 	$(BIN)/python -m bench.collectives
 	$(BIN)/python -m bench.train
+	$(BIN)/python -m bench.checkpoint
 	@if [ "$$(id -u)" = 0 ]; then $(BIN)/python -m bench.algorithms && $(BIN)/python -m bench.overlap; \
 	else echo "bench.algorithms and bench.overlap make network name spaces and need root"; fi
 
