@@ -1,0 +1,111 @@
+"""The page and the raw data of `tests.faults.kill_fuzz`, both from one record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench.machine import describe_machine
+from bench.record import write_json
+from bench.report import one_line, page, provenance, section
+from bench.rounds import markdown_table
+from tests.faults.kill_plan import COMMAND, MOMENTS
+from tests.faults.kill_verdict import TOLERANCE
+
+COMPARED = (
+    "Of every finished run: the weights, the best weights, every metric that is not a time, the history of epochs, every line of "
+    "metrics.jsonl (each step and each epoch once); status.json says finished; no draft and no half checkpoint is left. "
+    "Where the number of workers changes, of the values only the weights and the loss of every step, to rounding.",
+    "After every kill: each checkpoint with a good name is whole to the last byte; the newest is no older than before; the next "
+    "life went on from that one; all processes were gone within 10 s; no traceback. The survivors of one rank named it, but "
+    "for deaths while starting (ranks that have not met are ended after 1.5 s, as a launcher does) and after the last step.",
+    "The task: 900 images of digits, a network with dropout and running statistics (without both where the number of workers "
+    "changes), momentum, a cosine schedule, 20 epochs of 30 steps with a validation after each, a test at the end; a checkpoint "
+    "every 4 steps.",
+)
+NOT_SHOWN = (
+    "SIGKILL ends processes, and the system keeps what they wrote. A machine that loses power is another matter: all is brought to "
+    "the disk before a checkpoint gets its name, but no power was cut to try it.",
+    "One machine, its own disk, one to three workers without GPUs. Network file systems and several nodes were not tried here.",
+    "Most lives are forked from a process that has loaded PyTorch, and run the same command without a launcher: a new interpreter "
+    "takes seconds to start. One life of eight is started as a user does.",
+)
+
+
+def publish(record: Mapping[str, Any], file: Path) -> None:
+    """Local: write both files."""
+    sittings = record["sittings"]
+    machine = describe_machine()
+    versions = {"python": {name: version(name) for name in ("torch", "numpy", "safetensors", "unisono")}}
+    file.write_text(_page(sittings, machine, versions, file.with_suffix(".json").name))
+    columns = list(sittings[0]["kills"][0])
+    raw = {
+        "machine": machine,
+        "versions": versions["python"],
+        "columns": columns,
+        "sittings": {
+            str(number): {**sitting, "kills": {str(at): list(kill.values()) for at, kill in enumerate(sitting["kills"], 1)}}
+            for number, sitting in enumerate(sittings, 1)
+        },
+    }
+    write_json(file.with_suffix(".json"), raw)
+
+
+def _page(sittings: Sequence[Any], machine: Mapping[str, str], versions: Mapping[str, Mapping[str, str]], raw: str) -> str:
+    same = [sitting for sitting in sittings if len(set(sitting["workers"])) == 1]
+    changing = [sitting for sitting in sittings if sitting not in same]
+    commands = "\n    ".join(sitting["command"] for sitting in sittings)
+    return page(
+        "# Killed at random moments",
+        "A training is killed by SIGKILL at random moments and started again by the same command in the same directory, until it\n"
+        "is finished. Its end must be that of a run that nobody disturbed and that saved nothing before its end.",
+        *(_part("The same number of workers", same, "bit for bit") if same else ()),
+        *(_part("2, 1 and 3 workers in turn", changing, f"to {TOLERANCE:g} of the norm of each tensor") if changing else ()),
+        section("What is compared", COMPARED),
+        section("What was found to be wrong", [one_line(sitting["failure"]) for sitting in sittings if sitting["failure"]]),
+        provenance(commands, machine, sittings, versions),
+        section("What was not shown", NOT_SHOWN),
+        f"Raw data: [{raw}]({raw}), of every kill whom and when, from which step that life went on, how many steps it made, which\n"
+        "checkpoint was the newest afterwards, and how long the others took to end.",
+    )
+
+
+def _part(title: str, sittings: Sequence[Mapping[str, Any]], how: str) -> tuple[str, ...]:
+    kills = [kill for sitting in sittings for kill in sitting["kills"]]
+    runs = [run for sitting in sittings for run in sitting["runs"]]
+    good = "**All" if not any(sitting["failure"] for sitting in sittings) else "**Not all: of them"
+    drafts = sum(kill["draft_left"] for kill in kills)
+    began = [kill for kill in kills if kill["first_step"] is not None]
+    typed = sum(kill["started_by"] == COMMAND for kill in kills)
+    return (
+        f"## {title}",
+        f"{good} runs ({len(runs)}, with {len(kills)} kills together) ended as the undisturbed one, {how}.** "
+        f"Weights differ by at most {max((run['deviation'] for run in runs), default=0.0):.1e} of the norm of a tensor; "
+        f"one run was killed up to {max((run['kills'] for run in runs), default=0)} times.",
+        _table(kills),
+        "\n".join(
+            [
+                f"- {drafts} kills left a draft of a checkpoint behind, so they came in the middle of a write.",
+                f"- {len(kills) - len(began)} kills came before the run was taken up, {len(began)} after it.",
+                f"- {typed} of the killed lives were started by `unisono train -n N`, the others forked.",
+                f"- The longest time from a kill until all processes were gone: {max(kill['to_end_s'] for kill in kills):.2f} s.",
+                f"- {sum(kill['steps'] for kill in kills)} steps were made by lives that were killed.",
+            ]
+        ),
+    )
+
+
+def _table(kills: Sequence[Mapping[str, Any]]) -> str:
+    victims = ("one rank", "all", "launcher")
+
+    def of(kill: Mapping[str, Any]) -> str:
+        return "one rank" if kill["victim"].startswith("rank") else str(kill["victim"])
+
+    rows = []
+    for moment in MOMENTS:
+        counts = [sum(kill["moment"] == moment and of(kill) == victim for kill in kills) for victim in victims]
+        rows.append([moment, *map(str, counts), str(sum(counts))])
+    totals = [sum(of(kill) == victim for kill in kills) for victim in victims]
+    return markdown_table(["killed while", *victims, "together"], [*rows, ["together", *map(str, totals), str(len(kills))]])
