@@ -52,7 +52,8 @@ def test_stop_and_go_on(optimizer: str) -> None:
     assert main(["train", "task.py", "--out", "run", *options]) == 0
     for name in ("weights_sha256", "metrics", "steps", "best_epoch"):
         assert summary("run")[name] == summary("undisturbed")[name], name
-    assert summary("run")["metrics"]["val_accuracy"] > 0.5
+    losses = [epoch["metrics"]["loss"] for epoch in summary("run")["history"]]
+    assert losses[-1] < losses[0], "it learns"
 
 
 def test_saves_by_step_change_nothing() -> None:
@@ -63,10 +64,8 @@ def test_saves_by_step_change_nothing() -> None:
 
 def test_an_update_that_is_not_finite_is_left_out_on_the_device() -> None:
     text = Path("task.py").read_text()
-    spoiled = text.replace(
-        "self.count += 1", "self.count += 1\n            outputs = outputs * (1 + (self.count == 4) * torch.inf)"
-    )
-    Path("task.py").write_text(spoiled)
+    spoil = "outputs = outputs * torch.where(self.count == 4, torch.inf, 1.0)"
+    Path("task.py").write_text(text.replace("self.count += 1", f"self.count += 1\n            {spoil}"))
     assert main(["train", "task.py", "--out", "run", "--quiet", "--on-nan", "skip"]) == 0
     found = summary("run")
     assert found["num_skipped_updates"] == 1 and found["metrics"]["val_accuracy"] > 0.5
