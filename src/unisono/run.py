@@ -11,6 +11,8 @@ from pathlib import Path
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
+import torch
+
 from unisono.cluster.deadline import of_this_process
 from unisono.cluster.resolve import is_restarted, slurm_job
 from unisono.cluster.stop_request import StopRequest
@@ -157,14 +159,21 @@ def _open(config: TrainConfig, job: _Job) -> _Place:
         notes = [f"warning: {one}; the one before is used" for one in loaded.damaged] if loaded is not None else []
         notes += [f"accepted change: {one}" for one in directory.changes]
         if loaded is not None:
-            versions = differences(loaded.made_by["versions"], as_json(made["versions"]))
-            notes += [f"warning: the checkpoint was made with other versions: {one}" for one in versions]
+            notes += _other_bits(loaded.made_by, made["versions"], int(job.record["num_workers"]))
         elif directory.metrics.exists() and finished is None:
             notes.append("this run ended before its first checkpoint; it starts from the beginning")
     except BaseException:
         directory.close()
         raise
     return _Place(directory, record, made, checkpoints, loaded, finished, notes)
+
+
+def _other_bits(before: Mapping[str, Any], versions: Mapping[str, str], num_workers: int) -> list[str]:
+    """Local: what makes the end of a run the same only to rounding. A package that one life did not load is not compared."""
+    there = {"workers": before["num_workers"], "threads of each worker": before["threads"], **before["versions"]}
+    here = {"workers": num_workers, "threads of each worker": torch.get_num_threads(), **versions}
+    common = [{name: one[name] for name in there if name in here} for one in (there, here)]
+    return [f"warning: {one}; the end will be the same only to rounding" for one in differences(*common)]
 
 
 def _finished(directory: RunDirectory, num_epochs: int) -> Mapping[str, Any] | None:
@@ -228,7 +237,8 @@ def _live(
     if place.loaded is not None and place.loaded.snapshot.best is not None:
         saving.best.weights, saving.best.step = dict(place.loaded.snapshot.best), int(place.loaded.snapshot.best_version or 0)
     deadline = of_this_process(config.time_limit_s)
-    saving.writer = BackgroundWriter(place.checkpoints, {"config": place.record, "num_workers": comm.size, **place.made_by})
+    about = {"config": place.record, "num_workers": comm.size, "threads": torch.get_num_threads(), **place.made_by}
+    saving.writer = BackgroundWriter(place.checkpoints, about)
     trainer.told_to_stop = lambda: deadline.asks(stop)
     trainer.no_time_to_evaluate = lambda: not deadline.fits_evaluation()
     status = Status(place.directory.status, say)
