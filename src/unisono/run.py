@@ -36,7 +36,6 @@ from unisono.training.assemble import Assembled, assemble
 from unisono.training.background import BackgroundWriter
 from unisono.training.checkpoint import Checkpoints, Loaded, Snapshot
 from unisono.training.clock import Clock
-from unisono.training.evaluation import evaluate
 from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
 from unisono.training.provenance import sources_of
 from unisono.training.run_directory import RunDirectory, as_json, differences
@@ -90,7 +89,8 @@ def execute(config: TrainConfig, comm: Communicator, screen: Screen | None = Non
         summary = comm.broadcast_object(None if place is None else as_json(place.finished))
         if summary is not None:
             if screen is not None and comm.rank == 0:
-                print(f"{out} is finished ({summary['reason']} after {summary['epochs']} epochs); more --epochs would go on")
+                more = "; more --epochs would go on" if summary["reason"] == FINISHED else ""
+                print(f"{out} is finished ({summary['reason']} after {summary['epochs']} epochs){more}")
             return Ended(out, summary, comm.rank)
         observers = together(comm, lambda: _observers(config, comm, place, out, screen))
         for observer in observers:
@@ -139,7 +139,7 @@ def _prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task:
     notes = [f"warning: {text}" for text in parts.splits.warnings]
     if config.local_batch is not None:
         notes.append(growth_note(config.local_batch, comm.size, len(parts.splits.train), lr_of(parts.settings(0))))
-    return _Job(changed, parts, record_of(config, changed, comm.size), notes, Every.parse(config.checkpoint_every))
+    return _Job(changed, parts, record_of(config, changed, comm.size), notes, Every.parse(str(config.checkpoint_every)))
 
 
 def _open(config: TrainConfig, job: _Job) -> _Place:
@@ -172,8 +172,9 @@ def _other_bits(before: Mapping[str, Any], versions: Mapping[str, str], num_work
     """Local: what makes the end of a run the same only to rounding. A package that one life did not load is not compared."""
     there = {"workers": before["num_workers"], "threads of each worker": before["threads"], **before["versions"]}
     here = {"workers": num_workers, "threads of each worker": torch.get_num_threads(), **versions}
-    common = [{name: one[name] for name in there if name in here} for one in (there, here)]
-    return [f"warning: {one}; the end will be the same only to rounding" for one in differences(*common)]
+    common = [name for name in there if name in here]
+    found = differences({name: there[name] for name in common}, {name: here[name] for name in common})
+    return [f"warning: {one}; the end will be the same only to rounding" for one in found]
 
 
 def _finished(directory: RunDirectory, num_epochs: int) -> Mapping[str, Any] | None:
@@ -344,16 +345,7 @@ def _train(
     done = trainer.run()
     test: Mapping[str, float] = {}
     if parts.splits.test is not None and done.reason not in (INTERRUPTED, NOT_FINITE):
-        found = evaluate(
-            comm,
-            adapter,
-            parts.splits.test,
-            parts.metrics,
-            trainer.evaluation_batch,
-            "test_",
-            trainer.tell_evaluating,
-            trainer.told_to_stop,
-        )
+        found = trainer.look_at(parts.splits.test, "test_")
         if found is None:  # all is saved but the test, which the next life makes
             done.reason = INTERRUPTED
         else:

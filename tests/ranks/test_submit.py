@@ -105,6 +105,7 @@ def test_a_chain_goes_on_until_the_training_is_done(place: Place) -> None:
     assert [job["job"] for job in place.status()["jobs"]] == jobs, "and none after the last"
 
 
+@pytest.mark.soak
 def test_a_job_that_is_requeued(place: Place) -> None:
     place.submit("--requeue")
 

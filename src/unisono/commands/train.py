@@ -259,7 +259,7 @@ def train(
             changes={**(set or {}), **{name: value for name, value in options.items() if name not in OPTIONS}},
             out=None if out is None else str(out),
             quiet=not show,
-            time_limit_s=parse_duration(options["time_limit"]) if options.get("time_limit") else None,
+            time_limit_s=parse_duration(str(options["time_limit"])) if options.get("time_limit") else None,
             **{name: value for name, value in options.items() if name in OPTIONS and name != "time_limit"},
         )
 

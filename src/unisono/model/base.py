@@ -26,6 +26,7 @@ Logged = Mapping[str, tuple[float, float]]
 
 
 MASK = 2**64 - 1
+LOOKING = -1
 
 
 class StreamKey(NamedTuple):
@@ -35,7 +36,7 @@ class StreamKey(NamedTuple):
     step: int
     shard: int
     micro: int = 0
-    """Which of the micro-batches of a step."""
+    """Which of the micro-batches of a step; `LOOKING` for the evaluation after it."""
 
     def value(self) -> int:
         """Pure: 64 well-mixed bits: the parts times odd numbers without a common pattern, through the finaliser of splitmix64."""
@@ -83,6 +84,10 @@ class ModelAdapter(ABC):
     ) -> bool:
         """One update with the gradient divided by `weight`; a parameter that nobody used (`uses`) is left alone. False, and nothing
         is changed, if the gradient is not finite."""
+
+    @abstractmethod
+    def seed(self, key: StreamKey) -> None:
+        """What the framework draws next is a function of the key alone."""
 
     @abstractmethod
     def evaluate(self, batch: Any) -> Evaluated: ...

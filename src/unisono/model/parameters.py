@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from inspect import unwrap
+from itertools import zip_longest
 from math import isfinite
+from types import MappingProxyType
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -39,6 +41,8 @@ EACH_NUMBER_BY_ITSELF = (
     torch.optim.ASGD,
 )
 """Optimisers that know neither the shape of a tensor nor its neighbours: the vector of all of them moves alike."""
+MISSING = object()
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 QUICK = (torch.float32, torch.float64)
 """Types whose squares NumPy sums by itself."""
 
@@ -55,6 +59,7 @@ class FlatParameters:
         self.values = self.layout.vectors(lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device))
         self.gradients = self.layout.vectors(empty)
         self.optimizer: Optimizer | None = None
+        self._groups_as_made: list[dict[str, Any]] = []
         self.used: npt.NDArray[np.float64] = np.zeros(len(self.tensors))
         """1 for each parameter that got a gradient since the last `clear`."""
         views = self.layout.views(self.values)
@@ -88,6 +93,7 @@ class FlatParameters:
         self._whole = _over_the_whole(optimizer, self)
         if self._whole is not None:
             self._rule = _bare_rule(self._whole)
+        self._groups_as_made = [dict(group) for group in self.running.param_groups]
 
     @property
     def running(self) -> Optimizer:
@@ -253,7 +259,11 @@ class FlatParameters:
     def optimizer_state(self) -> dict[str, Any]:
         """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""
         optimizer = self.running
-        groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+        # What a task sets is not kept: it may have changed. Some optimisers keep in a group what they have learned themselves.
+        groups = [
+            {name: value for name, value in group.items() if name != "params" and not _is_same(value, made.get(name, MISSING))}
+            for group, made in zip_longest(optimizer.param_groups, self._groups_as_made, fillvalue=NOTHING)
+        ]
         if self._whole is None:
             return {
                 "groups": groups,
@@ -366,6 +376,10 @@ def _placed(value: object, parameter: Tensor, counts_on_device: bool) -> object:
 
 def _own(value: object) -> object:
     return value.clone() if isinstance(value, Tensor) else copy(value)
+
+
+def _is_same(value: object, other: object) -> bool:
+    return value is other or (not isinstance(value, Tensor) and not isinstance(other, Tensor) and bool(value == other))
 
 
 def _is_like(value: object, vector: Tensor) -> TypeGuard[Tensor]:

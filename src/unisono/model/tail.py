@@ -115,7 +115,7 @@ class Tail:
         room = torch.empty(self.vector.shape, dtype=torch.float64, pin_memory=True)
         room.copy_(self.vector, non_blocking=True)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
+        done.record(torch.cuda.current_stream(self.vector.device))  # which need not be the current device
         self._sent.append((step, room, done))
 
     def arrived(self, leave: int) -> list[StepStats]:

@@ -23,6 +23,7 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 NO_EXPERIMENT = ("task_file", "num_workers")
 """Parts of the configuration that may change from life to life: where the task lies (its contents count), how many work."""
 OF_A_RUN = (
+    "config.json",
     "checkpoints",
     "metrics.jsonl",
     "weights.safetensors",
@@ -33,9 +34,9 @@ OF_A_RUN = (
     "timeline.json",
     "monitor",
     "tensorboard",
-    "config.json",
 )
-"""What belongs to one run. Others, e.g. the file of a job, belong to the directory."""
+"""What belongs to one run, the configuration first: what is left without it is seen to be no whole run. Others, e.g. the file of a
+job, belong to the directory."""
 SHOWN = 6
 """Differences named in a message."""
 
@@ -189,7 +190,7 @@ class RunDirectory:
         self.changes = tuple(found)
 
     def _put_aside(self) -> None:
-        """Into a folder earlier-N of the directory. The configuration goes last: until then this is still the old run."""
+        """Into a folder earlier-N of the directory. If that is interrupted, what is left is refused, and can be put aside too."""
         present = [path for name in OF_A_RUN if (path := self.path / name).exists()]
         if not present:
             return

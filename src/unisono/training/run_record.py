@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,6 +19,9 @@ from unisono.task import Task
 from unisono.training.assemble import Assembled
 from unisono.training.provenance import provenance
 from unisono.training.trainer import Trainer
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""In the text of an object: another in every process."""
 
 
 def evaluation_batch(global_batch: int, size: int) -> int:
@@ -54,7 +59,9 @@ def shown(value: Any) -> Any:
         return [shown(part) for part in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    return getattr(value, "__qualname__", None) or repr(value)
+    if isinstance(value, partial):
+        return {"partial": shown(value.func), "arguments": shown(value.args), "keywords": shown(value.keywords)}
+    return getattr(value, "__qualname__", None) or ADDRESS.sub("", repr(value))
 
 
 def summary_of(parts: Assembled, trainer: Trainer, test: Mapping[str, float], comm: Communicator, began: float) -> dict[str, Any]:

@@ -31,8 +31,8 @@ class Staging:
             if room is None or room.shape != tensor.shape or room.dtype != tensor.dtype:
                 room = _room_like(tensor)
             copied[name] = room.copy_(tensor, non_blocking=True)
-        if any(tensor.is_cuda for tensor in tensors.values()):
-            torch.cuda.current_stream().synchronize()
+        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
         self._rooms = copied
         return copied
 

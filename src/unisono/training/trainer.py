@@ -17,7 +17,7 @@ from unisono.comm.base import Communicator
 from unisono.data.loader import Loader, Portion
 from unisono.data.source import Source
 from unisono.events import EpochDone, Observer, Spans, StepDone
-from unisono.model.base import TRAIN, ModelAdapter, StreamKey
+from unisono.model.base import LOOKING, TRAIN, ModelAdapter, StreamKey
 from unisono.model.tail import StepStats
 from unisono.training.epoch_sums import EpochSums
 from unisono.training.evaluation import evaluate
@@ -112,8 +112,9 @@ class Trainer:
                 self._account(stats, sums)
             if done.reason:
                 break
-            if self.saving is not None and (self._save_asked or self.saving.after_step(done.step)):
-                self._save(sums, began, waited)
+            is_due = self.saving is not None and (self._save_asked or self.saving.after_step(done.step))
+            if is_due and not self._save(sums, began, waited):
+                break
         for stats in self.algorithm.drain():
             self._account(stats, sums)
         done.train_s += perf_counter() - began
@@ -142,21 +143,22 @@ class Trainer:
         self.restored = None
         return sums
 
-    def _save(self, sums: EpochSums, began: float, waited: float) -> None:
-        """Collective: in the middle of an epoch, after a step whose sums are all known."""
+    def _save(self, sums: EpochSums, began: float, waited: float) -> bool:
+        """Collective: in the middle of an epoch, once the sums of all steps are known; False if one of them ends the training."""
         assert self.saving is not None
         done = self.progress
         self._save_asked = False
         for stats in self.algorithm.drain():
             self._account(stats, sums)
         if done.reason:
-            return
+            return False
         now = copy(sums)
         now.took_s += perf_counter() - began
         now.waited_s += done.data_wait_s - waited
         state = self.state(now)
         state["progress"]["train_s"] += perf_counter() - began
         self._keep(state, mid_epoch=True)
+        return True
 
     def _keep(self, state: Mapping[str, Any], mid_epoch: bool) -> None:
         """Collective."""
@@ -257,19 +259,25 @@ class Trainer:
         if self.validation is None:
             return {}
         began = perf_counter_ns()
-        found = evaluate(
-            self.comm,
-            self.adapter,
-            self.validation,
-            self.metrics,
-            self.evaluation_batch,
-            "val_",
-            self.tell_evaluating,
-            self.told_to_stop,
-        )
+        found = self.look_at(self.validation, "val_")
         if self.spans is not None:
             self.spans.add("compute", "evaluation", began, perf_counter_ns())
         return found
+
+    def look_at(self, source: Source, prefix: str) -> dict[str, float] | None:
+        """Collective, blocking: each sample of a source once; None if a rank was told to stop meanwhile. What a model draws here is
+        a function of the step too, so that another life draws the same."""
+        self.adapter.seed(StreamKey(self.seed, self.progress.step, self.loader.shard, LOOKING))
+        return evaluate(
+            self.comm,
+            self.adapter,
+            source,
+            self.metrics,
+            self.evaluation_batch,
+            prefix,
+            self.tell_evaluating,
+            self.told_to_stop,
+        )
 
     def tell_evaluating(self, done: int, total: int) -> None:
         """Local."""

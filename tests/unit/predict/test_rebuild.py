@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -85,3 +86,9 @@ def test_a_task_of_a_notebook_needs_a_file(run: Path) -> None:
     (run / "config.json").write_text(json.dumps(config | {"task_file": None}))
     with pytest.raises(UsageError, match=r"came from a notebook.*--task"):
         rebuild_task(open_run(run))
+
+
+def test_what_is_written_down_is_the_same_in_every_process() -> None:
+    """Where an object lies in memory is no part of an experiment."""
+    assert shown(partial(max, 3, key=abs)) == {"partial": "max", "arguments": [3], "keywords": {"key": "abs"}}
+    assert " at 0x" not in shown(object())
