@@ -37,8 +37,9 @@ class Way:
         return Contender(self.name, self.kind, self.about, partial(self.start, case.name, data), self.prepare)
 
 
-def start_unisono(case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
+def start_unisono(case: str, data: Path, num_ranks: int, seat: Seat, shards: int | None = None) -> list[Launch]:
     program = ["-m", "bench.ranks.train_unisono", *seat.arguments, case, str(data), str(seat.folder)]
+    program += [] if shards is None else [str(shards)]
     run = ["-m", "unisono", "run", "-n", str(num_ranks), "--threads", "1"] if num_ranks > 1 else []
     return [Launch([sys.executable, *run, *program])]
 

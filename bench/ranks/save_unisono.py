@@ -47,7 +47,7 @@ def main() -> None:
         observers = [
             Console(sys.stdout),
             JsonLines(out / "metrics.jsonl", config.log_every),
-            Clock(deadline, status, writer),
+            Clock(deadline, status, saving),
         ]
         for observer in observers:
             observer.started(started(comm, task, parts, str(out)))

@@ -1,4 +1,4 @@
-"""A rank of Unisono: its trainer with what `unisono train` gives it; `... SOCKET GROUP CASE DATA FOLDER`.
+"""A rank of Unisono: its trainer with what `unisono train` gives it; `... SOCKET GROUP CASE DATA FOLDER [SHARDS]`.
 
 At several workers `unisono run` starts it, as `unisono train -n` would.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import unisono as un
@@ -20,10 +21,13 @@ from unisono.events import EpochDone, Observer, RunStarted
 from unisono.observe.console import Console
 from unisono.observe.jsonl import JsonLines
 from unisono.overrides import change
+from unisono.training import promise
 from unisono.training.assemble import Assembled, assemble
 from unisono.training.background import BackgroundWriter
 from unisono.training.checkpoint import Checkpoints
 from unisono.training.clock import Clock
+from unisono.training.hashes import short_hash
+from unisono.training.run_record import weights_of
 from unisono.training.saving import Best, Every, Saving
 from unisono.training.status import Status
 from unisono.training.trainer import Trainer
@@ -43,7 +47,8 @@ class Turn(Observer):
 
 def main() -> None:
     out = Path(sys.argv[5])
-    with un.connect(quiet=True) as comm:
+    shards = int(sys.argv[6]) if len(sys.argv) > 6 else None
+    with un.connect(quiet=True) as comm, nullcontext() if shards is None else promise.set_up(comm.device):
         learning = Learning(comm.rank, comm.size)
         case = learning.case
         task = un.Task(
@@ -57,6 +62,7 @@ def main() -> None:
             lr=case.lr,
             global_batch=case.global_batch,
             epochs=EPOCHS,
+            shards=shards,
             name=case.name,
         )
         parts = assemble(change(task, {}), "allreduce", comm, on_nan="stop")
@@ -69,7 +75,7 @@ def main() -> None:
         if saving.writer is not None:
             status = Status(out / "status.json", print)
             status.begin(0, 0, EPOCHS * case.steps, comm.size)
-            usual.append(Clock(deadline, status, saving.writer))
+            usual.append(Clock(deadline, status, saving))
         observers = [*usual, Turn(learning.turns)]
         for observer in observers:
             observer.started(started(comm, task, parts, str(out)))
@@ -107,6 +113,7 @@ def make_trainer(
         task.seed,
         task.global_batch,
         told_to_stop,
+        lambda: short_hash(weights_of(parts.adapter.model)) if comm.rank == 0 else "",
         lambda: None,
         saving=saving,
     )

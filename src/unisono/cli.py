@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from unisono.commands import apply, compare, data, evaluate, status, submit, train
+from unisono.commands import apply, compare, data, evaluate, status, submit, train, verify
 from unisono.errors import AlreadyTold, PeerLost, TrainingFailed, UsageError
 from unisono.version import __version__
 
@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, ModuleType] = {
     "evaluate": evaluate,
     "apply": apply,
     "compare": compare,
+    "verify": verify,
     "data": data,
 }
 """Verb -> the file that does it."""

@@ -43,6 +43,12 @@ class TrainConfig:
     """Record the load and memory of each worker."""
     timeline: bool = False
     tensorboard: bool = False
+    hash_every: int | None = None
+    """Steps between rows of hashes.jsonl, which has the hash of every tensor; None for none."""
+    max_steps: int | None = None
+    """Stop after so many steps of the whole run, as if told to."""
+    device: str = "auto"
+    """Where the workers compute: auto, cpu, cuda or cuda:NUMBER."""
     threads: int | None = None
     """Of each worker; None takes what the launcher gave, or divides the CPUs."""
     quiet: bool = False
@@ -57,6 +63,8 @@ class TrainConfig:
             ("--log-every", self.log_every),
             ("--keep", self.keep),
             ("--threads", self.threads),
+            ("--hash-every", self.hash_every),
+            ("--max-steps", self.max_steps),
         ):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise UsageError(f"{option} must be a whole number of at least 1; received {value!r}")

@@ -73,6 +73,8 @@ class EpochDone:
     data_wait_s: float
     """Waited for data in this epoch."""
     is_best: bool = False
+    weights: str = ""
+    """A short hash of the weights, so that two runs can be compared by eye."""
 
 
 @dataclass(frozen=True)

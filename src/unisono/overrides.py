@@ -21,7 +21,7 @@ OPTION_FIELDS: Mapping[str, str] = {
 FACTORIES = ("model", "data")
 PLAIN = tuple(entry.name for entry in fields(Task) if entry.name not in (*FACTORIES, *OPTION_FIELDS.values(), "augment", "step"))
 """What --set may name without a dot."""
-DIRECT = ("epochs", "global_batch", "lr", "seed", "target", "patience", "precision", "accumulate")
+DIRECT = ("epochs", "global_batch", "lr", "seed", "target", "patience", "precision", "accumulate", "shards")
 """Settings of a task with an option of their own; every other goes through --set."""
 
 

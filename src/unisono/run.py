@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -14,14 +14,16 @@ from typing import Any
 import torch
 
 from unisono.cluster.deadline import of_this_process
-from unisono.cluster.resolve import is_restarted, slurm_job
+from unisono.cluster.resolve import slurm_job
 from unisono.cluster.stop_request import StopRequest
+from unisono.cluster.threads import set_threads
 from unisono.comm.base import Communicator
 from unisono.comm.together import together
 from unisono.config import TrainConfig
-from unisono.errors import AlreadyTold, CannotWrite, TrainingFailed
+from unisono.errors import AlreadyTold, CannotWrite, TrainingFailed, UsageError
 from unisono.events import Observer, RunEnded, RunStarted, Spans
 from unisono.model.flat import hash_of
+from unisono.model.packed import pack
 from unisono.observe.console import Console
 from unisono.observe.jsonl import JsonLines, read_lines
 from unisono.observe.monitor import Monitor
@@ -32,18 +34,21 @@ from unisono.optim.scaling import growth_note
 from unisono.overrides import Changed, change
 from unisono.task import Task
 from unisono.taskfile import load_task
-from unisono.training.assemble import Assembled, assemble
+from unisono.training import promise
+from unisono.training.assemble import Assembled, assemble, shard_note
 from unisono.training.background import BackgroundWriter
-from unisono.training.checkpoint import Checkpoints, Loaded, Snapshot
+from unisono.training.checkpoint import Snapshot
 from unisono.training.clock import Clock
+from unisono.training.device import compute_device
+from unisono.training.hashes import FILE as HASHES
+from unisono.training.hashes import HashRecord, short_hash
+from unisono.training.place import Place, goes_on, open_place
 from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
-from unisono.training.provenance import sources_of
-from unisono.training.run_directory import RunDirectory, as_json, differences
-from unisono.training.run_record import evaluation_batch, made_by, record_of, summary_of, weights_of
+from unisono.training.run_directory import as_json
+from unisono.training.run_record import evaluation_batch, record_of, summary_of, weights_of
 from unisono.training.saving import Best, Every, Saving
 from unisono.training.state import Restored, State, share_state
 from unisono.training.status import Status
-from unisono.training.status import read as read_status
 from unisono.training.trainer import Trainer, lr_of
 from unisono.training.weights import initialise, save_weights
 
@@ -81,8 +86,12 @@ def execute(config: TrainConfig, comm: Communicator, screen: Screen | None = Non
     spans = Spans() if config.timeline else None
     with ExitStack() as held:
         stop = held.enter_context(StopRequest())  # to the end: what was reached is written whatever comes
-        job = together(comm, lambda: _prepare(config, comm, spans, task))
-        place = together(comm, lambda: _open(config, job) if comm.rank == 0 else None)
+        restores = comm.broadcast_object(together(comm, lambda: comm.rank == 0 and goes_on(config)))
+        job = together(comm, lambda: _prepare(config, comm, spans, task, restores))
+        if job.parts.task.shards is not None:
+            held.enter_context(promise.set_up(job.parts.adapter.device))
+            held.enter_context(promise.explained())
+        place = together(comm, lambda: open_place(config, job.parts, job.record, comm.engine) if comm.rank == 0 else None)
         if place is not None:
             held.callback(place.directory.close)
         out = Path(comm.broadcast_object(None if place is None else str(place.directory.path)))
@@ -110,84 +119,36 @@ class _Job:
     every: Every
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where rank 0 writes, and what is there already."""
-
-    directory: RunDirectory
-    record: Mapping[str, Any]
-    made_by: Mapping[str, Any]
-    """Of the task as it is now: it may be edited meanwhile."""
-    checkpoints: Checkpoints
-    loaded: Loaded | None
-    """The state to go on from."""
-    finished: Mapping[str, Any] | None
-    """The summary of a run that is over."""
-    notes: Sequence[str]
-
-
-def _prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: Task | None) -> _Job:
+def _prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: Task | None, restores: bool) -> _Job:
     changed = change(load_task(config.task_file) if task is None else task, config.changes)
+    if changed.task.shards is not None:
+        set_threads(config.threads or 1)  # another number gives other bits, so it must not depend on the machine
+    if config.local_batch is not None and changed.task.shards is not None:
+        raise UsageError(
+            "--local-batch makes the batch depend on the number of workers, which --shards excludes; use --global-batch"
+        )
     if config.local_batch is not None:
         changed = replace(changed, task=replace(changed.task, global_batch=config.local_batch * comm.size))
     if not changed.task.name:
         changed = replace(changed, task=replace(changed.task, name=Path(config.task_file).stem or "task"))
-    parts = assemble(changed, config.algorithm, comm, config.on_nan, spans)
+    with ExitStack() as promised:
+        if changed.task.shards is not None:
+            promised.enter_context(promise.set_up(compute_device(config.device, comm, in_shards=True)))
+            promised.enter_context(promise.explained())
+        parts = assemble(changed, config.algorithm, comm, config.on_nan, spans, config.device)
     changed = replace(changed, task=parts.task)
-    if config.init_from is not None:
+    if config.init_from is not None and not restores:
         initialise(parts.adapter.model, Path(config.init_from))
+    pack(parts.adapter.state(), {}, "state")  # what cannot be kept is said before work is done
     notes = [f"warning: {text}" for text in parts.splits.warnings]
+    if note := shard_note(changed.task):
+        notes.append(note)
     if config.local_batch is not None:
         notes.append(growth_note(config.local_batch, comm.size, len(parts.splits.train), lr_of(parts.settings(0))))
     return _Job(changed, parts, record_of(config, changed, comm.size), notes, Every.parse(str(config.checkpoint_every)))
 
 
-def _open(config: TrainConfig, job: _Job) -> _Place:
-    made = made_by(config, job.parts.task)
-    record = {**job.record, "sources": sources_of(made["provenance"]["task"])}
-    directory = RunDirectory.open(
-        config.out,
-        job.changed.task.name,
-        record,
-        fresh=config.fresh and not is_restarted(),  # the second life goes on with what the first began afresh
-        accept_changes=config.accept_changes,
-    )
-    try:
-        checkpoints = Checkpoints(directory.checkpoints, config.keep)
-        finished = None if directory.changes else _finished(directory, job.changed.task.epochs)
-        loaded = None if finished is not None else checkpoints.newest()
-        notes = [f"warning: {one}; the one before is used" for one in loaded.damaged] if loaded is not None else []
-        notes += [f"accepted change: {one}" for one in directory.changes]
-        if loaded is not None:
-            notes += _other_bits(loaded.made_by, made["versions"], int(job.record["num_workers"]))
-        elif directory.metrics.exists() and finished is None:
-            notes.append("this run ended before its first checkpoint; it starts from the beginning")
-    except BaseException:
-        directory.close()
-        raise
-    return _Place(directory, record, made, checkpoints, loaded, finished, notes)
-
-
-def _other_bits(before: Mapping[str, Any], versions: Mapping[str, str], num_workers: int) -> list[str]:
-    """Local: what makes the end of a run the same only to rounding. A package that one life did not load is not compared."""
-    there = {"workers": before["num_workers"], "threads of each worker": before["threads"], **before["versions"]}
-    here = {"workers": num_workers, "threads of each worker": torch.get_num_threads(), **versions}
-    common = [name for name in there if name in here]
-    found = differences({name: there[name] for name in common}, {name: here[name] for name in common})
-    return [f"warning: {one}; the end will be the same only to rounding" for one in found]
-
-
-def _finished(directory: RunDirectory, num_epochs: int) -> Mapping[str, Any] | None:
-    """Local: the summary of a run that is over. One that was killed while it wrote its results is not: the status comes last."""
-    status = read_status(directory.status)
-    if status is None or status["state"] != "finished" or not directory.summary.exists():
-        return None
-    summary: dict[str, Any] = json.loads(directory.summary.read_text())
-    over = summary["reason"] not in (INTERRUPTED, NOT_FINITE)
-    return summary if over and (summary["reason"] != FINISHED or summary["epochs"] >= num_epochs) else None
-
-
-def _observers(config: TrainConfig, comm: Communicator, place: _Place | None, out: Path, screen: Screen | None) -> list[Observer]:
+def _observers(config: TrainConfig, comm: Communicator, place: Place | None, out: Path, screen: Screen | None) -> list[Observer]:
     found: list[Observer] = []
     if place is not None:
         console = None if screen is None else Console(sys.stdout, screen.columns, screen.colour)
@@ -210,7 +171,7 @@ def _live(
     config: TrainConfig,
     comm: Communicator,
     job: _Job,
-    place: _Place | None,
+    place: Place | None,
     out: Path,
     observers: list[Observer],
     spans: Spans | None,
@@ -228,33 +189,37 @@ def _live(
     state = together(comm, lambda: None if place is None or place.loaded is None else _state_of(place.loaded.snapshot))
     state = share_state(comm, state)
     saving = Saving(comm, job.parts.adapter, job.parts.algorithm, job.every, None, Best(), say, spans)
-    trainer = _trainer(comm, job, observers, stop, saving, place is not None, spans)
-    if state is not None:
-        trainer.go_on_from(Restored(state))
+    trainer = _trainer(comm, job, observers, stop, saving, place is not None, spans, config.max_steps)
+    lived = Restored(state) if state is not None else None
+    notes = [] if lived is None else together(comm, lambda: trainer.go_on_from(lived))
+    mixed = _mixed(comm, job.parts.adapter.device) if job.parts.task.shards is not None else []
     if place is None:
         ended = _train(config, comm, job, None, out, trainer, began, stop, ())
         comm.barrier()
         return ended
     if place.loaded is not None and place.loaded.snapshot.best is not None:
         saving.best.weights, saving.best.step = dict(place.loaded.snapshot.best), int(place.loaded.snapshot.best_version or 0)
+    if place.directory.changes:
+        place.directory.write_json("config.json", place.record)
     deadline = of_this_process(config.time_limit_s)
-    about = {"config": place.record, "num_workers": comm.size, "threads": torch.get_num_threads(), **place.made_by}
-    saving.writer = BackgroundWriter(place.checkpoints, about)
+    saving.writer = BackgroundWriter(place.checkpoints, place.about)
     trainer.told_to_stop = lambda: deadline.asks(stop)
-    trainer.no_time_to_evaluate = lambda: not deadline.fits_evaluation()
+    if config.hash_every is not None:
+        trainer.after_step = HashRecord(place.directory.path / HASHES, config.hash_every, job.parts.adapter.model).after_step
+    trainer.no_time_to_evaluate = lambda: not deadline.fits_evaluation(stop=stop)
     status = Status(place.directory.status, say)
     done = trainer.progress
     num_steps = job.changed.task.epochs * job.parts.loader.plan.steps_per_epoch
     status.begin(done.step, done.epoch, num_steps, comm.size, slurm_job())
-    observers.append(Clock(deadline, status, saving.writer))
+    observers.append(Clock(deadline, status, saving))
     try:
-        notes = [text for text in (*place.notes, deadline.note, deadline.describe()) if text]
+        notes = [text for text in (*place.notes, *notes, *mixed, deadline.note, deadline.describe()) if text]
         ended = _train(config, comm, job, place, out, trainer, began, stop, notes)
     except CannotWrite as error:  # a mistake before the training, a failure after it
         status.end("failed", 1, str(error), done.step, done.epoch)
         raise TrainingFailed(str(error)) from error
     except BaseException as error:
-        status.end("failed", 1, f"{type(error).__name__}: {error}", done.step, done.epoch)
+        status.end("failed", _code_of(error), f"{type(error).__name__}: {error}", done.step, done.epoch)
         raise
     finally:
         saving.writer.close()
@@ -264,6 +229,20 @@ def _live(
     )
     comm.barrier()  # a launcher may end the others as soon as the first has left with a code that is not 0
     return ended
+
+
+def _mixed(comm: Communicator, device: torch.device) -> list[str]:
+    """Collective: what makes workers round differently, e.g. CPUs of several generations."""
+    first, *others = comm.allgather_object(promise.conditions(device))
+    found = [f"rank {rank}: {one}" for rank, other in enumerate(others, 1) for one in promise.broken_by(first, other)]
+    return [f"warning: {one} (there: rank 0); with another number of workers the bits may differ" for one in found]
+
+
+def _code_of(error: BaseException) -> int:
+    """Pure: with which code the process ends of it."""
+    if isinstance(error, AlreadyTold):
+        return error.code
+    return 2 if isinstance(error, UsageError) else 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
 def _state_of(snapshot: Snapshot) -> State:
@@ -278,6 +257,7 @@ def _trainer(
     saving: Saving,
     keeps_best: bool,
     spans: Spans | None,
+    max_steps: int | None,
 ) -> Trainer:
     task, parts = job.changed.task, job.parts
 
@@ -298,11 +278,13 @@ def _trainer(
         parts.goals,
         observers,
         task.seed,
-        evaluation_batch(task.global_batch, comm.size),
+        evaluation_batch(task.global_batch, task.shards or comm.size),
         stop.asked,
+        lambda: short_hash(weights_of(parts.adapter.model)) if keeps_best else "",
         keep_best,
         spans,
         saving=saving,
+        max_steps=max_steps,
     )
     return trainer
 
@@ -311,7 +293,7 @@ def _train(
     config: TrainConfig,
     comm: Communicator,
     job: _Job,
-    place: _Place | None,
+    place: Place | None,
     out: Path,
     trainer: Trainer,
     began: float,
@@ -327,7 +309,7 @@ def _train(
         num_workers=comm.size,
         rank=comm.rank,
         engine=comm.engine,
-        device=str(comm.device),
+        device=str(adapter.device),
         global_batch=task.global_batch,
         num_epochs=task.epochs,
         steps_per_epoch=plan.steps_per_epoch,
@@ -351,7 +333,8 @@ def _train(
         else:
             test = found
     state = weights_of(adapter.model)
-    hashes = comm.allgather_object(hash_of(state))
+    hashes, wishes = zip(*comm.allgather_object((hash_of(state), stop.why())), strict=True)
+    told = next((why for why in wishes if why is not None), "--max-steps")
     monitors = comm.allgather_object([observer.summary() for observer in observers if isinstance(observer, Monitor)])
     summary: dict[str, Any] = {}
     if place is not None:
@@ -368,6 +351,7 @@ def _train(
             "replicas_equal": len(set(hashes)) == 1,
             **({"monitor": [rows[0] for rows in monitors]} if config.monitor else {}),
             "config": place.record,
+            "promise": place.about["promise"],
             "accepted_changes": list(place.directory.changes),
             **place.made_by,
         }
@@ -381,12 +365,12 @@ def _train(
     failure = saving.finish()
     if place is not None:
         place.directory.write_json("summary.json", summary)
-        steps = [row for row in read_lines(place.directory.metrics) if row["event"] == "step"]
+        steps = [row for row in read_lines(place.directory.metrics) if row.get("event") == "step"]
         draw_curves(done.history, place.directory.curves, task.name, steps, started.target)
     summary = comm.broadcast_object(as_json(summary))
     for observer in observers:
-        if done.reason == INTERRUPTED and stop.why() is not None:
-            observer.say(f"told to stop ({stop.why()}); the same command goes on from step {done.step}")
+        if done.reason == INTERRUPTED:
+            observer.say(f"told to stop ({told}); the same command goes on from step {done.step}")
         observer.ended(RunEnded(summary, done.reason))
     if failure := comm.broadcast_object(done.failure or (failure and f"the last checkpoint is not saved: {failure}") or ""):
         if comm.rank:

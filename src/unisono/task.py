@@ -70,6 +70,9 @@ class Task:
     precision: str = "float32"
     accumulate: int = 1
     """Parts into which each worker cuts its share of a batch to save memory; the mathematics stays."""
+    shards: int | None = None
+    """Parts of fixed content into which every batch is cut, whatever the number of workers: the result is then the same, bit for
+    bit, with any number of them up to this one."""
     augment: Callable[..., Any] | None = None
     """`augment(batch, random)` of every training batch; `random` gives each sample its own numbers, whoever computes it."""
     step: Callable[..., Any] | None = None
@@ -106,9 +109,9 @@ class Task:
 
     def _check_numbers(self) -> None:
         """NumPy's numbers become plain ones; a truth value is none."""
-        for name in ("global_batch", "epochs", "accumulate", "patience", "seed"):
+        for name in ("global_batch", "epochs", "accumulate", "patience", "shards", "seed"):
             value, least = getattr(self, name), None if name == "seed" else 1
-            if name == "patience" and value is None:
+            if name in ("patience", "shards") and value is None:
                 continue
             is_whole = isinstance(value, Integral) and not isinstance(value, bool)
             if not is_whole or (least is not None and value < least):

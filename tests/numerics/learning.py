@@ -65,6 +65,7 @@ def train(task: Task, num_workers: int = 1, on_nan: str = "stop", algorithm: str
             task.seed,
             4,
             lambda: False,
+            str,
             lambda: None,
         )
         done = trainer.run()

@@ -145,6 +145,86 @@ def test_a_changed_task_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sources.task.py" in capsys.readouterr().err
 
 
+def test_accepted_changes_that_do_not_fit_are_refused_and_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("undisturbed") == 0
+    Path("stop-at").write_text("train 9")
+    assert train("run") == STOPPED
+    for change, told in (("model.spare=yes", "spare.weight"), ("optimizer=sgd", "Adam")):
+        capsys.readouterr()
+        assert train("run", "--accept-changes", "--set", change) == 2
+        said = capsys.readouterr().err
+        assert "the checkpoint is not of this model or optimiser" in said and told in said and "Traceback" not in said
+    assert train("run") == 0, "the command that it was begun with still goes on"
+    expect_same("run", "undisturbed")
+
+
+def test_a_new_goal_after_the_old_one_was_reached() -> None:
+    constant = ("--set", "schedule=constant")
+    assert train("undisturbed", *constant) == 0
+    assert train("run", *constant, "--target", "0.0001") == 0
+    assert (summary("run")["reason"], summary("run")["epochs"]) == ("target reached", 1)
+    assert train("run", *constant, "--accept-changes") == 0
+    assert (summary("run")["reason"], summary("run")["epochs"]) == ("finished", 4)
+    expect_same("run", "undisturbed")
+
+
+def test_another_batch_size_starts_the_epoch_in_hand_again(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("stop-at").write_text("train 13")
+    assert train("run") == STOPPED
+    first = summary("run")["steps"]
+    assert 10 < first < 20, "in the second epoch of 10 steps"
+    capsys.readouterr()
+    assert main(["train", "task.py", "--out", "run", "--global-batch", "32", "--accept-changes", "--log-every", "1"]) == 0
+    assert "the epoch in hand starts again" in capsys.readouterr().out
+    second = [row[1] for row in rows("run") if row[0] == "step" and row[1] >= first]
+    assert second == list(range(first, first + 3 * 19)), "three epochs of 600 samples in batches of 32"
+
+
+def test_other_data_are_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    """The task is the same, but not what it reads."""
+    text = Path("task.py").read_text()
+    Path("task.py").write_text(text.replace("[:1000]", "[: 1000 - Path('fewer').exists()]"))
+    Path("stop-at").write_text("train 9")
+    assert train("run") == STOPPED
+    Path("fewer").touch()
+    capsys.readouterr()
+    assert train("run") == 2
+    assert "samples.num_samples" in capsys.readouterr().err
+    Path("fewer").unlink()
+    assert train("run") == 0
+
+
+def test_weights_to_begin_with_are_not_needed_again() -> None:
+    assert train("first", "--epochs", "1") == 0
+    shutil.copy("first/weights.safetensors", "begin.safetensors")
+    begin = ("--init-from", "begin.safetensors")
+    assert train("undisturbed", *begin) == 0
+    Path("stop-at").write_text("train 9")
+    assert train("run", *begin) == STOPPED
+    Path("begin.safetensors").unlink()
+    assert train("run", *begin) == 0
+    expect_same("run", "undisturbed")
+    assert train("other", *begin) == 2
+    assert not Path("other").exists()
+
+
+def test_what_cannot_be_kept_is_said_before_work_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    state = "        self.count: Tensor\n\n    def get_extra_state(self) -> object:\n        return object()\n\n"
+    Path("task.py").write_text(Path("task.py").read_text().replace("        self.count: Tensor\n\n", state))
+    assert train("run") == 2
+    assert "cannot be kept in a checkpoint (state.model._extra_state)" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+def test_a_broken_line_in_the_record_does_not_matter() -> None:
+    Path("stop-at").write_text("train 9")
+    assert train("run", "--log-every", "1") == STOPPED
+    with Path("run/metrics.jsonl").open("ab") as file:
+        file.write(b"\0\0\0\n{}\n")
+    assert train("run", "--log-every", "1") == 0
+    assert Path("run/metrics.jsonl").read_bytes().count(b"\0\0\0\n") == 1, "left for people to see"
+
+
 def test_a_damaged_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
     assert train("undisturbed") == 0
     Path("stop-at").write_text("train 15")

@@ -91,8 +91,8 @@ def test_a_rank_that_ignores_sigterm_is_killed(script: Script) -> None:
 def test_continue_lets_the_others_finish(script: Script) -> None:
     body = """
     if rank == 1: sys.exit(3)
-    pid()
     signal.signal(signal.SIGUSR1, lambda *_: (print("done", flush=True), sys.exit(0)))
+    pid()
     wait_for_ever()
     """
     with Launcher("-n", "3", "--on-failure", "continue", script(body), grace_s=SHORT_S) as launcher:

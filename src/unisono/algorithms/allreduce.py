@@ -9,10 +9,11 @@ the last one carries the tail. Sums are divided once, by the weight of all, so u
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ class AllReduce(Algorithm):
     """See the top of this file."""
 
     adapter: TorchAdapter
-    Options = Options
+    Options: ClassVar[type[Any]] = Options
 
     @classmethod
     def plan(cls, options: Any, size: int) -> Roles:  # noqa: ARG003
@@ -53,7 +54,8 @@ class AllReduce(Algorithm):
 
     def start(self) -> None:
         replicate(self.comm, self.adapter.shared_state())
-        most_bytes = int(self.options.bucket_mb * 1e6)
+        # A worker by itself sends nothing early: one bucket, whose gradients are copied at once instead of added to zeros.
+        most_bytes = int(self.options.bucket_mb * 1e6) if self.comm.size > 1 else sys.maxsize
         self._exchanges = {name: _Exchange(self.comm, part, most_bytes) for name, part in self.adapter.parts.items()}
         # A user's own step goes on with what each of its updates gave.
         self._waits = self.adapter.own_step is not None or self.adapter.waits_for_device

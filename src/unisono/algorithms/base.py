@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from unisono.comm.base import Communicator
 from unisono.errors import UsageError
@@ -56,6 +56,8 @@ class Algorithm(ABC):
     adapter: ModelAdapter
     options: Any
     spans: Spans | None = field(default=None)
+    keeps_equal: ClassVar[bool] = False
+    """Whether replicas are equal after every step, running statistics too."""
 
     @classmethod
     @abstractmethod

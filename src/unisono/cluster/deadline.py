@@ -137,7 +137,7 @@ class Deadline:
         self._least_margin_s = min(LEAST_MARGIN_S, LEAST_MARGIN_SHARE * max(0.0, end_unix_s - began_unix_s))
         self._unix_s_ahead = now_unix_s - now
         self._end = end_unix_s - self._unix_s_ahead
-        self._step_s = self._save_s = 0.0
+        self._step_s = self._save_s = self._guess_s = 0.0
         self._evaluation_s = 0.0
         self._num_steps = 0
         self._measure()
@@ -152,7 +152,14 @@ class Deadline:
     def save_took(self, seconds: float) -> None:
         """Local: from the copy of the state until it is safe on the disk."""
         self._save_s = max(seconds, self._save_s)
+        self._guess_s = 0.0
         self._measure()
+
+    def save_will_take(self, seconds: float) -> None:
+        """Local: a guess that counts until the first is measured."""
+        if not self._save_s:
+            self._guess_s = seconds
+            self._measure()
 
     def evaluation_took(self, seconds: float) -> None:
         """Local. No part of the margin: ask `fits_evaluation` before the next one."""
@@ -161,7 +168,7 @@ class Deadline:
     @property
     def margin_s(self) -> float:
         """Local: how long before the end it is due."""
-        return NUM_STEPS * self._step_s + NUM_SAVES * self._save_s + self._least_margin_s
+        return NUM_STEPS * self._step_s + NUM_SAVES * (self._save_s or self._guess_s) + self._least_margin_s
 
     def is_due(self, now: float | None = None) -> bool:
         """Local; cheap enough for every step. `now` is of the monotonic clock."""
@@ -171,9 +178,12 @@ class Deadline:
         """Local: whether what takes so long is over before it is due."""
         return (monotonic() if now is None else now) + seconds < self._stop_at
 
-    def fits_evaluation(self, now: float | None = None) -> bool:
-        """Local: whether one more evaluation as long as the longest is over before it is due."""
-        return self.fits(self._evaluation_s, now)
+    def fits_evaluation(self, now: float | None = None, stop: StopRequest | None = None) -> bool:
+        """Local: whether one more evaluation as long as the longest is over before it is due; if not, that is a reason to stop."""
+        fits = self.fits(self._evaluation_s, now)
+        if not fits and stop is not None:
+            stop.ask(self.why)
+        return fits
 
     def asks(self, stop: StopRequest) -> bool:
         """Local; cheap enough for every step: whether somebody asked to stop, or it is due, which then is a reason too."""
@@ -187,7 +197,8 @@ class Deadline:
             return ""
         moment = self._stop_at + self._unix_s_ahead
         form = "%H:%M:%S" if localtime(moment)[:3] == localtime()[:3] else "%Y-%m-%d %H:%M:%S"
-        saving = f"saving took at most {self._save_s:.1f} s" if self._save_s else "nothing was saved yet"
+        guess = f"saving may take {self._guess_s:.1f} s" if self._guess_s else "nothing was saved yet"
+        saving = f"saving took at most {self._save_s:.1f} s" if self._save_s else guess
         step = f", a step {self._step_s:.2g} s" if self._step_s else ""
         return f"stops at {strftime(form, localtime(moment))}, {self.margin_s:.0f} s before {self._what} ({saving}{step})"
 

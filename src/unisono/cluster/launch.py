@@ -9,14 +9,17 @@ import selectors
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
 
 from unisono.cluster import affinity, gpus
+from unisono.cluster.instruction_set import CUBLAS_WORKSPACE, CUBLAS_WORKSPACES, Setting, settings_of
 from unisono.cluster.mortality import Mortality, before_exec
 from unisono.cluster.output import Console, LogFolder
+from unisono.cluster.processor import this_processor
 from unisono.cluster.program import command
 from unisono.cluster.rank_env import Placement, rank_environment, refuse_inside_a_rank
 from unisono.cluster.rank_process import RankProcess, start_process
@@ -59,6 +62,8 @@ class LaunchConfig:
     """How often all ranks are started again (with on_failure "restart" only)."""
     threads: int | None = None
     """Threads for each rank; None divides the CPUs of our affinity mask."""
+    portable: str | None = None
+    """Level at which the ranks cap their instruction set (`cluster/instruction_set.py`); None leaves it to the environment."""
     bind: str = "cpus"
     """"cpus": each rank stays on its share of them, if there are enough for all and for the threads that were asked for; "none"."""
     voice: str = "all"
@@ -224,12 +229,18 @@ def _wishes(config: LaunchConfig) -> tuple[tuple[str, str], ...]:
         ("UNISONO_ALLREDUCE", config.allreduce),
         ("UNISONO_TIME_LIMIT_S", None if config.time_limit_s is None else repr(float(config.time_limit_s))),
     )
-    return tuple((name, value) for name, value in wishes if value is not None)
+    capped = () if config.portable is None else settings_of(config.portable, this_processor())
+    return (
+        *((name, value) for name, value in wishes if value is not None),
+        *((one.variable, one.value) for one in capped),
+    )
 
 
 def _check_wishes(config: LaunchConfig, base: Mapping[str, str]) -> None:
     """Refuse what no rank could have, whether it was asked for by an option or stands in the environment."""
     wishes = dict(_wishes(config))
+    if config.portable is not None:
+        _refuse_contradictions(settings_of(config.portable, this_processor()), base)
     asked = {**base, **wishes}
     engine = one_of(asked, "UNISONO_ENGINE", ENGINES)
     one_of(asked, "UNISONO_ALLREDUCE", ALLREDUCES)
@@ -246,6 +257,41 @@ def _check_wishes(config: LaunchConfig, base: Mapping[str, str]) -> None:
             f"{place} needs processes that MPI starts, which unisono run does not do; start with: {line} "
             "(or srun in place of mpirun); for unisono run take another engine, e.g. --engine auto"
         )
+
+
+def cap(level: str | None) -> None:
+    """Local: cap the libraries of this process at a level of portable mode, whoever started it; None leaves them as they are.
+
+    Call it before PyTorch and NumPy are loaded: they read the variables then. Raises `UsageError` if it is too late, if the
+    environment says otherwise or if this CPU cannot keep the level.
+    """
+    if level is None:
+        return
+    settings = settings_of(level, this_processor())
+    _refuse_contradictions(settings, os.environ)
+    late = [one for one in settings if one.variable not in os.environ]
+    if readers := sorted({one.reader for one in late if one.reader in sys.modules}):
+        line = " ".join(shlex.quote(f"{one.variable}={one.value}") for one in settings)
+        raise UsageError(
+            f"--portable {level} comes too late: {' and '.join(readers)} {'is' if len(readers) == 1 else 'are'} loaded in this "
+            "process and chose the instructions then; start the training by the command unisono train, which sets the variables "
+            f"first, or start this program with: env {line}"
+        )
+    os.environ.update({one.variable: one.value for one in late})
+
+
+def prepare_cublas() -> None:
+    """Local: give cuBLAS a workspace with which it repeats its bits, unless one is chosen. Call it before a GPU is first used."""
+    os.environ.setdefault(CUBLAS_WORKSPACE, CUBLAS_WORKSPACES[0])
+
+
+def _refuse_contradictions(settings: Sequence[Setting], env: Mapping[str, str]) -> None:
+    for one in settings:
+        if env.get(one.variable, one.value) != one.value:
+            raise UsageError(
+                f"--portable needs {one.variable}={one.value}, but it is {env[one.variable]!r} (environment); unset it, or leave "
+                "--portable out"
+            )
 
 
 def _make_logs(folder: Path | None, ranks: range) -> LogFolder | None:

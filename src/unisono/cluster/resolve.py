@@ -52,9 +52,9 @@ def slurm_job() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or None
 
 
-def is_restarted() -> bool:
-    """Local: whether this is not the first life of the ranks of one `unisono run` or `unisono train -n`."""
-    return os.environ.get("UNISONO_RESTART", "0") != "0"
+def launching_command() -> str | None:
+    """Local: what tells one `unisono run` or `unisono train -n` from another; the same in all lives of its ranks."""
+    return os.environ.get("UNISONO_BEGAN") or None
 
 
 def resolve(env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> Topology:

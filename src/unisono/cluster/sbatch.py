@@ -107,13 +107,13 @@ max_jobs={job.max_jobs}  # an error must not submit jobs for ever
 
 # What happened, for people and for `unisono status`, which thus needs no accounting of SLURM.
 note() {{ printf '%s %s %s\\n' "$(date +%FT%T%z)" "$1" "$2" >> "$run/{LOG}"; }}
-# The step that the training has reached; empty before there was any.
-step() {{ sed -n 's/^  "step": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2> /dev/null || true; }}
+# The step and the epoch that the training has reached; empty before there was any.
+reached() {{ sed -n 's/^  "'"$1"'": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2> /dev/null || true; }}
 stop() {{ note "$SLURM_JOB_ID" "stopped: $1"; echo "{FILE}: $1" >&2; exit "$2"; }}
 
 # Which job of the chain this is: a successor is told by the one before, and each start again of the same job counts too.
 number=$(( ${{1:-1}} + ${{SLURM_RESTART_COUNT:-0}} ))
-before=$(step)
+before=$(reached step)/$(reached epoch)
 note "$SLURM_JOB_ID" "began as number $number on $SLURM_JOB_NODELIST"
 """
 
@@ -136,7 +136,7 @@ code=0
 srun --kill-on-bad-exit=0 \\
   {f"{job.container} ".lstrip()}{shlex.join(job.command)} \\
   --time-limit "$(( limit_s - SECONDS - {START_S} ))s" || code=$?
-after=$(step)
+after=$(reached step)
 note "$SLURM_JOB_ID" "ended with exit code $code at step ${{after:-0}}"
 """
 
@@ -155,7 +155,8 @@ case $code in
   {STOPPED_CODE}) ;;  # stopped in time, all is saved: go on below
   *) stop "the training failed with exit code $code; no further job follows" "$code" ;;
 esac
-[ "$after" != "$before" ] || stop "two jobs in a row ended at step ${{after:-0}}: no progress; give a job more time (--time)" 1
+[ "$after/$(reached epoch)" != "$before" ] ||
+  stop "two jobs in a row ended at step ${{after:-0}}: no progress; give a job more time (--time)" 1
 [ "$number" -lt "$max_jobs" ] || stop "this was job $number of at most $max_jobs (--max-jobs); {by_hand}" {STOPPED_CODE}
 {requeue if job.requeue else ""}
 # A successor, submitted when this job is done and not before: so scancel, which ends this script, ends the chain too.

@@ -90,6 +90,13 @@ class Communicator(ABC):
         """Local: an uninitialised tensor, already mapped by the peers where the engine can."""
         return torch.empty(shape, dtype=dtype, device=self.device)
 
+    def share(self, bufs: Sequence[Tensor]) -> list[list[Tensor]] | None:  # noqa: ARG002 -- of engines that can
+        """Collective, blocking, slow: such buffers of every member, by rank, in memory that all of them read and write; None where
+        the engine has none. One's own are `bufs` themselves where they are from `empty`, else copies; numbers and sizes may differ
+        between members. What somebody writes the others see after a `barrier`. The caller keeps its own as long as others use them.
+        """
+        return None
+
     def allreduce(self, bufs: Buffers, op: Op = SUM) -> None:
         """Collective, blocking: reduce each buffer over the members, in place. A list is one grouped operation."""
         tensors = flat_views(bufs, self.device, self.engine)

@@ -16,8 +16,8 @@ def replicate(comm: Communicator, tensors: Iterable[Tensor]) -> None:
     if comm.size == 1:
         return
     targets = [tensor.detach() for tensor in tensors if tensor.numel()]
-    dense = [tensor.contiguous() for tensor in targets]
+    dense = [tensor.to(comm.device).contiguous() for tensor in targets]
     comm.broadcast([one if one.dtype in DTYPES else one.reshape(-1).view(torch.uint8) for one in dense])
     for target, sent in zip(targets, dense, strict=True):
-        if sent is not target:  # e.g. a frozen weight in channels-last order
+        if sent is not target:  # e.g. a frozen weight in channels-last order, or on a GPU that several ranks share
             target.copy_(sent)

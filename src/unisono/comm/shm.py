@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unisono.comm.base import Call, Communicator, Envelope, Group, Op, Watch
+from unisono.comm.base import DTYPES, Call, Communicator, Envelope, Group, Op, Watch
 from unisono.comm.control import Control
 from unisono.comm.driver import Work
 from unisono.comm.patience import raise_settled
 from unisono.comm.shared_memory.allreduce import AllReduce
-from unisono.comm.shared_memory.board import SMALL_BYTES, Board, Layout, aligned
+from unisono.comm.shared_memory.board import SMALL_BYTES, Board, Layout, PackedPlace, aligned
 from unisono.comm.shared_memory.futex import Futex
 from unisono.comm.shared_memory.mailbox import Mailbox
 from unisono.comm.shared_memory.pieces import reduce_into
@@ -72,6 +72,13 @@ class ShmCommunicator(Communicator):
 
     def empty(self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
         return self._arena.empty(shape, dtype)
+
+    def share(self, bufs: Sequence[Tensor]) -> list[list[Tensor]]:
+        held = [self._mapped(buf) for buf in bufs]
+        shown = [(DTYPES.index(buf.dtype), None if place is None else (place.fd, place.offset, buf.nbytes)) for buf, place in held]
+        everybody = self.allgather_object(shown)
+        others = self._run(Call("share"), lambda _: [self._reached(r, theirs) for r, theirs in enumerate(everybody)])
+        return [[buf for buf, _ in held] if r == self.rank else theirs for r, theirs in enumerate(others)]
 
     # ---- collectives -----------------------------------------------------------------------------------------------
 
@@ -194,6 +201,12 @@ class ShmCommunicator(Communicator):
         staged = self._arena.empty(buf.numel(), buf.dtype)
         staged.copy_(buf)
         return staged, self._arena.place(staged)
+
+    def _reached(self, rank: int, shown: Sequence[tuple[int, PackedPlace | None]]) -> list[Tensor]:
+        """The buffers of a rank by type and place; those without a place are empty."""
+        return [
+            (torch.empty(0) if place is None else self._board.placed(rank, place)).view(DTYPES[dtype]) for dtype, place in shown
+        ]
 
     def _show(self, call: Call, bufs: list[Tensor], small: bool) -> list[Tensor]:
         """Begin a collective in which the others read `bufs`; the result must live until they have."""

@@ -79,11 +79,9 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
 
 def is_alive(known: Mapping[str, Any], queued: Mapping[str, str] | None) -> bool | None:
     """Local: whether the process that wrote "running" is still there; None where nobody here can tell."""
-    if known.get("job") and queued is not None:
-        return known["job"] in queued
     if known.get("host") != socket.gethostname():
-        return None
-    try:
+        return known["job"] in queued if known.get("job") and queued is not None else None
+    try:  # also in a job: that of salloc outlives what runs in it
         os.kill(known["pid"], 0)
     except ProcessLookupError:
         return False

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unisono.cluster import job_log, queue, sbatch, sbatch_options, site
@@ -90,8 +90,8 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
         with replacing(file) as draft:
             draft.write_text(text)
         number = queue.submit(file, first_only, environment())
-        with explained(out / sbatch.LOG), (out / sbatch.LOG).open("a") as log:
-            log.write(job_log.line(time.time(), number, "submitted as number 1"))
+    with explained(out / sbatch.LOG), (out / sbatch.LOG).open("a") as log:
+        log.write(job_log.line(time.time(), number, "submitted as number 1"))
     print(f"submitted job {number}, which trains in {out} (site file: {found or 'none'}; at most {args.max_jobs} jobs in a row)")
     print(f"watch: unisono status {out}; what it prints: {out}/slurm-{number}.out; end: scancel {number}")
     return 0
@@ -202,7 +202,8 @@ def _directory(args: argparse.Namespace) -> Iterator[Path]:
             yield out
         except BaseException:
             (out / sbatch.FILE).unlink(missing_ok=True)
-            out.rmdir()
+            with suppress(OSError):  # somebody else has put something there
+                out.rmdir()
             raise
         return
     out = Path(args.out)

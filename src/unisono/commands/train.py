@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unisono.cluster.deadline import DURATION_FORMS, parse_duration
+from unisono.cluster.instruction_set import LEVELS
 from unisono.commands import workers
 from unisono.config import TrainConfig
 from unisono.errors import AlreadyTold, TrainingFailed, UsageError, unknown_name
@@ -30,6 +31,7 @@ EPILOG = """examples:
   unisono train examples/digits.py -n 4 --out runs/digits      four workers on this machine
   unisono train task.py -n 4 --set model.width=128 --set optimizer.momentum=0.9 --lr 0.05 --epochs 20
   unisono train task.py --target 0.99 --patience 5 --timeline --monitor
+  unisono train task.py -n 3 --shards 8                        the same bits with 1 to 8 workers
   srun -N 2 -n 8 unisono train task.py                         eight workers under SLURM
   mpirun -n 8 unisono train task.py
   unisono train task.py --out runs/a --time-limit 2h           stops in time; the same command goes on
@@ -46,7 +48,10 @@ OPTIONS = (
     "monitor",
     "timeline",
     "tensorboard",
+    "device",
     "threads",
+    "hash_every",
+    "max_steps",
     "fresh",
     "accept_changes",
     "checkpoint_every",
@@ -73,6 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accumulate", metavar="K", help="micro-batches in which each worker computes its part, to save memory"
     )
     experiment.add_argument(
+        "--shards",
+        metavar="S",
+        help="cut every batch into S fixed parts: any number of workers up to S then gives the same bits",
+    )
+    experiment.add_argument(
         "--set",
         action="append",
         default=[],
@@ -88,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="run directory (default a new one: runs/NAME, runs/NAME-2, ...); a run that is there goes on",
     )
+    going_on.add_argument("--max-steps", type=int, metavar="K", help="stop after K steps of the run; with a larger K it goes on")
     going_on.add_argument("--time-limit", metavar="T", help=f"stop and save before this time is over: {DURATION_FORMS}")
     going_on.add_argument(
         "--checkpoint-every",
@@ -113,18 +124,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     watching.add_argument("--monitor", action="store_true", help="record CPU, GPU and memory of each worker")
     watching.add_argument("--timeline", action="store_true", help="write one trace of all ranks for Perfetto or Chrome")
+    watching.add_argument(
+        "--hash-every", type=int, metavar="K", help="write the hash of every weight tensor to hashes.jsonl, every K steps"
+    )
     watching.add_argument("--tensorboard", action="store_true", help="also write for TensorBoard")
     watching.add_argument("--quiet", action="store_true", help="print nothing but errors and the last line")
     machine = parser.add_argument_group("the machine")
     machine.add_argument("--engine", metavar="E", help="how the workers talk: auto, single, shm, gloo, nccl or mpi")
     machine.add_argument("--allreduce", metavar="A", help="auto, ring, recursive_doubling, rabenseifner, node_aware or engine")
+    machine.add_argument("--device", default="auto", metavar="D", help="auto, cpu, or cuda where several workers share a GPU")
+    machine.add_argument(
+        "--portable",
+        metavar="LEVEL",
+        help=f"with --shards: use only instructions that many CPUs have, so that they round alike ({', '.join(LEVELS)})",
+    )
     machine.add_argument("--threads", type=int, metavar="T", help="threads of each worker (default: the CPUs / the workers)")
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Local or collective, blocking: start the workers, or be one. `argv` is the command as typed, without `unisono`."""
+    from unisono.cluster.launch import cap, prepare_cublas
     from unisono.cluster.resolve import here
 
+    cap(args.portable)
+    if args.shards is not None:
+        prepare_cublas()
     if args.task.endswith(PICKLED):
         return _work_for_another(Path(args.task))
     if here().launcher == "local":
@@ -172,7 +196,10 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
         monitor=args.monitor,
         timeline=args.timeline,
         tensorboard=args.tensorboard,
+        device=args.device,
         threads=args.threads,
+        hash_every=args.hash_every,
+        max_steps=args.max_steps,
         quiet=args.quiet,
         command=("unisono", *argv),
     )

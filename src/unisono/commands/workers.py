@@ -41,6 +41,7 @@ def launched(args: argparse.Namespace, argv: Sequence[str], job: str) -> int | N
             allreduce=getattr(args, "allreduce", None),  # of verbs that reduce often enough to let users choose
             job=job,
             threads=args.threads,
+            portable=getattr(args, "portable", None),  # of the verb that promises bits
             voice="first",
             on_failure="restart" if getattr(args, "restarts", 0) else "end",
             restarts=getattr(args, "restarts", 0),

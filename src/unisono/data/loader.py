@@ -33,6 +33,7 @@ class Portion(NamedTuple):
     indices: Indices
     """Sample numbers; empty where a short batch has too few samples for all workers."""
     micro_batches: tuple[Any, ...]
+    """One or several, or, of a batch that is cut into shards, one for each shard; None for a shard without samples."""
 
 
 @dataclass
@@ -47,6 +48,8 @@ class Loader:
     augment: Augment | None = None
     never_empty: bool = False
     """Where a short batch has no sample for this worker, give it the first of the batch, to be computed and not counted."""
+    own_shards: range | None = None
+    """Those of `num_shards` that this worker computes, each as a micro-batch of its own; None where it has just `shard`."""
     works_ahead: bool = False
     """Make ready the next steps in a thread also where the data are in memory, as their preparation takes time beside a GPU."""
 
@@ -55,6 +58,11 @@ class Loader:
         order = self.plan.order(epoch)
 
         def job(step: int) -> Callable[[], Portion]:
+            if self.own_shards is not None:
+                parts = [order[self.plan.part(step, shard, self.num_shards)] for shard in self.own_shards]
+                return lambda: Portion(
+                    np.concatenate(parts), tuple(self._batch(part, epoch) if len(part) else None for part in parts)
+                )
             own = order[self.plan.part(step, self.shard, self.num_shards)]
             return lambda: self._read(own, epoch) if len(own) or not self.never_empty else self._company(step, order, epoch)
 
@@ -99,11 +107,23 @@ def one_by_one(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
 
 
 def in_bursts(jobs: Iterable[Callable[[], Portion]]) -> Iterator[Portion]:
-    """Local: the portions in order, some of them made at a time where they are small."""
+    """Local: the portions in order, some of them made at a time where they are small. An error comes where its portion would."""
     remaining, num = iter(jobs), 1
-    while made := [job() for job in islice(remaining, num)]:
-        num = min(BURST, max(1, BURST_BYTES // max(1, num_bytes(made[0].micro_batches))))
+    failure: Exception | None = None
+    while failure is None:
+        made = []
+        try:
+            for job in islice(remaining, num):
+                made.append(job())
+        except Exception as error:  # noqa: BLE001 - raised below, when its turn comes
+            failure = error
+        if not made:
+            break
+        first_bytes = num_bytes(tuple(batch for batch in made[0].micro_batches if batch is not None))
+        num = min(BURST, max(1, BURST_BYTES // max(1, first_bytes)))
         yield from made
+    if failure is not None:
+        raise failure
 
 
 def read_ahead(jobs: Iterable[Callable[[], T]], depth: int = READ_AHEAD) -> Iterator[T]:

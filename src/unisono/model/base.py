@@ -25,8 +25,21 @@ Logged = Mapping[str, tuple[float, float]]
 """Name -> sum and weight of what a user's code logged."""
 
 
+class SoFar(NamedTuple):
+    """What a user's code logged in an epoch of training that is under way."""
+
+    num_samples: int
+    """That this worker has seen in it."""
+    logged: Logged
+    is_over: bool
+    """Whether `end` was called, so that only the evaluation is missing."""
+    unkept: Sequence[str] = ()
+    """Metrics of the user's code that have seen samples in it and begin again in another life."""
+
+
 MASK = 2**64 - 1
-LOOKING = -1
+LOOKING, BEGINNING, ENDING = -1, -2, -3
+"""In the place of a micro-batch: the evaluation after a step; what is called before the first step of an epoch; after its last."""
 
 
 class StreamKey(NamedTuple):
@@ -36,7 +49,7 @@ class StreamKey(NamedTuple):
     step: int
     shard: int
     micro: int = 0
-    """Which of the micro-batches of a step; `LOOKING` for the evaluation after it."""
+    """Which of the micro-batches of a step; or `LOOKING`, `BEGINNING`, `ENDING`."""
 
     def value(self) -> int:
         """Pure: 64 well-mixed bits: the parts times odd numbers without a common pattern, through the finaliser of splitmix64."""
@@ -92,11 +105,15 @@ class ModelAdapter(ABC):
     @abstractmethod
     def evaluate(self, batch: Any) -> Evaluated: ...
 
-    def begin(self, stage: str, step: int | None = None) -> None:  # noqa: B027 - most need not know
-        """An epoch of training begins at this step, or an evaluation."""
+    def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:  # noqa: B027 - most need not know
+        """An epoch of training begins, at this step, or an evaluation."""
+
+    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar | None) -> None:  # noqa: B027
+        """Instead of `begin`: an epoch of training that began at `first_step` in an earlier life goes on with `step`."""
 
     def end(self, stage: str) -> Logged | None:  # noqa: ARG002
-        """It is over: what the user's code logged in it; None where none can, on all ranks alike."""
+        """It is over: what the user's code logged in it; None where none can, on all ranks alike. An epoch of training that was
+        over in an earlier life does not end again."""
         return None
 
     @abstractmethod
@@ -117,11 +134,12 @@ class ModelAdapter(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on with what `state` gave; tensors are copied."""
+        """Go on with what `state` gave, and with what `kept` gave under that name; tensors are copied."""
 
-    def logged_so_far(self) -> Logged | None:
-        """In the middle of an epoch of training: what `end` would give; None where nothing can be logged, on all ranks alike."""
+    def so_far(self) -> SoFar | None:
+        """Of the epoch of training in hand; None where nothing can be logged, on all ranks alike."""
         return None
 
-    def log_before(self, logged: Logged) -> None:  # noqa: B027 - most log nothing
-        """After `begin` in the middle of an epoch: what was logged in it before."""
+    def kept(self) -> Mapping[str, Any]:
+        """What the user's code wants to be kept beside `state`. It may be called at any time after the first step."""
+        return {}

@@ -1,66 +1,31 @@
 """A LightningModule as it is, without a Trainer: its steps give the loss, what it logs becomes exact means over all workers.
 
-It is told by what it has (`training_step`, `configure_optimizers`), so that this file needs no other package. The loss of a step
-is a mean over the samples of this worker, as Lightning has it: sum = loss * num_samples. That is exact for means over samples, and
-only for them; a mean over tokens or over class weights differs between workers by what their samples weigh.
+The loss of a step is a mean over the samples of this worker, as Lightning has it: sum = loss * num_samples. That is exact for means
+over samples, and only for them; a mean over tokens or over class weights differs between workers by what their samples weigh.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from unisono.errors import UsageError
-from unisono.model.base import TEST, TRAIN, Evaluated, Logged
+from unisono.model.base import TEST, TRAIN, Evaluated, Logged, SoFar
+from unisono.model.lightning_module import defines
+from unisono.model.packed import pack
 from unisono.model.torch import Outcome, call, in_three, num_rows
 
 Running = tuple[Tensor | float, Tensor | float]
 """A sum and its weight, on the device while it goes on."""
 
-_NOT_CALLED = (
-    "on_fit_start on_fit_end on_train_start on_train_end on_validation_start on_validation_end on_test_start on_test_end "
-    "on_train_batch_start on_train_batch_end on_validation_batch_start on_validation_batch_end on_test_batch_start "
-    "on_test_batch_end on_validation_model_zero_grad on_validation_model_eval on_validation_model_train on_test_model_eval "
-    "on_test_model_train on_before_zero_grad on_before_backward on_after_backward on_before_optimizer_step "
-    "training_epoch_end validation_epoch_end test_epoch_end training_step_end validation_step_end test_step_end"
-)
-_OWN_STEP = "write it as a step of the task, un.Task(step=...)"
-_REMEDIES: Mapping[str, str] = {
-    **dict.fromkeys(_NOT_CALLED.split(), "move what it does into the step, or into on_train_epoch_start or on_..._epoch_end"),
-    **dict.fromkeys(("backward", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step"), _OWN_STEP),
-    **dict.fromkeys(
-        ("transfer_batch_to_device", "on_before_batch_transfer", "on_after_batch_transfer"),
-        "use un.Task(augment=...), or Source.map in the data of the task",
-    ),
-    "configure_gradient_clipping": "use un.Task(clip_norm=...)",
-    "configure_callbacks": "use patience, target and monitor of un.Task instead",
-    "configure_sharded_model": "make the layers in __init__ or configure_model",
-}
-"""Hooks that nobody would call here -> what to do instead. A module that defines one is refused."""
-
-
-def is_lightning(model: nn.Module) -> bool:
-    """Pure."""
-    return all(callable(getattr(model, name, None)) for name in ("training_step", "configure_optimizers"))
-
-
-def set_up(model: nn.Module) -> None:
-    """Local: what a Trainer would call before the weights are used; refuses what cannot be done here."""
-    kind = type(model).__name__
-    if getattr(model, "automatic_optimization", True) is not True:
-        raise UsageError(f"{kind} optimises by hand (automatic_optimization = False); {_OWN_STEP}")
-    for hook, remedy in _REMEDIES.items():
-        if _defines(model, hook):
-            raise UsageError(f"{kind} defines {hook}, which is not called here; {remedy}")
-    for hook, arguments in (("setup", ("fit",)), ("configure_model", ())):
-        if _defines(model, hook):
-            getattr(model, hook)(*arguments)
+_GIVEN = ("epoch", "global_step", "state_dict")
+"""What `on_save_checkpoint` and `on_load_checkpoint` find in a checkpoint besides what they add."""
 
 
 @dataclass
@@ -110,23 +75,46 @@ class LightningBody:
         self._rows = 0
         self._num_samples = 0
         self._num_batches = 0
+        self._first_step = 0
+        """Of the epoch in hand."""
+        self._over: Logged | None = None
+        """What was logged in it, once `end` was called."""
+        self._kept: Mapping[str, Any] | None = None
+        """What an earlier life kept, until the module has it back."""
         self._sums: dict[str, Running] = {}
         self._metrics: dict[str, dict[str, Any]] = {}
         """Stage -> the metric objects that were logged in it."""
         for name, value in (("trainer", surroundings), ("log", self._log), ("log_dict", self._log_dict)):
             object.__setattr__(model, name, value)  # nn.Module would look for parameters in them
 
-    def begin(self, stage: str, step: int | None = None) -> None:
+    def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
+        self._give_back()
+        self._begin(stage, step, epoch)
+
+    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None:
+        """The hook of the beginning is called again: what it set in the module may be gone with the earlier life. What it does to
+        tensors, and to what the module keeps itself, has been done already."""
+        with _tensors_as_they_are(self._model):
+            self._begin(TRAIN, first_step, epoch)
+        self._give_back()
+        self._num_samples, self._sums = so_far.num_samples, dict(so_far.logged)
+        self._over = dict(so_far.logged) if so_far.is_over else None
+        self.surroundings.global_step = step if so_far.is_over else step - 1
+
+    def _begin(self, stage: str, step: int | None, epoch: int | None) -> None:
         self._stage, self._keeps = stage, True
         self._rows = self._num_samples = self._num_batches = 0
         self._sums = {}
         for metric in self._metrics.get(stage, {}).values():
             metric.reset()
-        if step is not None:
-            self._at(step)
+        if step is not None and epoch is not None:
+            self._first_step, self._over = step, None
+            self.surroundings.global_step, self.surroundings.current_epoch = step, epoch
         self._call(f"on_{stage}_epoch_start")
 
     def end(self, stage: str) -> Logged:
+        if stage == TRAIN and self._over is not None:
+            return self._over
         self._rows = self._num_samples
         if stage == TRAIN:
             self.surroundings.global_step += 1
@@ -136,18 +124,47 @@ class LightningBody:
             metric.reset()
         found, self._sums = self._sums, {}
         self._stage, self._keeps = TRAIN, False
-        return {name: (float(total), float(weight)) for name, (total, weight) in found.items()}
+        logged = _as_numbers(found)
+        if stage == TRAIN:
+            self._over = logged
+        return logged
 
-    def logged_so_far(self) -> Logged:
-        return {name: (float(total), float(weight)) for name, (total, weight) in self._sums.items()}
+    def so_far(self) -> SoFar:
+        if self._over is not None:
+            return SoFar(0, self._over, True)
+        # Objects of TorchMetrics have states of any size, other ones on each worker.
+        unkept = [name for name, module in self._model.named_modules() if getattr(module, "_update_count", 0)]
+        return SoFar(self._num_samples, _as_numbers(self._sums), False, unkept)
 
-    def log_before(self, logged: Logged) -> None:
-        self._sums = dict(logged)
+    def kept(self) -> dict[str, Any]:
+        """Where the module is, and what `on_save_checkpoint` adds to a checkpoint."""
+        where = {"epoch": self.surroundings.current_epoch, "global_step": self.surroundings.global_step}
+        if not defines(self._model, "on_save_checkpoint"):
+            return {"where": where, "added": {}}
+        checkpoint = {**where, "state_dict": dict(self._model.state_dict())}
+        self._model.on_save_checkpoint(checkpoint)  # type: ignore[operator]
+        added = {name: value for name, value in checkpoint.items() if name not in _GIVEN}
+        try:
+            pack(added, {}, "checkpoint")
+        except UsageError as error:
+            raise UsageError(f"on_save_checkpoint of {type(self._model).__name__}: {error}") from error
+        return {"where": where, "added": added}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        self._kept = kept
+        self.surroundings.current_epoch, self.surroundings.global_step = kept["where"]["epoch"], kept["where"]["global_step"]
+
+    def _give_back(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None and defines(self._model, "on_load_checkpoint"):
+            with _tensors_as_they_are(self._model):  # they have come back already
+                checkpoint = {**kept["where"], "state_dict": dict(self._model.state_dict()), **kept["added"]}
+                self._model.on_load_checkpoint(checkpoint)  # type: ignore[operator]
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:
-        self._at(step)
+        self.surroundings.global_step = step
         rows = self._count(batch)
-        loss = _loss_of(_run(model, "training_step", batch, step % self.surroundings.num_training_batches))
+        loss = _loss_of(_run(model, "training_step", batch, step - self._first_step))
         if loss is None:
             raise UsageError(f"training_step of {type(model).__name__} gave no loss; return it, alone or as {{'loss': ...}}")
         return Outcome(loss * rows, float(rows), None, None, None, rows)
@@ -168,10 +185,6 @@ class LightningBody:
         total, weight = (None, 0.0) if loss is None else (loss * rows, float(rows))
         return Evaluated(outputs, targets, weights, total, weight, rows)
 
-    def _at(self, step: int) -> None:
-        self.surroundings.global_step = step
-        self.surroundings.current_epoch = step // self.surroundings.num_training_batches
-
     def _count(self, batch: Any) -> int:
         self._rows = num_rows(batch)
         self._num_samples += self._rows
@@ -179,7 +192,7 @@ class LightningBody:
         return self._rows
 
     def _call(self, hook: str) -> None:
-        if _defines(self._model, hook):
+        if defines(self._model, hook):
             getattr(self._model, hook)()
 
     def _log(
@@ -211,7 +224,7 @@ class LightningBody:
 def evaluation_step(model: nn.Module, stage: str) -> str | None:
     """Pure: the name of the method that looks at a batch: of a test without `test_step` that of the validation; None without."""
     wanted = ("test_step", "validation_step") if stage == TEST else ("validation_step",)
-    return next((name for name in wanted if _defines(model, name)), None)
+    return next((name for name in wanted if defines(model, name)), None)
 
 
 def metric_name(prefix: str, name: str) -> str:
@@ -228,49 +241,22 @@ def is_error(name: str) -> bool:
     return any(word in ("loss", "error", "err", "mse", "mae", "rmse", "nll", "perplexity") for word in words)
 
 
-@dataclass(frozen=True)
-class Configured:
-    """What `configure_optimizers` gave."""
+@contextmanager
+def _tensors_as_they_are(model: nn.Module) -> Iterator[None]:
+    """Local: what is done meanwhile changes no weight and no buffer."""
+    before = {name: tensor.detach().clone() for name, tensor in _tensors(model)}
+    yield
+    for name, tensor in _tensors(model):
+        if name in before:
+            tensor.detach().copy_(before[name])
 
-    optimizer: Optimizer
-    scheduler: Any = None
-    interval: str = "epoch"
-    frequency: int = 1
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
 
 
-def configured(model: nn.Module) -> Configured:
-    """Local: the one optimiser of the module and its scheduler; refuses several."""
-    found = model.configure_optimizers()  # type: ignore[operator]
-    schedulers: Sequence[Any] = ()
-    if isinstance(found, (tuple, list)) and len(found) == 2 and all(isinstance(part, (tuple, list)) for part in found):
-        optimizers, schedulers = found
-    else:
-        optimizers = found if isinstance(found, (tuple, list)) else (found,)
-    if len(optimizers) > 1 or len(schedulers) > 1:
-        raise UsageError(
-            f"configure_optimizers of {type(model).__name__} gave {len(optimizers)} optimizers and {len(schedulers)} schedulers, "
-            f"and one of each can be used; to learn with several {_OWN_STEP} and optimizer={{NAME: ...}}"
-        )
-    optimizer = optimizers[0] if optimizers else None
-    if isinstance(optimizer, Mapping):
-        if "frequency" in optimizer:
-            raise UsageError(f"the optimizer of {type(model).__name__} has a frequency, which is for several; leave it out")
-        schedulers = (optimizer["lr_scheduler"],) if optimizer.get("lr_scheduler") is not None else ()
-        optimizer = optimizer.get("optimizer")
-    if not isinstance(optimizer, Optimizer):
-        raise UsageError(f"configure_optimizers of {type(model).__name__} gave {found!r}; it must give a torch optimizer")
-    if not schedulers:
-        return Configured(optimizer)
-    (scheduler,) = schedulers
-    if not isinstance(scheduler, Mapping):
-        return Configured(optimizer, scheduler)
-    interval, frequency = scheduler.get("interval", "epoch"), scheduler.get("frequency", 1)
-    if interval not in ("step", "epoch") or not isinstance(frequency, int) or frequency < 1:
-        raise UsageError(
-            f"lr_scheduler of {type(model).__name__} has interval {interval!r} and frequency {frequency!r}; "
-            "an interval is 'step' or 'epoch', a frequency a whole number of at least 1"
-        )
-    return Configured(optimizer, scheduler.get("scheduler"), interval, frequency)
+def _as_numbers(sums: Mapping[str, Running]) -> Logged:
+    return {name: (float(total), float(weight)) for name, (total, weight) in sums.items()}
 
 
 def _run(model: nn.Module, name: str, batch: Any, index: int) -> Any:
@@ -311,9 +297,3 @@ def _added(before: Running, value: Tensor | float, weight: float, only_finite: b
         if not isfinite(value):
             return before
     return before[0] + value * weight, before[1] + weight
-
-
-def _defines(model: nn.Module, name: str) -> bool:
-    """Whether the user's class has this method, and not only Lightning's."""
-    owner = next((cls for cls in type(model).__mro__ if name in vars(cls)), None)
-    return owner is not None and owner.__module__.partition(".")[0] not in ("lightning", "pytorch_lightning", "torch")

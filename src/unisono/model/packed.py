@@ -17,6 +17,8 @@ from unisono.errors import UsageError
 def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     """Pure but for `tensors`, which takes those found in `value`, under names that begin with `name`; gives plain values."""
     if isinstance(value, Tensor):
+        while name in tensors:  # {"a.b": ...} beside {"a": {"b": ...}}
+            name += "'"
         tensors[name] = value.detach()
         return {"tensor": name}
     if value is None or type(value) in (bool, int, float, str):
@@ -24,6 +26,9 @@ def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     if isinstance(value, np.generic):
         return pack(value.item(), tensors, name)
     if isinstance(value, Mapping):
+        for key in value:
+            if isinstance(key, Tensor):
+                raise UsageError(f"a dict with tensors as its keys cannot be kept in a checkpoint ({name}); use names or numbers")
         pairs = [[pack(key, tensors, name), pack(part, tensors, f"{name}.{key}")] for key, part in value.items()]
         return {"mapping": pairs}
     if isinstance(value, (list, tuple)):

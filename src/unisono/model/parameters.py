@@ -6,14 +6,11 @@ Where all of it is one bucket, nothing can leave early: then what a pass made is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import unwrap
-from itertools import zip_longest
 from math import isfinite
-from types import MappingProxyType
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +19,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unisono.errors import UsageError
-from unisono.model.flat import Bucket, Entry, FlatLayout, view_of
+from unisono.model.as_made import AsMade
+from unisono.model.flat import Bucket, FlatLayout, view_of
+from unisono.model.optimizer_state import is_like, load_state, load_state_of_vector, own_copy, state_of, state_of_vector
 
 Empty = Callable[[int, torch.dtype], Tensor]
 """Makes an uninitialised vector, e.g. in memory that the peers see too."""
@@ -41,10 +40,10 @@ EACH_NUMBER_BY_ITSELF = (
     torch.optim.ASGD,
 )
 """Optimisers that know neither the shape of a tensor nor its neighbours: the vector of all of them moves alike."""
-MISSING = object()
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 QUICK = (torch.float32, torch.float64)
 """Types whose squares NumPy sums by itself."""
+MOST_QUICK = 2**18
+"""Numbers: with more of them the threads of torch win over the short way into NumPy."""
 
 
 class FlatParameters:
@@ -59,7 +58,7 @@ class FlatParameters:
         self.values = self.layout.vectors(lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device))
         self.gradients = self.layout.vectors(empty)
         self.optimizer: Optimizer | None = None
-        self._groups_as_made: list[dict[str, Any]] = []
+        self._made = AsMade((), {})
         self.used: npt.NDArray[np.float64] = np.zeros(len(self.tensors))
         """1 for each parameter that got a gradient since the last `clear`."""
         views = self.layout.views(self.values)
@@ -73,7 +72,7 @@ class FlatParameters:
             for number, parameter in enumerate(self.tensors)
         ]
         self._vectors = list(self.gradients.values())
-        self._on_host = [vector.numpy() for vector in self._vectors if vector.device.type == "cpu" and vector.dtype in QUICK]
+        self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
         self._whole: Optimizer | None = None
         self._buckets: list[Bucket] = []
         self._bucket_of: list[int] = []
@@ -86,14 +85,15 @@ class FlatParameters:
         self._is_clear = False
         """Whether no pass has come since `clear`."""
 
-    def learn_with(self, optimizer: Optimizer) -> None:
+    def learn_with(self, optimizer: Optimizer, as_one: bool = True) -> None:
         """Local: what moves these parameters. One that treats every number by itself is run on the whole vector, as if that were
-        one parameter: the same update in one pass instead of one for each tensor."""
+        one parameter: the same update in one pass instead of one for each tensor. Not `as_one` where the user's code may look at
+        its optimiser."""
         self.optimizer = optimizer
-        self._whole = _over_the_whole(optimizer, self)
+        self._whole = _over_the_whole(optimizer, self) if as_one else None
         if self._whole is not None:
             self._rule = _bare_rule(self._whole)
-        self._groups_as_made = [dict(group) for group in self.running.param_groups]
+        self._made = AsMade.of(self.running)
 
     @property
     def running(self) -> Optimizer:
@@ -252,57 +252,27 @@ class FlatParameters:
         (state,) = whole.state.values() or ({},)
         for entry, tensor in zip(self.layout.entries, self.tensors, strict=True):
             self.optimizer.state[tensor] = {
-                name: view_of(entry, value).clone() if _is_like(value, vector) else _own(value) for name, value in state.items()
+                name: view_of(entry, value).clone() if is_like(value, vector) else own_copy(value) for name, value in state.items()
             }
         self._whole = None
 
     def optimizer_state(self) -> dict[str, Any]:
         """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""
-        optimizer = self.running
-        # What a task sets is not kept: it may have changed. Some optimisers keep in a group what they have learned themselves.
-        groups = [
-            {name: value for name, value in group.items() if name != "params" and not _is_same(value, made.get(name, MISSING))}
-            for group, made in zip_longest(optimizer.param_groups, self._groups_as_made, fillvalue=NOTHING)
-        ]
         if self._whole is None:
-            return {
-                "groups": groups,
-                "each": {entry.name: optimizer.state.get(tensor, {}) for entry, tensor in self._named()},
-            }
-        (vector,) = self.values.values()
-        (state,) = self._whole.state.values() or ({},)
-        parts = {name: value for name, value in state.items() if _is_like(value, vector)}
-        each = {entry.name: {name: view_of(entry, value) for name, value in parts.items()} for entry in self.layout.entries}
-        return {"groups": groups, "each": each, "all": {name: value for name, value in state.items() if name not in parts}}
+            return state_of(self.running, self._made, self._named())
+        return state_of_vector(self._whole, self._made, self.layout.entries)
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
         """Local: go on with what `optimizer_state` gave, here or elsewhere. Tensors are copied."""
-        each, of_all = state["each"], state.get("all")
-        if of_all is None and self._whole is not None:
+        if self._whole is not None and "of_all" not in state:
             self._one_by_one(self._whole)
-        optimizer = self.running
-        for group, saved in zip(optimizer.param_groups, state["groups"], strict=True):
-            group.update(saved)
-        on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
         if self._whole is None:
-            for entry, tensor in self._named():
-                held = {**each[entry.name], **(of_all or {})}
-                if held:
-                    optimizer.state[tensor] = {name: _placed(value, tensor, on_device) for name, value in held.items()}
-            return
-        if not of_all and not any(each.values()):
-            return  # it has not moved anything yet
-        (whole,) = self._whole.param_groups[0]["params"]
-        loaded = {name: _placed(value, whole, on_device) for name, value in (of_all or {}).items()}
-        for name, first in next(iter(each.values())).items():
-            joined = torch.zeros_like(whole.detach(), dtype=first.dtype)
-            for entry in self.layout.entries:
-                view_of(entry, joined).copy_(each[entry.name][name])
-            loaded[name] = joined
-        self._whole.state[whole] = loaded
+            load_state(self.running, state, self._named())
+        else:
+            load_state_of_vector(self._whole, state, self.layout.entries)
 
-    def _named(self) -> Iterable[tuple[Entry, nn.Parameter]]:
-        return zip(self.layout.entries, self.tensors, strict=True)
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return [(entry.name, tensor) for entry, tensor in zip(self.layout.entries, self.tensors, strict=True)]
 
     def is_finite(self) -> bool:
         """Local; waits for the device: whether every gradient is a number."""
@@ -319,6 +289,10 @@ class FlatParameters:
         """Local: of all gradients, on the device; a finite number only if each of them is one."""
         sums = [vector.sum() for vector in self._vectors]
         return sums[0] if len(sums) == 1 else torch.stack([one.double() for one in sums]).sum()
+
+
+def _is_quick(vector: Tensor) -> bool:
+    return vector.device.type == "cpu" and vector.dtype in QUICK and vector.numel() <= MOST_QUICK
 
 
 def _over_the_whole(optimizer: Optimizer, held: FlatParameters) -> Optimizer | None:
@@ -362,25 +336,3 @@ def _sgd(whole: Optimizer, group: Mapping[str, Any]) -> None:
             buffer.mul_(momentum).add_(gradient, alpha=1 - group["dampening"])
         gradient = gradient.add(buffer, alpha=momentum) if group["nesterov"] else buffer
     vector.add_(gradient, alpha=-group["lr"])
-
-
-def _placed(value: object, parameter: Tensor, counts_on_device: bool) -> object:
-    """A copy, on the device and in the order of axes of the parameter; of another shape, it is a count, which most optimisers keep
-    on the host."""
-    if not isinstance(value, Tensor):
-        return copy(value)
-    if value.shape != parameter.shape:
-        return value.clone().to(parameter.device) if counts_on_device else value.clone()
-    return torch.empty_like(parameter, dtype=value.dtype).detach().copy_(value)
-
-
-def _own(value: object) -> object:
-    return value.clone() if isinstance(value, Tensor) else copy(value)
-
-
-def _is_same(value: object, other: object) -> bool:
-    return value is other or (not isinstance(value, Tensor) and not isinstance(other, Tensor) and bool(value == other))
-
-
-def _is_like(value: object, vector: Tensor) -> TypeGuard[Tensor]:
-    return isinstance(value, Tensor) and value.shape == vector.shape

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from unisono.errors import UsageError
-from unisono.model.base import TRAIN, Evaluated, Logged, ModelAdapter, Ready, StreamKey
-from unisono.model.flat import FlatLayout
+from unisono.model.base import TRAIN, Evaluated, Logged, ModelAdapter, Ready, SoFar, StreamKey
+from unisono.model.buffers import Buffers
 from unisono.model.own_step import StepFunction
 from unisono.model.parameters import Empty, FlatParameters
 from unisono.model.tail import LOSS, NOT_FINITE, WEIGHT, Tail
@@ -41,13 +41,17 @@ class Body(Protocol):
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated: ...
 
-    def begin(self, stage: str, step: int | None) -> None: ...
+    def begin(self, stage: str, step: int | None, epoch: int | None) -> None: ...
+
+    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None: ...
 
     def end(self, stage: str) -> Logged | None: ...
 
-    def logged_so_far(self) -> Logged | None: ...
+    def so_far(self) -> SoFar | None: ...
 
-    def log_before(self, logged: Logged) -> None: ...
+    def kept(self) -> Mapping[str, Any]: ...
+
+    def restore(self, kept: Mapping[str, Any]) -> None: ...
 
 
 class Measure(Protocol):
@@ -86,8 +90,10 @@ class TorchAdapter(ModelAdapter):
         num_uses = max(len(part.tensors) for part in self.parts.values())
         self.tail = Tail(empty, measure.num_sums if measure is not None else 0, num_uses)
         self.dtype = next(iter(self.parts.values())).tensors[0].dtype
-        self._statistics, self._buffer_views = _flatten_statistics(model, empty)
+        self._buffers = Buffers(model, empty)
         self.judges_samples = own_step is None
+        self.aligns = False
+        """Whether batches are copied to where torch puts its own tensors: kernels may round otherwise at an odd address."""
 
     # ---- one step --------------------------------------------------------------------------------------------------
 
@@ -170,9 +176,13 @@ class TorchAdapter(ModelAdapter):
 
     # ---- looking without learning ----------------------------------------------------------------------------------
 
-    def begin(self, stage: str, step: int | None = None) -> None:
+    def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
         with nullcontext() if stage == TRAIN else self._looking():
-            self.body.begin(stage, step)
+            self.body.begin(stage, step, epoch)
+
+    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar | None) -> None:
+        if so_far is not None:
+            self.body.go_on(epoch, first_step, step, so_far)
 
     def evaluate(self, batch: Any) -> Evaluated:
         with self._looking():
@@ -202,32 +212,32 @@ class TorchAdapter(ModelAdapter):
         return [*flat, *self.statistics(), *fixed, *self.counters()]
 
     def statistics(self) -> Sequence[Tensor]:
-        for module, name, view in self._buffer_views:
-            held = module._buffers.get(name)
-            if held is not view and held is not None and held.shape == view.shape:  # the user's code has put another in its place
-                module._buffers[name] = view.copy_(held)
-        return list(self._statistics.values())
+        return self._buffers.statistics()
 
     def counters(self) -> list[Tensor]:
-        return [buffer for _, buffer in _buffers(self.model) if not buffer.is_floating_point()]
+        return self._buffers.counters()
 
     def state(self) -> dict[str, Any]:
         self.statistics()  # takes back what the user's code has put in their place
+        weights = dict(self.model.state_dict())
         return {
-            "model": dict(self.model.state_dict()),
+            "model": weights,
+            "buffers": self._buffers.left_out_of(weights),
             "optimizers": {name: part.optimizer_state() for name, part in self.parts.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        self._buffers.restore(state["model"], state["buffers"])
         self.model.load_state_dict(state["model"])
+        self.body.restore(state["kept"])
         for name, part in self.parts.items():
             part.load_optimizer_state(state["optimizers"][name])
 
-    def logged_so_far(self) -> Logged | None:
-        return self.body.logged_so_far()
+    def kept(self) -> Mapping[str, Any]:
+        return self.body.kept()
 
-    def log_before(self, logged: Logged) -> None:
-        self.body.log_before(logged)
+    def so_far(self) -> SoFar | None:
+        return self.body.so_far()
 
     # ---- small steps -----------------------------------------------------------------------------------------------
 
@@ -252,7 +262,9 @@ class TorchAdapter(ModelAdapter):
         tensor = batch if isinstance(batch, Tensor) else torch.from_numpy(batch)
         if tensor.dtype is not self.dtype and tensor.is_floating_point():
             tensor = tensor.to(self.dtype)
-        return tensor if self.device.type == "cpu" else tensor.to(self.device, non_blocking=True)
+        if self.device.type != "cpu":
+            return tensor.to(self.device, non_blocking=True)
+        return tensor.clone(memory_format=torch.contiguous_format) if self.aligns else tensor
 
 
 class LossBody:
@@ -261,17 +273,23 @@ class LossBody:
     def __init__(self, loss: Callable[..., tuple[Tensor, Tensor | float]] | None) -> None:
         self.loss = loss
 
-    def begin(self, stage: str, step: int | None) -> None:
+    def begin(self, stage: str, step: int | None, epoch: int | None) -> None:
         """A loss keeps nothing from batch to batch."""
+
+    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None:
+        """Nothing was logged."""
 
     def end(self, stage: str) -> None:  # noqa: ARG002
         return None
 
-    def logged_so_far(self) -> None:
+    def so_far(self) -> None:
         return None
 
-    def log_before(self, logged: Logged) -> None:
-        """Nothing was logged."""
+    def kept(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """It has nothing to keep."""
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
         assert self.loss is not None
@@ -325,31 +343,6 @@ def _shown(batch: Any) -> str:
     if isinstance(batch, tuple):
         return f"a tuple of {len(batch)}"
     return f"a dict with {', '.join(map(str, batch))}" if isinstance(batch, dict) else f"one {type(batch).__name__}"
-
-
-def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    return ((name, buffer) for name, buffer in model.named_buffers() if buffer is not None)
-
-
-BufferView = tuple[nn.Module, str, Tensor]
-
-
-def _flatten_statistics(model: nn.Module, empty: Empty) -> tuple[dict[torch.dtype, Tensor], list[BufferView]]:
-    """Move the floating buffers (running statistics) into one vector for each type; who owns which part of it."""
-    named = [(name, buffer) for name, buffer in _buffers(model) if buffer.is_floating_point()]
-    layout = FlatLayout.of((name, buffer.contiguous()) for name, buffer in named)
-    vectors = layout.vectors(empty)
-    views = layout.views(vectors)
-    moved = {}
-    for name, buffer in named:
-        moved[buffer] = views[name].copy_(buffer)
-    owners = []
-    for module in model.modules():  # a buffer may have several owners
-        for name, owned in module._buffers.items():
-            if owned in moved:
-                module._buffers[name] = moved[owned]
-                owners.append((module, name, moved[owned]))
-    return vectors, owners
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

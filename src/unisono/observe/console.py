@@ -101,6 +101,8 @@ class Console(Observer):
         if event.is_best:
             self._best = event
             parts.append(self._coloured("best", GREEN))
+        if event.weights:
+            parts.append(self._coloured(f"weights {event.weights}", FAINT))
         self._line("  ".join(parts))
         self._progress.pause()
         self._next_s = 0.0  # the first step of an epoch is always seen: there its time begins

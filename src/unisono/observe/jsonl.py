@@ -45,12 +45,12 @@ class LineFile:
             raise self._refusal(error) from error
 
     def keep(self, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Local, blocking: take away the rows that are not wanted. Wholly or not at all."""
+        """Local, blocking: take away the rows that are not wanted. Wholly or not at all. What is no row is left to people."""
         assert self._file is not None, "not open"
         if not os.fstat(self._file.fileno()).st_size:
             return
         rows = self.path.read_bytes().splitlines(keepends=True)
-        left = [row for row in rows if wanted(json.loads(row))]
+        left = [row for row in rows if "event" not in (read := _row(row) or {}) or wanted(read)]
         if len(left) == len(rows):
             return
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.draft")
@@ -177,8 +177,17 @@ def line_of(row: Mapping[str, Any]) -> str:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Local, blocking: the rows of such a file, without a last line that is not finished."""
-    return [json.loads(line) for line in path.read_bytes().rpartition(b"\n")[0].splitlines()]
+    """Local, blocking: the rows of such a file, without a last line that is not finished and without lines that are no rows, as a
+    failing machine may leave."""
+    return [row for line in path.read_bytes().rpartition(b"\n")[0].splitlines() if (row := _row(line)) is not None]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _plain(part: Any, place: str, strange: dict[str, str]) -> Any:

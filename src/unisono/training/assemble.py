@@ -6,12 +6,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from unisono.algorithms.base import Algorithm, Settings, find_algorithm, make_options
+from unisono.algorithms.sharded import shards_of_all
 from unisono.comm.base import Communicator
 from unisono.data.checks import check_finite
 from unisono.data.loader import Loader
@@ -21,20 +23,15 @@ from unisono.data.splits import Splits
 from unisono.errors import UsageError, unknown_name
 from unisono.events import Spans
 from unisono.model.base import StreamKey
-from unisono.model.lightning import (
-    LightningBody,
-    Surroundings,
-    configured,
-    is_lightning,
-    metric_name,
-    set_up,
-)
+from unisono.model.lightning import LightningBody, Surroundings, metric_name
+from unisono.model.lightning_module import configured, is_lightning, set_up
 from unisono.model.losses import resolve_loss
 from unisono.model.torch import Body, LossBody, TorchAdapter, trainable
 from unisono.optim.optimizers import make_optimizer, optimizer_class, reads_lr
 from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
 from unisono.overrides import Changed
 from unisono.task import Task
+from unisono.training.device import compute_device
 from unisono.training.metrics import Metric, resolve_metrics
 from unisono.training.progress import Goals
 from unisono.training.shared_metrics import share_metrics
@@ -42,6 +39,8 @@ from unisono.training.trainer import Followed, in_training
 from unisono.training.try_out import try_out, try_parts, try_steps
 
 DEFAULT_LR = 0.01
+SHARDED = "sharded"
+"""The algorithm that --shards stands for."""
 INITIAL_STEP = -1
 """The step number of the random stream that makes the model."""
 
@@ -94,14 +93,19 @@ def brings_steps(task: Task, model: nn.Module) -> bool:
     return task.step is None and is_lightning(model)
 
 
-def assemble(changed: Changed, algorithm_name: str, comm: Communicator, on_nan: str, spans: Spans | None = None) -> Assembled:
+def assemble(
+    changed: Changed, algorithm_name: str, comm: Communicator, on_nan: str, spans: Spans | None = None, device_asked: str = "auto"
+) -> Assembled:
     """Local, blocking: all parts of this rank's training."""
     task = changed.task
+    device = compute_device(device_asked, comm, task.shards is not None)
+    algorithm_name, options_given = _agreement(task, algorithm_name, changed.algorithm)
     kind = find_algorithm(algorithm_name)
-    options = make_options(kind, algorithm_name, changed.algorithm)
+    options = make_options(kind, algorithm_name, options_given)
     roles = kind.plan(options, comm.size)
     shard = roles.shard(comm.rank)
     assert shard is not None  # until there are algorithms with servers
+    own_shards = None if task.shards is None else shards_of_all(task.shards, comm.size)[comm.rank]
     if task.global_batch < len(roles.workers):
         raise UsageError(
             f"global_batch {task.global_batch} is smaller than the {len(roles.workers)} workers (--global-batch); "
@@ -111,30 +115,33 @@ def assemble(changed: Changed, algorithm_name: str, comm: Communicator, on_nan: 
         raise UsageError(f"accumulate {task.accumulate} is not read by a task's own step, which sees its whole part; leave it out")
     metrics = make_metrics(task)
     splits = make_splits(changed)
-    model = make_model(changed, comm.device)
+    model = make_model(changed, device)
+    if task.shards is not None:
+        refuse_synchronised(model)
     task = with_defaults(task, model)
     plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows(splits.train))
     around = Surroundings(task.epochs, plan.steps_per_epoch, comm.rank, comm.size)
     body = make_body(task, model, around, with_outputs=bool(metrics))
     judged = {f"val_{metric.name}": metric.higher_is_better for metric in metrics}
     if isinstance(body, LightningBody):
-        judged |= try_steps(body, model, splits, comm.device)
+        judged |= try_steps(body, model, splits, device)
     else:
         judged |= {"val_loss": False} if task.loss is not None else {}
         if task.step is None:
-            try_out(model, splits, task, comm.device)
+            try_out(model, splits, task, device)
     followed = in_training(metrics) if task.step is None and not isinstance(body, LightningBody) else ()
     adapter = TorchAdapter(
         model,
         body,
         make_parts(task, model),
-        comm.device,
-        comm.empty,
+        device,
+        comm.empty if device == comm.device else partial(_empty, device),
         Followed(followed) if followed else None,
         task.precision,
         task.clip_norm,
         task.step,
     )
+    adapter.aligns = task.shards is not None
     if on_nan == "stop":
         for name, part in splits.parts().items():
             if name != "train" or task.augment is None:
@@ -147,18 +154,75 @@ def assemble(changed: Changed, algorithm_name: str, comm: Communicator, on_nan: 
     else:
         schedules = {name: _schedule(task, name, adapter, plan) for name in adapter.parts}
     # A CPU that computes has no time to prepare the next batch beside it; where a GPU does, it has.
-    works_ahead = comm.device.type == "cuda"
+    works_ahead = device.type == "cuda"
     return Assembled(
         task,
         splits,
         adapter,
         kind(comm, adapter, options, spans),
-        Loader(splits.train, plan, shard, len(roles.workers), task.accumulate, task.augment, task.step is not None, works_ahead),
+        Loader(
+            splits.train,
+            plan,
+            shard if own_shards is None else own_shards.start,
+            task.shards or len(roles.workers),
+            task.accumulate,
+            task.augment,
+            task.step is not None,
+            own_shards,
+            works_ahead,
+        ),
         metrics,
         followed,
         _settings(schedules),
         make_goals(task, judged, splits, on_nan),
     )
+
+
+def _empty(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(numel, dtype=dtype, device=device)
+
+
+def _agreement(task: Task, name: str, given: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Pure: the algorithm and its options; refuses what cannot be cut into shards."""
+    if task.shards is None:
+        if name == SHARDED:
+            raise UsageError("--algorithm sharded needs the number of shards: --shards S")
+        return name, given
+    why = ""
+    if name not in ("allreduce", SHARDED):
+        why = f"--algorithm {name} depends on who has which samples; leave it out"
+    elif task.step is not None:
+        why = "the task has its own step, whose updates come before the other shards are computed; give it a loss instead"
+    elif task.accumulate > 1:
+        why = f"each shard is a micro-batch already; leave accumulate {task.accumulate} (--accumulate) out"
+    elif given:
+        why = f"the sum of shards has no option {next(iter(given))!r} (--set algorithm.{next(iter(given))}); leave it out"
+    elif task.global_batch < task.shards:
+        why = f"global_batch {task.global_batch} (--global-batch) leaves some of them without a sample; use at least {task.shards}"
+    if why:
+        raise UsageError(f"the training cannot be cut into {task.shards} shards (--shards): {why}")
+    return SHARDED, {"num_shards": task.shards}
+
+
+def shard_note(task: Task) -> str:
+    """Pure: which sizes the shards have where they are not all of one; empty where they are."""
+    if task.shards is None or not task.global_batch % task.shards:
+        return ""
+    small, num_large = divmod(task.global_batch, task.shards)
+    return (
+        f"the batch of {task.global_batch} samples is cut into {task.shards - num_large} shards of {small} and {num_large} of "
+        f"{small + 1} samples; each sample counts alike"
+    )
+
+
+def refuse_synchronised(model: nn.Module) -> None:
+    """Pure: batch-norm over all workers needs what all shards of a step have in common before any of them is done."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            raise UsageError(
+                f"{name or 'the model'} is a SyncBatchNorm, which mixes the samples of the shards (--shards) in the order of the "
+                "workers; use plain batch-norm, which here has the statistics of each shard, or leave --shards out"
+            )
 
 
 def with_defaults(task: Task, model: nn.Module) -> Task:
@@ -241,10 +305,11 @@ def _schedule_of(body: LightningBody, adapter: TorchAdapter) -> Schedule:
     def configure_optimizers(parameters: Any) -> Any:  # noqa: ARG001 - it takes them from the module itself
         return configured(model).optimizer
 
-    part.optimizer = make_optimizer(configure_optimizers, part.tensors, DEFAULT_LR, {}, model)
+    optimizer = make_optimizer(configure_optimizers, part.tensors, DEFAULT_LR, {}, model)
+    part.learn_with(optimizer, as_one=False)  # the module may look at it, e.g. to log its learning rate
     again = configured(model)  # a scheduler moves the settings of its optimizer ahead of time, so it gets one of its own
     if again.scheduler is None:
-        return make_schedule(None, {}, num_steps=num_steps, steps_per_epoch=steps_per_epoch, optimizer=part.optimizer)
+        return make_schedule(None, {}, num_steps=num_steps, steps_per_epoch=steps_per_epoch, optimizer=optimizer)
     steps_per_row = again.frequency * (1 if again.interval == "step" else steps_per_epoch)
     return ready_schedule(again.scheduler, again.optimizer, num_steps=num_steps, steps_per_row=steps_per_row)
 

@@ -17,9 +17,9 @@ class BackgroundWriter:
     def __init__(self, checkpoints: Checkpoints, made_by: Mapping[str, Any]) -> None:
         self.failure: str | None = None
         """Why the last write failed; None if it did not."""
-        self.num_written = 0
         self.num_failed = 0
-        self.last_written_step: int | None = None
+        self.complaint = ""
+        """What a write that went well could not do besides; whoever tells it clears it."""
         self.last_write_s: float | None = None
         """How long the last write took, failed or not."""
         self._checkpoints = checkpoints
@@ -52,14 +52,13 @@ class BackgroundWriter:
         started = monotonic()
         try:
             self._checkpoints.write(snapshot, self._made_by)
+            self.complaint = self._checkpoints.not_removed
         except UsageError as error:
             self._failed(str(error))
         except Exception as error:  # noqa: BLE001  (whatever it is, a training of days goes on and can be saved later)
             self._failed(f"cannot write the checkpoint of step {snapshot.step}: {type(error).__name__}: {error}")
         else:
             self.failure = None
-            self.num_written += 1
-            self.last_written_step = snapshot.step
         self.last_write_s = monotonic() - started
 
     def _failed(self, reason: str) -> None:

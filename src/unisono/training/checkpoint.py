@@ -23,10 +23,14 @@ from unisono.training.step_folders import StepFolders
 from unisono.training.tensor_file import Written, write_pieces, write_tensors
 from unisono.training.weights import load_weights
 
-FORMAT = 1
+FORMAT = 2
 STATE = "state.safetensors"
 PROGRESS = "progress.json"
 BEST = "best.safetensors"
+
+
+class OtherFormat(UsageError):
+    """A good checkpoint, but of another version; to pass it over would lose what it holds."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,14 @@ class Checkpoints:
         self.folder = folder
         self.keep = keep
         self._steps = StepFolders(folder)
+        self.not_removed = ""
+        """Why a checkpoint beyond the newest `keep` is still there after the last write."""
         self._bests: tuple[_Best, ...] = ()
         self._damaged = frozenset[int]()
 
     def write(self, snapshot: Snapshot, made_by: Mapping[str, Any]) -> Path:
-        """Put it on the disk, then remove those beyond the newest `keep`. If that fails, those that were there are as they were.
+        """Put it on the disk, then remove those beyond the newest `keep`. If that fails, those that were there are as they were;
+        one that cannot be removed is no failure, and `not_removed` says why.
 
         Checkpoints of later steps are removed too: they were found damaged, or the run would have gone on from them.
         """
@@ -104,6 +111,8 @@ class Checkpoints:
         for step, path in self._steps.found():
             try:
                 snapshot, made_by, best = _load(path, step)
+            except OtherFormat:
+                raise
             except (Damaged, UsageError) as error:
                 damaged.append(f"{path} is damaged: {error}")
                 self._damaged |= {step}
@@ -131,15 +140,22 @@ class Checkpoints:
     def _prune(self, newest: int) -> None:
         found = self._steps.found()
         kept = [step for step, _ in found if step <= newest and step not in self._damaged][: self.keep]
+        self.not_removed = ""
         for step, path in found:
             if step not in kept:
-                self._steps.remove(path)
+                try:
+                    self._steps.remove(path)
+                except UsageError as error:
+                    self.not_removed = f"an old checkpoint cannot be removed: {error}"
 
 
 def _load(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any], Written | None]:
     manifest = read_manifest(path)
     if manifest["format"] != FORMAT:
-        raise Damaged(f"it is of format {manifest['format']}, and this version of Unisono knows only {FORMAT}")
+        raise OtherFormat(
+            f"{path} is of format {manifest['format']}, and this version of Unisono knows only {FORMAT}; use the version that "
+            f"wrote it ({manifest['made_by'].get('versions', {}).get('unisono', 'not known')}), or start over with --fresh"
+        )
     if manifest["step"] != step:
         raise Damaged(f"it is of step {manifest['step']}, whatever its name says")
     best = manifest["files"].get(BEST)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from unisono.cluster.deadline import Deadline
 from unisono.events import EpochDone, Observer, RunStarted, StepDone
-from unisono.training.background import BackgroundWriter
+from unisono.training.saving import Saving
 from unisono.training.status import Status
 
 SIGN_OF_LIFE_S = 5.0
+SLOW_DISK_BYTES_PER_S = 5e7
+"""What a disk is trusted with before it has shown what it can."""
 
 
 class Clock(Observer):
     """On rank 0. Cheap: most steps cost one comparison."""
 
-    def __init__(self, deadline: Deadline, status: Status, writer: BackgroundWriter) -> None:
+    def __init__(self, deadline: Deadline, status: Status, saving: Saving) -> None:
         self._deadline = deadline
         self._status = status
-        self._writer = writer
+        self._saving = saving
+        self._is_measured = False
         self._last_s = 0.0
         self._sign_s = 0.0
 
@@ -30,10 +33,20 @@ class Clock(Observer):
         if event.wall_s - self._sign_s > SIGN_OF_LIFE_S:
             self._sign_s = event.wall_s
             self._status.at(event.step + 1, event.epoch)
-            if self._writer.last_write_s is not None:
-                self._deadline.save_took(self._writer.last_write_s)
+            self._measure()
 
     def epoch(self, event: EpochDone) -> None:
         if self._last_s:
             self._deadline.evaluation_took(event.wall_s - self._last_s)
         self._last_s = 0.0  # what comes before the next step is no step
+
+    def _measure(self) -> None:
+        assert self._saving.writer is not None
+        took_s = self._saving.writer.last_write_s
+        if took_s is None:
+            self._deadline.save_will_take(self._saving.num_bytes / SLOW_DISK_BYTES_PER_S)
+            return
+        self._deadline.save_took(took_s)
+        if not self._is_measured and self._deadline.describe():
+            self._saving.say(self._deadline.describe())
+        self._is_measured = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from unisono.comm.base import Communicator
@@ -25,6 +26,16 @@ class Evaluates(Protocol):
     def end(self, stage: str) -> Logged | None: ...
 
 
+@dataclass(frozen=True)
+class Shards:
+    """Parts of fixed content, so that no bit of an evaluation depends on the number of workers."""
+
+    number: int
+    own: range
+    begin: Callable[[int], None]
+    """Told which shard comes next: what is drawn in it is its own."""
+
+
 def evaluate(
     comm: Communicator,
     adapter: Evaluates,
@@ -34,23 +45,34 @@ def evaluate(
     prefix: str,
     tell: Callable[[int, int], None] | None = None,
     told_to_stop: Callable[[], bool] | None = None,
+    shards: Shards | None = None,
 ) -> dict[str, float] | None:
     """Collective, blocking: loss and metrics over all samples. Each rank takes one stretch, in the order of ranks, so that scores
-    gathered by rank are in the order of samples. None if a rank was `told_to_stop` before its end."""
+    gathered by rank are in the order of samples. None if a rank was `told_to_stop` before its end.
+
+    With `shards` the stretches are those of the shards, whoever holds them, and their sums are added in the order of shards."""
     found = Accumulator(metrics)
     stage = TEST if prefix == "test_" else VALIDATION
     adapter.begin(stage)
-    mine = cut(len(source), comm.size, comm.rank)
+    parts, own = (comm.size, range(comm.rank, comm.rank + 1)) if shards is None else (shards.number, shards.own)
+    mine = slice(cut(len(source), parts, own.start).start, cut(len(source), parts, own.stop - 1).stop)
     is_whole = True
-    for where, arrays in in_order(source, mine, batch):
-        seen = adapter.evaluate(arrays)
-        loss_sum = 0.0 if seen.loss_sum is None else seen.loss_sum
-        found.add(seen.outputs, seen.targets, seen.weights, loss_sum, seen.loss_weight)
-        if tell is not None:
-            tell(where.stop - mine.start, mine.stop - mine.start)
-        if told_to_stop is not None and told_to_stop() and where.stop < mine.stop:
-            is_whole = False
+    for part in own:
+        if shards is not None:
+            shards.begin(part)
+        for where, arrays in in_order(source, cut(len(source), parts, part), batch):
+            seen = adapter.evaluate(arrays)
+            loss_sum = 0.0 if seen.loss_sum is None else seen.loss_sum
+            found.add(seen.outputs, seen.targets, seen.weights, loss_sum, seen.loss_weight)
+            if tell is not None:
+                tell(where.stop - mine.start, mine.stop - mine.start)
+            if told_to_stop is not None and told_to_stop() and where.stop < mine.stop:
+                is_whole = False
+                break
+        if not is_whole:
             break
+        if shards is not None:
+            found.end_stretch()
     if told_to_stop is not None and not all(comm.allgather_object(is_whole)):
         return None
     logged = adapter.end(stage)

@@ -36,7 +36,7 @@ def _own(adapter: ModelAdapter, portion: Portion) -> str:
     bad, place = [], ""
     position = 0
     for batch in portion.micro_batches:
-        for row in _rows(batch):
+        for row in _rows(batch) if batch is not None else ():
             found = next((where for where, leaf in leaves(row) if _is_bad(leaf)), "")
             loss = adapter.evaluate(row).loss_sum if adapter.judges_samples else None
             if found or (loss is not None and not math.isfinite(float(loss))):

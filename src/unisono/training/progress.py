@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 INTERRUPTED, NOT_FINITE, FINISHED = "interrupted", "not finite", "finished"
-"""Reasons why a training ended: told to stop, in time; a loss that is no number; all epochs done."""
+TARGET, EARLY = "target reached", "stopped early"
+"""Reasons why a training ended: told to stop, in time; a loss that is no number; all epochs done; or a goal of the user."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,15 @@ class Goals:
             return False
         return than is None or (value > than if self.higher_is_better else value < than)
 
-    def reached(self, value: float) -> bool:
-        """Pure: whether the target is there."""
-        return self.target is not None and (value >= self.target if self.higher_is_better else value <= self.target)
+    def verdict(self, done: Progress) -> str:
+        """Pure: why a training ends after the epochs it has done; empty if it does not."""
+        value = done.history[-1]["metrics"].get(self.monitor) if done.history else None
+        if value is None:
+            return ""
+        if self.target is not None and (value >= self.target if self.higher_is_better else value <= self.target):
+            return TARGET
+        is_over = self.patience is not None and done.epoch - 1 - (done.best_epoch or 0) >= self.patience
+        return EARLY if is_over else ""
 
 
 @dataclass
@@ -43,6 +50,8 @@ class Progress:
     """Steps done of the epoch in hand; all of them where only its evaluation is missing."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """Each epoch as it was told to the observers."""
+    monitor: str | None = None
+    """The metric by which the best epoch was found."""
     best_epoch: int | None = None
     best_value: float | None = None
     num_skipped: int = 0

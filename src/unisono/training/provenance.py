@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unisono.cluster.processor import this_processor
 from unisono.training.local_imports import local_imports
 from unisono.training.repository import repository_state
 from unisono.version import __version__
@@ -45,6 +46,7 @@ def provenance(
     return {
         "task": task,
         "command": list(command) if command is not None else None,
+        "directory": str(Path.cwd()),
         "versions": versions(outside),
         "machine": machine(),
     }
@@ -75,7 +77,7 @@ def machine() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "system": platform.platform(),
-        "cpu": _cpu_model(),
+        "cpu": this_processor().name or platform.machine(),  # ARM gives no name
         "num_cpus": os.cpu_count(),
         "num_cpus_usable": available,
         "gpus": gpus,
@@ -104,12 +106,3 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # not a Linux
-        return platform.processor() or platform.machine()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())  # ARM gives no name

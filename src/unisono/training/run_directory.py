@@ -18,13 +18,14 @@ from typing import Any
 from unisono.errors import UsageError
 from unisono.training.atomic import explained, replacing
 
+CHECKPOINTS = "checkpoints"
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """What file systems answer that know no locks, e.g. Lustre mounted without them."""
 NO_EXPERIMENT = ("task_file", "num_workers")
 """Parts of the configuration that may change from life to life: where the task lies (its contents count), how many work."""
 OF_A_RUN = (
     "config.json",
-    "checkpoints",
+    CHECKPOINTS,
     "metrics.jsonl",
     "weights.safetensors",
     "best.safetensors",
@@ -62,21 +63,24 @@ class RunDirectory:
         *,
         fresh: bool = False,
         accept_changes: bool = False,
+        asked_by: str | None = None,
     ) -> RunDirectory:
         """Make and hold the directory `out`, or by default a new one, parent/name, parent/name-2, ..., and write config.json.
 
         A directory that holds this same run is taken to go on in it, whatever the number of workers. Refuses one that another
-        process holds, or that holds another run: what differs is named. `fresh` puts aside what is there; `accept_changes` goes on
-        in another run, whose changes are in `changes`.
+        process holds, or that holds another run: what differs is named. `fresh` puts aside what is there, once for each command
+        `asked_by`, whose later lives go on with what the first began; `accept_changes` goes on in another run, whose changes are in
+        `changes`; its config.json stays until the caller knows that it can go on so.
         """
         directory = cls(_made(Path(out)) if out is not None else made_anew(Path(parent), name))
         try:
             directory._hold()
             directory._clear()
             if fresh:
-                directory._put_aside()
+                directory._begin_afresh(asked_by)
             directory._refuse_another(config, accept_changes)
-            directory.write_json("config.json", config)
+            if not directory.changes:
+                directory.write_json("config.json", config)
         except BaseException:
             directory.close()
             raise
@@ -113,7 +117,7 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         """A folder; whoever writes there makes it."""
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def status(self) -> Path:
@@ -188,6 +192,15 @@ class RunDirectory:
                 "aside and start over, or --accept-changes to go on in it all the same"
             )
         self.changes = tuple(found)
+
+    def _begin_afresh(self, asked_by: str | None) -> None:
+        mark = self.path / ".fresh"
+        if asked_by is None:
+            self._put_aside()
+        elif not mark.exists() or mark.read_text() != asked_by:
+            self._put_aside()
+            with replacing(mark) as draft:
+                draft.write_text(asked_by)
 
     def _put_aside(self) -> None:
         """Into a folder earlier-N of the directory. If that is interrupted, what is left is refused, and can be put aside too."""

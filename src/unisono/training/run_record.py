@@ -37,6 +37,7 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
 def record_of(config: TrainConfig, changed: Changed, size: int) -> dict[str, Any]:
     """The configuration in plain values: what must be the same for two runs to be the same experiment."""
     task = changed.task
+    threads = {} if task.shards is None else {"threads": torch.get_num_threads()}  # they decide the bits that shards promise
     settings = {name: shown(getattr(task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data", "name")}
     return {
         "task": task.name,
@@ -48,6 +49,7 @@ def record_of(config: TrainConfig, changed: Changed, size: int) -> dict[str, Any
         "init_from": config.init_from,
         "num_workers": size,
         "on_nan": config.on_nan,
+        **threads,
     }
 
 
@@ -86,7 +88,7 @@ def summary_of(parts: Assembled, trainer: Trainer, test: Mapping[str, float], co
         "data_wait_s": done.data_wait_s,
         **({"time_to_target_s": done.time_to_target_s, "target": parts.goals.target} if parts.goals.target is not None else {}),
         "engine": comm.engine,
-        "device": str(comm.device),
+        "device": str(parts.adapter.device),
         "threads": torch.get_num_threads(),
         "num_parameters": parts.adapter.num_parameters,
         "split": parts.splits.record(),

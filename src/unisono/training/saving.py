@@ -25,6 +25,8 @@ from unisono.training.state import TRAINER, gather_state, state_of_replica
 
 RETRY_S = 60.0
 """After a write that failed the next one comes no later than this."""
+LONGEST_WAIT_S = 60.0
+"""How long a save waits for the one before; the other workers wait too, and not for ever."""
 FORMS = re.compile(r"(\d{1,12})\s*(?:(steps?)|(epochs?)|([smh]))?")
 UNIT_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -76,6 +78,9 @@ class Saving:
     blocked_s: list[float] = field(default_factory=list)
     """How long the training waited for each save."""
 
+    num_bytes: int = 0
+    """Of the state, once an optimiser has all of its own."""
+
     def __post_init__(self) -> None:
         self._staging = Staging()
         self._num_looks = 0
@@ -90,7 +95,9 @@ class Saving:
         self._look_back()
         self._num_looks += 1
         if self._num_looks == 2:  # after the first step an optimiser has all its state
-            self._staging.prepare(state_of_replica(self.adapter, self.algorithm)[1])
+            tensors = state_of_replica(self.adapter, self.algorithm)[1]
+            self.num_bytes = sum(tensor.nbytes for tensor in tensors.values())
+            self._staging.prepare(tensors)
         self._asked = monotonic() >= self._next_s
         return self._asked
 
@@ -102,21 +109,24 @@ class Saving:
         """Pure: the same after so many epochs."""
         return self.every.epochs is not None and epoch % self.every.epochs == 0
 
-    def save(self, step: int, progress: Mapping[str, Any], mid_epoch: bool) -> None:
-        """Collective, blocking for a copy of the state, and until an earlier save is on the disk."""
+    def save(self, step: int, progress: Mapping[str, Any], mid_epoch: bool, is_last: bool) -> None:
+        """Collective, blocking for a copy of the state, and until an earlier save is on the disk. Where that takes very long this
+        one is left out, unless it is the last."""
         began = perf_counter_ns()
         state = gather_state(self.comm, self.adapter, self.algorithm, mid_epoch)
         if self.writer is None or state is None:
             return
-        self.writer.wait()
+        self._asked = False
+        self._next_s = monotonic() + (self.every.seconds or float("inf"))
+        if not self.writer.wait(None if is_last else LONGEST_WAIT_S):
+            self.say(f"warning: the checkpoint before is not on the disk yet; the one of step {step} is left out")
+            return
         self._look_back()
         plain, tensors = state
         snapshot = Snapshot(
             step, self._staging.copy(tensors), {**plain, TRAINER: dict(progress)}, self.best.weights or None, self.best.step
         )
         self.writer.submit(snapshot)
-        self._asked = False
-        self._next_s = monotonic() + (self.every.seconds or float("inf"))
         ended = perf_counter_ns()
         self.blocked_s.append((ended - began) * 1e-9)
         if self.spans is not None:
@@ -132,6 +142,9 @@ class Saving:
     def _look_back(self) -> None:
         """Tell of a write that failed, and come back to it soon."""
         assert self.writer is not None
+        if self.writer.complaint:
+            self.say(f"warning: {self.writer.complaint}")
+            self.writer.complaint = ""
         if self.writer.num_failed > self._num_told:
             self._num_told = self.writer.num_failed
             self._next_s = min(self._next_s, monotonic() + RETRY_S)

@@ -1,12 +1,14 @@
 """All that a training must keep to go on as if nothing had happened, and how it is put back, on any number of workers.
 
-Replicas are equal after a step but for their running statistics, which are averaged only after an epoch: those of each worker are
-kept, so that going on gives the same bits. Random streams are functions of seed, step and shard, so there is nothing of them.
+Replicas are equal after a step but for their buffers, which are made equal only after an epoch, and for what a user's code logged:
+those of each worker are kept, so that going on gives the same bits. Random streams are functions of seed, step and shard, so there
+is nothing of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -15,9 +17,10 @@ from torch import Tensor
 from unisono.algorithms.base import Algorithm
 from unisono.comm.base import Communicator
 from unisono.comm.replicate import replicate
-from unisono.model.base import Logged, ModelAdapter
+from unisono.errors import UsageError
+from unisono.model.base import ModelAdapter, SoFar
 from unisono.model.packed import pack, unpack
-from unisono.training.logged import sums_of_all
+from unisono.training.logged import added
 
 TRAINER = "trainer"
 """Under this name the trainer keeps its own plain values beside the state."""
@@ -28,10 +31,12 @@ State = tuple[dict[str, Any], dict[str, Tensor]]
 
 def gather_state(comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm, mid_epoch: bool) -> State | None:
     """Collective, blocking: the state on rank 0, None on the others. Tensors are not copied."""
-    found: dict[str, Any] = {"size": comm.size, "statistics": None, "logged": None}
+    found: dict[str, Any] = {"size": comm.size, "statistics": None, "counters": {}, "so_far": None}
     if mid_epoch:
-        found["statistics"] = _statistics_of_all(comm, adapter)
-        found["logged"] = sums_of_all(comm, adapter.logged_so_far())
+        if not algorithm.keeps_equal:
+            found["statistics"] = _statistics_of_all(comm, adapter)
+            found["counters"] = _counters_of_all(comm, adapter)
+        found["so_far"] = _so_far_of_all(comm, adapter)
     if comm.rank:
         return None
     plain, tensors = state_of_replica(adapter, algorithm)
@@ -41,7 +46,7 @@ def gather_state(comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm
 def state_of_replica(adapter: ModelAdapter, algorithm: Algorithm) -> State:
     """Local: the part of the state that this rank has by itself. Tensors are not copied."""
     tensors: dict[str, Tensor] = {}
-    found = {**adapter.state(), "algorithm": algorithm.state()}
+    found = {**adapter.state(), "kept": adapter.kept(), "algorithm": algorithm.state()}
     return {name: pack(value, tensors, name) for name, value in found.items()}, tensors
 
 
@@ -77,7 +82,13 @@ class Restored:
 
     def before_start(self, adapter: ModelAdapter) -> None:
         """Into a replica, before the algorithm starts."""
-        adapter.restore(self._held)
+        try:
+            adapter.restore(self._held)
+        except (RuntimeError, ValueError, KeyError) as error:  # so torch says that a state is of another model
+            raise UsageError(
+                f"the checkpoint is not of this model or optimiser: {' '.join(str(error).split())}; undo the change, or start over "
+                "with --fresh (--init-from takes the weights of another run)"
+            ) from error
         if self._held["statistics"] is not None:
             each = self._held["statistics"]
             for place, vector in enumerate(adapter.statistics()):
@@ -85,14 +96,34 @@ class Restored:
 
     def after_start(self, comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm) -> None:
         """What starting made equal, and what the algorithm keeps for itself."""
-        if self._held["statistics"] is not None and self._held["size"] == comm.size:
-            for vector, own in zip(adapter.statistics(), self._held["statistics"][comm.rank], strict=True):
-                vector.copy_(own)
+        if self._held["size"] == comm.size:
+            if self._held["statistics"] is not None:
+                for vector, own in zip(adapter.statistics(), self._held["statistics"][comm.rank], strict=True):
+                    vector.copy_(own)
+            counters = adapter.counters()
+            for place, each in self._held["counters"].items():
+                counter = counters[place]
+                counter.copy_(each[comm.rank].clone().view(counter.dtype).view(counter.shape))
         algorithm.restore(self._held["algorithm"], self._held["size"])
 
-    def logged(self, rank: int) -> Logged | None:
-        """What was logged in an epoch that is under way: the sums of all workers, on rank 0."""
-        return self._held["logged"] if rank == 0 else None
+    def so_far(self, comm: Communicator) -> SoFar | None:
+        """Of an epoch that is under way: what this worker had logged; where there are others now, rank 0 has that of all."""
+        if self._held["so_far"] is None:
+            return None
+        each = [SoFar(*own) for own in self._held["so_far"]]
+        if len(each) == comm.size:
+            return each[comm.rank]
+        if comm.rank:
+            return SoFar(0, {}, each[0].is_over)
+        return each[0]._replace(num_samples=sum(own.num_samples for own in each), logged=added(own.logged for own in each))
+
+    def notes(self, comm: Communicator) -> list[str]:
+        """What a user should know of going on in the middle of an epoch."""
+        so_far = self.so_far(comm)
+        if so_far is None or not so_far.unkept:
+            return []
+        names = ", ".join(so_far.unkept)
+        return [f"warning: {names} (TorchMetrics) of the epoch in hand will be of its rest only; they are not kept"]
 
 
 def _statistics_of_all(comm: Communicator, adapter: ModelAdapter) -> list[list[Tensor]] | None:
@@ -107,3 +138,23 @@ def _statistics_of_all(comm: Communicator, adapter: ModelAdapter) -> list[list[T
         for own, row in zip(each, gathered, strict=True):
             own.append(row)
     return each
+
+
+def _counters_of_all(comm: Communicator, adapter: ModelAdapter) -> dict[int, list[Tensor]]:
+    """Those that differ between workers, by their places, as bytes; few do."""
+    mine = [counter.detach().contiguous().reshape(-1).view(torch.uint8) for counter in adapter.counters()]
+    if comm.size == 1 or not mine:
+        return {}
+    digests = comm.allgather_object([sha256(one.cpu().numpy().data).digest() for one in mine])
+    found = {}
+    for place, own in enumerate(mine):
+        if len({digest[place] for digest in digests}) > 1:
+            gathered = torch.empty((comm.size, own.numel()), dtype=torch.uint8, device=own.device)
+            comm.allgather(gathered.view(-1), own)
+            found[place] = list(gathered)
+    return found
+
+
+def _so_far_of_all(comm: Communicator, adapter: ModelAdapter) -> list[Any] | None:
+    mine = adapter.so_far()
+    return None if mine is None else comm.allgather_object(tuple(mine._replace(logged=dict(mine.logged))))

@@ -1,7 +1,7 @@
 """status.json: how far a run is and what each of its lives did, for `unisono status`, for job scripts and for people.
 
 A life is one process of rank 0, from its start to its end; a run that is stopped, killed and restored has several.
-The batch file of `unisono submit` reads the line of "step", so that line stays as it is.
+The batch file of `unisono submit` reads the lines of "step" and "epoch", so they stay as they are.
 """
 
 from __future__ import annotations

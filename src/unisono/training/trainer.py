@@ -17,14 +17,14 @@ from unisono.comm.base import Communicator
 from unisono.data.loader import Loader, Portion
 from unisono.data.source import Source
 from unisono.events import EpochDone, Observer, Spans, StepDone
-from unisono.model.base import LOOKING, TRAIN, ModelAdapter, StreamKey
+from unisono.model.base import BEGINNING, ENDING, LOOKING, TRAIN, ModelAdapter, StreamKey
 from unisono.model.tail import StepStats
 from unisono.training.epoch_sums import EpochSums
-from unisono.training.evaluation import evaluate
+from unisono.training.evaluation import Shards, evaluate
 from unisono.training.logged import means
 from unisono.training.metrics import Metric
 from unisono.training.not_finite import culprits
-from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE, Goals, Progress
+from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE, TARGET, Goals, Progress
 from unisono.training.saving import Saving
 from unisono.training.state import Restored
 
@@ -48,33 +48,56 @@ class Trainer:
     seed: int
     evaluation_batch: int
     told_to_stop: Callable[[], bool]
+    hash_weights: Callable[[], str]
+    """A short hash of the weights; empty on ranks that nobody asks."""
     keep_best: Callable[[], None]
     """Called, on every rank, when the replicas hold the best weights so far."""
     spans: Spans | None = None
     progress: Progress = field(default_factory=Progress)
     saving: Saving | None = None
+    max_steps: int | None = None
+    """After so many steps of the whole run it stops, as if told to."""
+    after_step: Callable[[int], None] | None = None
+    """Told the number of steps that are done, after each."""
     no_time_to_evaluate: Callable[[], bool] = bool
     """Asked on rank 0 before an evaluation."""
     restored: Restored | None = None
     unfinished: Mapping[str, float] = field(default_factory=dict)
     """Loss and metrics of an epoch that was cut short."""
 
-    def go_on_from(self, restored: Restored) -> None:
-        """Local, before `run`: take up an earlier life."""
+    def go_on_from(self, restored: Restored) -> list[str]:
+        """Local, before `run`: take up an earlier life. Gives what a user should know of it."""
+        notes = []
         restored.before_start(self.adapter)
         self.restored = restored
         self.progress = done = Progress(**restored.trainer["progress"])
-        if done.reason == INTERRUPTED or (done.reason == FINISHED and done.epoch < self.goals.num_epochs):
-            done.reason = ""
+        if done.monitor != self.goals.monitor:  # values of different metrics cannot be compared
+            done.best_epoch = done.best_value = None
+        if done.step_in_epoch and restored.trainer["plan"] != self._plan:
+            notes.append("warning: the batches have other samples than before, so the epoch in hand starts again")
+            done.step_in_epoch = 0
+        if done.step_in_epoch:
+            notes += restored.notes(self.comm)
+        done.reason = "" if done.step_in_epoch else self.goals.verdict(done)
+        if done.reason != TARGET:
+            done.time_to_target_s = None
+        return notes
 
     def state(self, sums: EpochSums | None) -> dict[str, Any]:
         """Local: what `go_on_from` needs besides the state of the replicas, in plain values."""
         progress = replace(self.progress, wall_s=perf_counter() - self._began)
-        return {"progress": asdict(progress), "sums": None if sums is None else sums.state()}
+        return {"progress": asdict(progress), "sums": None if sums is None else sums.state(), "plan": self._plan}
+
+    @property
+    def _plan(self) -> list[int]:
+        """What says which samples a step of an epoch has."""
+        plan = self.loader.plan
+        return [plan.num_samples, plan.global_batch, plan.seed, int(plan.shuffle)]
 
     def run(self) -> Progress:
         """Collective, blocking: train to the end, whatever ends it."""
         done = self.progress
+        done.monitor = self.goals.monitor
         self._began = perf_counter() - done.wall_s
         self._taken: dict[int, _Taken] = {}
         self._save_asked = False
@@ -82,11 +105,14 @@ class Trainer:
         if self.restored is not None:
             self.restored.after_start(self.comm, self.adapter, self.algorithm)
         while not done.reason and done.epoch < self.goals.num_epochs:
+            if self.max_steps is not None and done.step >= self.max_steps:
+                done.reason = INTERRUPTED
+                break
             self._epoch()
         if not done.reason:
             done.reason = FINISHED
         if self.saving is not None and done.reason not in (INTERRUPTED, NOT_FINITE):
-            self._keep(self.state(None), mid_epoch=False)
+            self._keep(self.state(None), mid_epoch=False, is_last=True)
         self.algorithm.settle()
         self.algorithm.finish()
         return done
@@ -110,6 +136,10 @@ class Trainer:
             done.step_in_epoch = step_in_epoch + 1
             for stats in self.algorithm.step(portion.micro_batches, at):
                 self._account(stats, sums)
+            if self.after_step is not None:
+                self.after_step(done.step)
+            if done.step == self.max_steps:
+                done.reason = done.reason or INTERRUPTED
             if done.reason:
                 break
             is_due = self.saving is not None and (self._save_asked or self.saving.after_step(done.step))
@@ -126,7 +156,7 @@ class Trainer:
         if metrics is None:
             done.reason = INTERRUPTED
             if self.saving is not None:
-                self._keep(self.state(sums), mid_epoch=True)
+                self._keep(self.state(sums), mid_epoch=True, is_last=True)
             self.unfinished = sums.values()
         else:
             self._end_of_epoch(sums, metrics)
@@ -134,12 +164,13 @@ class Trainer:
     def _begin_epoch(self) -> EpochSums:
         done = self.progress
         sums = EpochSums(self.in_training)
-        self.adapter.begin(TRAIN, done.step)
+        first_step = done.step - done.step_in_epoch
+        self.adapter.seed(StreamKey(self.seed, first_step, self.loader.shard, BEGINNING))
         if done.step_in_epoch and self.restored is not None:
             sums.restore(self.restored.trainer["sums"])
-            logged = self.restored.logged(self.comm.rank)
-            if logged is not None:
-                self.adapter.log_before(logged)
+            self.adapter.go_on(done.epoch, first_step, done.step, self.restored.so_far(self.comm))
+        else:
+            self.adapter.begin(TRAIN, done.step, done.epoch)
         self.restored = None
         return sums
 
@@ -160,12 +191,12 @@ class Trainer:
         self._keep(state, mid_epoch=True)
         return True
 
-    def _keep(self, state: Mapping[str, Any], mid_epoch: bool) -> None:
+    def _keep(self, state: Mapping[str, Any], mid_epoch: bool, is_last: bool = False) -> None:
         """Collective."""
         assert self.saving is not None
         for observer in self.observers:
             observer.saving()
-        self.saving.save(self.progress.step, state, mid_epoch)
+        self.saving.save(self.progress.step, state, mid_epoch, is_last)
 
     def _account(self, stats: StepStats, sums: EpochSums) -> None:
         """What is to be done when the sums of a step are known, which on a GPU is one step later."""
@@ -207,11 +238,10 @@ class Trainer:
         if self.validation is not None and self.comm.broadcast_object(self.no_time_to_evaluate()):
             return None
         self.algorithm.settle()
+        self.adapter.seed(StreamKey(self.seed, self.progress.step, self.loader.shard, ENDING))
         logged = self.adapter.end(TRAIN)
         found = self.evaluate()
         if found is None:
-            if logged is not None:
-                self.adapter.log_before(logged)
             return None
         metrics = means(self.comm, logged) | sums.values() | found
         if self.comm.size > 1:  # what is decided by them must be decided alike, also where a user's metric is not
@@ -235,24 +265,19 @@ class Trainer:
             wall_s,
             sums.waited_s,
             is_best,
+            self.hash_weights(),
         )
         for observer in self.observers:
             observer.epoch(event)
         done.history.append(asdict(event))
         done.epoch += 1
         done.step_in_epoch = 0
-        if value is not None:
-            self._judge(value, wall_s)
-        if self.saving is not None and not done.reason and self.saving.after_epoch(done.epoch):
-            self._keep(self.state(None), mid_epoch=False)
-
-    def _judge(self, value: float, wall_s: float) -> None:
-        done, goals = self.progress, self.goals
-        if goals.reached(value):
+        done.reason = goals.verdict(done)
+        if done.reason == TARGET:
             done.time_to_target_s = wall_s
-            done.reason = "target reached"
-        elif goals.patience is not None and done.epoch - 1 - (done.best_epoch or 0) >= goals.patience:
-            done.reason = "stopped early"
+        is_last = done.reason or done.epoch == goals.num_epochs  # which `run` saves
+        if self.saving is not None and not is_last and self.saving.after_epoch(done.epoch):
+            self._keep(self.state(None), mid_epoch=False)
 
     def evaluate(self) -> dict[str, float] | None:
         """Collective, blocking: the validation data, each sample once; None if a rank was told to stop meanwhile."""
@@ -267,7 +292,12 @@ class Trainer:
     def look_at(self, source: Source, prefix: str) -> dict[str, float] | None:
         """Collective, blocking: each sample of a source once; None if a rank was told to stop meanwhile. What a model draws here is
         a function of the step too, so that another life draws the same."""
-        self.adapter.seed(StreamKey(self.seed, self.progress.step, self.loader.shard, LOOKING))
+
+        def draw_as(shard: int) -> None:
+            self.adapter.seed(StreamKey(self.seed, self.progress.step, shard, LOOKING))
+
+        own = self.loader.own_shards
+        draw_as(self.loader.shard)
         return evaluate(
             self.comm,
             self.adapter,
@@ -277,6 +307,7 @@ class Trainer:
             prefix,
             self.tell_evaluating,
             self.told_to_stop,
+            None if own is None else Shards(self.loader.num_shards, own, draw_as),
         )
 
     def tell_evaluating(self, done: int, total: int) -> None:
@@ -291,7 +322,7 @@ class Trainer:
         done.num_skipped += 1
         if self.goals.on_nan == "stop":
             done.reason = NOT_FINITE
-            done.failure = f"{text}; the run stopped before the update, --on-nan skip would leave out such updates and go on"
+            done.failure = f"{text}; the run stopped before it; --on-nan skip --accept-changes would leave such updates out"
         else:
             self._say(f"warning: {text}; the update is left out (--on-nan skip)")
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tests.unit.training.snapshots import MADE_BY, names, same, snapshot
 from unisono.errors import UsageError
 from unisono.training.checkpoint import Checkpoints, Snapshot
+from unisono.training.step_folders import StepFolders
 from unisono.training.tensor_file import TYPE_NAMES, write_tensors
 from unisono.training.weights import load_weights
 
@@ -178,12 +179,29 @@ def test_none_at_all_and_none_that_is_good(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-00000007"]
 
 
-def test_a_sealed_checkpoint_of_another_format_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sealed_checkpoint_of_another_format_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Checkpoints(tmp_path, keep=2).write(snapshot(1), MADE_BY)
     with monkeypatch.context() as patch:
-        patch.setattr("unisono.training.checkpoint.FORMAT", 2)
-        Checkpoints(tmp_path, keep=1).write(snapshot(1), MADE_BY)
-    with pytest.raises(UsageError, match="it is of format 2, and this version of Unisono knows only 1"):
-        Checkpoints(tmp_path, keep=1).newest()
+        patch.setattr("unisono.training.checkpoint.FORMAT", 3)
+        Checkpoints(tmp_path, keep=2).write(snapshot(2), MADE_BY)
+    with pytest.raises(UsageError, match="step-00000002 is of format 3, and this version of Unisono knows only 2"):
+        Checkpoints(tmp_path, keep=2).newest()
+
+
+def test_an_old_one_that_cannot_be_removed_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.write(snapshot(1), MADE_BY)
+
+    def refuse(self: StepFolders, path: Path) -> None:
+        raise UsageError(f"cannot write {path}: Operation not permitted")
+
+    with monkeypatch.context() as patch:  # as root nothing is forbidden
+        patch.setattr(StepFolders, "remove", refuse)
+        checkpoints.write(snapshot(2), MADE_BY)
+    assert "an old checkpoint cannot be removed: cannot write" in checkpoints.not_removed
+    assert names(tmp_path) == ["step-00000001", "step-00000002"]
+    checkpoints.write(snapshot(3), MADE_BY)
+    assert (checkpoints.not_removed, names(tmp_path)) == ("", ["step-00000003"])
 
 
 def test_the_manifest_is_plain_json(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_the_same_run_goes_on_whatever_may_change(tmp_path: Path) -> None:
         RunDirectory.open(tmp_path, "digits", {**config, "settings": {"epochs": 4}})
     with RunDirectory.open(tmp_path, "digits", {**config, "lr": 1.0}, accept_changes=True) as run:
         assert run.changes == ("lr 0.1 there, 1.0 here",)
-    assert json.loads((tmp_path / "config.json").read_text())["lr"] == 1.0
+    assert json.loads((tmp_path / "config.json").read_text())["lr"] == 0.1, "kept until the caller can go on so"
 
 
 def test_fresh_puts_the_run_aside_and_leaves_what_is_not_of_it(tmp_path: Path) -> None:
@@ -92,6 +92,14 @@ def test_fresh_puts_the_run_aside_and_leaves_what_is_not_of_it(tmp_path: Path) -
         aside = tmp_path / f"earlier-{number}"
         assert (aside / "metrics.jsonl").read_text() == f"{number}" and (aside / "checkpoints").is_dir()
         assert json.loads((aside / "config.json").read_text())["lr"] == number
+
+
+def test_one_command_begins_afresh_once(tmp_path: Path) -> None:
+    """A life that died before it could put the old run aside leaves that to the next; one that died later is gone on with."""
+    RunDirectory.open(tmp_path, "digits", {**CONFIG, "lr": 1}).close()
+    for asked_by, earlier in (("first", 1), ("first", 1), ("second", 2), ("second", 2)):
+        RunDirectory.open(tmp_path, "digits", CONFIG, fresh=True, asked_by=asked_by).close()
+        assert len(list(tmp_path.glob("earlier-*"))) == earlier, asked_by
 
 
 def test_out_with_remains_or_garbage_is_refused_and_with_other_files_taken(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_training_prepares_for_its_whole_state_after_the_first_step(tmp_path: 
         assert parts.algorithm.step(portion.micro_batches, StepInfo(0, StreamKey(0, 0, 0), parts.settings(0), 8, False, False))
         assert not saving.wishes()
         nothing_more_is_made(monkeypatch)
-        saving.save(1, {}, mid_epoch=True)
+        saving.save(1, {}, mid_epoch=True, is_last=True)
         assert saving.finish() is None
         parts.algorithm.finish()
     loaded = Checkpoints(tmp_path / "checkpoints", keep=1).newest()

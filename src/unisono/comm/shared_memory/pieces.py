@@ -1,4 +1,4 @@
-"""Sums, minima and maxima over the ranks' parts, in rank order: the arithmetic of the shared-memory engine."""
+"""Sums, minima and maxima over the ranks' parts, in rank order or that of a tree: the arithmetic of the shared-memory engine."""
 
 from __future__ import annotations
 
@@ -72,6 +72,37 @@ def reduction(vectors: Sequence[Tensor], op: Op) -> Step:
     if twin_sum is not None and len(vectors) == 2:
         return twin_sum.step(vectors[0].numpy(), vectors[1].numpy())
     return _quietly(_all_of([_in_numpy([piece.numpy() for piece in pieces], op, twin_sum) for pieces in _cut(vectors, 1)]))
+
+
+def tree_sum(parts: Sequence[Tensor], merges: Sequence[tuple[int, int]], targets: Sequence[Tensor]) -> Step:
+    """Local: a function after which all `targets`, which are among `parts`, hold the sum of all parts. Each merge (left, right)
+    makes part `left` the sum of both, rounded to its type; the last one makes the total. Else as `reduction`."""
+    *inner, (left, right) = merges
+    if parts[0].numel() == 0:
+        return _nothing
+    if not inner and len(targets) == 2:
+        return reduction(parts, SUM)
+    num_threads = torch.get_num_threads()
+    in_numpy = num_threads == 1 and parts[0].dtype not in HALVES
+    ends = (parts[left].data_ptr(), parts[right].data_ptr())
+    others = [target for target in targets if target.data_ptr() not in ends]
+    steps: list[Step] = []
+    for pieces in _cut([*parts, *others], num_threads):
+        steps += [_addition(pieces[one], pieces[other], in_numpy) for one, other in inner]
+        steps.append(reduction([pieces[left], pieces[right]], SUM))
+        steps += [_copy(target, pieces[left], in_numpy) for target in pieces[len(parts) :]]
+    return _quietly(_all_of(steps))
+
+
+def _addition(first: Tensor, second: Tensor, in_numpy: bool) -> Step:
+    """The sum goes to the first."""
+    if in_numpy:
+        return partial(np.add, first.numpy(), second.numpy(), first.numpy())
+    return partial(combine, first, second, SUM, first)
+
+
+def _copy(target: Tensor, source: Tensor, in_numpy: bool) -> Step:
+    return partial(np.copyto, target.numpy(), source.numpy()) if in_numpy else partial(reduce_into, target, [source], SUM)
 
 
 def _cut(vectors: Sequence[Tensor], num_threads: int) -> list[tuple[Tensor, ...]]:

@@ -14,6 +14,9 @@ from unisono.training.metrics.base import GatheredMetric, Metric, one_number, ra
 
 NUM_LOSS_SUMS = 2
 
+_Stretch = tuple[list[float], dict[str, list[float]]]
+"""Sums of the loss, and of each metric by its name."""
+
 
 class Accumulator:
     """Loss and metrics over the batches of an evaluation. `add` is local and does not wait for the device; `combine` makes it
@@ -26,6 +29,7 @@ class Accumulator:
         self._loss = torch.zeros(NUM_LOSS_SUMS, dtype=torch.float64)
         self._sums: dict[str, Tensor] = {}
         self._rows: dict[str, list[Tensor]] = {metric.name: [] for metric in self._gathered}
+        self._stretches: list[_Stretch] = []
 
     def add(
         self, outputs: Any, targets: Any, weights: Tensor | None, loss_sum: Tensor | float, loss_weight: Tensor | float
@@ -39,14 +43,24 @@ class Accumulator:
         for metric in self._gathered:
             self._rows[metric.name].append(metric.rows(outputs, targets, weights))
 
+    def end_stretch(self) -> None:
+        """Local; waits for the device: what was added since the last one is kept apart. Then `combine` adds the stretches of all
+        ranks one by one, so that it does not matter which rank had how many of them."""
+        self._stretches.append((self._loss.tolist(), {name: sums.tolist() for name, sums in self._sums.items()}))
+        self._loss = torch.zeros(NUM_LOSS_SUMS, dtype=torch.float64)
+        self._sums = {}
+
     def combine(self, comm: Communicator) -> None:
         """Collective, blocking, once: from here on the values are those of all ranks' samples, in rank order."""
+        if self._stretches:
+            self._add_stretches(comm)
         widths = [metric.num_sums for metric in self._summed]
         if self._gathered or None in widths:
             known = comm.allgather_object(self._shapes())
             for position, metric in enumerate(self._summed):
                 widths[position] = _agreed([one[0][position] for one in known], metric.place)
-        self._add_up(comm, [width or 0 for width in widths])
+        if not self._stretches:
+            self._add_up(comm, [width or 0 for width in widths])
         if self._gathered:
             self._gather(comm, [one[1] for one in known])
 
@@ -76,6 +90,13 @@ class Accumulator:
             rows = self._rows[metric.name]
             gathered.append((sum(map(len, rows)), rows[0].shape[1] if rows else None, metric.layout if rows else None))
         return widths, gathered
+
+    def _add_stretches(self, comm: Communicator) -> None:
+        for loss, sums in (stretch for own in comm.allgather_object(self._stretches) for stretch in own):
+            self._loss += torch.tensor(loss, dtype=torch.float64)
+            for name, values in sums.items():
+                added = torch.tensor(values, dtype=torch.float64)
+                self._sums[name] = self._sums[name] + added if name in self._sums else added
 
     def _add_up(self, comm: Communicator, widths: Sequence[int]) -> None:
         # One message for all, however many metrics.

@@ -1,0 +1,203 @@
+"""Does the trained model depend on the number of workers? One table of hashes: cases x workers x engines, and runs that are killed.
+
+    python -m bench.invariance --mnist DIR       # DIR holds the files of MNIST (unisono data get mnist); about 15 minutes
+    python -m bench.invariance --gpu             # 1 to 4 processes that share one GPU, 4 shards; writes invariance_gpu.*
+    python -m bench.invariance --quick           # fewer workers, one engine, no MNIST
+
+Writes invariance.md and invariance.json (every run: hash of its weights, of each epoch, its metrics). Measures no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.groups import ROOT
+from bench.machine import command_line, describe_machine
+from bench.progress import Progress
+from bench.record import write_json
+from bench.rounds import markdown_table
+
+TASK = ROOT / "bench" / "sharded_task.py"
+MPIRUN = Path(sys.executable).parent / "mpirun"
+WORKERS = (1, 2, 3, 4, 5, 8)
+ENGINES = ("shm", "mpi", "gloo")
+CHANGES = (4, 3, 1, 8)
+"""Workers of a run that is killed in the middle of an epoch after each but the last."""
+LIMIT_S = 300
+SHOWN = ("torch", "mkl", "onednn", "cpu_capability", "threads", "gpu", "cuda", "cudnn", "cublas_workspace")
+"""Of the conditions of the promise."""
+NOT_CHECKED = (
+    "Other CPUs: all runs were made on one machine. What different CPUs agree on under --portable is in concepts-invariance.md.",
+    "GPUs: see invariance_gpu.md.",
+    "Several nodes: all workers were processes of one machine, and gloo went over its loopback.",
+    "Values that a LightningModule logs by itself: they agree to rounding only.",
+)
+
+
+NOT_CHECKED_ON_GPU = (
+    "Other GPUs, several GPUs, NCCL between processes; processes share one GPU here and their sums go through the host's memory.",
+    "Other versions of PyTorch, CUDA and cuDNN; networks that use operations other than those of the cases.",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training that is to end with the same bits everywhere."""
+
+    name: str
+    options: Sequence[str]
+    num_shards: int = 8
+    needs_mnist: bool = False
+
+
+CASES = (
+    Case("MLP, dropout, SGD with momentum, 8 shards of 8", ("--set", "optimizer.momentum=0.9")),
+    Case("MLP, dropout, Adam, 8 shards of one sample", ("--set", "optimizer=adam", "--global-batch", "8", "--epochs", "1")),
+    Case("batch-norm, Adam, 8 shards of 8", ("--set", "model.kind=norm", "--set", "optimizer=adam")),
+    Case(
+        "batch-norm, SGD with momentum, 12 shards of 4 and 5",
+        ("--set", "model.kind=norm", "--set", "optimizer.momentum=0.9", "--global-batch", "50", "--shards", "12"),
+        num_shards=12,
+    ),
+    Case(
+        "MNIST CNN, dropout, Adam, 8 shards of 8",
+        ("--set", "model.kind=cnn", "--set", "optimizer=adam", "--lr", "0.001"),
+        needs_mnist=True,
+    ),
+)
+
+
+def main() -> int:
+    """Local, blocking: train, and publish the table. 1 if two hashes of a case differ."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder of MNIST; without it that case is left out")
+    parser.add_argument("--gpu", action="store_true", help="processes that share the GPU of this machine, 4 shards")
+    parser.add_argument("--quick", action="store_true", help="1, 2 and 3 workers with shm, one killed run")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="for the results (default docs/results; with --quick runs/bench)"
+    )
+    args = parser.parse_args()
+    out = args.out or (ROOT / "runs" / "bench" if args.quick else ROOT / "docs" / "results")
+    progress, rows = Progress(), []
+    for case in CASES[::2] if args.gpu else CASES:
+        if case.needs_mnist and args.mnist is None:
+            continue
+        options = [*case.options, *(("--set", f"data.mnist={args.mnist.resolve()}") if case.needs_mnist else ())]
+        options += ["--shards", "4", "--device", "cuda"] if args.gpu else []
+        name = re.sub(r"\d+ shards.*", "4 shards", case.name) if args.gpu else case.name
+        for workers, engine in _divisions(args.quick, args.gpu):
+            progress.say(f"{name}: {workers} workers, {engine}")
+            rows.append({"case": name, "workers": str(workers), "engine": engine, **_run(options, workers, engine)})
+        if args.gpu:
+            continue
+        changes = (2, 1, 3) if args.quick else CHANGES
+        progress.say(f"{name}: {' -> '.join(map(str, changes))} workers, killed in between")
+        found = _killed(options, changes, case.num_shards)
+        rows.append({"case": name, "workers": " -> ".join(map(str, changes)), "engine": "shm, killed", **found})
+    command = command_line().replace(str(args.mnist), "DIR").replace(f" --out {args.out}", "")
+    file = "invariance_gpu" if args.gpu else "invariance"
+    not_checked = NOT_CHECKED_ON_GPU if args.gpu else NOT_CHECKED
+    result = {"command": command, "machine": describe_machine(), "not_checked": not_checked, "name": file, "rows": rows}
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / f"{file}.json", result)
+    (out / f"{file}.md").write_text(page(result))
+    print(page(result))
+    return 0 if all(len(hashes) == 1 for hashes in _hashes(rows).values()) else 1
+
+
+def _divisions(quick: bool, gpu: bool) -> Iterator[tuple[int, str]]:
+    if gpu:
+        yield from ((1, "auto"), (2, "shm"), (3, "shm"), (4, "shm"))
+        return
+    yield 1, "single"
+    for engine in ENGINES[:1] if quick else ENGINES:
+        for workers in (2, 3) if quick else WORKERS[1:]:
+            yield workers, engine
+
+
+def _run(options: Sequence[str], workers: int, engine: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
+        _life(Path(folder), options, workers, engine)
+        return _found(Path(folder))
+
+
+def _killed(options: Sequence[str], changes: Sequence[int], num_shards: int) -> dict[str, Any]:
+    """Each life but the last is killed, in the middle of an epoch, when it has computed so many shards."""
+    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
+        for number, workers in enumerate(changes):
+            is_last = number == len(changes) - 1
+            if not is_last:
+                (Path(folder) / "kill-at").write_text(str(7 * -(-num_shards // workers) + 1))
+            _life(Path(folder), options, workers, "shm" if workers > 1 else "single", killed=not is_last)
+        return _found(Path(folder))
+
+
+def _life(folder: Path, options: Sequence[str], workers: int, engine: str, killed: bool = False) -> None:
+    command = [sys.executable, "-m", "unisono", "train", str(TASK), *options, "--engine", engine, "-n", str(workers)]
+    if engine == "mpi":
+        as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+        command = [str(MPIRUN), *as_root, "--oversubscribe", "-n", str(workers), *command]
+    command += ["--out", "run", "--quiet", "--checkpoint-every", "2"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    was_killed = done.returncode not in (0, 2) and not (folder / "kill-at").exists()
+    if (done.returncode != 0) != killed or (killed and not was_killed):
+        raise SystemExit(f"{' '.join(command)} ended with exit code {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+def _found(folder: Path) -> dict[str, Any]:
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    lives = json.loads((folder / "run" / "status.json").read_text())["lives"]
+    return {
+        "weights_sha256": summary["weights_sha256"],
+        "epochs": [epoch["weights"] for epoch in summary["history"]],
+        "metrics": summary["metrics"],
+        "first_steps": [life["first_step"] for life in lives],
+        "promise": summary["promise"],
+    }
+
+
+def _hashes(rows: Sequence[dict[str, Any]]) -> dict[str, set[tuple[str, str]]]:
+    """Case -> what its runs ended with: weights, and all metrics."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for row in rows:
+        found.setdefault(row["case"], set()).add((row["weights_sha256"], json.dumps(row["metrics"])))
+    return found
+
+
+def page(result: dict[str, Any]) -> str:
+    """Pure: the table for people."""
+    parts = [
+        "# The same model whatever the number of workers",
+        "",
+        f"Made by `{result['command']}`; every run, with its metrics and the conditions of the promise: {result['name']}.json. "
+        "Each run is one `unisono train bench/sharded_task.py --shards ...`; the hash is the SHA-256 of the final weights. A run "
+        "is equal to the others of its case where weights and all metrics are the same to the last bit.",
+        "",
+    ]
+    for case, hashes in _hashes(result["rows"]).items():
+        rows = [row for row in result["rows"] if row["case"] == case]
+        verdict = "all equal" if len(hashes) == 1 else f"NOT EQUAL: {len(hashes)} different ends"
+        parts += [f"## {case}: {verdict}", ""]
+        table = [
+            (row["workers"], row["engine"], ", ".join(map(str, row["first_steps"])), f"`{row['weights_sha256']}`") for row in rows
+        ]
+        parts += [markdown_table(("workers", "engine", "began at steps", "SHA-256 of the weights"), table), ""]
+    parts += ["## What was not checked", "", *(f"- {text}" for text in result["not_checked"]), ""]
+    promise = result["rows"][0]["promise"]
+    shown = {**result["machine"], **{name: promise[name] for name in SHOWN if name in promise}}
+    machine = "; ".join(f"{name}: {value}" for name, value in shown.items())
+    return "\n".join([*parts, "## Machine", "", machine, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

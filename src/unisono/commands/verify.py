@@ -1,0 +1,158 @@
+"""`unisono verify`: train a run again with another number of workers and compare the weights, bit for bit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError
+
+HELP = "train a run again with another number of workers, and compare every bit"
+DESCRIPTION = """Trains a run that was cut into shards (--shards) again, with another number of workers, and compares the hashes of
+all weights: step by step for some steps, or epoch by epoch to the end. The first step and tensor that differ are named."""
+EPILOG = """examples:
+  unisono verify runs/digits                 20 steps with another number of workers
+  unisono verify runs/digits -n 4 --steps 100
+  unisono verify runs/digits -n 1 --whole    the whole training, against its recorded hashes
+exit codes: 0 the same bits, 1 a difference, 2 a mistake in the command"""
+
+DEFAULT_STEPS = 20
+OVERRIDES = ("--checkpoint-every", "never", "--restarts", "0", "--time-limit", "365d")
+"""Appended to the command of the run; of an option that is given twice the last one counts."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is known of the run that is to be verified."""
+
+    path: Path
+    command: Sequence[str]
+    """As typed, without `unisono train` and the task."""
+    task: Path
+    directory: Path
+    num_workers: int
+    summary: Mapping[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Local: the options of the verb."""
+    parser.add_argument("run", metavar="RUN", help="the run directory")
+    parser.add_argument("-n", type=int, metavar="N", help="workers to train it again with (default: 1, or 2 if it had 1)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--steps", type=int, metavar="K", help=f"compare the first K steps (default {DEFAULT_STEPS})")
+    how.add_argument("--whole", action="store_true", help="train to the end and compare with what the run has recorded")
+    parser.add_argument("--task", metavar="TASK.py", help="where the task file is now, if it has moved")
+    parser.add_argument("--engine", metavar="E", help="how the workers talk: auto, single, shm, gloo or mpi")
+
+
+def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
+    """Local, blocking."""
+    from unisono.cluster.resolve import here
+
+    if here().launcher != "local":
+        raise UsageError("unisono verify starts its workers itself; call it once, without srun or mpirun around it")
+    for option, value in (("-n", args.n), ("--steps", args.steps)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option} must be at least 1; received {value}")
+    run = trained(Path(args.run), args.task)
+    num_workers = args.n or (2 if run.num_workers == 1 else 1)
+    with tempfile.TemporaryDirectory(prefix="unisono-verify-") as folder:
+        if args.whole:
+            return _whole(run, Path(folder), num_workers, args.engine)
+        return _steps(run, Path(folder), num_workers, args.engine, args.steps or DEFAULT_STEPS)
+
+
+def trained(path: Path, task: str | None) -> Trained:
+    """Local: the run in a directory; refuses one whose bits depend on the number of workers."""
+    from unisono.taskfile import check_file
+
+    try:
+        summary = json.loads((path / "summary.json").read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{path} holds no summary.json of a run that ended; check the path, or wait for its end") from None
+    except ValueError as error:
+        raise UsageError(f"{path / 'summary.json'} is no JSON ({error})") from error
+    if summary["config"]["settings"].get("shards") is None:
+        raise UsageError(
+            f"{path} was trained without --shards, so its bits depend on the number of workers and there is nothing to compare; "
+            "train it with --shards S"
+        )
+    made = summary["provenance"]
+    command = made["command"]
+    if not command or command[:2] != ["unisono", "train"]:
+        raise UsageError(f"{path} was not trained by `unisono train`, so its command is not known; train it by that")
+    directory = Path(made["directory"]) if task is None else Path.cwd()
+    file = Path(made["task"]["file"] if task is None else task).resolve()
+    check_file(file)
+    if not directory.is_dir():
+        raise UsageError(f"{directory}, where {path} was trained, is not here; give --task and call this where its data are found")
+    as_typed = summary["config"]["task_file"]
+    return Trained(path, [word for word in command[2:] if word != as_typed], file, directory, summary["num_workers"], summary)
+
+
+def _train(run: Trained, out: Path, num_workers: int, engine: str | None, *options: str) -> Path:
+    """Local, blocking: the training again, in a directory of its own."""
+    command = [sys.executable, "-m", "unisono.cli", "train", str(run.task), *run.command, *OVERRIDES, "--out", str(out)]
+    command += ["-n", str(num_workers), *(("--engine", engine) if engine else ()), *options]
+    print(f"unisono verify: {run.task.name} with {_workers(num_workers)}", flush=True)
+    done = subprocess.run(command, cwd=run.directory, check=False)
+    if done.returncode not in (0, 75):
+        raise UsageError(f"the training with {_workers(num_workers)} ended with exit code {done.returncode}; it says why above")
+    return out
+
+
+def _steps(run: Trained, folder: Path, num_workers: int, engine: str | None, steps: int) -> int:
+    from unisono.training.hashes import FILE, first_difference, read_hashes
+
+    recorded = run.path / FILE
+    options = ("--hash-every", "1", "--max-steps", str(steps))
+    if recorded.exists():
+        there = read_hashes(recorded)
+    else:
+        there = read_hashes(_train(run, folder / "as-it-was", run.num_workers, None, *options) / FILE)
+        shutil.rmtree(folder / "as-it-was")
+    here = read_hashes(_train(run, folder / "again", num_workers, engine, *options) / FILE)
+    compared = sorted(there.keys() & here.keys())
+    found = first_difference(there, here)
+    both = f"{_workers(run.num_workers)} and {_workers(num_workers)}"
+    if found is not None:
+        step, names = found
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        print(
+            f"DIFFERENT: {run.path} after step {step}: {names[0]}{more}: {there[step].get(names[0])} with "
+            f"{_workers(run.num_workers)}, {here[step].get(names[0])} with {_workers(num_workers)}"
+        )
+        return 1
+    print(f"the same bits: {run.path}, {len(compared)} steps up to step {compared[-1]}, with {both}")
+    return 0
+
+
+def _whole(run: Trained, folder: Path, num_workers: int, engine: str | None) -> int:
+    again = json.loads((_train(run, folder / "again", num_workers, engine) / "summary.json").read_text())
+    for there, here in zip(run.summary["history"], again["history"], strict=False):
+        if there["weights"] != here["weights"]:
+            print(
+                f"DIFFERENT: {run.path} after epoch {there['epoch'] + 1}: {there['weights']} with {_workers(run.num_workers)}, "
+                f"{here['weights']} with {_workers(num_workers)}; --steps K finds the step and the tensor"
+            )
+            return 1
+    if (run.summary["steps"], run.summary["weights_sha256"]) != (again["steps"], again["weights_sha256"]):
+        print(f"DIFFERENT: {run.path} ended with other weights than the training with {_workers(num_workers)}")
+        return 1
+    print(
+        f"the same bits: {run.path}, all {again['steps']} steps, with {_workers(run.num_workers)} and {_workers(num_workers)}: "
+        f"{again['weights_sha256']}"
+    )
+    return 0
+
+
+def _workers(number: int) -> str:
+    return f"{number} worker{'s' if number != 1 else ''}"
