@@ -1,6 +1,6 @@
 """What the same bits cost: a training cut into shards against the plain all-reduce, both ours, interleaved in one run.
 
-    python -m bench.shards                   # about six minutes on two cores that do nothing else
+    python -m bench.shards                   # about a quarter of an hour on two cores that do nothing else
     python -m bench.shards --quick           # a look whether it works: few epochs, no judgement
 
 Writes shards.md (tables, bound, how it was measured) and shards.json (every epoch).

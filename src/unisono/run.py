@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
 from typing import Any
@@ -16,41 +16,35 @@ import torch
 from unisono.cluster.deadline import of_this_process
 from unisono.cluster.resolve import slurm_job
 from unisono.cluster.stop_request import StopRequest
-from unisono.cluster.threads import set_threads
 from unisono.comm.base import Communicator
 from unisono.comm.together import together
 from unisono.config import TrainConfig
 from unisono.errors import AlreadyTold, CannotWrite, TrainingFailed, UsageError
 from unisono.events import Observer, RunEnded, RunStarted, Spans
 from unisono.model.flat import hash_of
-from unisono.model.packed import pack
 from unisono.observe.console import Console
 from unisono.observe.jsonl import JsonLines, read_lines
 from unisono.observe.monitor import Monitor
 from unisono.observe.plots import draw_curves
 from unisono.observe.tensorboard import TensorBoard
 from unisono.observe.timeline import gather_spans, write_timeline
-from unisono.optim.scaling import growth_note
-from unisono.overrides import Changed, change
 from unisono.task import Task
-from unisono.taskfile import load_task
 from unisono.training import promise
-from unisono.training.assemble import Assembled, assemble, shard_note
 from unisono.training.background import BackgroundWriter
 from unisono.training.checkpoint import Snapshot
 from unisono.training.clock import Clock
-from unisono.training.device import compute_device
 from unisono.training.hashes import FILE as HASHES
 from unisono.training.hashes import HashRecord, short_hash
+from unisono.training.job import Job, prepare
 from unisono.training.place import Place, goes_on, open_place
 from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
 from unisono.training.run_directory import as_json
-from unisono.training.run_record import evaluation_batch, record_of, summary_of, weights_of
-from unisono.training.saving import Best, Every, Saving
+from unisono.training.run_record import evaluation_batch, summary_of, weights_of
+from unisono.training.saving import Best, Saving
 from unisono.training.state import Restored, State, share_state
 from unisono.training.status import Status
-from unisono.training.trainer import Trainer, lr_of
-from unisono.training.weights import initialise, save_weights
+from unisono.training.trainer import Trainer
+from unisono.training.weights import save_weights
 
 STOPPED_CODE = 75
 """Of a process that stopped in time with everything saved, as sysexits.h calls it: try again later."""
@@ -87,10 +81,9 @@ def execute(config: TrainConfig, comm: Communicator, screen: Screen | None = Non
     with ExitStack() as held:
         stop = held.enter_context(StopRequest())  # to the end: what was reached is written whatever comes
         restores = comm.broadcast_object(together(comm, lambda: comm.rank == 0 and goes_on(config)))
-        job = together(comm, lambda: _prepare(config, comm, spans, task, restores))
+        job = together(comm, lambda: prepare(config, comm, spans, task, restores))
         if job.parts.task.shards is not None:
-            held.enter_context(promise.set_up(job.parts.adapter.device))
-            held.enter_context(promise.explained())
+            held.enter_context(promise.kept(job.parts.adapter.device))
         place = together(comm, lambda: open_place(config, job.parts, job.record, comm.engine) if comm.rank == 0 else None)
         if place is not None:
             held.callback(place.directory.close)
@@ -105,47 +98,6 @@ def execute(config: TrainConfig, comm: Communicator, screen: Screen | None = Non
         for observer in observers:
             held.callback(observer.close)
         return _live(config, comm, job, place, out, observers, spans, began, stop)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One rank's training, ready to begin."""
-
-    changed: Changed
-    parts: Assembled
-    record: Mapping[str, Any]
-    """The configuration as it is written down."""
-    notes: Sequence[str]
-    every: Every
-
-
-def _prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: Task | None, restores: bool) -> _Job:
-    changed = change(load_task(config.task_file) if task is None else task, config.changes)
-    if changed.task.shards is not None:
-        set_threads(config.threads or 1)  # another number gives other bits, so it must not depend on the machine
-    if config.local_batch is not None and changed.task.shards is not None:
-        raise UsageError(
-            "--local-batch makes the batch depend on the number of workers, which --shards excludes; use --global-batch"
-        )
-    if config.local_batch is not None:
-        changed = replace(changed, task=replace(changed.task, global_batch=config.local_batch * comm.size))
-    if not changed.task.name:
-        changed = replace(changed, task=replace(changed.task, name=Path(config.task_file).stem or "task"))
-    with ExitStack() as promised:
-        if changed.task.shards is not None:
-            promised.enter_context(promise.set_up(compute_device(config.device, comm, in_shards=True)))
-            promised.enter_context(promise.explained())
-        parts = assemble(changed, config.algorithm, comm, config.on_nan, spans, config.device)
-    changed = replace(changed, task=parts.task)
-    if config.init_from is not None and not restores:
-        initialise(parts.adapter.model, Path(config.init_from))
-    pack(parts.adapter.state(), {}, "state")  # what cannot be kept is said before work is done
-    notes = [f"warning: {text}" for text in parts.splits.warnings]
-    if note := shard_note(changed.task):
-        notes.append(note)
-    if config.local_batch is not None:
-        notes.append(growth_note(config.local_batch, comm.size, len(parts.splits.train), lr_of(parts.settings(0))))
-    return _Job(changed, parts, record_of(config, changed, comm.size), notes, Every.parse(str(config.checkpoint_every)))
 
 
 def _observers(config: TrainConfig, comm: Communicator, place: Place | None, out: Path, screen: Screen | None) -> list[Observer]:
@@ -170,7 +122,7 @@ def _to_standard_error(text: str) -> None:
 def _live(
     config: TrainConfig,
     comm: Communicator,
-    job: _Job,
+    job: Job,
     place: Place | None,
     out: Path,
     observers: list[Observer],
@@ -251,7 +203,7 @@ def _state_of(snapshot: Snapshot) -> State:
 
 def _trainer(
     comm: Communicator,
-    job: _Job,
+    job: Job,
     observers: Sequence[Observer],
     stop: StopRequest,
     saving: Saving,
@@ -292,7 +244,7 @@ def _trainer(
 def _train(
     config: TrainConfig,
     comm: Communicator,
-    job: _Job,
+    job: Job,
     place: Place | None,
     out: Path,
     trainer: Trainer,

@@ -101,7 +101,7 @@ def trained(path: Path, task: str | None) -> Trained:
 def _train(run: Trained, out: Path, num_workers: int, engine: str | None, *options: str) -> Path:
     """Local, blocking: the training again, in a directory of its own."""
     command = [sys.executable, "-m", "unisono.cli", "train", str(run.task), *run.command, *OVERRIDES, "--out", str(out)]
-    command += ["-n", str(num_workers), *(("--engine", engine) if engine else ()), *options]
+    command += ["-n", str(num_workers), "--engine", engine or "auto", *options]
     print(f"unisono verify: {run.task.name} with {_workers(num_workers)}", flush=True)
     done = subprocess.run(command, cwd=run.directory, check=False)
     if done.returncode not in (0, 75):

@@ -32,15 +32,14 @@ from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
 from unisono.overrides import Changed
 from unisono.task import Task
 from unisono.training.device import compute_device
+from unisono.training.followed import Followed, in_training
 from unisono.training.metrics import Metric, resolve_metrics
 from unisono.training.progress import Goals
+from unisono.training.shard_rules import agreement, refuse_synchronised
 from unisono.training.shared_metrics import share_metrics
-from unisono.training.trainer import Followed, in_training
 from unisono.training.try_out import try_out, try_parts, try_steps
 
 DEFAULT_LR = 0.01
-SHARDED = "sharded"
-"""The algorithm that --shards stands for."""
 INITIAL_STEP = -1
 """The step number of the random stream that makes the model."""
 
@@ -99,7 +98,7 @@ def assemble(
     """Local, blocking: all parts of this rank's training."""
     task = changed.task
     device = compute_device(device_asked, comm, task.shards is not None)
-    algorithm_name, options_given = _agreement(task, algorithm_name, changed.algorithm)
+    algorithm_name, options_given = agreement(task, algorithm_name, changed.algorithm)
     kind = find_algorithm(algorithm_name)
     options = make_options(kind, algorithm_name, options_given)
     roles = kind.plan(options, comm.size)
@@ -180,49 +179,6 @@ def assemble(
 
 def _empty(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(numel, dtype=dtype, device=device)
-
-
-def _agreement(task: Task, name: str, given: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Pure: the algorithm and its options; refuses what cannot be cut into shards."""
-    if task.shards is None:
-        if name == SHARDED:
-            raise UsageError("--algorithm sharded needs the number of shards: --shards S")
-        return name, given
-    why = ""
-    if name not in ("allreduce", SHARDED):
-        why = f"--algorithm {name} depends on who has which samples; leave it out"
-    elif task.step is not None:
-        why = "the task has its own step, whose updates come before the other shards are computed; give it a loss instead"
-    elif task.accumulate > 1:
-        why = f"each shard is a micro-batch already; leave accumulate {task.accumulate} (--accumulate) out"
-    elif given:
-        why = f"the sum of shards has no option {next(iter(given))!r} (--set algorithm.{next(iter(given))}); leave it out"
-    elif task.global_batch < task.shards:
-        why = f"global_batch {task.global_batch} (--global-batch) leaves some of them without a sample; use at least {task.shards}"
-    if why:
-        raise UsageError(f"the training cannot be cut into {task.shards} shards (--shards): {why}")
-    return SHARDED, {"num_shards": task.shards}
-
-
-def shard_note(task: Task) -> str:
-    """Pure: which sizes the shards have where they are not all of one; empty where they are."""
-    if task.shards is None or not task.global_batch % task.shards:
-        return ""
-    small, num_large = divmod(task.global_batch, task.shards)
-    return (
-        f"the batch of {task.global_batch} samples is cut into {task.shards - num_large} shards of {small} and {num_large} of "
-        f"{small + 1} samples; each sample counts alike"
-    )
-
-
-def refuse_synchronised(model: nn.Module) -> None:
-    """Pure: batch-norm over all workers needs what all shards of a step have in common before any of them is done."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.SyncBatchNorm):
-            raise UsageError(
-                f"{name or 'the model'} is a SyncBatchNorm, which mixes the samples of the shards (--shards) in the order of the "
-                "workers; use plain batch-norm, which here has the statistics of each shard, or leave --shards out"
-            )
 
 
 def with_defaults(task: Task, model: nn.Module) -> Task:

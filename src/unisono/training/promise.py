@@ -99,6 +99,13 @@ def explained() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def kept(device: torch.device) -> Iterator[None]:
+    """Local: both of them."""
+    with set_up(device), explained():
+        yield
+
+
 def conditions(device: torch.device) -> dict[str, Any]:
     """Local: what decides the bits of a training in this process, in plain values."""
     cpu = this_processor()

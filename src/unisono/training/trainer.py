@@ -9,9 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter, perf_counter_ns
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from unisono.algorithms.base import Algorithm, Settings, StepInfo
 from unisono.comm.base import Communicator
 from unisono.data.loader import Loader, Portion
@@ -343,29 +340,3 @@ class _Taken(NamedTuple):
 def lr_of(settings: Settings) -> float:
     """Pure: the learning rate to be shown, that of the first group."""
     return next(iter(settings.values()))[0].get("lr", math.nan)
-
-
-def in_training(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
-    """Pure: the metrics that are sums of a fixed width, so that they can travel with every gradient."""
-    return tuple(metric for metric in metrics if metric.num_sums is not None)
-
-
-@dataclass(frozen=True)
-class Followed:
-    """The metrics of every training step as one vector of sums."""
-
-    metrics: Sequence[Metric]
-
-    @property
-    def num_sums(self) -> int:
-        return sum(metric.num_sums or 0 for metric in self.metrics)
-
-    def __call__(self, outputs: Any, targets: Any, weights: Any) -> Tensor | Sequence[float]:
-        with torch.no_grad():
-            if len(self.metrics) == 1:
-                (only,) = self.metrics
-                return only.quick_sums(outputs, targets, weights) or only.sums(outputs, targets, weights)
-            quick = [metric.quick_sums(outputs, targets, weights) for metric in self.metrics]
-            if all(one is not None for one in quick):
-                return [number for one in quick if one is not None for number in one]
-            return torch.cat([metric.sums(outputs, targets, weights) for metric in self.metrics])

@@ -358,11 +358,13 @@ def test_a_rank_that_leaves_early_is_named() -> None:
 
 
 def test_a_late_rank_is_named_with_its_stack_and_told_when_it_comes() -> None:
-    over = threading.Event()
+    there, over = threading.Event(), threading.Event()
 
     def body(comm: Communicator) -> None:
         if comm.rank == 1:
-            the_place_where_rank_1_stays(over)
+            the_place_where_rank_1_stays(there, over)
+        else:
+            assert there.wait(WAIT_S)
         try:
             comm.allreduce(torch.ones(2))
         finally:
@@ -377,7 +379,8 @@ def test_a_late_rank_is_named_with_its_stack_and_told_when_it_comes() -> None:
     assert "rank 0 gave up" in str(told)
 
 
-def the_place_where_rank_1_stays(over: threading.Event) -> None:
+def the_place_where_rank_1_stays(there: threading.Event, over: threading.Event) -> None:
+    there.set()
     assert over.wait(WAIT_S)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from unisono.data.loader import Loader
 from unisono.data.open_source import as_source
 from unisono.data.plan import Plan, Windows, cut
+from unisono.data.source import Indices, Source
 from unisono.errors import UsageError
 
 sizes = st.integers(1, 400)
@@ -117,3 +119,38 @@ def test_nothing_to_plan_with_is_refused(num_samples: int, global_batch: int) ->
 
 
 ORDER_OF_8 = [2, 5, 7, 3, 0, 6, 4, 1]
+
+
+def test_an_error_comes_where_its_portion_would() -> None:
+    """Small steps are prepared some at a time; what can be trained before a bad sample is."""
+
+    class Cracked(Source):
+        in_memory = True
+
+        def __len__(self) -> int:
+            return 40
+
+        def read(self, indices: Indices) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+            if 25 in indices:
+                raise OSError("sample 25 cannot be read")
+            return indices.astype(np.float32)[:, None], indices.astype(np.float32)
+
+    got = []
+    with pytest.raises(OSError, match="sample 25"):
+        for portion in Loader(Cracked(), Plan(40, 2, shuffle=False), 0, 1).epoch(0):
+            got.append(int(portion.indices[0]))
+    assert got == list(range(0, 24, 2))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_shards_are_the_same_whoever_reads_them(size: int) -> None:
+    source, plan = as_source((np.arange(37.0)[:, None], np.arange(37.0))), Plan(37, 10)
+    steps: list[list[list[int]]] = [[] for _ in range(plan.steps_per_epoch)]
+    for rank in range(size):
+        own = range(5 * rank // size, 5 * (rank + 1) // size)
+        for step, portion in enumerate(Loader(source, plan, own.start, 5, own_shards=own).epoch(1)):
+            steps[step] += [[] if batch is None else batch[1].astype(int).tolist() for batch in portion.micro_batches]
+    assert [[number for shard in step for number in shard] for step in steps] == [
+        plan.order(1)[plan.batch(step)].tolist() for step in range(plan.steps_per_epoch)
+    ]
+    assert [[len(shard) for shard in step] for step in steps] == [[2] * 5, [2] * 5, [2] * 5, [1, 1, 2, 1, 2]]

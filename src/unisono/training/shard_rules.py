@@ -1,0 +1,57 @@
+"""What can be cut into shards (`--shards`), and into which sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from unisono.errors import UsageError
+from unisono.task import Task
+
+SHARDED = "sharded"
+"""The algorithm that --shards stands for."""
+
+
+def agreement(task: Task, name: str, given: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Pure: the algorithm and its options; refuses what cannot be cut into shards."""
+    if task.shards is None:
+        if name == SHARDED:
+            raise UsageError("--algorithm sharded needs the number of shards: --shards S")
+        return name, given
+    why = ""
+    if name not in ("allreduce", SHARDED):
+        why = f"--algorithm {name} depends on who has which samples; leave it out"
+    elif task.step is not None:
+        why = "the task has its own step, whose updates come before the other shards are computed; give it a loss instead"
+    elif task.accumulate > 1:
+        why = f"each shard is a micro-batch already; leave accumulate {task.accumulate} (--accumulate) out"
+    elif given:
+        why = f"the sum of shards has no option {next(iter(given))!r} (--set algorithm.{next(iter(given))}); leave it out"
+    elif task.global_batch < task.shards:
+        why = f"global_batch {task.global_batch} (--global-batch) leaves some of them without a sample; use at least {task.shards}"
+    if why:
+        raise UsageError(f"the training cannot be cut into {task.shards} shards (--shards): {why}")
+    return SHARDED, {"num_shards": task.shards}
+
+
+def shard_note(task: Task) -> str:
+    """Pure: which sizes the shards have where they are not all of one; empty where they are."""
+    if task.shards is None or not task.global_batch % task.shards:
+        return ""
+    small, num_large = divmod(task.global_batch, task.shards)
+    return (
+        f"the batch of {task.global_batch} samples is cut into {task.shards - num_large} shards of {small} and {num_large} of "
+        f"{small + 1} samples; each sample counts alike"
+    )
+
+
+def refuse_synchronised(model: nn.Module) -> None:
+    """Pure: batch-norm over all workers needs what all shards of a step have in common before any of them is done."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            raise UsageError(
+                f"{name or 'the model'} is a SyncBatchNorm, which mixes the samples of the shards (--shards) in the order of the "
+                "workers; use plain batch-norm, which here has the statistics of each shard, or leave --shards out"
+            )
