@@ -106,7 +106,8 @@ def main() -> int:
         rows.append({"case": name, "workers": " -> ".join(map(str, changes)), "engine": "shm, killed", **found})
     command = command_line().replace(str(args.mnist), "DIR").replace(f" --out {args.out}", "")
     file = "invariance_gpu" if args.gpu else "invariance"
-    not_checked = NOT_CHECKED_ON_GPU if args.gpu else NOT_CHECKED
+    left_out = [f"{case.name}: left out, as --mnist was not given." for case in CASES if case.needs_mnist and args.mnist is None]
+    not_checked = [*left_out, *(NOT_CHECKED_ON_GPU if args.gpu else NOT_CHECKED)]
     result = {"command": command, "machine": describe_machine(), "not_checked": not_checked, "name": file, "rows": rows}
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / f"{file}.json", result)

@@ -34,7 +34,7 @@ from unisono.training.background import BackgroundWriter
 from unisono.training.checkpoint import Snapshot
 from unisono.training.clock import Clock
 from unisono.training.hashes import FILE as HASHES
-from unisono.training.hashes import HashRecord, short_hash
+from unisono.training.hashes import FIRST, FIRST_BYTES, HashRecord, short_hash
 from unisono.training.job import Job, prepare
 from unisono.training.place import Place, goes_on, open_place
 from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
@@ -80,6 +80,7 @@ def execute(config: TrainConfig, comm: Communicator, screen: Screen | None = Non
     spans = Spans() if config.timeline else None
     with ExitStack() as held:
         stop = held.enter_context(StopRequest())  # to the end: what was reached is written whatever comes
+        held.callback(torch.set_num_threads, torch.get_num_threads())  # which shards may change
         restores = comm.broadcast_object(together(comm, lambda: comm.rank == 0 and goes_on(config)))
         job = together(comm, lambda: prepare(config, comm, spans, task, restores))
         if job.parts.task.shards is not None:
@@ -156,8 +157,11 @@ def _live(
     deadline = of_this_process(config.time_limit_s)
     saving.writer = BackgroundWriter(place.checkpoints, place.about)
     trainer.told_to_stop = lambda: deadline.asks(stop)
-    if config.hash_every is not None:
-        trainer.after_step = HashRecord(place.directory.path / HASHES, config.hash_every, job.parts.adapter.model).after_step
+    is_small = sum(one.nbytes for one in weights_of(job.parts.adapter.model).values()) <= FIRST_BYTES
+    num_first = FIRST if job.parts.task.shards is not None and is_small else 0
+    if config.hash_every is not None or num_first:
+        hashes = HashRecord(place.directory.path / HASHES, config.hash_every, job.parts.adapter.model, num_first)
+        trainer.after_step = hashes.after_step
     trainer.no_time_to_evaluate = lambda: not deadline.fits_evaluation(stop=stop)
     status = Status(place.directory.status, say)
     done = trainer.progress
@@ -166,7 +170,7 @@ def _live(
     observers.append(Clock(deadline, status, saving))
     try:
         notes = [text for text in (*place.notes, *notes, *mixed, deadline.note, deadline.describe()) if text]
-        ended = _train(config, comm, job, place, out, trainer, began, stop, notes)
+        ended = _train(config, comm, job, place, out, trainer, began, stop, notes, mixed)
     except CannotWrite as error:  # a mistake before the training, a failure after it
         status.end("failed", 1, str(error), done.step, done.epoch)
         raise TrainingFailed(str(error)) from error
@@ -251,6 +255,7 @@ def _train(
     began: float,
     stop: StopRequest,
     notes: Sequence[str],
+    mixed: Sequence[str] = (),
 ) -> Ended:
     task, parts, adapter, observers = job.changed.task, job.parts, job.parts.adapter, trainer.observers
     plan, spans, saving = parts.loader.plan, trainer.spans, trainer.saving
@@ -276,7 +281,8 @@ def _train(
         observer.started(started)
         for note in (*job.notes, *notes):
             observer.say(note)
-    done = trainer.run()
+    with promise.explained():  # here, so that the status says it too
+        done = trainer.run()
     test: Mapping[str, float] = {}
     if parts.splits.test is not None and done.reason not in (INTERRUPTED, NOT_FINITE):
         found = trainer.look_at(parts.splits.test, "test_")
@@ -303,7 +309,7 @@ def _train(
             "replicas_equal": len(set(hashes)) == 1,
             **({"monitor": [rows[0] for rows in monitors]} if config.monitor else {}),
             "config": place.record,
-            "promise": place.about["promise"],
+            "promise": None if place.about["promise"] is None else {**place.about["promise"], "mixed": list(mixed)},
             "accepted_changes": list(place.directory.changes),
             **place.made_by,
         }

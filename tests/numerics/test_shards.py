@@ -101,3 +101,135 @@ def test_one_shard_is_a_plain_training(nursery: Nursery) -> None:
     train(nursery, "sharded", 1, "single", *threads, "--shards", "1")
     assert found("sharded")["steps"] == found("plain")["steps"]
     assert found("sharded")["metrics"] == pytest.approx(found("plain")["metrics"], rel=1e-5)
+
+
+ODD = '''
+import torch
+from torch import nn
+import unisono as un
+
+
+class Odd(nn.Module):
+    """Buffers that are complex, large, replaced, or changed in evaluations; a layer that few steps use, and one that is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16, momentum=None), nn.ReLU(), nn.Dropout(), nn.Linear(16, 1))
+        self.spare = nn.Linear(1, 1)
+        self.frozen = nn.Linear(1, 1).requires_grad_(False)
+        self.register_buffer("turn", torch.polar(torch.ones(3), torch.arange(3.0)))
+        self.register_buffer("large", torch.tensor(2**60 + 1))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("looks", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(64), persistent=False)
+        self.register_buffer("top", torch.tensor(-torch.inf))
+        self.register_buffer("never", torch.tensor([torch.inf, -torch.inf]))
+
+    def forward(self, inputs):
+        self.looks += 1
+        if self.training:
+            self.seen = self.seen + 1
+            self.mean = 0.9 * self.mean + 0.1 * inputs.mean(0)
+            self.top.copy_(torch.maximum(self.top, inputs.max()))
+        outputs = self.body(inputs - self.mean) + 1e-3 * self.looks
+        if self.training and int(self.seen) % 5 == 0:
+            outputs = outputs + self.spare(outputs)
+        return (outputs + 0.1 * self.frozen(outputs)).squeeze(1) * self.turn[1].imag
+
+
+def noisy(batch, random):
+    inputs, *rest = batch
+    return (inputs + 0.1 * random.normal((64,)).astype("float32"), *rest)
+
+
+def data():
+    inputs, targets = un.digits()
+    few = (inputs[:500], (targets[:500] < 5).astype("float32"), (1.0 + targets[:500] % 3).astype("float32"))
+    return un.split(few, validation=0.2, test=0.2)
+
+
+task = un.Task(
+    model=Odd, data=data, loss="bce", metrics=("accuracy", "auc"), optimizer="adam", lr=0.01, global_batch=64, epochs=2,
+    augment=noisy, clip_norm=0.3, shards=7,
+)
+'''
+LEARNER = '''
+import torch
+from torch import nn
+from torch.nn import functional as F
+import unisono as un
+
+
+class Learner(nn.Module):
+    """Told to be a LightningModule by its methods. Its hooks draw."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+        self.register_buffer("mask", torch.ones(64))
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+    def on_train_epoch_start(self):
+        self.mask.copy_((torch.rand(64) > 0.2).float())
+
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self.net(batch[0] * self.mask), batch[1])
+
+    def validation_step(self, batch, batch_idx):
+        loss = F.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("val_loss", loss)
+        return loss
+
+    def on_validation_epoch_end(self):
+        self.log("drawn", torch.rand(()))
+
+
+def data():
+    inputs, targets = un.digits()
+    return un.split((inputs[:500], targets[:500]), validation=0.2, test=0.0)
+
+
+task = un.Task(model=Learner, data=data, global_batch=48, epochs=3, shards=6)
+'''
+
+
+@pytest.mark.parametrize("text", [ODD, LEARNER], ids=["odd", "learner"])
+def test_whatever_a_model_holds(nursery: Nursery, text: str) -> None:
+    Path("task.py").write_text(text)
+    train(nursery, "one", 1, "single")
+    expected = found("one")
+    train(nursery, "three", 3, "shm")
+    assert found("three") == expected
+    assert hash_of(load_weights(Path("three", "best.safetensors"))[0]) == hash_of(load_weights(Path("one", "best.safetensors"))[0])
+    weights = load_weights(Path("one", "weights.safetensors"))[0]
+    if "large" in weights:
+        assert int(weights["large"]) == 2**60 + 1 and bool((weights["turn"].imag[1:] != 0).all())
+        assert weights["never"].tolist() == [float("inf"), -float("inf")] and bool(weights["top"].isfinite())
+        assert int(weights["seen"]) == 2 * 5, "as if every step were one batch"
+
+
+def test_shards_and_none_in_one_run(nursery: Nursery) -> None:
+    """Another experiment, in the middle of an epoch; but one that can be had, both ways."""
+    for first, second in ((("--shards", "4"), ()), ((), ("--shards", "4"))):
+        out = f"from-{len(first)}"
+        Path("stop-at").write_text("train 6")
+        train(nursery, out, 2, "shm", *first, code=STOPPED)
+        train(nursery, out, 2, "shm", *second, "--accept-changes")
+        assert json.loads(Path(out, "summary.json").read_text())["replicas_equal"]
+
+
+def test_what_the_model_may_not_do(nursery: Nursery) -> None:
+    """It is told once, with its name, before much work is done."""
+    for line, told in (
+        ("self.frozen.weight.data.mul_(0.9)", "the frozen parameter frozen.weight is moved by the model itself"),
+        (
+            "self.training and self.register_buffer('late', torch.zeros(3))",
+            "the buffer late of the model was made",
+        ),
+        ("nn.MaxUnpool2d(2)(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64))", "has no deterministic version"),
+    ):
+        Path("task.py").write_text(ODD.replace("        self.looks += 1\n", f"        {line}\n"))
+        ended = nursery.run([*TRAIN, "run", "--fresh"], 1, "single")
+        assert ended.exit_code == 2 and told in ended.output and "Traceback" not in ended.output, ended

@@ -137,7 +137,7 @@ class AllReduce(Algorithm):
         return {"settled": [before for _, before in self._settled]}
 
     def restore(self, state: Mapping[str, Any], size: int) -> None:
-        if size == self.comm.size:  # other workers begin with the mean of those before, as if just settled
+        if size == self.comm.size and "settled" in state:  # others begin with the mean of those before, as if just settled
             for (_, before), saved in zip(self._settled, state["settled"], strict=True):
                 before.copy_(saved)
 

@@ -58,6 +58,8 @@ class Algorithm(ABC):
     spans: Spans | None = field(default=None)
     keeps_equal: ClassVar[bool] = False
     """Whether replicas are equal after every step, running statistics too."""
+    shard_state: Any = field(default=None, init=False)
+    """Of one that computes shard by shard: what every shard begins with."""
 
     @classmethod
     @abstractmethod

@@ -136,19 +136,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument(
         "--portable",
         metavar="LEVEL",
-        help=f"with --shards: use only instructions that many CPUs have, so that they round alike ({', '.join(LEVELS)})",
+        help=f"use only instructions that many CPUs have, so that they round alike ({', '.join(LEVELS)})",
     )
-    machine.add_argument("--threads", type=int, metavar="T", help="threads of each worker (default: the CPUs / the workers)")
+    machine.add_argument(
+        "--threads", type=int, metavar="T", help="threads of each worker (default: the CPUs / the workers; with --shards 1)"
+    )
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Local or collective, blocking: start the workers, or be one. `argv` is the command as typed, without `unisono`."""
-    from unisono.cluster.launch import cap, prepare_cublas
+    from unisono.cluster.launch import cap
     from unisono.cluster.resolve import here
 
     cap(args.portable)
-    if args.shards is not None:
-        prepare_cublas()
     if args.task.endswith(PICKLED):
         return _work_for_another(Path(args.task))
     if here().launcher == "local":

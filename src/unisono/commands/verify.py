@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
     for option, value in (("-n", args.n), ("--steps", args.steps)):
         if value is not None and value < 1:
             raise UsageError(f"{option} must be at least 1; received {value}")
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))  # so that nothing is left behind
     run = trained(Path(args.run), args.task)
     num_workers = args.n or (2 if run.num_workers == 1 else 1)
     with tempfile.TemporaryDirectory(prefix="unisono-verify-") as folder:
@@ -73,6 +75,8 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
 def trained(path: Path, task: str | None) -> Trained:
     """Local: the run in a directory; refuses one whose bits depend on the number of workers."""
     from unisono.taskfile import check_file
+    from unisono.training.provenance import provenance, sources_of
+    from unisono.training.run_directory import differences
 
     try:
         summary = json.loads((path / "summary.json").read_text())
@@ -85,6 +89,8 @@ def trained(path: Path, task: str | None) -> Trained:
             f"{path} was trained without --shards, so its bits depend on the number of workers and there is nothing to compare; "
             "train it with --shards S"
         )
+    if summary["accepted_changes"]:
+        raise UsageError(f"{path} went on with accepted changes ({summary['accepted_changes'][0]}), so no command trains it again")
     made = summary["provenance"]
     command = made["command"]
     if not command or command[:2] != ["unisono", "train"]:
@@ -92,6 +98,9 @@ def trained(path: Path, task: str | None) -> Trained:
     directory = Path(made["directory"]) if task is None else Path.cwd()
     file = Path(made["task"]["file"] if task is None else task).resolve()
     check_file(file)
+    sources = sources_of(provenance(file)["task"])
+    if changed := list(differences(summary["config"]["sources"], sources, "sources")):
+        raise UsageError(f"the task of {path} has changed since it was trained: {changed[0]}; get it back as it was, or train anew")
     if not directory.is_dir():
         raise UsageError(f"{directory}, where {path} was trained, is not here; give --task and call this where its data are found")
     as_typed = summary["config"]["task_file"]
@@ -119,8 +128,15 @@ def _steps(run: Trained, folder: Path, num_workers: int, engine: str | None, ste
     else:
         there = read_hashes(_train(run, folder / "as-it-was", run.num_workers, None, *options) / FILE)
         shutil.rmtree(folder / "as-it-was")
-    here = read_hashes(_train(run, folder / "again", num_workers, engine, *options) / FILE)
+    again = _train(run, folder / "again", num_workers, engine, *options)
+    _tell_changes(run, again)
+    here = read_hashes(again / FILE)
     compared = sorted(there.keys() & here.keys())
+    if not compared:
+        raise UsageError(
+            f"{recorded} has hashes of the steps {', '.join(map(str, list(there)[:5]))}, ... and none of the first {steps}; "
+            f"give --steps {min(there, default=1)} or more, or --whole"
+        )
     found = first_difference(there, here)
     both = f"{_workers(run.num_workers)} and {_workers(num_workers)}"
     if found is not None:
@@ -131,12 +147,18 @@ def _steps(run: Trained, folder: Path, num_workers: int, engine: str | None, ste
             f"{_workers(run.num_workers)}, {here[step].get(names[0])} with {_workers(num_workers)}"
         )
         return 1
-    print(f"the same bits: {run.path}, {len(compared)} steps up to step {compared[-1]}, with {both}")
+    how = (
+        "" if recorded.exists() else " (two new trainings, as it has no hashes of its steps; --whole compares with the run itself)"
+    )
+    print(f"the same bits: {run.path}, {len(compared)} steps up to step {compared[-1]}, with {both}{how}")
     return 0
 
 
 def _whole(run: Trained, folder: Path, num_workers: int, engine: str | None) -> int:
-    again = json.loads((_train(run, folder / "again", num_workers, engine) / "summary.json").read_text())
+    cut_short = ("--max-steps", str(run.summary["steps"])) if run.summary["reason"] == "interrupted" else ()
+    out = _train(run, folder / "again", num_workers, engine, *cut_short)
+    _tell_changes(run, out)
+    again = json.loads((out / "summary.json").read_text())
     for there, here in zip(run.summary["history"], again["history"], strict=False):
         if there["weights"] != here["weights"]:
             print(
@@ -152,6 +174,17 @@ def _whole(run: Trained, folder: Path, num_workers: int, engine: str | None) -> 
         f"{again['weights_sha256']}"
     )
     return 0
+
+
+def _tell_changes(run: Trained, again: Path) -> None:
+    """What is not as it was when the run was trained, so that a difference is no riddle."""
+    from unisono.training.promise import broken_by
+    from unisono.training.run_directory import differences
+
+    now = json.loads((again / "summary.json").read_text())
+    changed = differences(run.summary["config"]["samples"], now["config"]["samples"], "samples")
+    for text in (*broken_by(run.summary["promise"], now["promise"]), *changed):
+        print(f"warning: {text}; so other bits are no wonder")
 
 
 def _workers(number: int) -> str:

@@ -42,6 +42,11 @@ class Buffers:
         """Those that do not float."""
         return [buffer for _, buffer in self._present() if not buffer.is_floating_point()]
 
+    def unknown(self) -> list[str]:
+        """Names of floating buffers that were made, or made larger, after this was."""
+        known = {id(view) for _, _, view in self._owners}
+        return [name for name, buffer in self._present() if buffer.is_floating_point() and id(buffer) not in known]
+
     def left_out_of(self, weights: Mapping[str, Any]) -> dict[str, Tensor]:
         """Those that are not among the weights of the model, as they were registered with persistent=False. Not copied."""
         return {name: buffer for name, buffer in self._present() if name not in weights}

@@ -217,6 +217,10 @@ class TorchAdapter(ModelAdapter):
     def counters(self) -> list[Tensor]:
         return self._buffers.counters()
 
+    def unknown_buffers(self) -> list[str]:
+        """Floating buffers that came after the model was taken over, so that they are not among the statistics."""
+        return self._buffers.unknown()
+
     def state(self) -> dict[str, Any]:
         self.statistics()  # takes back what the user's code has put in their place
         weights = dict(self.model.state_dict())

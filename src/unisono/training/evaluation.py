@@ -33,7 +33,7 @@ class Shards:
     number: int
     own: range
     begin: Callable[[int], None]
-    """Told which shard comes next: what is drawn in it is its own."""
+    """Told which shard comes next, and `number` after the last: what is drawn in it is its own."""
 
 
 def evaluate(
@@ -73,6 +73,8 @@ def evaluate(
             break
         if shards is not None:
             found.end_stretch()
+    if shards is not None:
+        shards.begin(shards.number)  # what comes after the last shard does not depend on which it was
     if told_to_stop is not None and not all(comm.allgather_object(is_whole)):
         return None
     logged = adapter.end(stage)

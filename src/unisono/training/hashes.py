@@ -12,6 +12,8 @@ from unisono.model.flat import hash_of
 from unisono.training.atomic import explained
 
 FILE = "hashes.jsonl"
+FIRST, FIRST_BYTES = 20, 100_000_000
+"""A training in shards records so many steps by itself, for `unisono verify`, if its weights are no larger."""
 SHORT = 12
 """Digits that people compare by eye."""
 
@@ -22,28 +24,36 @@ def short_hash(tensors: Mapping[str, Tensor]) -> str:
 
 
 class HashRecord:
-    """One row after every `every`-th step, with the hash of each tensor. Local, blocking; on one rank."""
+    """One row after every `every`-th step and after the `first` ones, with the hash of each tensor. Local, blocking; one rank."""
 
-    def __init__(self, path: Path, every: int, model: nn.Module) -> None:
+    def __init__(self, path: Path, every: int | None, model: nn.Module, first: int = 0) -> None:
         self._path = path
         self._every = every
+        self._first = first
         self._model = model
+        self._begin = "\n" if path.exists() else ""  # a life that was killed may have left half a line
 
     def after_step(self, step: int) -> None:
         """`step` steps are done."""
-        if step % self._every:
+        if step > self._first and (self._every is None or step % self._every):
             return
         state = {name: value for name, value in self._model.state_dict().items() if isinstance(value, Tensor)}
         row = {"step": step, "tensors": {name: short_hash({name: value}) for name, value in state.items()}}
         with explained(self._path), self._path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(self._begin + json.dumps(row) + "\n")
+        self._begin = ""
 
 
 def read_hashes(path: Path) -> dict[int, dict[str, str]]:
     """Local: step -> tensor -> hash. What a life that went on did again outweighs what was there."""
-    with explained(path):
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {row["step"]: row["tensors"] for row in rows}
+    found = {}
+    for line in path.read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:  # what a life that was killed has left of its last line
+            continue
+        found[row["step"]] = row["tensors"]
+    return found
 
 
 def first_difference(there: Mapping[int, Mapping[str, str]], here: Mapping[int, Mapping[str, str]]) -> tuple[int, list[str]] | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unisono.cluster.launch import prepare_cublas
 from unisono.cluster.threads import set_threads
 from unisono.comm.base import Communicator
 from unisono.config import TrainConfig
@@ -23,7 +24,7 @@ from unisono.training.assemble import Assembled, assemble
 from unisono.training.device import compute_device
 from unisono.training.run_record import record_of
 from unisono.training.saving import Every
-from unisono.training.shard_rules import shard_note
+from unisono.training.shard_rules import lonely_note, shard_note
 from unisono.training.trainer import lr_of
 from unisono.training.weights import initialise
 
@@ -45,6 +46,7 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
     changed = change(load_task(config.task_file) if task is None else task, config.changes)
     if changed.task.shards is not None:
         set_threads(config.threads or 1)  # another number gives other bits, so it must not depend on the machine
+        prepare_cublas()
     if config.local_batch is not None and changed.task.shards is not None:
         raise UsageError(
             "--local-batch makes the batch depend on the number of workers, which --shards excludes; use --global-batch"
@@ -62,8 +64,8 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
         initialise(parts.adapter.model, Path(config.init_from))
     pack(parts.adapter.state(), {}, "state")  # what cannot be kept is said before work is done
     notes = [f"warning: {text}" for text in parts.splits.warnings]
-    if note := shard_note(changed.task):
-        notes.append(note)
+    lonely = lonely_note(changed.task, parts.adapter.model, len(parts.splits.train))
+    notes += [note for note in (shard_note(changed.task), lonely) if note]
     if config.local_batch is not None:
         notes.append(growth_note(config.local_batch, comm.size, len(parts.splits.train), lr_of(parts.settings(0))))
     return Job(changed, parts, record_of(config, changed, comm.size), notes, Every.parse(str(config.checkpoint_every)))

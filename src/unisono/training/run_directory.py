@@ -27,6 +27,7 @@ OF_A_RUN = (
     "config.json",
     CHECKPOINTS,
     "metrics.jsonl",
+    "hashes.jsonl",
     "weights.safetensors",
     "best.safetensors",
     "summary.json",

@@ -18,6 +18,7 @@ from unisono.overrides import Changed
 from unisono.task import Task
 from unisono.training.assemble import Assembled
 from unisono.training.provenance import provenance
+from unisono.training.shard_rules import SHARDED
 from unisono.training.trainer import Trainer
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -45,7 +46,7 @@ def record_of(config: TrainConfig, changed: Changed, size: int) -> dict[str, Any
         "model": {name: shown(value) for name, value in changed.model.items()},
         "data": {name: shown(value) for name, value in changed.data.items()},
         "settings": settings,
-        "algorithm": {"name": config.algorithm, **changed.algorithm},
+        "algorithm": {"name": config.algorithm if task.shards is None else SHARDED, **changed.algorithm},
         "init_from": config.init_from,
         "num_workers": size,
         "on_nan": config.on_nan,

@@ -47,11 +47,24 @@ def shard_note(task: Task) -> str:
     )
 
 
+def lonely_note(task: Task, model: nn.Module, num_samples: int) -> str:
+    """Pure: a warning where a shard would have one sample and the model batch-norm; empty where there is nothing to warn of."""
+    sizes = {task.global_batch, num_samples % task.global_batch or task.global_batch}
+    norms = [name for name, one in model.named_modules() if isinstance(one, nn.BatchNorm1d)]
+    alone = [size for size in sizes if task.shards is not None and size < 2 * task.shards]
+    if not norms or not alone:
+        return ""
+    return (
+        f"warning: a batch of {alone[0]} samples leaves shards of one sample, from which batch-norm (module {norms[0]}) can learn nothing "
+        "unless each sample has several values; PyTorch refuses it. Take fewer --shards or another --global-batch"
+    )
+
+
 def refuse_synchronised(model: nn.Module) -> None:
     """Pure: batch-norm over all workers needs what all shards of a step have in common before any of them is done."""
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
             raise UsageError(
-                f"{name or 'the model'} is a SyncBatchNorm, which mixes the samples of the shards (--shards) in the order of the "
+                f"{f'module {name}' if name else 'the model'} is a SyncBatchNorm, which mixes the samples of the shards (--shards) in the order of the "
                 "workers; use plain batch-norm, which here has the statistics of each shard, or leave --shards out"
             )

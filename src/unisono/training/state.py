@@ -96,7 +96,7 @@ class Restored:
 
     def after_start(self, comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm) -> None:
         """What starting made equal, and what the algorithm keeps for itself."""
-        if self._held["size"] == comm.size:
+        if self._held["size"] == comm.size and not algorithm.keeps_equal:
             if self._held["statistics"] is not None:
                 for vector, own in zip(adapter.statistics(), self._held["statistics"][comm.rank], strict=True):
                     vector.copy_(own)

@@ -86,6 +86,11 @@ class Trainer:
         return {"progress": asdict(progress), "sums": None if sums is None else sums.state(), "plan": self._plan}
 
     @property
+    def _stream(self) -> int:
+        """Whose random numbers are drawn outside of steps: this worker's own, or with shards the same on all."""
+        return self.loader.shard if self.loader.own_shards is None else 0
+
+    @property
     def _plan(self) -> list[int]:
         """What says which samples a step of an epoch has."""
         plan = self.loader.plan
@@ -162,7 +167,7 @@ class Trainer:
         done = self.progress
         sums = EpochSums(self.in_training)
         first_step = done.step - done.step_in_epoch
-        self.adapter.seed(StreamKey(self.seed, first_step, self.loader.shard, BEGINNING))
+        self.adapter.seed(StreamKey(self.seed, first_step, self._stream, BEGINNING))
         if done.step_in_epoch and self.restored is not None:
             sums.restore(self.restored.trainer["sums"])
             self.adapter.go_on(done.epoch, first_step, done.step, self.restored.so_far(self.comm))
@@ -235,7 +240,7 @@ class Trainer:
         if self.validation is not None and self.comm.broadcast_object(self.no_time_to_evaluate()):
             return None
         self.algorithm.settle()
-        self.adapter.seed(StreamKey(self.seed, self.progress.step, self.loader.shard, ENDING))
+        self.adapter.seed(StreamKey(self.seed, self.progress.step, self._stream, ENDING))
         logged = self.adapter.end(TRAIN)
         found = self.evaluate()
         if found is None:
@@ -294,7 +299,21 @@ class Trainer:
             self.adapter.seed(StreamKey(self.seed, self.progress.step, shard, LOOKING))
 
         own = self.loader.own_shards
-        draw_as(self.loader.shard)
+        draw_as(self._stream)
+        if own is None:
+            return self._evaluated(source, prefix, None)
+        state = self.algorithm.shard_state
+
+        def begin(shard: int) -> None:
+            if shard == own.start:
+                state.begin()
+            else:
+                state.put_back()
+            draw_as(shard)
+
+        return self._evaluated(source, prefix, Shards(self.loader.num_shards, own, begin))
+
+    def _evaluated(self, source: Source, prefix: str, shards: Shards | None) -> dict[str, float] | None:
         return evaluate(
             self.comm,
             self.adapter,
@@ -304,7 +323,7 @@ class Trainer:
             prefix,
             self.tell_evaluating,
             self.told_to_stop,
-            None if own is None else Shards(self.loader.num_shards, own, draw_as),
+            shards,
         )
 
     def tell_evaluating(self, done: int, total: int) -> None:

@@ -22,6 +22,7 @@ from unisono.model.base import TEST, VALIDATION
 from unisono.model.lightning import LightningBody, evaluation_step, is_error, metric_name
 from unisono.model.torch import TorchAdapter, call
 from unisono.task import Task
+from unisono.training import promise
 from unisono.training.metrics import Metric
 from unisono.training.metrics.base import GatheredMetric
 
@@ -86,7 +87,8 @@ def first_outputs(model: nn.Module, source: Source, device: torch.device, what: 
     inputs = batch[0] if isinstance(batch, tuple) else batch
     with _trying(model):
         try:
-            return call(model, inputs)
+            with promise.explained():
+                return call(model, inputs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise UsageError(
                 f"the model cannot take the first samples of {what} ({_shapes(inputs)}): {str(error).splitlines()[0]}"

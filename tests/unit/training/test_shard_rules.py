@@ -10,7 +10,7 @@ from torch import nn
 from unisono.algorithms.sharded import Options, Sharded, shards_of_all
 from unisono.errors import UsageError
 from unisono.task import Task
-from unisono.training.shard_rules import agreement, refuse_synchronised, shard_note
+from unisono.training.shard_rules import agreement, lonely_note, refuse_synchronised, shard_note
 
 
 def task(**settings: Any) -> Task:
@@ -63,7 +63,7 @@ def test_sizes_that_differ_are_said() -> None:
 
 
 def test_synchronised_batch_norm() -> None:
-    with pytest.raises(UsageError, match=r"1\.0 is a SyncBatchNorm, which mixes the samples of the shards"):
+    with pytest.raises(UsageError, match=r"module 1\.0 is a SyncBatchNorm, which mixes the samples of the shards"):
         refuse_synchronised(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.SyncBatchNorm(2))))
     refuse_synchronised(nn.Sequential(nn.BatchNorm1d(2)))
 
@@ -74,3 +74,14 @@ def test_every_shard_has_one_worker() -> None:
             ranges = shards_of_all(num_shards, size)
             assert [shard for own in ranges for shard in own] == list(range(num_shards))
             assert min(map(len, ranges)) >= 1 and max(map(len, ranges)) - min(map(len, ranges)) <= 1
+
+
+def test_batch_norm_of_one_sample_is_foreseen() -> None:
+    norm = nn.Sequential(nn.BatchNorm1d(2))
+    assert "a batch of 10 samples leaves shards of one sample" in lonely_note(task(), norm, 74)
+    assert (
+        lonely_note(task(), norm, 64 + 16)
+        == lonely_note(task(), nn.Linear(1, 1), 74)
+        == lonely_note(task(shards=None), norm, 74)
+        == ""
+    )
