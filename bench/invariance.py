@@ -138,7 +138,7 @@ def _killed(options: Sequence[str], changes: Sequence[int], num_shards: int) -> 
         for number, workers in enumerate(changes):
             is_last = number == len(changes) - 1
             if not is_last:
-                (Path(folder) / "kill-at").write_text(str(7 * -(-num_shards // workers) + 1))
+                (Path(folder) / "kill-at").write_text(str(3 * -(-num_shards // workers) + 1))
             _life(Path(folder), options, workers, "shm" if workers > 1 else "single", killed=not is_last)
         return _found(Path(folder))
 

@@ -55,8 +55,8 @@ def lonely_note(task: Task, model: nn.Module, num_samples: int) -> str:
     if not norms or not alone:
         return ""
     return (
-        f"warning: a batch of {alone[0]} samples leaves shards of one sample, from which batch-norm (module {norms[0]}) can learn nothing "
-        "unless each sample has several values; PyTorch refuses it. Take fewer --shards or another --global-batch"
+        f"warning: a batch of {alone[0]} samples leaves shards of one sample, from which batch-norm (module {norms[0]}) can learn "
+        "nothing unless each sample has several values; PyTorch refuses it. Take fewer --shards or another --global-batch"
     )
 
 
@@ -64,7 +64,8 @@ def refuse_synchronised(model: nn.Module) -> None:
     """Pure: batch-norm over all workers needs what all shards of a step have in common before any of them is done."""
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
+            what = f"module {name}" if name else "the model"
             raise UsageError(
-                f"{f'module {name}' if name else 'the model'} is a SyncBatchNorm, which mixes the samples of the shards (--shards) in the order of the "
-                "workers; use plain batch-norm, which here has the statistics of each shard, or leave --shards out"
+                f"{what} is a SyncBatchNorm, which mixes the samples of the shards (--shards) in the order of the workers; use "
+                "plain batch-norm, which here has the statistics of each shard, or leave --shards out"
             )
