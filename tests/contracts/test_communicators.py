@@ -23,8 +23,8 @@ GROUPS = (
     ("single", 1),
     *((engine, size) for engine in ("threads", "shm", "gloo", "mpi") for size in (1, 2, 3, 4)),
 )
-GROUP_TIMEOUT_S = 150.0
-ALL_TIMEOUT_S = 900.0
+GROUP_TIMEOUT_S = 400.0
+ALL_TIMEOUT_S = 2400.0
 """For all groups together, which the first test may have to wait for."""
 PROGRAMS = Path(__file__).parent / "programs"
 

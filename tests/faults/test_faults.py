@@ -45,7 +45,7 @@ def run_hastily(program: Sequence[str], size: int, engine: str, timeout_s: float
     """By the launcher with short patience."""
     began = monotonic()
     with Launcher("-n", str(size), "--engine", engine, *program, grace_s=SHORT_S) as launcher:
-        code = launcher.reading().finish()
+        code = launcher.reading().finish(timeout_s)
         return Ended(code, launcher.shown(), monotonic() - began, timed_out=False)
 
 
@@ -75,7 +75,7 @@ def run_stream(
     allreduce: str = "auto",
 ) -> Stream:
     program = [str(STREAM), str(folder), str(culprit), how, str(time_limit_s), allreduce]
-    ended = run(program, size, engine, 60.0)
+    ended = run(program, size, engine, 100.0)
     end = time()
     assert not ended.timed_out, str(ended)
     records = {}
@@ -139,7 +139,7 @@ def test_a_rank_that_exits_without_a_word_is_named(nursery: Nursery, tmp_path: P
 
 @pytest.mark.parametrize("what", ["message", "allreduce"])
 def test_a_rank_that_died_before_its_memory_was_opened_is_named(nursery: Nursery, what: str, tmp_path: Path) -> None:
-    ended = nursery.run([str(DIE_UNOPENED), str(tmp_path), what], 2, "shm", 60.0)
+    ended = nursery.run([str(DIE_UNOPENED), str(tmp_path), what], 2, "shm", 100.0)
     assert not ended.timed_out, str(ended)
     told = json.loads((tmp_path / "told.json").read_text())
     assert (told["kind"], told["ranks"]) == ("PeerLost", [1]), told

@@ -29,6 +29,8 @@ sys.exit(main())
 """
 """The command with other constants, so that tests need not wait for them."""
 SHORT_S = 0.4
+PATIENT_S = 1000.0
+"""For tests in which one rank fails and the others have something to say, however late they are."""
 
 HEAD = """
 import json, os, signal, subprocess, sys
@@ -36,7 +38,8 @@ rank = int(os.environ["UNISONO_RANK"])
 restart = int(os.environ["UNISONO_RESTART"])
 def pid(): print(f"pid {os.getpid()}", flush=True)
 def wait_for_ever():
-    while True: signal.pause()
+    # Not signal.pause(): it would sleep through a signal that came just before it.
+    while True: signal.sigtimedwait((), 1)
 """
 
 
@@ -102,9 +105,9 @@ class Launcher:
                 raise AssertionError(f"the output ended without {missing}; came:\n{self.shown()}")
             missing -= {text for text in missing if text in line}
 
-    def finish(self) -> int:
+    def finish(self, limit_s: float = LIMIT_S) -> int:
         """Blocking: until the launcher ends and all its output was read."""
-        code = self.process.wait(LIMIT_S)
+        code = self.process.wait(limit_s)
         for thread in self._threads:
             thread.join(LIMIT_S)
         return code
@@ -142,8 +145,8 @@ class Launcher:
             stream.close()
 
 
-def run(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Launcher:
+def run(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, grace_s: float = SHORT_S) -> Launcher:
     """Blocking: a launcher from its start to its end; `process.returncode` and `lines` say what became of it."""
-    with Launcher(*arguments, env=env, cwd=cwd, grace_s=SHORT_S) as launcher:
+    with Launcher(*arguments, env=env, cwd=cwd, grace_s=grace_s) as launcher:
         launcher.reading().finish()
         return launcher

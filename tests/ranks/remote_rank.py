@@ -62,10 +62,14 @@ class RemoteRank:
         self.start(command, *args, **named)
         return self.result()
 
+    def is_ready(self) -> bool:
+        """Whether it takes commands, and the signal that asks for its stacks."""
+        return bool(os.pread(self._stacks, 1, 0))
+
     def is_in(self, function: str) -> bool:
         """Whether that function stands in the stack of one of the threads, now or when it was last asked."""
         seen = os.pread(self._stacks, 1 << 24, 0)
-        if seen:  # otherwise the process does not listen to the signal yet
+        if self.is_ready():
             self._process.send_signal(signal.SIGUSR1)
         return f" in {function}\n".encode() in seen
 
@@ -192,7 +196,7 @@ class Commands:
         return [(thread.name, thread.daemon) for thread in threading.enumerate()]
 
 
-def until(condition: Callable[[], Any], limit_s: float = 10.0) -> Any:
+def until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
     """Blocking: the first true value of the condition; fails after the limit."""
     deadline = time.monotonic() + limit_s
     while not (value := condition()):

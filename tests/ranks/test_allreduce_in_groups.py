@@ -21,7 +21,7 @@ from unisono.testing.ranks import Runner, mpirun, run_ranks
 PROGRAMS = Path(__file__).parent / "programs"
 GROUPS = ("world", "copy", "node", "across", "alone", "across of copy")
 KIB = 1024
-LIMIT_S = 90.0
+LIMIT_S = 110.0
 AUTO = f"auto ({auto.in_words()})"
 BETWEEN = f"node_aware (shm inside a node, gloo between nodes: {AUTO})"
 WITHIN = "node_aware (shm, as all are on one node)"

@@ -108,7 +108,7 @@ def run(engine: str, nursery: Nursery) -> Runner:
 def run_program(run: Runner, text: str, folder: Path, size: int, engine: str) -> str:
     program = folder / "program.py"
     program.write_text(text)
-    ended = run([str(program)], size, engine, 60.0)
+    ended = run([str(program)], size, engine, 100.0)
     assert not ended.timed_out, str(ended)
     return ended.output
 

@@ -18,7 +18,7 @@ from time import monotonic
 
 import pytest
 
-from tests.ranks.launching import LIMIT_S, SHORT_S, Launcher, Script, run
+from tests.ranks.launching import LIMIT_S, PATIENT_S, SHORT_S, Launcher, Script, run
 from tests.system.processes import is_running, plain_environment, run_together, within
 from tests.system.slurm import SlurmCluster
 from unisono.cluster.launch import LaunchConfig, launch
@@ -61,7 +61,7 @@ def test_ranks_that_notice_by_themselves_have_the_last_word(script: Script, tmp_
     print("I saw it", flush=True)
     sys.exit(1)
     """
-    with Launcher("-n", "2", script(body), grace_s=1000) as launcher:
+    with Launcher("-n", "2", script(body), grace_s=PATIENT_S) as launcher:
         assert launcher.reading().finish() in (1, 3)  # by whose end is seen first
         assert "[0] I saw it" in launcher.printed("out")
         assert "sending" not in launcher.shown()
@@ -105,7 +105,8 @@ def test_continue_lets_the_others_finish(script: Script) -> None:
 def test_restart_starts_all_ranks_again(script: Script, tmp_path: Path) -> None:
     body = "print(f'life {restart}', os.environ['UNISONO_TOKEN']); sys.exit(7 if restart < 2 and rank == 1 else 0)"
     logs = tmp_path / "logs"
-    done = run("-n", "2", "--on-failure", "restart", "--restarts", "5", "--log-dir", str(logs), script(body))
+    options = ("--on-failure", "restart", "--restarts", "5", "--log-dir", str(logs))
+    done = run("-n", "2", *options, script(body), grace_s=PATIENT_S)
     assert done.process.returncode == 0
     lives = [line.split() for line in done.printed("out")]
     assert sorted((line[0], line[2]) for line in lives) == [(f"[{r}]", str(k)) for r in (0, 1) for k in (0, 1, 2)]
@@ -115,7 +116,8 @@ def test_restart_starts_all_ranks_again(script: Script, tmp_path: Path) -> None:
 
 
 def test_restarts_are_limited(script: Script) -> None:
-    done = run("-n", "2", "--on-failure", "restart", "--restarts", "1", script("print('life', restart); sys.exit(7)"))
+    body = "print('life', restart); sys.exit(7)"
+    done = run("-n", "2", "--on-failure", "restart", "--restarts", "1", script(body), grace_s=PATIENT_S)
     assert done.process.returncode == 7
     assert sorted(done.printed("out")) == ["[0] life 0", "[0] life 1", "[1] life 0", "[1] life 1"]
 
@@ -325,7 +327,8 @@ def test_long_lines_and_junk(script: Script) -> None:
 
 
 def test_a_rank_may_close_its_outputs(script: Script) -> None:
-    done = run("-n", "2", script("print('bye', flush=True); os.close(1); os.close(2); sys.exit(5 * rank)"))
+    body = "print('bye', flush=True); os.close(1); os.close(2); sys.exit(5 * rank)"
+    done = run("-n", "2", script(body), grace_s=PATIENT_S)
     assert done.process.returncode == 5
     assert sorted(done.printed("out")) == ["[0] bye", "[1] bye"]
 

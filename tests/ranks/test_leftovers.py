@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.ranks.launching import LIMIT_S, SHORT_S, Launcher, Script
+from tests.system.ports import free_port
 from tests.system.processes import is_running, plain_environment, within
 
 pytestmark = pytest.mark.timeout(60)
@@ -55,7 +56,7 @@ def family(launcher: Launcher, num_ranks: int) -> list[int]:
     return pids + [int(line.split()[-1]) for line in launcher.printed("out") if "] child " in line]
 
 
-def all_end(pids: Sequence[int], limit_s: float = 5.0) -> bool:
+def all_end(pids: Sequence[int], limit_s: float = LIMIT_S) -> bool:
     """Whether they do by themselves; none of them is left for the next test in any case."""
     ended = within(limit_s, lambda: not any(map(is_running, pids)))
     for pid in pids if not ended else ():
@@ -150,7 +151,7 @@ def test_when_the_launcher_is_killed_what_ignores_sigterm_goes_too(script: Scrip
 def test_when_the_launcher_of_another_node_is_killed_ours_stay(script: Script) -> None:
     """Two nodes that are one machine: what tells their processes apart is the number of the node."""
     program = script(LEAVE + "leave('fork', 'setsid', 'fork'); pid(); wait_for_ever()")
-    nodes = ("-n", "1", "--nodes", "2", "--rendezvous", "127.0.0.1:29400", "--node-rank")
+    nodes = ("-n", "1", "--nodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}", "--node-rank")
     with Launcher(*nodes, "0", program) as launcher, Launcher(*nodes, "1", program) as other:
         ours = family(launcher, 1)
         other.reading().wait_for("[1] pid")

@@ -22,7 +22,7 @@ PYTHON, UNISONO, MPIRUN, TORCHRUN = (str(BIN / name) for name in ("python", "uni
 HELLO = str(Path(__file__).resolve().parents[2] / "examples" / "hello.py")
 AS_ROOT = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
 TWO_JOBS = str(Path(__file__).parent / "programs" / "two_jobs.py")
-LIMIT_S = 60.0
+LIMIT_S = 100.0
 
 
 def expected_answer() -> str:

@@ -46,7 +46,8 @@ def nothing(_: Started, __: Training) -> None:
 
 
 TERM, USR1 = by(signal.SIGTERM), by(signal.SIGUSR1)
-TIME_LIMIT = Cell("--time-limit", nothing, STOPPED, why="time limit", options=("--time-limit", "20s"), pace_s=0.5)
+TIME_LIMIT = Cell("--time-limit", nothing, STOPPED, why="time limit", options=("--time-limit", "60s"), pace_s=0.5)
+"""Long enough for the same command to reach the end when nothing holds it up, and not when each of the steps is held up."""
 
 
 @pytest.fixture(scope="module")

@@ -61,8 +61,13 @@ task = un.Task(model=model, data=data, loss=loss, lr=0.1, global_batch=20, epoch
 """
 STEPS = 9
 """What happens in the step of number 7 is heard of in the next."""
-UNTIL_HEARD = "while not signal.getsignal(signal.SIGINT).__self__.asked(): signal.sigtimedwait([], 0.001)"
-"""In a rank: the launcher takes its time to pass a signal on."""
+CTRL_C = """
+    open(f"in-step-{RANK}", "w").close()
+    while not os.path.exists("in-step-0") or not os.path.exists("in-step-1"): signal.sigtimedwait([], 0.001)
+    RANK == "0" and os.kill(os.getppid(), signal.SIGINT)
+    while not signal.getsignal(signal.SIGINT).__self__.asked(): signal.sigtimedwait([], 0.001)
+"""
+"""To the launcher, once both ranks are in the same step, in which they wait until they have heard of it."""
 
 
 def summary(run: str = "run") -> dict[str, Any]:
@@ -230,7 +235,7 @@ def launched(*options: str) -> Program:
 
 
 def test_ctrl_c_of_the_launcher_reaches_all() -> None:
-    write(f"RANK == '0' and os.kill(os.getppid(), signal.SIGINT)\n    {UNTIL_HEARD}")
+    write(CTRL_C)
     with launched() as program:
         ended = program.finish(LIMIT_S)
     assert ended.code == 75, ended
@@ -243,12 +248,7 @@ def test_ctrl_c_of_the_launcher_reaches_all() -> None:
 
 def test_a_second_ctrl_c_kills_all() -> None:
     """The second is sent once both ranks have heard of the first."""
-    write(
-        "RANK == '0' and os.kill(os.getppid(), signal.SIGINT)\n"
-        f"    {UNTIL_HEARD}\n"
-        "    RANK == '0' and os.kill(os.getppid(), signal.SIGINT)\n"
-        "    signal.pause()"
-    )
+    write(f"{CTRL_C}    RANK == '0' and os.kill(os.getppid(), signal.SIGINT)\n    signal.pause()")
     with launched("--quiet") as program:
         ended = program.finish(LIMIT_S)
     assert ended.code == 130 and "interrupted again: killing all ranks" in ended.output, ended

@@ -116,23 +116,19 @@ def test_clean(monkeypatch):
 """
 
 
-@pytest.fixture
-def police(pytester: pytest.Pytester) -> pytest.Pytester:
+def test_each_leak_is_caught(pytester: pytest.Pytester) -> None:
+    """One session for all kinds: each test must fail alone, so the next one starts clean."""
     # A short grace keeps the tests of real leaks short; how leaks are found is the same.
     pytester.makeconftest(CONFTEST.read_text().replace("GRACE_S = 5.0", "GRACE_S = 0.3"))
-    return pytester
-
-
-def test_each_leak_is_caught(police: pytest.Pytester) -> None:
-    """One session for all kinds: each test must fail alone, so the next one starts clean."""
     for position, (_, code) in enumerate(LEAKS.values()):
-        (police.path / f"test_{position}.py").write_text(KEEP + "\n".join(line[8:] for line in code.splitlines()))
-    result = police.runpytest_subprocess("-p", "no:cacheprovider")
+        (pytester.path / f"test_{position}.py").write_text(KEEP + "\n".join(line[8:] for line in code.splitlines()))
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=len(LEAKS), errors=len(LEAKS))
     result.stdout.fnmatch_lines_random([f"*{shown}*" for shown, _ in LEAKS.values()])
     assert result.outlines.count("the test left behind:") == len(LEAKS)
 
 
-def test_what_is_given_back_is_no_leak(police: pytest.Pytester) -> None:
-    police.makepyfile(CLEAN)
-    police.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+def test_what_is_given_back_is_no_leak(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST.read_text())
+    pytester.makepyfile(CLEAN)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

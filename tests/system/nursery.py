@@ -39,7 +39,7 @@ COMMUNICATION = ("unisono.comm.connect", "unisono.comm.shm", "unisono.comm.torch
 VERBS = ("unisono.run", "unisono.predict.apply_run", "unisono.predict.compare_runs")
 AT_USE = ("torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_agg")
 """What PyTorch loads for its first optimiser, in two seconds, and we for the first picture."""
-START_LIMIT_S = 60.0
+START_LIMIT_S = 110.0
 STOP_LIMIT_S = 10.0
 
 

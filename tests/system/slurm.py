@@ -20,7 +20,7 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 from tests.system.ports import free_ports
-from tests.system.processes import STOP_LIMIT_S, Outcome, daemon, is_running, plain_environment, within
+from tests.system.processes import Outcome, daemon, is_running, plain_environment, within
 
 NODES = ("n1", "n2", "n3")
 UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
@@ -83,7 +83,7 @@ class SlurmCluster:
         """Blocking: end what a failed test left behind; it would stand in the way of the next and outlive the daemons."""
         if self.ask("squeue", "--noheader"):
             self.ask("scancel", "--user=root")
-            if not within(STOP_LIMIT_S, lambda: not self.ask("squeue", "--noheader")):
+            if not within(START_LIMIT_S, lambda: not self.ask("squeue", "--noheader")):
                 raise RuntimeError(f"jobs are left in the SLURM test cluster:\n{self.ask('squeue')}")
 
 

@@ -26,8 +26,8 @@ def is_told() -> bool:
 
 
 def wait() -> None:
+    until_told = HOLD.read_text() == "until told"  # before it is said that we wait: then another rank may take the file away
     (HERE / f"waits-{os.getpid()}").touch()
-    until_told = HOLD.read_text() == "until told"
     while HOLD.exists():
         if until_told and is_told():
             HOLD.unlink(missing_ok=True)

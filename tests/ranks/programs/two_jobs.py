@@ -10,7 +10,7 @@ import torch
 
 import unisono as un
 
-LIMIT_S = 40.0
+LIMIT_S = 80.0
 
 
 def main() -> None:
