@@ -16,15 +16,16 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.groups import ROOT
 from bench.machine import command_line, describe_machine
 from bench.progress import Progress
-from bench.record import write_json
+from bench.record import Record, write_json
 from bench.rounds import markdown_table
 
 TASK = ROOT / "bench" / "sharded_task.py"
@@ -82,6 +83,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder of MNIST; without it that case is left out")
     parser.add_argument("--gpu", action="store_true", help="processes that share the GPU of this machine, 4 shards")
+    parser.add_argument("--fresh", action="store_true", help="forget the runs of an interrupted command")
     parser.add_argument("--quick", action="store_true", help="1, 2 and 3 workers with shm, one killed run")
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="for the results (default docs/results; with --quick runs/bench)"
@@ -89,6 +91,7 @@ def main() -> int:
     args = parser.parse_args()
     out = args.out or (ROOT / "runs" / "bench" if args.quick else ROOT / "docs" / "results")
     progress, rows = Progress(), []
+    record = Record("invariance-gpu" if args.gpu else "invariance", {"quick": args.quick}, args.fresh)
     for case in CASES[::2] if args.gpu else CASES:
         if case.needs_mnist and args.mnist is None:
             continue
@@ -97,23 +100,40 @@ def main() -> int:
         name = re.sub(r"\d+ shards.*", "4 shards", case.name) if args.gpu else case.name
         for workers, engine in _divisions(args.quick, args.gpu):
             progress.say(f"{name}: {workers} workers, {engine}")
-            rows.append({"case": name, "workers": str(workers), "engine": engine, **_run(options, workers, engine)})
+            rows.append(_row(record, name, str(workers), engine, partial(_run, options, workers, engine)))
         if args.gpu:
             continue
         changes = (2, 1, 3) if args.quick else CHANGES
         progress.say(f"{name}: {' -> '.join(map(str, changes))} workers, killed in between")
-        found = _killed(options, changes, case.num_shards)
-        rows.append({"case": name, "workers": " -> ".join(map(str, changes)), "engine": "shm, killed", **found})
+        run = partial(_killed, options, changes, case.num_shards)
+        rows.append(_row(record, name, " -> ".join(map(str, changes)), "shm, killed", run))
     command = command_line().replace(str(args.mnist), "DIR").replace(f" --out {args.out}", "")
     file = "invariance_gpu" if args.gpu else "invariance"
     left_out = [f"{case.name}: left out, as --mnist was not given." for case in CASES if case.needs_mnist and args.mnist is None]
     not_checked = [*left_out, *(NOT_CHECKED_ON_GPU if args.gpu else NOT_CHECKED)]
-    result = {"command": command, "machine": describe_machine(), "not_checked": not_checked, "name": file, "rows": rows}
+    result = {
+        "command": command,
+        "machine": describe_machine(),
+        "sittings": record.sittings,
+        "not_checked": not_checked,
+        "name": file,
+        "rows": rows,
+    }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / f"{file}.json", result)
     (out / f"{file}.md").write_text(page(result))
+    record.finish()
     print(page(result))
     return 0 if all(len(hashes) == 1 for hashes in _hashes(rows).values()) else 1
+
+
+def _row(record: Record, case: str, workers: str, engine: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """One run, or what an interrupted command has kept of it."""
+    key = f"{case}: {workers} workers, {engine}"
+    if key not in record.blocks:
+        record.add(key, {"case": case, "workers": workers, "engine": engine, **run()})
+    found: dict[str, Any] = record.blocks[key]
+    return found
 
 
 def _divisions(quick: bool, gpu: bool) -> Iterator[tuple[int, str]]:
@@ -197,7 +217,8 @@ def page(result: dict[str, Any]) -> str:
     promise = result["rows"][0]["promise"]
     shown = {**result["machine"], **{name: promise[name] for name in SHOWN if name in promise}}
     machine = "; ".join(f"{name}: {value}" for name, value in shown.items())
-    return "\n".join([*parts, "## Machine", "", machine, ""])
+    sittings = [f"- {one['at']}, commit {one['commit']}" for one in result.get("sittings", ())]
+    return "\n".join([*parts, "## Machine and time", "", machine, "", *sittings, ""])
 
 
 if __name__ == "__main__":
