@@ -107,7 +107,7 @@ def of_splits(splits: str, **settings: str) -> str:
         ("--set monitor=val_f1", "monitor 'val_f1' of the task is no metric of it; known: val_accuracy, val_loss"),
         ("--lr 1 --set lr=2", "--lr and --set lr say the same thing"),
         ("--global-batch 4 --local-batch 4", "say the same thing in two ways"),
-        ("--algorithm allreduc", "--algorithm must be one of allreduce; received 'allreduc'"),
+        ("--algorithm allreduc", "--algorithm must be one of allreduce, sharded; received 'allreduc'"),
         ("--init-from gone.safetensors", "there is no weights file gone.safetensors"),
         ("--on-nan go", "--on-nan must be one of stop, skip; received 'go'"),
         ("--threads 100000000", "--threads must be at most"),

@@ -44,7 +44,9 @@ class Place:
 
 def goes_on(config: TrainConfig) -> bool:
     """Local, on rank 0: whether there is a state to go on from, so that nothing else is needed to begin with."""
-    return config.out is not None and not config.fresh and bool(StepFolders(Path(config.out) / CHECKPOINTS).found())
+    if config.out is None or config.fresh or not (Path(config.out) / CHECKPOINTS).is_dir():
+        return False
+    return bool(StepFolders(Path(config.out) / CHECKPOINTS).found())
 
 
 def open_place(config: TrainConfig, parts: Assembled, record: Mapping[str, Any], engine: str) -> Place:
