@@ -14,7 +14,7 @@ from unisono.comm.base import Communicator
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost
 from unisono.testing.checks.values import expect
 
-SHORT_LIMIT_S = 1.5
+SHORT_LIMIT_S = 3.0
 """Time limit of the calls that must run into it."""
 ENOUGH_S = 30.0
 """Far more than what is polled for needs."""
