@@ -1,6 +1,6 @@
 """Does the trained model depend on the number of workers? One table of hashes: cases x workers x engines, and runs that are killed.
 
-    python -m bench.invariance --mnist DIR       # DIR holds the files of MNIST (unisono data get mnist); about 15 minutes
+    python -m bench.invariance --mnist DIR       # DIR holds the files of MNIST (unisono data get mnist); about 20 minutes
     python -m bench.invariance --gpu             # 1 to 4 processes that share one GPU, 4 shards; writes invariance_gpu.*
     python -m bench.invariance --quick           # fewer workers, one engine, no MNIST
 
@@ -24,9 +24,11 @@ from typing import Any
 
 from bench.groups import ROOT
 from bench.machine import command_line, describe_machine
+from bench.options import parse
 from bench.progress import Progress
 from bench.record import Record, write_json
 from bench.rounds import markdown_table
+from bench.session import open_record
 
 TASK = ROOT / "bench" / "sharded_task.py"
 MPIRUN = Path(sys.executable).parent / "mpirun"
@@ -83,15 +85,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder of MNIST; without it that case is left out")
     parser.add_argument("--gpu", action="store_true", help="processes that share the GPU of this machine, 4 shards")
-    parser.add_argument("--fresh", action="store_true", help="forget the runs of an interrupted command")
-    parser.add_argument("--quick", action="store_true", help="1, 2 and 3 workers with shm, one killed run")
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="for the results (default docs/results; with --quick runs/bench)"
-    )
-    args = parser.parse_args()
-    out = args.out or (ROOT / "runs" / "bench" if args.quick else ROOT / "docs" / "results")
+    args = parse(parser)
+    file, out = "invariance_gpu" if args.gpu else "invariance", args.out
+    if args.figure:
+        (out / f"{file}.md").write_text(page(json.loads((out / f"{file}.json").read_text())))
+        return 0
     progress, rows = Progress(), []
-    record = Record("invariance-gpu" if args.gpu else "invariance", {"quick": args.quick}, args.fresh)
+    record = open_record(file, args, {"mnist": args.mnist is not None}, progress)
     for case in CASES[::2] if args.gpu else CASES:
         if case.needs_mnist and args.mnist is None:
             continue
@@ -108,7 +108,6 @@ def main() -> int:
         run = partial(_killed, options, changes, case.num_shards)
         rows.append(_row(record, name, " -> ".join(map(str, changes)), "shm, killed", run))
     command = command_line().replace(str(args.mnist), "DIR").replace(f" --out {args.out}", "")
-    file = "invariance_gpu" if args.gpu else "invariance"
     left_out = [f"{case.name}: left out, as --mnist was not given." for case in CASES if case.needs_mnist and args.mnist is None]
     not_checked = [*left_out, *(NOT_CHECKED_ON_GPU if args.gpu else NOT_CHECKED)]
     result = {
