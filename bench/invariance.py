@@ -69,7 +69,7 @@ CASES = (
     Case("batch-norm, Adam, 8 shards of 8", ("--set", "model.kind=norm", "--set", "optimizer=adam")),
     Case(
         "batch-norm, SGD with momentum, 12 shards of 4 and 5",
-        ("--set", "model.kind=norm", "--set", "optimizer.momentum=0.9", "--global-batch", "50", "--shards", "12"),
+        ("--set", "model.kind=norm", "--set", "optimizer.momentum=0.9", "--global-batch", "52", "--shards", "12"),
         num_shards=12,
     ),
     Case(
