@@ -47,6 +47,7 @@ bench: system    ## measure against peers, side by side; writes docs/results/
 	$(BIN)/python -m bench.checkpoint
 	$(BIN)/python -m bench.shards
 	$(BIN)/python -m bench.invariance
+	$(BIN)/python -m bench.exchange
 	@if [ "$$(id -u)" = 0 ]; then $(BIN)/python -m bench.algorithms && $(BIN)/python -m bench.overlap; \
 	else echo "bench.algorithms and bench.overlap make network name spaces and need root"; fi
 

@@ -22,6 +22,12 @@ class TrainConfig:
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Name -> value of `--set`, e.g. {"model.width": 128, "lr": 0.1}."""
     algorithm: str = "allreduce"
+    group: int | None = None
+    """Processes that form one worker of an algorithm whose workers learn by themselves."""
+    simulate: int | None = None
+    """So many virtual workers in this process, on a virtual clock."""
+    replay: str | None = None
+    """A run whose order of calls is to be repeated."""
     local_batch: int | None = None
     """Samples of one worker in a step: the global batch grows with the workers."""
     out: str | None = None
@@ -59,6 +65,8 @@ class TrainConfig:
         if self.on_nan not in ON_NAN:
             raise UsageError(f"--on-nan must be one of {', '.join(ON_NAN)}; received {self.on_nan!r}")
         for option, value in (
+            ("--group", self.group),
+            ("--simulate", self.simulate),
             ("--local-batch", self.local_batch),
             ("--log-every", self.log_every),
             ("--keep", self.keep),

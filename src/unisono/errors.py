@@ -50,6 +50,10 @@ class CollectiveTimeout(CommError):
         self.ranks = tuple(sorted(ranks))
 
 
+class NotDone(CommError):
+    """A wait with a limit of its own is over; the call goes on, and may be waited for again."""
+
+
 class MismatchedCall(CommError):
     """Members called different operations, or the same one with different sizes or types."""
 

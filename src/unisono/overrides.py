@@ -7,7 +7,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from unisono.errors import UsageError, unknown_name
@@ -33,6 +33,7 @@ class Changed:
     model: Mapping[str, Any]
     data: Mapping[str, Any]
     algorithm: Mapping[str, Any]
+    simulate: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse(items: Sequence[str], option: str = "--set", example: str = "model.width=128") -> dict[str, Any]:
@@ -61,7 +62,7 @@ def literal(text: str) -> Any:
 
 def change(task: Task, changes: Mapping[str, Any]) -> Changed:
     """Pure: the task with these changes; refuses names that nothing reads and values of a wrong type."""
-    parts: dict[str, dict[str, Any]] = {name: {} for name in (*FACTORIES, *OPTION_FIELDS, "algorithm")}
+    parts: dict[str, dict[str, Any]] = {name: {} for name in (*FACTORIES, *OPTION_FIELDS, "algorithm", "simulate")}
     plain: dict[str, Any] = {}
     for name, value in changes.items():
         head, dot, rest = name.partition(".")
@@ -83,6 +84,7 @@ def change(task: Task, changes: Mapping[str, Any]) -> Changed:
         arguments(task.model, "model", parts["model"]),
         arguments(task.data, "data", parts["data"]),
         parts["algorithm"],
+        parts["simulate"],
     )
 
 

@@ -31,6 +31,9 @@ from unisono.observe.timeline import gather_spans, write_timeline
 from unisono.task import Task
 from unisono.training import promise
 from unisono.training.background import BackgroundWriter
+from unisono.training.central.algorithm import Central
+from unisono.training.central.arrivals import FILE as ARRIVALS
+from unisono.training.central.trainer import CentralTrainer
 from unisono.training.checkpoint import Snapshot
 from unisono.training.clock import Clock
 from unisono.training.hashes import FILE as HASHES
@@ -41,10 +44,11 @@ from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
 from unisono.training.run_directory import as_json
 from unisono.training.run_record import evaluation_batch, summary_of, weights_of
 from unisono.training.saving import Best, Saving
-from unisono.training.state import Restored, State, share_state
+from unisono.training.state import Restored, share_state
 from unisono.training.status import Status
 from unisono.training.trainer import Trainer
 from unisono.training.weights import save_weights
+from unisono.training.worker_states import State
 
 STOPPED_CODE = 75
 """Of a process that stopped in time with everything saved, as sysexits.h calls it: try again later."""
@@ -140,8 +144,8 @@ def _live(
             _to_standard_error(text)
 
     state = together(comm, lambda: None if place is None or place.loaded is None else _state_of(place.loaded.snapshot))
-    state = share_state(comm, state)
-    saving = Saving(comm, job.parts.adapter, job.parts.algorithm, job.every, None, Best(), say, spans)
+    state = share_state(comm, state, job.parts.algorithm)
+    saving = Saving(job.parts.algorithm.comm, job.parts.adapter, job.parts.algorithm, job.every, None, Best(), say, spans)
     trainer = _trainer(comm, job, observers, stop, saving, place is not None, spans, config.max_steps)
     lived = Restored(state) if state is not None else None
     notes = [] if lived is None else together(comm, lambda: trainer.go_on_from(lived))
@@ -157,6 +161,8 @@ def _live(
     deadline = of_this_process(config.time_limit_s)
     saving.writer = BackgroundWriter(place.checkpoints, place.about)
     trainer.told_to_stop = lambda: deadline.asks(stop)
+    if isinstance(trainer, CentralTrainer):
+        trainer.arrivals = place.directory.path / ARRIVALS
     is_small = sum(one.nbytes for one in weights_of(job.parts.adapter.model).values()) <= FIRST_BYTES
     num_first = FIRST if job.parts.task.shards is not None and is_small else 0
     if config.hash_every is not None or num_first:
@@ -220,9 +226,10 @@ def _trainer(
     def keep_best() -> None:
         if keeps_best:
             saving.best.step = trainer.progress.step
-            saving.best.weights = {name: one.detach().cpu().clone() for name, one in weights_of(parts.adapter.model).items()}
+            saving.best.weights = {name: one.detach().cpu().clone() for name, one in weights_of(trainer.looked_at).items()}
 
-    trainer = Trainer(
+    kind: type[Trainer] = CentralTrainer if isinstance(parts.algorithm, Central) else Trainer
+    trainer = kind(
         comm,
         parts.adapter,
         parts.algorithm,
@@ -236,7 +243,7 @@ def _trainer(
         task.seed,
         evaluation_batch(task.global_batch, task.shards or comm.size),
         stop.asked,
-        lambda: short_hash(weights_of(parts.adapter.model)) if keeps_best else "",
+        lambda: short_hash(weights_of(trainer.looked_at)) if keeps_best else "",
         keep_best,
         spans,
         saving=saving,

@@ -39,7 +39,7 @@ OWNERS = MappingProxyType(
         "tensorflow": ("model/keras.py",),
         "jax": ("model/keras.py",),
         "optuna": (),
-        "zmq": (),
+        "zmq": ("comm/exchange_zmq.py", "comm/exchange_zmq_caller.py", "comm/exchange_gate.py", "comm/exchange_listen.py"),
         "h5py": ("data/hdf5.py",),
         "cloudpickle": ("taskfile.py",),
         "matplotlib": ("observe/plots.py",),

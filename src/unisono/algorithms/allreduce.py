@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from unisono.algorithms.base import Algorithm, Roles, StepInfo, is_finite
+from unisono.algorithms.rounds.statistics import RunningStatistics
 from unisono.comm.base import Communicator, Work
 from unisono.comm.replicate import replicate
 from unisono.errors import UsageError
 from unisono.model.flat import Bucket
-from unisono.model.own_step import OwnStep, StepFunction
+from unisono.model.own_step import OwnStep, StepFunction, loss_name
 from unisono.model.parameters import FlatParameters
 from unisono.model.tail import StepStats
 from unisono.model.torch import Outcome, TorchAdapter
@@ -54,20 +55,35 @@ class AllReduce(Algorithm):
 
     def start(self) -> None:
         replicate(self.comm, self.adapter.shared_state())
+        self.begin()
+
+    def begin(self) -> None:
+        """Local: be ready for the first step of replicas that are equal already."""
         # A worker by itself sends nothing early: one bucket, whose gradients are copied at once instead of added to zeros.
         most_bytes = int(self.options.bucket_mb * 1e6) if self.comm.size > 1 else sys.maxsize
         self._exchanges = {name: _Exchange(self.comm, part, most_bytes) for name, part in self.adapter.parts.items()}
         # A user's own step goes on with what each of its updates gave.
         self._waits = self.adapter.own_step is not None or self.adapter.waits_for_device
-        statistics = [vector for vector in self.adapter.statistics() if vector.numel()] if self.comm.size > 1 else []
-        self._settled = [(vector, vector.clone()) for vector in statistics]
+        self._statistics = RunningStatistics(self.adapter, self.comm.size)
 
     def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
         adapter = self.adapter
         if adapter.own_step is not None:
             return self._own_step(adapter.own_step, micro_batches[0], at)
-        exchange = self._exchanges[""]
         began = perf_counter_ns()
+        computed = self.gradient(micro_batches, at)
+        exchanged = perf_counter_ns()
+        found = self._update("", at)
+        if self.spans is not None:
+            self.spans.add("compute", "forward and backward", began, computed)
+            self.spans.add("communication", "all-reduce", computed, exchanged)
+            self.spans.add("compute", "update", exchanged, perf_counter_ns())
+        return found
+
+    def gradient(self, micro_batches: Sequence[Any], at: StepInfo) -> int:
+        """Collective, blocking: the sums over all workers of gradient and tail, without an update. Gives when this worker's own
+        computation was over."""
+        adapter, exchange = self.adapter, self._exchanges[""]
         adapter.clear_gradients()
         if at.stop or at.save:
             adapter.tail.vote(at.stop, at.save)
@@ -80,13 +96,7 @@ class AllReduce(Algorithm):
             adapter.skip(on_ready)
         computed = perf_counter_ns()
         exchange.end(adapter.tail.vector)
-        exchanged = perf_counter_ns()
-        found = self._update("", at)
-        if self.spans is not None:
-            self.spans.add("compute", "forward and backward", began, computed)
-            self.spans.add("communication", "all-reduce", computed, exchanged)
-            self.spans.add("compute", "update", exchanged, perf_counter_ns())
-        return found
+        return computed
 
     def _update(self, part: str, at: StepInfo) -> Sequence[StepStats]:
         adapter = self.adapter
@@ -134,27 +144,16 @@ class AllReduce(Algorithm):
         return () if self._waits else self.adapter.tail.arrived(leave=0)
 
     def state(self) -> dict[str, Any]:
-        return {"settled": [before for _, before in self._settled]}
+        return {"settled": self._statistics.before}
 
     def restore(self, state: Mapping[str, Any], size: int) -> None:
         if size == self.comm.size and "settled" in state:  # others begin with the mean of those before, as if just settled
-            for (_, before), saved in zip(self._settled, state["settled"], strict=True):
-                before.copy_(saved)
+            self._statistics.restore(state["settled"])
 
     def settle(self) -> None:
-        """Running statistics of all workers become their mean: each saw as much of the data as the others. The mean is that of
-        their changes, so that a buffer that never changes keeps its bits, infinite ones too. Counters become those of rank 0."""
-        if self.comm.size == 1:
-            return
+        """Running statistics of all workers become their mean. Counters become those of rank 0."""
         replicate(self.comm, self.adapter.counters())
-        self.adapter.statistics()  # takes back what the user's code has put in their place
-        if self._settled:
-            for vector, before in self._settled:
-                vector.copy_(torch.where(vector == before, 0, vector - before))
-            self.comm.allreduce([vector for vector, _ in self._settled])
-            for vector, before in self._settled:
-                before.add_(vector.div_(self.comm.size))
-                vector.copy_(before)
+        self._statistics.settle(self.comm)
 
 
 class _Exchange:
@@ -192,7 +191,7 @@ def _joined(found: dict[str, list[StepStats]]) -> StepStats:
     """The updates of one step as one: its loss is the sum of the mean losses of its parts."""
     first = next(iter(found.values()))[0]
     named = {
-        f"loss_{name}" if name else "loss_of_all": (sum(one.loss_sum for one in several), sum(one.weight for one in several))
+        loss_name(name): (sum(one.loss_sum for one in several), sum(one.weight for one in several))
         for name, several in found.items()
     }
     loss = sum(total / weight for total, weight in named.values() if weight)

@@ -56,8 +56,16 @@ class Algorithm(ABC):
     adapter: ModelAdapter
     options: Any
     spans: Spans | None = field(default=None)
+    group: int = 1
+    """Processes that form one worker (`--group`)."""
     keeps_equal: ClassVar[bool] = False
     """Whether replicas are equal after every step, running statistics too."""
+    has_own_replicas: ClassVar[bool] = False
+    """Whether workers may hold weights and optimisers of their own between two exchanges; then each goes on with its own."""
+    takes_group: ClassVar[bool] = False
+    """Whether a worker may be a group of processes."""
+    suspects: set[int] = field(default_factory=set, init=False)
+    """Steps whose update was left out here and whose sums `step` has not given yet."""
     shard_state: Any = field(default=None, init=False)
     """Of one that computes shard by shard: what every shard begins with."""
 
@@ -73,21 +81,28 @@ class Algorithm(ABC):
     @abstractmethod
     def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
         """One update from this worker's part of the batch, which may be empty. Gives the sums of the steps that are known by now:
-        this one, or on a GPU the one before; the same on all ranks."""
+        this one, or on a GPU the one before, or those of a round at its end; the same on all ranks."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Make all replicas equal where they may differ between steps (running statistics): before an evaluation or a save."""
+        """Make all replicas equal where they may differ between steps (running statistics, or the weights of workers that learn by
+        themselves): before an evaluation, and at the end."""
 
     def drain(self) -> Sequence[StepStats]:
-        """Local: the sums of the steps that `step` has not given yet."""
+        """The sums of the steps that `step` has not given yet. Replicas stay as they are."""
         return ()
+
+    @property
+    def replicas_differ(self) -> bool:
+        """Local: whether a state to go on from must hold that of every worker; alike on all ranks."""
+        return self.has_own_replicas
 
     def finish(self) -> None:  # noqa: B027 - most leave nothing behind
         """Leave no message in flight."""
 
     def state(self) -> dict[str, Any]:
-        """Local: what must be kept besides the replicas to go on; the same on all ranks. Tensors are not copied."""
+        """Local, after `drain`: what must be kept besides the replicas to go on; the same on all ranks unless `replicas_differ`.
+        Tensors are not copied."""
         return {}
 
     def restore(self, state: Mapping[str, Any], size: int) -> None:  # noqa: B027 - most have no state
@@ -95,8 +110,9 @@ class Algorithm(ABC):
 
 
 def known_algorithms() -> tuple[str, ...]:
-    """Local: the names that users may type: the files beside this one."""
-    return tuple(sorted(found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.name != "base"))
+    """Local: the names that users may type: the files beside this one. Folders hold what several of them share."""
+    beside = pkgutil.iter_modules([str(Path(__file__).parent)])
+    return tuple(sorted(found.name for found in beside if found.name != "base" and not found.ispkg))
 
 
 def find_algorithm(name: str) -> type[Algorithm]:

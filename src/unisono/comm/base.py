@@ -84,6 +84,11 @@ class Communicator(ABC):
         self.origin = f"{self.size} process{'es' if self.size > 1 else ''}, engine {self.engine}"
         """How this group came about, in words; `connect` says it better."""
 
+    @property
+    def is_spent(self) -> bool:
+        """Local: whether it was closed, or a call on it has failed."""
+        return self._spent is not None
+
     # ---- what users call -------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from unisono.errors import CommError
+from unisono.errors import NotDone
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
@@ -26,9 +26,9 @@ class Work(ABC, Generic[R_co]):
         """Blocking: until the call is done; raises what the call raised. On CUDA the current stream waits instead of the host."""
 
 
-def not_done(call: object, timeout_s: float | None) -> CommError:
-    """What a wait with a limit of its own raises; the call goes on, and may be waited for again."""
-    return CommError(f"{call} is not done after {timeout_s:g} s; wait again, or see why a peer is late")
+def not_done(call: object, timeout_s: float | None) -> NotDone:
+    """What a wait with a limit of its own raises."""
+    return NotDone(f"{call} is not done after {timeout_s:g} s; wait again, or see why a peer is late")
 
 
 class DriverWork(Work[T]):

@@ -268,6 +268,7 @@ class MpiCommunicator(Communicator):
         self._mover.close(timeout_s=0.0 if failed else 5.0)
         handle, self._handle = self._handle, None
         if handle is not None and not failed:
+            self._library.close_messages(self)
             with self._library.guard:
                 handle.Free()
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 from unisono.comm.patience import Pauses
 from unisono.comm.watch import Watch
@@ -17,6 +17,15 @@ PROGRESS_S = 0.5e-3
 """How often MPI is called for the sake of messages that nobody waits for."""
 LINGER_S = 0.1
 """How long the thread that does so stays when there are none."""
+
+
+class Message(Protocol):
+    """What the library must know of a message that is under way."""
+
+    watch: Watch
+
+    def close(self) -> None:
+        """Local: its communicator is closed."""
 
 
 class Library:
@@ -34,7 +43,7 @@ class Library:
         """Held for each call where MPI allows one thread at a time."""
         self._is_ours = is_ours
         self._lock = threading.Lock()
-        self._messages: set[object] = set()
+        self._messages: set[Message] = set()
         self._thread: threading.Thread | None = None
         self._ending = False
         self._kept: list[object] = []
@@ -51,7 +60,7 @@ class Library:
         self.failed = True
         self._kept.extend((requests, bufs))
 
-    def begin_message(self, message: object) -> None:
+    def begin_message(self, message: Message) -> None:
         """Local: from now on a message is under way, which must stay with its buffer though nobody else may hold it. MPI moves
         nothing while nobody calls it, so a thread does."""
         with self._lock:
@@ -60,10 +69,17 @@ class Library:
                 self._thread = threading.Thread(target=self._make_progress, name="unisono-mpi-progress", daemon=True)
                 self._thread.start()
 
-    def end_message(self, message: object) -> None:
+    def end_message(self, message: Message) -> None:
         """Local: it is done."""
         with self._lock:
             self._messages.discard(message)
+
+    def close_messages(self, comm: object) -> None:
+        """Local: the communicator ends, and with it the receives that nobody sent to."""
+        with self._lock:
+            open_ones = [message for message in self._messages if message.watch.comm is comm]
+        for message in open_ones:
+            message.close()
 
     def end(self) -> None:
         """At the exit of the process: end MPI, unless it would wait for somebody who never comes."""

@@ -24,7 +24,7 @@ class MessageWork(Work[T]):
         self._library = library
         self._request = request
         self._buf = buf
-        self._watch = watch
+        self.watch = watch
         self._spin_s = spin_s
         self._result = result
         self._status = library.mpi.Status()
@@ -50,14 +50,25 @@ class MessageWork(Work[T]):
         while not self.done():
             if pauses.next():
                 if deadline is not None and monotonic() > deadline:
-                    raise not_done(self._watch.call, timeout_s)
-                self._watch.poll()
+                    raise not_done(self.watch.call, timeout_s)
+                self.watch.poll()
         if self._error is not None:
             self._raise(self._error)
         return self._result(self._status)
 
+    def close(self) -> None:
+        """Local: a receive without a message ends, which would keep MPI busy for ever. A send must find its receiver."""
+        if self.watch.call.kind == "recv":
+            with self._library.guard:
+                self._request.Cancel()
+            if self.done() and self._status.Is_cancelled():
+                comm = self.watch.comm
+                self._error = CommError(f"{self.watch.call} was not finished when its communicator {comm.name} was closed")
+
     def _raise(self, error: Exception) -> NoReturn:
-        mpi, watch = self._library.mpi, self._watch
+        mpi, watch = self._library.mpi, self.watch
+        if isinstance(error, CommError):
+            raise error
         if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
             raise CommError(
                 f"{watch.call} on rank {watch.comm.rank} of {watch.comm.name}: got a message longer than its buffer of "

@@ -24,6 +24,7 @@ from unisono.comm.shared_memory.mailbox import Mailbox
 from unisono.comm.shared_memory.pieces import reduce_into
 from unisono.comm.shared_memory.post_office import PostOffice
 from unisono.comm.shared_memory.segments import Arena, Place, Segment, Unreachable, open_peer
+from unisono.comm.shared_memory.word import Word
 from unisono.errors import CommError, UsageError
 
 
@@ -79,6 +80,10 @@ class ShmCommunicator(Communicator):
         everybody = self.allgather_object(shown)
         others = self._run(Call("share"), lambda _: [self._reached(r, theirs) for r, theirs in enumerate(everybody)])
         return [[buf for buf, _ in held] if r == self.rank else theirs for r, theirs in enumerate(others)]
+
+    def word(self, memory: Tensor) -> Word:
+        """Local: a number at the beginning of memory from `share`, on which one member sleeps and which others change."""
+        return Word(memory, self._board)
 
     # ---- collectives -----------------------------------------------------------------------------------------------
 

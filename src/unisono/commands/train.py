@@ -32,6 +32,9 @@ EPILOG = """examples:
   unisono train task.py -n 4 --set model.width=128 --set optimizer.momentum=0.9 --lr 0.05 --epochs 20
   unisono train task.py --target 0.99 --patience 5 --timeline --monitor
   unisono train task.py -n 3 --shards 8                        the same bits with 1 to 8 workers
+  unisono train task.py -n 4 --algorithm local_sgd --set algorithm.period=16
+                                                               workers learn alone, and agree every 16 steps
+  unisono train task.py -n 8 --group 4 --algorithm diloco      two workers, each of four processes that agree in every step
   srun -N 2 -n 8 unisono train task.py                         eight workers under SLURM
   mpirun -n 8 unisono train task.py
   unisono train task.py --out runs/a --time-limit 2h           stops in time; the same command goes on
@@ -41,6 +44,9 @@ exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data, 
 
 OPTIONS = (
     "algorithm",
+    "group",
+    "simulate",
+    "replay",
     "local_batch",
     "init_from",
     "on_nan",
@@ -91,6 +97,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model.NAME, data.NAME, optimizer.NAME, schedule.NAME, loss.NAME, algorithm.NAME or any field of the task",
     )
     experiment.add_argument("--algorithm", default="allreduce", metavar="A", help="how the workers agree (default allreduce)")
+    experiment.add_argument(
+        "--group", type=int, metavar="G", help="processes of one worker, where workers learn by themselves between exchanges"
+    )
+    experiment.add_argument(
+        "--simulate", type=int, metavar="N", help="N virtual workers in one process on a virtual clock (downpour, easgd, gem)"
+    )
+    experiment.add_argument("--replay", metavar="RUN", help="repeat an asynchronous run: serve its workers in the recorded order")
     experiment.add_argument("--init-from", metavar="FILE", help="begin with the weights of a file (.safetensors, .pt)")
     going_on = parser.add_argument_group("stop and go on")
     going_on.add_argument(
@@ -183,6 +196,9 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
         task_file=args.task,
         changes={**changes, **direct},
         algorithm=args.algorithm,
+        group=args.group,
+        simulate=args.simulate,
+        replay=args.replay,
         local_batch=args.local_batch,
         out=args.out,
         fresh=args.fresh,

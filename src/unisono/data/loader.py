@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -53,6 +53,8 @@ class Loader:
     works_ahead: bool = False
     """Make ready the next steps in a thread also where the data are in memory, as their preparation takes time beside a GPU."""
 
+    _orders: dict[int, Indices] = field(default_factory=dict, init=False)
+
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Portion]:
         """Local, blocking: the portions of an epoch in the order of its steps. Close it to end early."""
         order = self.plan.order(epoch)
@@ -68,6 +70,15 @@ class Loader:
 
         jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
         return in_bursts(jobs) if self.source.in_memory and not self.works_ahead else read_ahead(jobs)
+
+    def portion(self, epoch: int, step: int) -> Portion:
+        """Local, blocking: one portion by itself, for those who are told which one comes next."""
+        order = self._orders.get(epoch)
+        if order is None:
+            for old in sorted(self._orders)[:-1]:  # two epochs may be under way at a time
+                del self._orders[old]
+            order = self._orders[epoch] = self.plan.order(epoch)
+        return self._read(order[self.plan.part(step, self.shard, self.num_shards)], epoch)
 
     def _read(self, indices: Indices, epoch: int) -> Portion:
         pieces = min(self.accumulate, len(indices))

@@ -21,6 +21,11 @@ from torch import Tensor, nn
 from unisono.errors import UsageError
 
 
+def loss_name(part: str) -> str:
+    """Pure: under which name the loss of a part of the model is told."""
+    return f"loss_{part}" if part else "loss_of_all"
+
+
 @dataclass(frozen=True)
 class OwnStep:
     """What a task's own step works with."""

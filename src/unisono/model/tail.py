@@ -42,6 +42,11 @@ class StepStats(NamedTuple):
     def loss(self) -> float:
         return self.loss_sum / self.weight if self.weight else float("nan")
 
+    @property
+    def head(self) -> tuple[float, ...]:
+        """The sums that every step has, in the order of the tail."""
+        return self.loss_sum, self.weight, self.num_samples, self.num_stops, self.num_saves, self.num_not_finite
+
     def as_not_finite(self) -> StepStats:
         """The same, of a step whose update was left out because its loss or gradient was not finite."""
         return self if self.num_not_finite else self._replace(num_not_finite=1)

@@ -20,9 +20,21 @@ from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
 from unisono.comm.threads import run_threads
 from unisono.errors import CommError, UsageError
-from unisono.testing.checks import collectives, faults, groups, lifetime, messages, objects, ordered, outstanding, refusals, started
+from unisono.testing.checks import (
+    collectives,
+    exchange,
+    faults,
+    groups,
+    lifetime,
+    messages,
+    objects,
+    ordered,
+    outstanding,
+    refusals,
+    started,
+)
 
-PARTS = (collectives, ordered, groups, messages, outstanding, started, objects, refusals, lifetime)
+PARTS = (collectives, ordered, groups, messages, outstanding, started, objects, refusals, exchange, lifetime)
 
 Body = Callable[[Communicator], int]
 World = Callable[[Body], list[int]]

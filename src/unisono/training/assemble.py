@@ -31,8 +31,10 @@ from unisono.optim.optimizers import make_optimizer, optimizer_class, reads_lr
 from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
 from unisono.overrides import Changed
 from unisono.task import Task
+from unisono.training.central.assemble import division_of, make_central, rule_of
 from unisono.training.device import compute_device
 from unisono.training.followed import Followed, in_training
+from unisono.training.group_rules import check_group
 from unisono.training.metrics import Metric, resolve_metrics
 from unisono.training.progress import Goals
 from unisono.training.shard_rules import agreement, refuse_synchronised
@@ -93,7 +95,15 @@ def brings_steps(task: Task, model: nn.Module) -> bool:
 
 
 def assemble(
-    changed: Changed, algorithm_name: str, comm: Communicator, on_nan: str, spans: Spans | None = None, device_asked: str = "auto"
+    changed: Changed,
+    algorithm_name: str,
+    comm: Communicator,
+    on_nan: str,
+    spans: Spans | None = None,
+    device_asked: str = "auto",
+    group: int | None = None,
+    simulate: int | None = None,
+    replay: Sequence[str] | None = None,
 ) -> Assembled:
     """Local, blocking: all parts of this rank's training."""
     task = changed.task
@@ -101,15 +111,18 @@ def assemble(
     algorithm_name, options_given = agreement(task, algorithm_name, changed.algorithm)
     kind = find_algorithm(algorithm_name)
     options = make_options(kind, algorithm_name, options_given)
-    roles = kind.plan(options, comm.size)
-    shard = roles.shard(comm.rank)
-    assert shard is not None  # until there are algorithms with servers
+    division = division_of(kind, algorithm_name, comm.size, group, simulate, replay)
+    if division is None:
+        kind.plan(options, comm.size)
+        check_group(group, algorithm_name, kind, comm.size)
+    num_workers = comm.size if division is None else division.num_workers
     own_shards = None if task.shards is None else shards_of_all(task.shards, comm.size)[comm.rank]
-    if task.global_batch < len(roles.workers):
+    if task.global_batch < num_workers:
         raise UsageError(
-            f"global_batch {task.global_batch} is smaller than the {len(roles.workers)} workers (--global-batch); "
-            f"use at least {len(roles.workers)}, or fewer workers"
+            f"global_batch {task.global_batch} is smaller than the {num_workers} workers (--global-batch); "
+            f"use at least {num_workers}, or fewer workers"
         )
+    batch = task.global_batch if division is None else division.batch_of_worker(task.global_batch)
     if task.step is not None and task.accumulate > 1:
         raise UsageError(f"accumulate {task.accumulate} is not read by a task's own step, which sees its whole part; leave it out")
     metrics = make_metrics(task)
@@ -152,18 +165,31 @@ def assemble(
         schedules = {"": _schedule_of(body, adapter)}
     else:
         schedules = {name: _schedule(task, name, adapter, plan) for name in adapter.parts}
+    settings = _settings(schedules)
+    if division is None:
+        algorithm: Algorithm = kind(comm, adapter, options, spans, group or 1)
+        shard, num_shards = comm.rank if own_shards is None else own_shards.start, task.shards or comm.size
+    else:
+        if isinstance(body, LightningBody):
+            raise UsageError(f"--algorithm {algorithm_name} cannot train a LightningModule; use allreduce, or a plain module")
+        algorithm = make_central(
+            rule_of(kind, options), algorithm_name, comm, division, adapter, changed.task,
+            partial(make_body, task), partial(make_parts, task), changed.simulate, replay, spans,
+        )  # fmt: skip
+        shard, num_shards = division.place(comm.rank) if comm.rank else 0, division.group
+        settings = partial(_settings_of_worker, settings, division.num_workers)
     # A CPU that computes has no time to prepare the next batch beside it; where a GPU does, it has.
     works_ahead = device.type == "cuda"
     return Assembled(
         task,
         splits,
         adapter,
-        kind(comm, adapter, options, spans),
+        algorithm,
         Loader(
             splits.train,
-            plan,
-            shard if own_shards is None else own_shards.start,
-            task.shards or len(roles.workers),
+            replace(plan, global_batch=batch),
+            shard,
+            num_shards,
             task.accumulate,
             task.augment,
             task.step is not None,
@@ -172,7 +198,7 @@ def assemble(
         ),
         metrics,
         followed,
-        _settings(schedules),
+        settings,
         make_goals(task, judged, splits, on_nan),
     )
 
@@ -275,6 +301,11 @@ def _settings(schedules: Mapping[str, Schedule]) -> Callable[[int], Settings]:
         ((name, only),) = schedules.items()
         return lambda step: {name: only(step)}
     return lambda step: {name: schedule(step) for name, schedule in schedules.items()}
+
+
+def _settings_of_worker(settings: Callable[[int], Settings], num_workers: int, step: int) -> Settings:
+    """Where a step is one worker's batch, schedules go on with every global batch, so that they mean the same everywhere."""
+    return settings(step // num_workers)
 
 
 def with_fused(spec: object, options: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:

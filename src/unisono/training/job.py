@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unisono.algorithms.base import find_algorithm
 from unisono.cluster.launch import prepare_cublas
 from unisono.cluster.threads import set_threads
 from unisono.comm.base import Communicator
@@ -21,6 +22,8 @@ from unisono.task import Task
 from unisono.taskfile import load_task
 from unisono.training import promise
 from unisono.training.assemble import Assembled, assemble
+from unisono.training.central.arrivals import read_arrivals
+from unisono.training.central.assemble import count_workers
 from unisono.training.device import compute_device
 from unisono.training.run_record import record_of
 from unisono.training.saving import Every
@@ -52,13 +55,17 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
             "--local-batch makes the batch depend on the number of workers, which --shards excludes; use --global-batch"
         )
     if config.local_batch is not None:
-        changed = replace(changed, task=replace(changed.task, global_batch=config.local_batch * comm.size))
+        num_workers = count_workers(find_algorithm(config.algorithm), comm.size, config.group, config.simulate)
+        changed = replace(changed, task=replace(changed.task, global_batch=config.local_batch * num_workers))
     if not changed.task.name:
         changed = replace(changed, task=replace(changed.task, name=Path(config.task_file).stem or "task"))
+    replay = None if config.replay is None else read_arrivals(Path(config.replay))
     with ExitStack() as promised:
         if changed.task.shards is not None:
             promised.enter_context(promise.kept(compute_device(config.device, comm, in_shards=True)))
-        parts = assemble(changed, config.algorithm, comm, config.on_nan, spans, config.device)
+        parts = assemble(
+            changed, config.algorithm, comm, config.on_nan, spans, config.device, config.group, config.simulate, replay
+        )
     changed = replace(changed, task=parts.task)
     if config.init_from is not None and not restores:
         initialise(parts.adapter.model, Path(config.init_from))
@@ -67,5 +74,5 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
     lonely = lonely_note(changed.task, parts.adapter.model, len(parts.splits.train))
     notes += [note for note in (shard_note(changed.task), lonely) if note]
     if config.local_batch is not None:
-        notes.append(growth_note(config.local_batch, comm.size, len(parts.splits.train), lr_of(parts.settings(0))))
+        notes.append(growth_note(config.local_batch, num_workers, len(parts.splits.train), lr_of(parts.settings(0))))
     return Job(changed, parts, record_of(config, changed, comm.size), notes, Every.parse(str(config.checkpoint_every)))

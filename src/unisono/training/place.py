@@ -79,7 +79,7 @@ def open_place(config: TrainConfig, parts: Assembled, record: Mapping[str, Any],
         notes = [f"warning: {one}; the one before is used" for one in loaded.damaged] if loaded is not None else []
         notes += [f"accepted change: {one}" for one in directory.changes]
         if loaded is not None:
-            notes += [f"warning: {one}; the end will be the same only to rounding" for one in _other_bits(loaded.made_by, about)]
+            notes += [f"warning: {one}; the end will be {_end(one, parts)}" for one in _other_bits(loaded.made_by, about)]
         elif directory.metrics.exists() and finished is None:
             notes.append("this run ended before its first checkpoint; it starts from the beginning")
     except BaseException:
@@ -104,6 +104,12 @@ def _other_bits(before: Mapping[str, Any], now: Mapping[str, Any]) -> Sequence[s
     )
     common = [name for name in there if name in here]
     return list(differences({name: there[name] for name in common}, {name: here[name] for name in common}))
+
+
+def _end(difference: str, parts: Assembled) -> str:
+    """Pure: what a difference makes of the end of a run."""
+    is_another = parts.algorithm.has_own_replicas and difference.startswith("workers ")
+    return "another, as workers learn by themselves" if is_another else "the same only to rounding"
 
 
 def _finished(directory: RunDirectory, num_epochs: int) -> Mapping[str, Any] | None:

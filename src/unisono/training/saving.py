@@ -96,7 +96,8 @@ class Saving:
         self._num_looks += 1
         if self._num_looks == 2:  # after the first step an optimiser has all its state
             tensors = state_of_replica(self.adapter, self.algorithm)[1]
-            self.num_bytes = sum(tensor.nbytes for tensor in tensors.values())
+            num_states = self.comm.size // self.algorithm.group if self.algorithm.replicas_differ else 1
+            self.num_bytes = num_states * sum(tensor.nbytes for tensor in tensors.values())
             self._staging.prepare(tensors)
         self._asked = monotonic() >= self._next_s
         return self._asked

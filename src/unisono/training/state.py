@@ -1,8 +1,8 @@
 """All that a training must keep to go on as if nothing had happened, and how it is put back, on any number of workers.
 
 Replicas are equal after a step but for their buffers, which are made equal only after an epoch, and for what a user's code logged:
-those of each worker are kept, so that going on gives the same bits. Random streams are functions of seed, step and shard, so there
-is nothing of them.
+those of each worker are kept, so that going on gives the same bits. Where workers learn by themselves for some steps, all that each
+holds is kept (worker_states.py). Random streams are functions of seed, step and shard, so there is nothing of them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from unisono.errors import UsageError
 from unisono.model.base import ModelAdapter, SoFar
 from unisono.model.packed import pack, unpack
 from unisono.training.logged import added
+from unisono.training.worker_states import MERGED, WORKERS, State, collect, deal, joined, merged, taken_apart
 
 TRAINER = "trainer"
 """Under this name the trainer keeps its own plain values beside the state."""
-
-State = tuple[dict[str, Any], dict[str, Tensor]]
-"""Plain values, and the tensors that they name."""
+OWN = "is_own"
+"""Whether a state is that of one worker, which others do not have."""
 
 
 def gather_state(comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm, mid_epoch: bool) -> State | None:
@@ -37,9 +37,13 @@ def gather_state(comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm
             found["statistics"] = _statistics_of_all(comm, adapter)
             found["counters"] = _counters_of_all(comm, adapter)
         found["so_far"] = _so_far_of_all(comm, adapter)
-    if comm.rank:
+    if algorithm.replicas_differ:
+        each = collect(comm, algorithm.group, state_of_replica(adapter, algorithm))
+    else:
+        each = None if comm.rank else [state_of_replica(adapter, algorithm)]
+    if each is None:
         return None
-    plain, tensors = state_of_replica(adapter, algorithm)
+    plain, tensors = joined(each)
     return {name: pack(value, tensors, name) for name, value in found.items()} | plain, tensors
 
 
@@ -50,8 +54,22 @@ def state_of_replica(adapter: ModelAdapter, algorithm: Algorithm) -> State:
     return {name: pack(value, tensors, name) for name, value in found.items()}, tensors
 
 
-def share_state(comm: Communicator, state: State | None) -> State | None:
-    """Collective, blocking: every rank gets what rank 0 has, in the memory of the host."""
+def share_state(comm: Communicator, state: State | None, algorithm: Algorithm) -> State | None:
+    """Collective, blocking: every rank gets what rank 0 has, in the memory of the host; of workers with states of their own each
+    gets its own, if there are as many as there were, and else what `merged` makes of them."""
+    each: list[State] = []
+    if state is not None:
+        if len(state[0].get(WORKERS, ())) + 1 != (comm.size // algorithm.group if algorithm.has_own_replicas else 1):
+            state = merged(state)
+        state, each = taken_apart(state)
+    common = _share_alike(comm, state)
+    if common is None or not comm.broadcast_object(bool(each)):
+        return common
+    plain, tensors = deal(comm, algorithm.group, each if comm.rank == 0 else None)
+    return {**common[0], **plain, OWN: True}, {**common[1], **tensors}
+
+
+def _share_alike(comm: Communicator, state: State | None) -> State | None:
     if comm.size == 1:
         return state
     plain, shapes = comm.broadcast_object(
@@ -73,7 +91,7 @@ def share_state(comm: Communicator, state: State | None) -> State | None:
 
 
 class Restored:
-    """A state to go on from. Local; all ranks hold the same."""
+    """A state to go on from. Local; all ranks hold the same, or each that of its worker."""
 
     def __init__(self, state: State) -> None:
         plain, tensors = state
@@ -96,6 +114,8 @@ class Restored:
 
     def after_start(self, comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm) -> None:
         """What starting made equal, and what the algorithm keeps for itself."""
+        if OWN in self._held:
+            adapter.restore(self._held)
         if self._held["size"] == comm.size and not algorithm.keeps_equal:
             if self._held["statistics"] is not None:
                 for vector, own in zip(adapter.statistics(), self._held["statistics"][comm.rank], strict=True):
@@ -117,13 +137,19 @@ class Restored:
             return SoFar(0, {}, each[0].is_over)
         return each[0]._replace(num_samples=sum(own.num_samples for own in each), logged=added(own.logged for own in each))
 
-    def notes(self, comm: Communicator) -> list[str]:
-        """What a user should know of going on in the middle of an epoch."""
-        so_far = self.so_far(comm)
-        if so_far is None or not so_far.unkept:
-            return []
-        names = ", ".join(so_far.unkept)
-        return [f"warning: {names} (TorchMetrics) of the epoch in hand will be of its rest only; they are not kept"]
+    def notes(self, comm: Communicator, mid_epoch: bool) -> list[str]:
+        """What a user should know of going on."""
+        found = []
+        if MERGED in self._held:
+            found.append(
+                f"warning: the {self._held[MERGED]} workers before had weights and optimisers of their own; now all begin with the "
+                "mean of their weights and the optimiser state of the first"
+            )
+        so_far = self.so_far(comm) if mid_epoch else None
+        if so_far is not None and so_far.unkept:
+            names = ", ".join(so_far.unkept)
+            found.append(f"warning: {names} (TorchMetrics) of the epoch in hand will be of its rest only; they are not kept")
+        return found
 
 
 def _statistics_of_all(comm: Communicator, adapter: ModelAdapter) -> list[list[Tensor]] | None:

@@ -62,6 +62,10 @@ class Trainer:
     unfinished: Mapping[str, float] = field(default_factory=dict)
     """Loss and metrics of an epoch that was cut short."""
 
+    def __post_init__(self) -> None:
+        self.looked_at: Any = getattr(self.adapter, "model", None)
+        """The model whose weights the newest evaluation saw."""
+
     def go_on_from(self, restored: Restored) -> list[str]:
         """Local, before `run`: take up an earlier life. Gives what a user should know of it."""
         notes = []
@@ -73,8 +77,7 @@ class Trainer:
         if done.step_in_epoch and restored.trainer["plan"] != self._plan:
             notes.append("warning: the batches have other samples than before, so the epoch in hand starts again")
             done.step_in_epoch = 0
-        if done.step_in_epoch:
-            notes += restored.notes(self.comm)
+        notes += restored.notes(self.comm, bool(done.step_in_epoch))
         done.reason = "" if done.step_in_epoch else self.goals.verdict(done)
         if done.reason != TARGET:
             done.time_to_target_s = None
@@ -138,6 +141,7 @@ class Trainer:
             done.step_in_epoch = step_in_epoch + 1
             for stats in self.algorithm.step(portion.micro_batches, at):
                 self._account(stats, sums)
+            self._forget_data(done.step - 2)
             if self.after_step is not None:
                 self.after_step(done.step)
             if done.step == self.max_steps:
@@ -201,7 +205,7 @@ class Trainer:
         self.saving.save(self.progress.step, state, mid_epoch, is_last)
 
     def _account(self, stats: StepStats, sums: EpochSums) -> None:
-        """What is to be done when the sums of a step are known, which on a GPU is one step later."""
+        """What is to be done when the sums of a step are known: on a GPU one step later, or at the end of a round."""
         done = self.progress
         taken = self._taken.pop(stats.step)
         done.data_wait_s += taken.wait_s
@@ -234,6 +238,12 @@ class Trainer:
         )
         for observer in self.observers:
             observer.step(event)
+
+    def _forget_data(self, step: int) -> None:
+        """Local: of steps whose sums come late only those samples are kept that may have to be looked at again."""
+        taken = self._taken.get(step)
+        if taken is not None and step not in self.algorithm.suspects:
+            self._taken[step] = taken._replace(portion=taken.portion._replace(micro_batches=()))
 
     def _look(self, sums: EpochSums) -> dict[str, float] | None:
         """Collective: the metrics of the epoch with its evaluation; None where that was cut short, to be done by the next life."""
@@ -332,13 +342,15 @@ class Trainer:
             observer.evaluating(done, total)
 
     def _not_finite(self, stats: StepStats, portion: Portion) -> None:
-        """Collective: say whose samples gave a loss that is no number. The update was left out on all ranks."""
+        """Collective: say whose samples gave a loss that is no number. The update was left out, on all ranks or by the workers that
+        learn by themselves."""
         done = self.progress
+        when = "in the round after it" if self.algorithm.replicas_differ else "before it"
         text = culprits(self.comm, self.adapter, stats, portion)
         done.num_skipped += 1
         if self.goals.on_nan == "stop":
             done.reason = NOT_FINITE
-            done.failure = f"{text}; the run stopped before it; --on-nan skip --accept-changes would leave such updates out"
+            done.failure = f"{text}; the run stopped {when}; --on-nan skip --accept-changes would leave such updates out"
         else:
             self._say(f"warning: {text}; the update is left out (--on-nan skip)")
 

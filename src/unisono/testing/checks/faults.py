@@ -11,6 +11,7 @@ from time import monotonic, sleep
 import torch
 
 from unisono.comm.base import Communicator
+from unisono.comm.exchange_messages import MessageServer, open_exchange
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost
 from unisono.testing.checks.values import expect
 
@@ -102,6 +103,39 @@ def fault_message_that_never_comes(comm: Communicator) -> str:
     expect(isinstance(error, (CollectiveTimeout, PeerLost)), f"expected CollectiveTimeout: {error!r}")
     expect("recv" in str(error), f"the call is not named: {error}")
     return _told(error)
+
+
+def fault_worker_of_an_exchange_raises(comm: Communicator) -> str:
+    """The last worker raises when all others wait: the server for a call, a worker for its answer. All are told who it was."""
+    if comm.device.type != "cpu":
+        return "an exchange needs an engine of the host"
+    culprit = comm.size - 1
+    end = open_exchange(comm)
+    if isinstance(end, MessageServer):
+        for _ in range(comm.size - 1):
+            end.receive(ENOUGH_S)
+        end.reply(culprit - 1, 0)
+        error = _error_of(end.receive)
+        _expect_blamed(error, culprit)
+        end.close()
+        return _told(error)
+    end[0].post(0)
+    if comm.rank == culprit:
+        end[0].take(ENOUGH_S)
+        try:
+            with comm:
+                raise ValueError("the loss is not finite")
+        except ValueError as own:
+            return f"raised {own}"
+    error = _error_of(end[0].take)
+    _expect_blamed(error, culprit)
+    end[0].close()
+    return _told(error)
+
+
+def _expect_blamed(error: CommError, culprit: int) -> None:
+    expect(isinstance(error, PeerLost) and culprit in error.ranks, f"expected PeerLost of rank {culprit}: {error!r}")
+    expect("the loss is not finite" in str(error), f"the reason is missing: {error}")
 
 
 def _do_something_else(comm: Communicator) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from unisono.comm.base import Communicator
+from unisono.comm.exchange_messages import MessageServer, open_exchange
 from unisono.testing.checks.values import expect, expect_equal, tensor_of
 
 NUM_TIMES, NUM_TIMES_OF_OTHER_SIZES = 200, 40
@@ -36,14 +37,20 @@ def check_buffers_leave_nothing(comm: Communicator) -> None:
     _expect_nothing_left(comm, _buffers_once)
 
 
-def _expect_nothing_left(comm: Communicator, once: Callable[[Communicator], None]) -> None:
+def check_exchanges_leave_nothing(comm: Communicator) -> None:
+    """Of a pair, since each is a duplicate and some memory, whatever the size."""
+    if comm.size == 2 and comm.device.type == "cpu":
+        _expect_nothing_left(comm, _exchange_once, NUM_TIMES_OF_OTHER_SIZES)
+
+
+def _expect_nothing_left(comm: Communicator, once: Callable[[Communicator], None], most: int = NUM_TIMES) -> None:
     began = monotonic()
     for _ in range(WARM_UP):
         once(comm)
     within_budget = int(BUDGET_S * WARM_UP / (monotonic() - began))
     before = _held(comm)
     wanted = NUM_TIMES if comm.size == 2 else NUM_TIMES_OF_OTHER_SIZES
-    num_times = comm.broadcast_object(min(wanted, within_budget))
+    num_times = comm.broadcast_object(min(wanted, within_budget, most))
     for _ in range(num_times):
         once(comm)
     at_most = {what: number + (SPARE_MAPS if what == "memory maps" else 0) for what, number in before.items()}
@@ -66,6 +73,21 @@ def _buffers_once(comm: Communicator) -> None:
         buf.fill_(comm.rank)
         comm.allreduce(buf)
         expect(buf[-1].item() == sum(range(comm.size)), f"allreduce of one of many buffers gave {buf[-1].item()}")
+
+
+def _exchange_once(comm: Communicator) -> None:
+    """A call and its answer, with vectors in mapped memory and beside it."""
+    end = open_exchange(comm, mapped_bytes=4_000)
+    for numel in (1_000, 20_000):
+        if isinstance(end, MessageServer):
+            request = end.receive()
+            assert request is not None
+            end.reply(request.caller, 0, request.vector)
+        else:
+            reply = end[0].call(0, end[0].empty(numel).fill_(numel))
+            expect(reply.vector is not None and float(reply.vector[-1]) == numel, "the answer in one of many exchanges")
+    for one in [end] if isinstance(end, MessageServer) else end:
+        one.close()
 
 
 def _held(comm: Communicator, at_most: dict[str, int] | None = None) -> dict[str, int]:

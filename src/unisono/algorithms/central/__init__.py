@@ -1,0 +1,1 @@
+"""What the algorithms have in common whose workers agree through a centre."""

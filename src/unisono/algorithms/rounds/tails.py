@@ -1,0 +1,77 @@
+"""The sums of the steps of a round, as rows of one matrix that travels with the weights: one exchange tells of many steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unisono.comm.base import Communicator
+from unisono.model.own_step import loss_name
+from unisono.model.tail import HEAD, StepStats
+from unisono.model.torch import TorchAdapter
+
+
+class Rows:
+    """Steps that travel: this worker's sums, and once `matrix` is summed over the workers those of all."""
+
+    def __init__(self, steps: Sequence[int], matrix: Tensor, num_metric_sums: int, names: Sequence[str]) -> None:
+        self.matrix = matrix
+        self._steps = steps
+        self._num_metric_sums = num_metric_sums
+        self._names = names
+
+    def read(self) -> list[StepStats]:
+        """Local; waits for the device: one for each step, in their order."""
+        return [self._stats(step, row) for step, row in zip(self._steps, self.matrix.cpu().numpy(), strict=True)]
+
+    def _stats(self, step: int, row: npt.NDArray[np.float64]) -> StepStats:
+        loss, weight, samples, stops, saves, not_finite = row[:HEAD].tolist()
+        pairs = row[HEAD + self._num_metric_sums :].reshape(-1, 2).tolist()
+        named = {name: (value, of) for name, (value, of) in zip(self._names, pairs, strict=True) if of}
+        sums = row[HEAD : HEAD + self._num_metric_sums].copy()
+        return StepStats(step, loss, weight, int(samples), int(stops), int(saves), int(not_finite), sums, named)
+
+
+class Tails:
+    """The steps of this worker that the others do not know of yet. Local."""
+
+    def __init__(self, comm: Communicator, adapter: TorchAdapter, speaks: bool) -> None:
+        self._comm = comm
+        self._speaks = speaks
+        """Of the processes that form a worker all know the same, and one tells it."""
+        self._num_metric_sums = adapter.tail.metric_sums.numel()
+        self._names = [] if adapter.own_step is None else [loss_name(part) for part in adapter.parts]
+        self._waiting: list[StepStats] = []
+        self._room: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, stats: Iterable[StepStats]) -> None:
+        self._waiting.extend(stats)
+
+    def rows(self, apart: bool = False) -> Rows:
+        """Local: all that wait, as what travels; then none of them waits. `apart`: the memory of those before is in use."""
+        width = HEAD + self._num_metric_sums + 2 * len(self._names)
+        steps, found = [stats.step for stats in self._waiting], np.zeros((len(self._waiting), width))
+        if self._speaks:
+            for row, stats in zip(found, self._waiting, strict=True):
+                row[:HEAD] = stats.head
+                row[HEAD : HEAD + self._num_metric_sums] = stats.metric_sums
+                for place, name in enumerate(self._names):
+                    start = HEAD + self._num_metric_sums + 2 * place
+                    row[start : start + 2] = stats.named.get(name, (0.0, 0.0))
+        self._waiting.clear()
+        matrix = self._empty(found.shape, apart).copy_(torch.from_numpy(found))
+        return Rows(steps, matrix, self._num_metric_sums, self._names)
+
+    def _empty(self, shape: tuple[int, ...], apart: bool) -> Tensor:
+        if apart:
+            return self._comm.empty(shape, torch.float64)
+        if self._room is None or len(self._room) < shape[0]:
+            self._room = self._comm.empty(shape, torch.float64)
+        return self._room[: shape[0]]

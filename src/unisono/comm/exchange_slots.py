@@ -1,0 +1,106 @@
+"""Headers of an exchange in shared memory. Each worker has a slot for each server, which holds its call and the answer to it:
+
+    calls           how many calls the worker has made: by it the server sees a new one
+    answers         how many answers the server has given: the worker sleeps on it
+    time            of the call: the oldest is served first
+    call, answer    the headers
+
+and each server has one bell, on which it sleeps and which a worker rings that has called. A slot and the vectors beside it have one
+writer at any time: the worker while it has no call open, the server from the call to the answer. Who sees that a number has
+changed sees all that was written before (see `Word`), so vectors need no fence of their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from time import monotonic_ns
+
+import numpy as np
+from torch import Tensor
+
+from unisono.comm.driver import Work
+from unisono.comm.exchange import Numbers
+from unisono.comm.exchange_headers import ServerDesk, WorkerDesk
+from unisono.comm.shared_memory.word import WORD_BYTES, Word
+from unisono.comm.shm import ShmCommunicator
+
+BELL_BYTES = WORD_BYTES
+_TIME = struct.Struct("=Q")
+_TIME_AT, _HEADERS_AT = 2 * WORD_BYTES, 3 * WORD_BYTES
+_MASK = 0xFFFFFFFF
+
+
+def slot_bytes(length: int) -> int:
+    """Pure: memory of a slot with headers of `length` numbers."""
+    return _HEADERS_AT + 2 * 8 * length
+
+
+class Slot:
+    """One worker's call and its answer, seen from either side."""
+
+    def __init__(self, memory: Tensor, comm: ShmCommunicator, length: int) -> None:
+        self.calls, self.answers = comm.word(memory), comm.word(memory[WORD_BYTES:])
+        self._bytes = memory.numpy().data
+        numbers = np.frombuffer(self._bytes, np.float64, offset=_HEADERS_AT)
+        self.call, self.answer = numbers[:length], numbers[length : 2 * length]
+
+    @property
+    def time(self) -> int:
+        (time,) = _TIME.unpack_from(self._bytes, _TIME_AT)
+        return int(time)
+
+    @time.setter
+    def time(self, value: int) -> None:
+        _TIME.pack_into(self._bytes, _TIME_AT, value)
+
+
+class SlotWorkerDesk(WorkerDesk):
+    """A worker's side."""
+
+    def __init__(self, slot: Slot, bell: Word) -> None:
+        self._slot = slot
+        self._bell = bell
+        self.outgoing, self.incoming = slot.call, slot.answer
+        self._num_calls = 0
+
+    def send(self) -> list[Work[None]]:
+        self._num_calls = (self._num_calls + 1) & _MASK
+        self._slot.time = now = monotonic_ns()
+        self._slot.calls.put(self._num_calls)
+        self._bell.put(now & _MASK)  # a number never seen before, but once in 2^32 times; then the server wakes at its next look
+        return []
+
+    def has_come(self, timeout_s: float) -> bool:
+        answers = self._slot.answers
+        if answers.value != self._num_calls:
+            answers.wait((self._num_calls - 1) & _MASK, timeout_s)
+        return answers.value == self._num_calls
+
+
+class SlotServerDesk(ServerDesk):
+    """The server's side."""
+
+    def __init__(self, slots: Sequence[Slot], bell: Word) -> None:
+        self._slots = slots
+        self._bell = bell
+        self._heard = bell.value
+        self._num_calls = [0] * len(slots)
+        self.outgoing = [slot.answer for slot in slots]
+
+    def send(self, caller: int) -> list[Work[None]]:
+        self._slots[caller].answers.put(self._num_calls[caller])
+        return []
+
+    def next(self) -> tuple[int, Numbers] | None:
+        self._heard = self._bell.value  # before the look: what comes after it changes the bell
+        seen = self._num_calls
+        new = [(slot.time, caller) for caller, slot in enumerate(self._slots) if slot.calls.value != seen[caller]]
+        if not new:
+            return None
+        _, caller = min(new)
+        seen[caller] = (seen[caller] + 1) & _MASK
+        return caller, self._slots[caller].call
+
+    def wait(self, timeout_s: float) -> None:
+        self._bell.wait(self._heard, timeout_s)

@@ -1,0 +1,52 @@
+"""A number in shared memory on which one process sleeps and which others change: how to wait for something without a message."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from torch import Tensor
+
+from unisono.comm.shared_memory.board import Board
+
+WORD_BYTES = 64
+"""A cache line of its own."""
+
+
+class Word:
+    """One process's view of it. Its memory must be zero when the first of them is made."""
+
+    def __init__(self, memory: Tensor, board: Board) -> None:
+        self._board = board
+        self._address = memory.data_ptr()
+        self._cells = memory[:WORD_BYTES].numpy().data.cast("I")  # the number, and whether its waiter sleeps
+
+    @property
+    def value(self) -> int:
+        """Local: who sees a number sees all that was written before it was put."""
+        value: int = self._cells[0]
+        self._board.futex.fence()
+        return value
+
+    def put(self, value: int) -> None:
+        """Local, not blocking: after all that was written before, and wake who waits."""
+        futex = self._board.futex
+        futex.fence()
+        self._cells[0] = value
+        futex.full_fence()  # either we see that the waiter sleeps, or it sees the number before it does
+        if self._cells[1]:
+            futex.wake(self._address)
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Blocking: until it is no longer `seen`, or the time is over. All messages of the process move on meanwhile."""
+        cells, board = self._cells, self._board
+        now = perf_counter()
+        end, spin_until = now + timeout_s, now + min(board.spin_s, timeout_s)
+        while cells[0] == seen and now < spin_until:
+            now = perf_counter()
+        cells[1] = 1
+        board.futex.full_fence()
+        slept_s = 0.0
+        while cells[0] == seen and (left_s := end - perf_counter()) > 0:
+            slept_s = board.idle(slept_s)
+            board.futex.wait(self._address, seen, min(slept_s, left_s))
+        cells[1] = 0

@@ -1,0 +1,93 @@
+"""From a task to the parts of a training through a centre."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from unisono.algorithms.central.rule import Rule
+from unisono.comm.base import Communicator
+from unisono.comm.single import alone
+from unisono.errors import UsageError, unknown_name
+from unisono.events import Spans
+from unisono.model.torch import Body, TorchAdapter
+from unisono.task import Task
+from unisono.training.central.algorithm import Central
+from unisono.training.central.division import Division
+from unisono.training.central.looks import copy_of
+from unisono.training.central.simulated import Clock
+
+
+def division_of(kind: type[Any], name: str, size: int, group: int | None, simulate: int | None, replay: object) -> Division | None:
+    """Pure: who serves and who works; None for an algorithm in step, which has no server."""
+    if issubclass(kind, Rule):
+        return Division(size, group or 1, simulate)
+    for option, value in (("--simulate", simulate), ("--replay", replay)):
+        if value is not None:
+            raise UsageError(
+                f"{option} is read by nobody: --algorithm {name} has no server whose calls come in an order of their own; choose "
+                "downpour, easgd or gem"
+            )
+    return None
+
+
+def count_workers(kind: type[Any], size: int, group: int | None, simulate: int | None) -> int:
+    """Pure: workers that have a batch of their own in each step."""
+    return Division(size, group or 1, simulate).num_workers if issubclass(kind, Rule) else size
+
+
+def rule_of(kind: type[Any], options: Any) -> Rule:
+    """Pure."""
+    rule: Rule = kind(options)
+    return rule
+
+
+def make_central(
+    rule: Rule,
+    name: str,
+    comm: Communicator,
+    division: Division,
+    adapter: TorchAdapter,
+    task: Task,
+    make_body: Callable[[nn.Module], Body],
+    make_parts: Callable[[nn.Module], Any],
+    clock: Mapping[str, Any],
+    replay: Sequence[str] | None,
+    spans: Spans | None,
+) -> Central:
+    """Local: the algorithm of this rank; refuses what its rule would not read."""
+    rule.read_optimizer(task.optimizer, task.optimizer_options, task.clip_norm)
+    if clock and division.simulate is None:
+        raise UsageError(f"--set simulate.{next(iter(clock))} is read by nobody without --simulate; leave it out")
+    known = [entry.name for entry in fields(Clock)]
+    for one in clock:
+        if one not in known:
+            raise unknown_name("setting of a simulation (--set simulate.NAME)", one, known)
+
+    def make_look() -> TorchAdapter:
+        copied = copy_of(adapter.model)
+        empty = partial(_empty, adapter.device)
+        return TorchAdapter(copied, make_body(copied), make_parts(copied), adapter.device, empty, None, task.precision)
+
+    return Central(
+        alone(adapter.device),
+        adapter,
+        rule.options,
+        spans,
+        name=name,
+        world=comm,
+        rule=rule,
+        division=division,
+        clock=Clock(**clock) if division.simulate is not None else Clock(0.0, 0.0, 0.0, 0.0, 0.0),
+        make_look=make_look,
+        replay=replay,
+    )
+
+
+def _empty(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(numel, dtype=dtype, device=device)

@@ -1,0 +1,60 @@
+"""Who serves and who works, where workers agree through a centre."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unisono.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Division:
+    """Rank 0 serves; the others are workers, or groups of processes that act as one worker each. With `simulate` all of them live
+    in one process, as they do where there is but one."""
+
+    size: int
+    group: int = 1
+    simulate: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.simulate is not None and self.size > 1:
+            raise UsageError(f"--simulate {self.simulate} runs all workers in one process; start one, not {self.size}")
+        if self.simulate is not None and self.group > 1:
+            raise UsageError("--group needs real processes; leave it out of a simulation (--simulate)")
+        if self.size == 1 and self.group > 1:
+            raise UsageError(f"--group {self.group} needs a server and {self.group} processes for each worker; start more (-n)")
+        if (self.size - 1) % self.group:
+            low = (self.size - 1) // self.group * self.group + 1
+            raise UsageError(
+                f"{self.size} processes are one server and {self.size - 1} others, which cannot be divided into groups of "
+                f"{self.group} (--group); start {low} or {low + self.group}"
+            )
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether server and workers live in one process."""
+        return self.size == 1
+
+    @property
+    def num_workers(self) -> int:
+        """A group counts once."""
+        return (self.simulate or 1) if self.is_virtual else (self.size - 1) // self.group
+
+    def worker(self, rank: int) -> int:
+        """Pure: which worker a rank belongs to."""
+        return (rank - 1) // self.group
+
+    def place(self, rank: int) -> int:
+        """Pure: which member of its group a rank is."""
+        return (rank - 1) % self.group
+
+    def batch_of_worker(self, global_batch: int) -> int:
+        """Pure: samples of one worker in a step; the global batch is that of all of them."""
+        num = self.num_workers
+        if global_batch % num:
+            low = global_batch // num * num
+            fit = f"{low} or {low + num}" if low else str(num)
+            raise UsageError(
+                f"global_batch {global_batch} cannot be divided over {num} workers (--global-batch); use {fit}, or --local-batch"
+            )
+        return global_batch // num

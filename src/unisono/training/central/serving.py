@@ -1,0 +1,243 @@
+"""The server's loop: calls in, replies out, and between them epochs, evaluations, saves and the decision to stop."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from unisono.comm.exchange import Request, Server
+from unisono.events import StepDone
+from unisono.training.central.arrivals import LOST, STOP, Arrivals, InOrder
+from unisono.training.central.looks import Looks
+from unisono.training.central.service import Folded, Service
+from unisono.training.central.simulated import SimulatedServer
+from unisono.training.central.waits import Waits
+from unisono.training.epoch_sums import EpochSums
+from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
+from unisono.training.trainer import lr_of
+
+if TYPE_CHECKING:
+    from unisono.training.central.trainer import CentralTrainer
+
+SLICE_S = 0.05
+"""How long the server waits for a call before it looks round."""
+MOST_SHOWN = 10
+
+
+@dataclass
+class Ended:
+    """An epoch whose evaluation is missing."""
+
+    sums: EpochSums
+    waits: Waits
+
+
+@dataclass
+class Serving:
+    """One life of a server."""
+
+    trainer: CentralTrainer
+    server: Server
+    service: Service
+    looks: Looks[Ended]
+    arrivals: Arrivals | None
+    sums: EpochSums
+    waits: Waits = field(default_factory=Waits)
+    _num_stops: int = 0
+    _verdict: str = ""
+    """Of a run that is repeated: why it will stop, when the record says so."""
+    _saved_at: int = 0
+    _is_last: bool = False
+    """Whether the save under way is the last one."""
+
+    def run(self) -> None:
+        """Local, blocking: until every worker was told that it is over."""
+        service, server = self.service, self.server
+        self._saved_at = service.step
+        if (pending := self.trainer.pending) is not None:
+            self.trainer.pending = None
+            self._look(pending, Waits())
+        while not service.is_over:
+            request = server.receive(SLICE_S)
+            began = perf_counter()
+            for caller in server.lost():
+                self._lose(caller)
+            if request is not None:
+                self._handle(request)
+            self._end_epochs()
+            self._decide()
+            self._save()
+            for answer in service.take_answers():
+                server.reply(*answer)
+            self.waits.busy_s += perf_counter() - began
+
+    # ---- calls -----------------------------------------------------------------------------------------------------
+
+    def _handle(self, request: Request) -> None:
+        if self.service.is_of_consequence(request):
+            self._record(str(request.caller))
+        for folded in self.service.handle(request):
+            self._account(folded)
+
+    def _lose(self, caller: int) -> None:
+        self._record(f"{LOST}{caller}")
+        num = self.service.lose(caller)
+        self.trainer.tell(f"warning: worker {caller} is gone; {num} of its batches are dealt out again")
+        for folded in self.service.fold_without_lost():
+            self._account(folded)
+
+    def _account(self, folded: Folded) -> None:
+        trainer, stats = self.trainer, folded.stats
+        done = trainer.progress
+        self.waits.add(folded)
+        self._num_stops += stats.num_stops
+        done.step = self.service.step
+        done.step_in_epoch = done.step - done.epoch * self.service.ledger.units_per_epoch
+        done.num_samples += stats.num_samples
+        if stats.num_not_finite:
+            self._not_finite(folded)
+        if not stats.weight:
+            return
+        self.sums.add(stats)
+        settings = trainer.settings(max(0, done.step - 1))
+        event = StepDone(
+            done.step - 1,
+            done.epoch,
+            done.step_in_epoch - 1,
+            stats.loss,
+            lr_of(settings),
+            stats.num_samples,
+            trainer.wall_s(),
+            0.0,
+            self.sums.metrics_so_far,
+        )
+        for observer in trainer.observers:
+            observer.step(event)
+
+    def _not_finite(self, folded: Folded) -> None:
+        """Nothing of such a batch has reached the centre: its worker sent a gradient of zero."""
+        trainer, plan = self.trainer, self.trainer.loader.plan
+        epoch, step = divmod(folded.lease.units[0], plan.steps_per_epoch)
+        samples = plan.order(epoch)[plan.batch(step)]
+        shown = ", ".join(map(str, samples[:MOST_SHOWN])) + (", ..." if len(samples) > MOST_SHOWN else "")
+        what = f"the loss or gradient of worker {folded.lease.member} is not finite (its batches began with samples {shown})"
+        trainer.progress.num_skipped += folded.stats.num_not_finite
+        if trainer.goals.on_nan == "stop":
+            trainer.progress.reason = NOT_FINITE
+            trainer.progress.failure = f"{what}; the run stopped; --on-nan skip --accept-changes would leave such updates out"
+        else:
+            trainer.tell(f"warning: {what}; the update is left out (--on-nan skip)")
+
+    # ---- epochs ----------------------------------------------------------------------------------------------------
+
+    def _end_epochs(self) -> None:
+        trainer, service = self.trainer, self.service
+        done, units = trainer.progress, service.ledger.units_per_epoch
+        if self.looks.is_finished():
+            self._end_epoch()
+        num_begun = done.epoch + (self.looks.about is not None)
+        if service.step < (num_begun + 1) * units or done.reason:
+            return
+        if self.looks.about is not None:  # evaluations are slower than epochs: the server waits for the one before
+            self._end_epoch()
+            if trainer.progress.reason:
+                return
+        done.train_s += self.waits.took_s()
+        self.sums.took_s += self.waits.took_s()
+        self._look(self.sums, self.waits)
+        self.sums, self.waits = EpochSums(trainer.in_training), Waits()
+
+    def _look(self, sums: EpochSums, waits: Waits) -> None:
+        self.trainer.show_centre()
+        self.looks.begin(self.trainer.adapter.model, Ended(sums, waits))
+        if self.looks.is_finished():
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        trainer = self.trainer
+        ended, found = self.looks.take()
+        if found is None:  # told to stop meanwhile: the next life looks again
+            trainer.pending = ended.sums
+            trainer.progress.reason = trainer.progress.reason or INTERRUPTED
+            return
+        more = ended.waits.metrics()
+        if isinstance(self.server, SimulatedServer):
+            more |= self.server.metrics()
+        trainer.end_of_epoch(ended.sums, ended.sums.values() | found | more, self.looks.copy.model)
+        done = trainer.progress
+        done.step_in_epoch = done.step - done.epoch * self.service.ledger.units_per_epoch
+        if isinstance(self.server, InOrder) and done.reason:
+            self._verdict, done.reason = done.reason, ""
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """Whether to stop, and why."""
+        trainer, done, ledger = self.trainer, self.trainer.progress, self.service.ledger
+        if isinstance(self.server, InOrder):
+            decision = self.server.decision()
+            if decision is not None:
+                done.reason = decision
+        elif not done.reason:
+            is_enough = trainer.max_steps is not None and done.step >= trainer.max_steps
+            if self._num_stops or is_enough or trainer.told_to_stop():
+                done.reason = INTERRUPTED
+        if not done.reason and ledger.is_over and self.looks.about is None and done.epoch >= trainer.goals.num_epochs:
+            done.reason = FINISHED
+
+    def _save(self) -> None:
+        trainer, service = self.trainer, self.service
+        done, saving = trainer.progress, trainer.saving
+        if service.is_ending:
+            return
+        if service.has_all_states:
+            trainer.show_centre()
+            if self.arrivals is not None:
+                self.arrivals.flush()
+            trainer.keep(self._state(), bool(done.step_in_epoch), self._is_last)
+            if self._is_last:
+                service.end()
+            service.end_save()
+            return
+        if done.reason:
+            self._begin_end()
+            return
+        if saving is None:
+            return
+        steps = saving.every.steps
+        is_due = steps is not None and done.step // steps > self._saved_at // steps
+        trainer.save_asked = trainer.save_asked or is_due or saving.wishes()
+        if trainer.save_asked and service.can_save:
+            trainer.save_asked = False
+            self._saved_at = done.step
+            service.begin_save()
+
+    def _begin_end(self) -> None:
+        trainer, service, done = self.trainer, self.service, self.trainer.progress
+        if self.looks.about is not None:
+            self._end_epoch()
+        if done.reason == NOT_FINITE or trainer.saving is None:
+            self._record(f"{STOP}{done.reason}")
+            service.end()
+        elif service.can_save and not self._is_last:
+            if done.reason != FINISHED:
+                self._record(f"{STOP}{done.reason}")
+            self._is_last = True
+            service.begin_save()
+
+    def _state(self) -> dict[str, Any]:
+        num_lines = 0 if self.arrivals is None else self.arrivals.num_lines
+        pending = self.trainer.pending
+        sums = copy(self.sums)
+        sums.took_s += self.waits.took_s()
+        return {
+            **self.trainer.state(sums),
+            "num_lines": num_lines,
+            "pending": None if pending is None else pending.state(),
+        }
+
+    def _record(self, line: str) -> None:
+        if self.arrivals is not None:
+            self.arrivals.write(line)

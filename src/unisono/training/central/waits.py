@@ -1,0 +1,46 @@
+"""How an asynchronous run goes: how old gradients are, who waits, how busy the server is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from unisono.training.central.service import Folded
+
+
+@dataclass
+class Waits:
+    """Of one epoch. Local, of the server."""
+
+    began_s: float = field(default_factory=perf_counter)
+    num_updates: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    busy_s: float = 0.0
+    """The server's time with calls."""
+    wait_s: float = 0.0
+    """Of all workers together: for the server."""
+    work_s: float = 0.0
+
+    def add(self, folded: Folded) -> None:
+        """Local."""
+        self.num_updates += 1
+        self.staleness_sum += folded.staleness
+        self.staleness_max = max(self.staleness_max, folded.staleness)
+        self.wait_s += folded.report.wait_s
+        self.work_s += folded.report.work_s
+
+    def took_s(self) -> float:
+        """Local: since it began."""
+        return perf_counter() - self.began_s
+
+    def metrics(self) -> dict[str, float]:
+        """Local: for the watchers of an epoch."""
+        took_s, workers_s = self.took_s(), self.wait_s + self.work_s
+        return {
+            "staleness": self.staleness_sum / max(1, self.num_updates),
+            "staleness_max": float(self.staleness_max),
+            "updates_per_s": self.num_updates / took_s if took_s else 0.0,
+            "waiting": self.wait_s / workers_s if workers_s else 0.0,
+            "server_load": self.busy_s / took_s if took_s else 0.0,
+        }

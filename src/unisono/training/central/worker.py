@@ -1,0 +1,170 @@
+"""A worker's part of a training through a centre, as a generator: it gives what it wants to send, and is given the reply.
+
+So the same lines run in a process of their own, in each member of a group that acts as one, and a thousand times over on a virtual
+clock.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unisono.algorithms.base import StepInfo
+from unisono.algorithms.central.rule import GroupSettings, Rule, Walker
+from unisono.comm.exchange import Numbers, Reply
+from unisono.data.loader import Portion
+from unisono.model.base import StreamKey
+from unisono.training.central.protocol import END, HELLO, MOST_UNITS, PUSH, READY, SEND_STATE, STATE, TAKE_STATE, Report, read_order
+from unisono.training.central.replica import Home, Replica
+
+
+class Outgoing(NamedTuple):
+    """What a worker sends."""
+
+    kind: int
+    vector: Tensor | None
+    tail: Numbers | tuple[float, ...]
+    num_units: int = 0
+    """Computed before it, for a virtual clock."""
+
+
+NOTHING = Report(0, 0, 0, 0.0, 0.0, 0, 0, 0.0, 0.0)
+
+Work = Generator[Outgoing, Reply, None]
+
+
+@dataclass
+class Worker:
+    """One worker. `run` is collective over the processes of its group, which are all given the same replies."""
+
+    rule: Rule
+    replica: Replica
+    read: Callable[[int], Portion]
+    """The samples of a unit."""
+    settings: Callable[[int], GroupSettings]
+    """A function of the server's counter."""
+    seed: int
+    shard: int
+    """This process's place in its group."""
+    out: Tensor
+    """What travels: weights or gradient, then running statistics."""
+    told_to_stop: Callable[[], bool] = bool
+    home: Home | None = None
+    """Of a virtual worker."""
+    num_steps: int = 0
+    _report: Report = NOTHING
+
+    def run(self) -> Work:
+        """Local between two of its yields: join, compute, call, until the server says that it is over."""
+        replica, rule = self.replica, self.rule
+        num = replica.values.numel()
+        self._walker = walker = Walker(
+            replica.values, replica.gradient, self.out[:num], replica.optimise, np.zeros(replica.num_tensors)
+        )
+        self._sums = np.zeros(replica.num_sums)
+        reply = yield from self._call(Outgoing(HELLO, None, (float(self._wanted()),)))
+        if reply.kind == TAKE_STATE:
+            rule.begin(walker)
+            self._restore(reply)
+            reply = yield from self._call(Outgoing(READY, None, ()))
+            self._answer(reply)
+        else:
+            self._take_centre(reply)
+            rule.begin(walker)
+        while reply.kind != END:
+            order, wanted, began = read_order(reply.tail), self._wanted(), perf_counter()
+            for place, unit in enumerate(order.units):
+                self._step(unit, order.step + place)
+            walker.cut_short = len(order.units) < wanted
+            of_rule = rule.message(walker, self.num_steps)
+            vector = self._fill() if rule.sends_vector(walker, self.num_steps) else None
+            asked = perf_counter()
+            self._report = self._report._replace(wanted=self._wanted(), num_steps=self.num_steps, work_s=asked - began)
+            said = Outgoing(PUSH, vector, self._report.numbers(self._sums, of_rule), len(order.units))
+            if vector is not None:
+                walker.uses.fill(0)
+            self._report = NOTHING
+            self._sums[:] = 0
+            reply = yield from self._call(said)
+            self._report = NOTHING._replace(wait_s=perf_counter() - asked)
+            self._answer(reply)
+        rule.end(walker)
+        self._leave()
+
+    # ---- small steps -----------------------------------------------------------------------------------------------
+
+    def _wanted(self) -> int:
+        return min(MOST_UNITS, self.rule.steps_to_call(self.num_steps))
+
+    def _step(self, unit: int, step: int) -> None:
+        walker, rule, replica = self._walker, self.rule, self.replica
+        settings = self.settings(step)
+        rule.before(walker)
+        at = StepInfo(unit, StreamKey(self.seed, unit, self.shard), {"": settings}, 0, self.told_to_stop())
+        portion = self.read(unit)
+        stats = replica.compute(portion, at._replace(num_samples=len(portion.indices)))
+        walker.uses += replica.uses
+        rule.after(walker, settings)
+        self.num_steps += 1
+        said = self._report
+        self._report = said._replace(
+            num_stops=said.num_stops + stats.num_stops,
+            num_samples=said.num_samples + stats.num_samples,
+            num_not_finite=said.num_not_finite + stats.num_not_finite,
+        )
+        if not stats.num_not_finite:
+            self._report = self._report._replace(loss_sum=said.loss_sum + stats.loss_sum, weight=said.weight + stats.weight)
+            self._sums += stats.metric_sums
+
+    def _call(self, said: Outgoing) -> Generator[Outgoing, Reply, Reply]:
+        while True:
+            self._leave()
+            reply = yield said
+            if self.home is not None:
+                self.replica.move_in(self.home)
+            if reply.kind != SEND_STATE:
+                return reply
+            said = Outgoing(STATE, self._packed(), ())
+
+    def _leave(self) -> None:
+        if self.home is not None:
+            self.replica.move_out(self.home)
+
+    def _fill(self) -> Tensor:
+        """The statistics beside what the rule has put there."""
+        self.out[self.replica.values.numel() :].copy_(self.replica.statistics)
+        return self.out
+
+    def _take_centre(self, reply: Reply) -> None:
+        assert reply.vector is not None
+        num = self.replica.values.numel()
+        self.replica.values.copy_(reply.vector[:num])
+        self.replica.statistics.copy_(reply.vector[num:])
+
+    def _answer(self, reply: Reply) -> None:
+        num = self.replica.values.numel()
+        self.rule.answer(self._walker, None if reply.vector is None else reply.vector[:num], self.num_steps)
+        if reply.vector is not None and self.rule.takes_centre:
+            self.replica.statistics.copy_(reply.vector[num:])
+
+    def _packed(self) -> Tensor:
+        """All that is this worker's own, as bytes."""
+        held = {"replica": self.replica.state(), "rule": dict(self._walker.state), "num_steps": self.num_steps}
+        room = io.BytesIO()
+        torch.save(held, room)
+        return torch.frombuffer(bytearray(room.getbuffer()), dtype=torch.uint8)
+
+    def _restore(self, reply: Reply) -> None:
+        assert reply.vector is not None
+        held = torch.load(io.BytesIO(reply.vector.numpy().tobytes()), weights_only=True)
+        self.replica.restore(held["replica"])
+        for name, value in held["rule"].items():
+            self._walker.state[name].copy_(value)
+        self.num_steps = held["num_steps"]

@@ -1,0 +1,314 @@
+"""Each rule of a centre against an independent NumPy reference: scripted rounds of three workers, uneven arrival, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor
+
+from unisono.algorithms.base import StepInfo, find_algorithm
+from unisono.algorithms.central.rule import Centre, GroupSettings, Rule
+from unisono.comm.exchange import Reply, Request
+from unisono.data.loader import Portion
+from unisono.model.tail import StepStats
+from unisono.training.central.ledger import Ledger
+from unisono.training.central.protocol import PUSH, STATE
+from unisono.training.central.service import Service
+from unisono.training.central.worker import Outgoing, Work, Worker
+
+Vector = npt.NDArray[np.float64]
+SIZE, NUM_WORKERS, LR = 7, 3, 0.05
+NUM_UNITS = 200
+START = np.linspace(-1.0, 1.5, SIZE)
+
+
+def gradient_at(x: Vector, unit: int) -> Vector:
+    """Of a bumpy bowl that is another one for every batch."""
+    random = np.random.default_rng(unit)
+    return random.uniform(0.5, 2.0, SIZE) * x + 0.3 * np.sin(3 * x) + random.normal(size=SIZE)
+
+
+class Bowl:
+    """What a worker needs of a replica, with a gradient that is known."""
+
+    num_tensors, num_sums = 1, 0
+
+    def __init__(self) -> None:
+        self.values = torch.full((SIZE,), 99.0, dtype=torch.float64)
+        self.gradient = torch.zeros(SIZE, dtype=torch.float64)
+        self.statistics = torch.full((2,), 99.0, dtype=torch.float64)
+        self.uses = np.ones(1)
+
+    def compute(self, portion: Portion, at: StepInfo) -> StepStats:
+        unit = int(portion.indices[0])
+        self.gradient.copy_(torch.from_numpy(gradient_at(self.values.numpy(), unit)))
+        self.statistics.fill_(unit)
+        return StepStats(at.step, 1.0, 2.0, 2, 0, 0, 0, np.zeros(0))
+
+    def optimise(self, settings: GroupSettings) -> None:
+        self.values.sub_(self.gradient, alpha=settings[0]["lr"])
+
+    def state(self) -> dict[str, Any]:
+        return {"values": self.values, "statistics": self.statistics}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.values.copy_(state["values"])
+        self.statistics.copy_(state["statistics"])
+
+
+class Momentum:
+    """The server's optimiser, of torch."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.parameter = torch.nn.Parameter(values)
+        self.optimizer = torch.optim.SGD([self.parameter], lr=LR, momentum=0.8)
+
+    def __call__(self, gradient: Tensor, uses: npt.NDArray[np.float64]) -> None:
+        assert uses.tolist() in ([1.0], [2.0], [3.0])
+        self.parameter.grad = gradient.clone()
+        self.optimizer.step()
+
+
+class Run:
+    """A server and three workers in this process; the script says whose call comes next."""
+
+    def __init__(self, rule: Rule, epoch_by_epoch: bool = False) -> None:
+        values = torch.from_numpy(START.copy())
+        self.optimiser = Momentum(values)
+        ledger = Ledger(NUM_UNITS, 1, epoch_by_epoch)
+        self.service = Service(
+            rule,
+            Centre(self.optimiser.parameter.data, self.optimiser),
+            torch.zeros(2, dtype=torch.float64),
+            ledger,
+            lambda _: LR,
+            0,
+            lambda _, numel, dtype: torch.empty(numel, dtype=dtype),
+        )
+        self.rule = rule
+        self.order: list[int] = []
+        """Whose pushes came, in their order."""
+        self.begin()
+
+    def begin(self) -> None:
+        self.bowls = [Bowl() for _ in range(NUM_WORKERS)]
+        self.work: list[Work] = [self._worker(bowl).run() for bowl in self.bowls]
+        self.said: dict[int, Outgoing] = {number: next(work) for number, work in enumerate(self.work)}
+
+    def _worker(self, bowl: Bowl) -> Worker:
+        read: Callable[[int], Portion] = lambda unit: Portion(np.array([unit]), ())  # noqa: E731
+        out = torch.zeros(SIZE + 2, dtype=torch.float64)
+        return Worker(self.rule, bowl, read, lambda _: [{"lr": LR}], 0, 0, out)  # type: ignore[arg-type]
+
+    def call(self, number: int) -> None:
+        """The call that this worker has made reaches the server."""
+        said = self.said.pop(number)
+        if said.kind == PUSH:
+            self.order.append(number)
+        vector = None if said.vector is None else said.vector.clone()
+        self.service.handle(Request(number, said.kind, np.asarray(said.tail, dtype=np.float64), vector))
+        self.answer()
+
+    def answer(self) -> None:
+        for caller, kind, vector, tail in self.service.take_answers():
+            self.said[caller] = self.work[caller].send(Reply(kind, np.asarray(tail, dtype=np.float64), vector))
+
+    def save_and_restart(self) -> None:
+        """Every worker's state is gathered, all is thrown away, and a new life goes on."""
+        self.service.begin_save()
+        while not self.service.has_all_states:
+            self.call(next(iter(self.said)))
+        state = _copied(self.service.state())
+        values, momentum = self.service.centre.values.clone(), _copied(self.optimiser.optimizer.state_dict())
+        statistics = self.service.statistics.clone()
+        again = Run(self.rule)
+        again.order = self.order
+        again.service.centre.values.copy_(values)
+        again.service.statistics.copy_(statistics)
+        again.optimiser.optimizer.load_state_dict(momentum)
+        assert again.service.restore(state, range(NUM_WORKERS))
+        vars(self).update(vars(again))
+        for number in (2, 0, 1):
+            self.call(number)  # HELLO
+            self.call(number)  # READY
+        assert not any(one.kind == STATE for one in self.said.values())
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {name: _copied(one) for name, one in value.items()}
+    return [_copied(one) for one in value] if isinstance(value, list) else value
+
+
+def script() -> list[int]:
+    """Who calls: twenty rounds in which each calls once on average, some of them seldom or several times in a row."""
+    random = np.random.default_rng(7)
+    return [0, 2, 1, 1, 1, 0, *random.choice(NUM_WORKERS, size=20 * NUM_WORKERS - 6, p=[0.5, 0.3, 0.2]).tolist()]
+
+
+def units() -> Iterator[int]:
+    return iter(range(NUM_UNITS))
+
+
+def take(available: Iterator[int], num: int) -> list[int]:
+    return [next(available) for _ in range(num)]
+
+
+def rule_of(name: str, **options: Any) -> Rule:
+    kind: Any = find_algorithm(name)
+    found: Rule = kind(kind.Options(**options))
+    return found
+
+
+def play(rule: Rule, restart_after: int | None = None) -> Run:
+    run = Run(rule)
+    for number in range(NUM_WORKERS):
+        run.call(number)  # HELLO
+    for place, number in enumerate(script()):
+        if place == restart_after:
+            run.save_and_restart()
+        run.call(number)
+    return run
+
+
+def gem_reference(order: list[int], kappa: float, clip: float | None) -> Vector:
+    available, theta = units(), START.copy()
+    stale, m = [theta.copy() for _ in range(3)], [np.zeros(SIZE) for _ in range(3)]
+    hand = [take(available, 1)[0] for _ in range(3)]
+    for w in order:
+        u = -LR * gradient_at(stale[w], hand[w])
+        m[w] = 0.9 * m[w] + u
+        pi = (kappa * np.abs(m[w]) - np.abs(theta - stale[w])) / (np.abs(u) + 1e-16)
+        if clip is not None:
+            pi = np.clip(pi, 0, clip)
+        theta = theta + pi * u
+        stale[w] = theta.copy()
+        hand[w] = next(available)
+    return theta
+
+
+def downpour_reference(order: list[int], push: int, pull: int, damping: bool) -> Vector:
+    available, centre, velocity, version = units(), START.copy(), np.zeros(SIZE), 0
+    x, accrued = [centre.copy() for _ in range(3)], [np.zeros(SIZE) for _ in range(3)]
+    done, seen = [0, 0, 0], [0, 0, 0]
+
+    def until_call(n: int) -> int:
+        return next(k for k in range(1, 100) if (n + k) % push == 0 or (n + k) % pull == 0)
+
+    hand = [take(available, until_call(0)) for _ in range(3)]
+    first = True
+    for w in order:
+        for unit in hand[w]:
+            g = gradient_at(x[w], unit)
+            accrued[w] = accrued[w] + g
+            if pull > 1:
+                x[w] = x[w] - LR * g
+            done[w] += 1
+        if done[w] % push == 0:
+            g = accrued[w] / max(1, version - seen[w]) if damping else accrued[w]
+            velocity = g if first else 0.8 * velocity + g
+            first = False
+            centre = centre - LR * velocity
+            version += 1
+            accrued[w] = np.zeros(SIZE)
+        if done[w] % pull == 0:
+            x[w], seen[w] = centre.copy(), version
+        hand[w] = take(available, until_call(done[w]))
+    return centre
+
+
+def easgd_reference(order: list[int], period: int, alpha: float, mu: float) -> Vector:
+    available, centre = units(), START.copy()
+    x, v, pull = ([START.copy() if k == 0 else np.zeros(SIZE) for _ in range(3)] for k in range(3))
+    hand = [take(available, period) for _ in range(3)]
+    for w in order:
+        for unit in hand[w]:
+            if mu:
+                v[w] = mu * v[w] - LR * gradient_at(x[w] + mu * v[w], unit)
+                x[w] = x[w] + v[w] - pull[w]
+            else:
+                x[w] = x[w] - pull[w] - LR * gradient_at(x[w], unit)
+            pull[w] = np.zeros(SIZE)
+        pull[w] = alpha * (x[w] - centre)
+        centre = centre + pull[w]
+        hand[w] = take(available, period)
+    return centre
+
+
+CASES: Mapping[str, tuple[tuple[str, dict[str, Any]], Callable[[list[int]], Vector]]] = {
+    "gem": (("gem", {"clip": None}), lambda order: gem_reference(order, 1.0, None)),
+    "gem of high energy, clipped": (("gem", {"kappa": 2.0, "clip": 5.0}), lambda order: gem_reference(order, 2.0, 5.0)),
+    "downpour": (("downpour", {}), lambda order: downpour_reference(order, 1, 1, False)),
+    "downpour, push 2, pull 3": (
+        ("downpour", {"push_every": 2, "pull_every": 3}),
+        lambda order: downpour_reference(order, 2, 3, False),
+    ),
+    "downpour, damped": (("downpour", {"damping": "staleness"}), lambda order: downpour_reference(order, 1, 1, True)),
+    "easgd": (("easgd", {"period": 3}), lambda order: easgd_reference(order, 3, 0.9 / 3, 0.0)),
+    "easgd by rho": (("easgd", {"period": 1, "rho": 2.0}), lambda order: easgd_reference(order, 1, LR * 2.0, 0.0)),
+    "eamsgd": (("easgd", {"period": 2, "momentum": 0.7}), lambda order: easgd_reference(order, 2, 0.9 / 3, 0.7)),
+}
+
+
+@pytest.mark.parametrize("restart_after", [None, 0, 17, 30])
+@pytest.mark.parametrize("case", CASES)
+def test_asynchronous_rules_equal_their_references(case: str, restart_after: int | None) -> None:
+    (name, options), reference = CASES[case]
+    run = play(rule_of(name, **options), restart_after)
+    found = run.service.centre.values.numpy()
+    np.testing.assert_allclose(found, reference(run.order), rtol=0, atol=1e-12)
+    assert len(run.order) == len(script()) + (0 if restart_after is None else NUM_WORKERS)
+    assert np.abs(found - START).max() > 0.1, "it moves"
+
+
+def rounds(rule: Rule, orders: Sequence[tuple[int, ...]]) -> Run:
+    run = Run(rule, epoch_by_epoch=True)
+    for number in range(NUM_WORKERS):
+        run.call(number)
+    for order in orders:
+        for number in order:
+            run.call(number)
+    return run
+
+
+ORDERS = [(0, 1, 2), (2, 1, 0), (1, 0, 2), (2, 0, 1)] * 5
+
+
+def test_the_synchronous_server_averages_all() -> None:
+    run = rounds(rule_of("parameter_server"), ORDERS)
+    available, centre, velocity = units(), START.copy(), None
+    for _ in ORDERS:
+        g = np.mean([gradient_at(centre, next(available)) for _ in range(3)], axis=0)
+        velocity = g if velocity is None else 0.8 * velocity + g
+        centre = centre - LR * velocity
+    np.testing.assert_allclose(run.service.centre.values.numpy(), centre, rtol=0, atol=1e-12)
+
+
+def test_synchronous_easgd_moves_the_centre_by_the_sum_of_differences() -> None:
+    run = rounds(rule_of("easgd", period=1, synchronous=True), ORDERS)
+    available, centre, alpha = units(), START.copy(), 0.9 / 3
+    x, pull = [START.copy() for _ in range(3)], [np.zeros(SIZE) for _ in range(3)]
+    for order in ORDERS:
+        del order  # who comes first does not matter: batches are dealt out in the order of workers
+        for w in range(3):
+            x[w] = x[w] - pull[w] - LR * gradient_at(x[w], next(available))
+        pull = [alpha * (x[w] - centre) for w in range(3)]
+        centre = centre + sum(pull)
+    np.testing.assert_allclose(run.service.centre.values.numpy(), centre, rtol=0, atol=1e-12)
+
+
+def test_statistics_are_averaged_by_share_and_never_treated_as_gradients() -> None:
+    run = play(rule_of("gem"))
+    available, centre = units(), np.zeros(2)
+    hand = [next(available) for _ in range(3)]
+    for w in run.order:
+        centre = centre + (hand[w] - centre) / 3
+        hand[w] = next(available)
+    np.testing.assert_allclose(run.service.statistics.numpy(), centre, rtol=0, atol=1e-12)

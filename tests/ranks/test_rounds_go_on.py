@@ -1,0 +1,67 @@
+"""Workers that learn by themselves, as real processes: stop, restore, go on gives the bits of a run that was not disturbed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.nursery import Nursery
+
+PROGRAM = Path(__file__).parent / "programs" / "goes_on.py"
+TRAIN = ["-m", "unisono.cli", "train", "task.py", "--log-every", "1", "--epochs", "2"]
+STOPPED = 75
+TIMES = ("samples_per_s", "wall_s", "data_wait_s")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(PROGRAM, "task.py")
+
+
+def train(nursery: Nursery, out: str, num_processes: int, engine: str, *options: str, code: int = 0) -> str:
+    ended = nursery.run([*TRAIN, "--out", out, *options], num_processes, engine)
+    assert ended.exit_code == code, ended
+    return ended.output
+
+
+def found(out: str) -> dict[str, Any]:
+    """All but the times."""
+    summary = json.loads(Path(out, "summary.json").read_text())
+    rows = [json.loads(line) for line in Path(out, "metrics.jsonl").read_text().splitlines()]
+    assert summary["replicas_equal"]
+    return {
+        "weights": summary["weights_sha256"],
+        "metrics": summary["metrics"],
+        "history": [{name: value for name, value in row.items() if name not in TIMES} for row in summary["history"]],
+        "steps": [(row["step"], row["loss"], row["metrics"]) for row in rows if row["event"] == "step"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("engine", "num_processes", "options"),
+    [
+        ("shm", 2, ("--algorithm", "diloco", "--set", "algorithm.period=4", "--set", "algorithm.overlap=2")),
+        ("gloo", 4, ("--algorithm", "local_sgd", "--set", "algorithm.period=4", "--group", "2")),
+    ],
+    ids=["diloco", "local_sgd in groups"],
+)
+def test_it_goes_on_bit_for_bit(nursery: Nursery, engine: str, num_processes: int, options: tuple[str, ...]) -> None:
+    """Adam, dropout, batch-norm, a counter; stopped in the middle of a round."""
+    train(nursery, "undisturbed", num_processes, engine, *options)
+    train(nursery, "run", num_processes, engine, *options, "--max-steps", "6", "--checkpoint-every", "5", code=STOPPED)
+    shutil.copytree("run", "other")
+    train(nursery, "run", num_processes, engine, *options)
+    assert found("run") == found("undisturbed")
+    if "--group" in options:
+        told = train(nursery, "other", num_processes, engine, *options[:-1], "4", code=2)
+        assert "algorithm.group 2 there, 4 here" in told
+    else:
+        told = train(nursery, "other", 3, engine, *options)
+        assert "the 2 workers before had weights and optimisers of their own" in told
+        assert "workers 2 there, 3 here; the end will be another, as workers learn by themselves" in told
+        assert found("other")["history"][-1]["epoch"] == 1
