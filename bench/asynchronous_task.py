@@ -1,4 +1,4 @@
-"""What `bench.many_workers` and `bench.asynchronous` train: a convolutional network on MNIST, with plain SGD."""
+"""What `bench.many_workers` and `bench.asynchronous` train: a network on MNIST, with plain SGD."""
 
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,13 @@ MEAN, DEVIATION = 0.1307, 0.3081  # of the training images
 SHIFT = 2  # pixels
 
 
-def model(dropout: float = 0.4) -> nn.Module:
-    """161,816 parameters, about as many as in the paper on gradient energy matching."""
+def model(kind: str = "convolutional", dropout: float = 0.4, width: int = 2048) -> nn.Module:
+    """convolutional: 161,816 parameters, about as many as in the paper on gradient energy matching. wide: fully connected, with
+    millions of parameters for few operations, so that its gradient takes longer to send than to compute."""
+    if kind == "wide":
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+        )  # fmt: skip
     return nn.Sequential(
         nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),

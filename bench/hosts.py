@@ -36,10 +36,13 @@ class Across:
         self._hosts = hosts
         self._ports = itertools.count(FIRST_PORT, 20)
 
-    def launches(self, allreduce: str, program: str, seat: Seat, *arguments: str) -> list[Launch]:
-        """Local: `unisono run` once on each host, for `python -m program SOCKET GROUP arguments`."""
+    def commands(self, allreduce: str, *program: str) -> list[list[str]]:
+        """Local: `unisono run` once on each host, for `python program`."""
         rendezvous = f"{self._hosts[0].address}:{next(self._ports)}"
         run = [sys.executable, "-m", "unisono", "run", "-n", "1", "--nodes", str(len(self._hosts)), "--rendezvous", rendezvous]
         run += ["--engine", "gloo", "--allreduce", allreduce, "--threads", "1"]
-        rest = ["-m", program, *seat.arguments, *arguments]
-        return [Launch(host.command(*run, "--node-rank", str(node), *rest)) for node, host in enumerate(self._hosts)]
+        return [host.command(*run, "--node-rank", str(node), *program) for node, host in enumerate(self._hosts)]
+
+    def launches(self, allreduce: str, program: str, seat: Seat, *arguments: str) -> list[Launch]:
+        """Local: one rank of a group on each host: `python -m program SOCKET GROUP arguments`."""
+        return [Launch(command) for command in self.commands(allreduce, "-m", program, *seat.arguments, *arguments)]

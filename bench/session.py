@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,8 @@ from bench.rounds import Stopwatch
 
 
 def guarded(main: Callable[[], None]) -> int:
-    """Local, blocking: the exit code. 0: the run is complete, whatever its bounds say; 1: it failed; 130: Ctrl-C."""
+    """Local, blocking: the exit code. 0: the run is complete, whatever its bounds say; 1: it failed; 130: Ctrl-C or SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what it has started ends with it either way
     try:
         main()
     except KeyboardInterrupt:

@@ -26,6 +26,12 @@ class TrainConfig:
     """Processes that form one worker of an algorithm whose workers learn by themselves."""
     simulate: int | None = None
     """So many virtual workers in this process, on a virtual clock."""
+    elastic: int | None = None
+    """Workers that divide the batch, where workers are processes that come and go (ZeroMQ)."""
+    host: str | None = None
+    """The address of the server for workers that come and go; None is this machine alone."""
+    silence_s: float = 10.0
+    """After so long without a sign of life such a worker is counted as dead."""
     replay: str | None = None
     """A run whose order of calls is to be repeated."""
     local_batch: int | None = None
@@ -67,6 +73,7 @@ class TrainConfig:
         for option, value in (
             ("--group", self.group),
             ("--simulate", self.simulate),
+            ("--elastic", self.elastic),
             ("--local-batch", self.local_batch),
             ("--log-every", self.log_every),
             ("--keep", self.keep),
@@ -76,6 +83,10 @@ class TrainConfig:
         ):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise UsageError(f"{option} must be a whole number of at least 1; received {value!r}")
+        if not self.silence_s > 0:
+            raise UsageError(f"--silence must be a number of seconds above 0; received {self.silence_s!r}")
+        if self.elastic is not None and (self.out is None or not self.task_file):
+            raise UsageError("--elastic needs --out and a task file, so that workers can find the run and join it")
         for name in ("monitor", "timeline", "tensorboard", "quiet", "fresh", "accept_changes"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} of a run must be true or false; received {getattr(self, name)!r}")

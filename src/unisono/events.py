@@ -15,6 +15,7 @@ class RunStarted:
     out: str
     """The run directory."""
     num_workers: int
+    """At the beginning; some algorithms let workers come and go."""
     rank: int
     engine: str
     device: str
@@ -28,6 +29,7 @@ class RunStarted:
     first_epoch: int = 0
     monitor: str | None = None
     """The metric that says which epoch is best, e.g. "val_accuracy"."""
+    num_servers: int = 0
     target: tuple[str, float] | None = None
     """Metric and value that the run shall reach, e.g. ("val_accuracy", 0.99)."""
 

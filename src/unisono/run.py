@@ -33,6 +33,7 @@ from unisono.training import promise
 from unisono.training.background import BackgroundWriter
 from unisono.training.central.algorithm import Central
 from unisono.training.central.arrivals import FILE as ARRIVALS
+from unisono.training.central.joining import write_invitation
 from unisono.training.central.trainer import CentralTrainer
 from unisono.training.checkpoint import Snapshot
 from unisono.training.clock import Clock
@@ -163,6 +164,10 @@ def _live(
     trainer.told_to_stop = lambda: deadline.asks(stop)
     if isinstance(trainer, CentralTrainer):
         trainer.arrivals = place.directory.path / ARRIVALS
+        trainer.silence_s = config.silence_s
+        if config.elastic is not None:
+            trainer.host = config.host or trainer.host
+            write_invitation(place.directory.path, config)
     is_small = sum(one.nbytes for one in weights_of(job.parts.adapter.model).values()) <= FIRST_BYTES
     num_first = FIRST if job.parts.task.shards is not None and is_small else 0
     if config.hash_every is not None or num_first:
@@ -270,7 +275,8 @@ def _train(
     started = RunStarted(
         name=task.name,
         out=str(out),
-        num_workers=comm.size,
+        num_workers=parts.algorithm.num_workers,
+        num_servers=parts.algorithm.num_servers,
         rank=comm.rank,
         engine=comm.engine,
         device=str(adapter.device),

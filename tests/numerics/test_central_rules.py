@@ -50,6 +50,9 @@ class Bowl:
         self.statistics.fill_(unit)
         return StepStats(at.step, 1.0, 2.0, 2, 0, 0, 0, np.zeros(0))
 
+    def settle_statistics(self) -> None:
+        """It is no group."""
+
     def optimise(self, settings: GroupSettings) -> None:
         self.values.sub_(self.gradient, alpha=settings[0]["lr"])
 
@@ -97,7 +100,8 @@ class Run:
 
     def begin(self) -> None:
         self.bowls = [Bowl() for _ in range(NUM_WORKERS)]
-        self.work: list[Work] = [self._worker(bowl).run() for bowl in self.bowls]
+        self.workers = [self._worker(bowl) for bowl in self.bowls]
+        self.work: list[Work] = [worker.run() for worker in self.workers]
         self.said: dict[int, Outgoing] = {number: next(work) for number, work in enumerate(self.work)}
 
     def _worker(self, bowl: Bowl) -> Worker:
@@ -312,3 +316,71 @@ def test_statistics_are_averaged_by_share_and_never_treated_as_gradients() -> No
         centre = centre + (hand[w] - centre) / 3
         hand[w] = next(available)
     np.testing.assert_allclose(run.service.statistics.numpy(), centre, rtol=0, atol=1e-12)
+
+
+def test_a_round_waits_for_workers_that_have_not_come_yet() -> None:
+    run = Run(rule_of("parameter_server"), epoch_by_epoch=True)
+    run.service.certain = NUM_WORKERS
+    run.call(1)  # HELLO
+    run.call(1)
+    assert run.service.step == 0 and not run.service.can_save
+    run.call(0)
+    run.call(0)
+    run.service.ledger.num_epochs = 0  # there is nothing left for the last one
+    run.call(2)
+    assert run.service.step == 2, "its coming completes the round"
+
+
+def test_nothing_is_over_before_all_were_told_so() -> None:
+    run = Run(rule_of("gem"))
+    run.service.certain = NUM_WORKERS
+    run.call(0)
+    run.service.end()
+    with pytest.raises(StopIteration):
+        run.call(0)
+    assert not run.service.is_over
+    for number in (1, 2):
+        with pytest.raises(StopIteration):
+            run.call(number)  # HELLO
+    assert run.service.is_over
+
+
+def test_who_waits_for_work_takes_the_centre_of_then() -> None:
+    """GEM measures what the others did since; a worker that had nothing to do gets a newer centre than that of its last call."""
+    run = Run(rule_of("gem"))
+    run.service.ledger = Ledger(4, 1)
+    for number in (0, 1, 2, 0, 1, 2):
+        run.call(number)
+    members, centre = run.service.members, run.service.centre.values
+    assert sorted(run.said) == [0], "the others have nothing to do"
+    assert not torch.equal(members[1].state["taken"], centre)
+    run.service.lose(0)
+    run.answer()
+    assert torch.equal(members[1].state["taken"], centre) and members[1].version == run.service.version
+
+
+def test_what_was_sent_early_is_not_sent_again_by_the_next_life() -> None:
+    """A run is over in the middle of a push period, and goes on with more epochs."""
+    run = Run(rule_of("downpour", push_every=3, pull_every=3))
+    run.service.ledger = Ledger(5, 1)
+    for number in (0, 1, 2, 0, 1):
+        run.call(number)
+    assert run.service.ledger.is_over
+    accrued = run.workers[1]._walker.state["accrued"]
+    assert run.workers[1].num_steps == 2 and bool(accrued.any()), "sent, and not answered yet"
+    run.service.begin_save()
+    run.answer()
+    while not run.service.has_all_states:
+        run.call(next(number for number, said in run.said.items() if said.kind == STATE))
+    state = _copied(run.service.state())
+    again = Run(rule_of("downpour", push_every=3, pull_every=3))
+    again.service.ledger = Ledger(5, 2)
+    assert again.service.restore(state, range(NUM_WORKERS))
+    for number in (2, 1, 0, 2, 1):
+        again.call(number)  # HELLO, then READY of two: nothing is dealt before all are here
+    assert not again.said.keys() & {1, 2}
+    again.call(0)
+    hands = {number: again.service.ledger.leases[number].units for number in again.service.ledger.leases}
+    assert hands == {0: (5, 6, 7), 1: (8,), 2: (9,)}
+    after, gathered = again.bowls[1].values.numpy(), again.workers[1]._walker.state["accrued"].numpy()
+    np.testing.assert_allclose(gathered, gradient_at(after + LR * gathered, 8), rtol=0, atol=1e-12)

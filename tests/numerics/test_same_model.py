@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from tests.numerics.programs import same_model
 from tests.system.nursery import Nursery
 from tests.system.side_by_side import run_side_by_side
-from unisono.testing.ranks import mpirun, run_ranks
+from unisono.testing.ranks import mpirun
 
 PROGRAM = Path(same_model.__file__)
 GROUPS = (("threads", 2), ("threads", 4), *((engine, size) for engine in ("shm", "gloo", "mpi") for size in (2, 3, 4)))
@@ -57,7 +57,7 @@ class Runs:
         if engine == "threads":
             ended = self._nursery.run([str(PROGRAM), str(out), str(size)], 1, "single", LIMIT_S)
         else:
-            run = run_ranks if engine == "mpi" else self._nursery.run
+            run = self._nursery.run_mpi if engine == "mpi" else self._nursery.run
             ended = run([str(PROGRAM), str(out)], size, engine, LIMIT_S)
         self._outputs[engine, size] = str(ended) if ended.exit_code else ""
 

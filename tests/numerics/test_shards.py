@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.system.nursery import Nursery
-from tests.system.processes import plain_environment, run_together
 from unisono.model.flat import hash_of
 from unisono.training.weights import load_weights
 
 PROGRAM = Path(__file__).parents[1] / "ranks" / "programs" / "goes_on.py"
 TRAIN = ["-m", "unisono.cli", "train", "task.py", "--quiet", "--log-every", "1", "--checkpoint-every", "3", "--out"]
 STOPPED = 75
-LIMIT_S = 100.0
 
 
 @pytest.fixture(autouse=True)
@@ -69,11 +65,8 @@ def test_every_division_gives_the_same_bits(nursery: Nursery, options: tuple[str
 def test_mpi_gives_the_same_bits(nursery: Nursery) -> None:
     options = ("--epochs", "1", "--shards", "3")
     train(nursery, "one", 1, "single", *options)
-    as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
-    mpirun = str(Path(sys.executable).parent / "mpirun")
-    command = [mpirun, *as_root, "--oversubscribe", "-n", "2", sys.executable, *TRAIN, "mpi", *options, "--engine", "mpi"]
-    (outcome,) = run_together([command], plain_environment(), LIMIT_S)
-    assert outcome.code == 0, str(outcome)
+    ended = nursery.run_mpi([*TRAIN, "mpi", *options, "--engine", "mpi"], 2)
+    assert ended.exit_code == 0, str(ended)
     assert found("mpi") == found("one")
 
 

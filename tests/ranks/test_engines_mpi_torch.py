@@ -102,7 +102,7 @@ def skip_without_mpi() -> None:
 
 @pytest.fixture
 def run(engine: str, nursery: Nursery) -> Runner:
-    return run_ranks if engine == "mpi" else nursery.run
+    return nursery.run_mpi if engine == "mpi" else nursery.run
 
 
 def run_program(run: Runner, text: str, folder: Path, size: int, engine: str) -> str:

@@ -361,3 +361,62 @@ def test_the_launchers_of_others_say_it_once_too(tmp_path: Path, monkeypatch: py
     assert own.code == 2 and "smaller than the 2 workers" in one_message(own.output), own
     for other in others:
         assert other.code == 2 and other.output.count("unisono: error: ") == 1, other
+
+
+OWN_STEP = """
+def step(self, batch):
+    inputs, targets = batch
+    self.minimise(nn.functional.cross_entropy(self.model(inputs), targets, reduction="none"))
+
+task = replace(task, step=step)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "told"),
+    [
+        ("", "--simulate 2", "--simulate is read by nobody: --algorithm allreduce has no server"),
+        ("", "--replay here", "there is no here to repeat (--replay); give the directory of an asynchronous run"),
+        ("", "--algorithm gem --replay task.py", "task.py: line 1 is '', which no run writes"),
+        ("", "--algorithm gem --simulate 3", "global_batch 16 cannot be divided over 3 workers (--global-batch); use 15 or 18"),
+        ("", "--algorithm gem --simulate 20", "global_batch 16 is smaller than the 20 workers"),
+        ("", "--algorithm gem --simulate 0", "--simulate must be a whole number of at least 1; received 0"),
+        ("", "--algorithm gem --group 2", "--group 2 needs a server and 2 processes for each worker"),
+        ("", "--algorithm gem --set simulate.compute_s=1", "--set simulate.compute_s is read by nobody without --simulate"),
+        ("", "--set simulate.compute_s=1", "--set simulate.compute_s is read by nobody without --simulate"),
+        ("", "--algorithm gem --simulate 2 --set simulate.jiter=1", "did you mean 'jitter'?"),
+        ("", "--algorithm gem --simulate 2 --set simulate.jitter=much", "jitter must be a number of at least 0"),
+        ("", "--algorithm gem --set algorithm.kapa=1", "--algorithm gem has no option 'kapa' (--set algorithm.kapa); did you mean"),
+        ("", "--algorithm gem --set algorithm.kappa=high", "kappa must be above 0 (--set algorithm.kappa); received 'high'"),
+        ("", "--algorithm gem --set algorithm.clip=0", "clip must be above 0 (--set algorithm.clip); received 0"),
+        ("", "--algorithm gem --set algorithm.momentum=high", "momentum must be at least 0 and below 1"),
+        ("", "--algorithm easgd --set algorithm.rho=high", "rho must be above 0"),
+        ("", "--algorithm easgd --set algorithm.elastic=2", "elastic must lie above 0 and up to 1"),
+        ("", "--algorithm easgd --set algorithm.momentum=high", "momentum must be at least 0 and below 1"),
+        ("", "--algorithm easgd --set algorithm.period=0", "period must be a whole number of at least 1"),
+        ("", "--algorithm downpour --set algorithm.local_lr=high", "local_lr must be a number of at least 0"),
+        ("", "--algorithm downpour --set algorithm.push_every=1.5", "push_every must be a whole number of at least 1"),
+        ("", "--algorithm downpour --set algorithm.damping=some", "damping must be one of none, staleness"),
+        ("", "--algorithm parameter_server --set algorithm.period=2", "has no option 'period'"),
+        ("task = replace(task, optimizer='adam')", "--algorithm gem", "nothing reads optimizer 'adam' of the task; leave it out"),
+        ("task = replace(task, clip_norm=1.0)", "--algorithm gem", "nothing reads clip_norm of the task; leave it out"),
+        (
+            "task = replace(task, optimizer='adam')",
+            "--algorithm easgd --set algorithm.momentum=0.9",
+            "nothing reads optimizer 'adam'",
+        ),
+        (OWN_STEP, "--algorithm gem", "the task's own step makes several; use allreduce"),
+        ("", "--algorithm gem --hash-every 2", "--hash-every is read by nobody with --algorithm gem"),
+    ],
+)
+def test_a_centre_refuses_what_it_cannot_do(train: Command, more: str, options: str, told: str) -> None:
+    assert told in train.refused(more, *options.split())
+
+
+def test_a_run_repeats_only_itself(train: Command) -> None:
+    once = ("--algorithm", "gem", "--simulate", "2", "--quiet")
+    train("", *once, "--out", "run", code=0)
+    assert "had 2 workers, and here are 4" in train.refused("", *once[:3], "4", "--replay", "run")
+    told = train.refused("", *once, "--replay", "run", "--lr", "0.2", "--set", "algorithm.kappa=2")
+    assert "was another experiment: settings.lr 0.1 there, 0.2 here; algorithm.kappa" in told
+    train("", *once, "--replay", "run", "--out", "again", code=0)

@@ -32,9 +32,10 @@ from tests.system.processes import plain_environment
 from unisono.cluster import affinity
 from unisono.cluster.rank_env import Placement, rank_environment
 from unisono.cluster.rendezvous import derived_port
-from unisono.testing.ranks import Ended
+from unisono.testing.ranks import Ended, run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
+MPI_RANK = Path(__file__).with_name("mpi_rank.py")
 COMMUNICATION = ("unisono.comm.connect", "unisono.comm.shm", "unisono.comm.torch_dist", "unisono.testing.checks")
 VERBS = ("unisono.run", "unisono.predict.apply_run", "unisono.predict.compare_runs")
 AT_USE = ("torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_agg")
@@ -91,6 +92,10 @@ class Nursery:
         killed. The exit code is that of the first that failed. May be called from several threads at once."""
         with self.start(program, size, engine) as group:
             return group.wait(timeout_s)
+
+    def run_mpi(self, program: Sequence[str], size: int, engine: str = "mpi", timeout_s: float = 90.0) -> Ended:
+        """Local, blocking: the same under mpirun, which starts a small process in the place of each rank."""
+        return run_ranks([str(MPI_RANK), self._address, *program], size, engine, timeout_s)
 
     @contextmanager
     def start(

@@ -93,6 +93,16 @@ class Algorithm(ABC):
         return ()
 
     @property
+    def num_workers(self) -> int:
+        """Local: that have a part of every batch; a group of processes counts once."""
+        return self.comm.size // self.group
+
+    @property
+    def num_servers(self) -> int:
+        """Local: processes that hold what the workers agree on."""
+        return 0
+
+    @property
     def replicas_differ(self) -> bool:
         """Local: whether a state to go on from must hold that of every worker; alike on all ranks."""
         return self.has_own_replicas

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from unisono.algorithms.central.rule import Arrival, Centre, GroupSettings, Rule, Walker, lr_of_group
+from unisono.algorithms.central.rule import Arrival, Centre, GroupSettings, Rule, Walker, is_number, lr_of_group
 from unisono.errors import UsageError
 
 DAMPING = ("none", "staleness")
@@ -39,8 +39,8 @@ class Options:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} must be a whole number of at least 1 (--set algorithm.{name}); received {value!r}")
-        if self.local_lr is not None and not self.local_lr >= 0:
-            raise UsageError(f"local_lr must not be negative (--set algorithm.local_lr); received {self.local_lr!r}")
+        if self.local_lr is not None and not (is_number(self.local_lr) and self.local_lr >= 0):
+            raise UsageError(f"local_lr must be a number of at least 0 (--set algorithm.local_lr); received {self.local_lr!r}")
         if self.damping not in DAMPING:
             raise UsageError(f"damping must be one of {', '.join(DAMPING)} (--set algorithm.damping); received {self.damping!r}")
 

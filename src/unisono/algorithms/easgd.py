@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unisono.algorithms.central.rule import Arrival, Centre, GroupSettings, Rule, Walker, lr_of_group, refuse_optimizer
+from unisono.algorithms.central.rule import Arrival, Centre, GroupSettings, Rule, Walker, is_number, lr_of_group, refuse_optimizer
 from unisono.errors import UsageError
 
 
@@ -42,11 +42,11 @@ class Options:
     def __post_init__(self) -> None:
         if isinstance(self.period, bool) or not isinstance(self.period, int) or self.period < 1:
             raise UsageError(f"period must be a whole number of at least 1 (--set algorithm.period); received {self.period!r}")
-        if not 0 < self.elastic <= 1:
+        if not (is_number(self.elastic) and 0 < self.elastic <= 1):
             raise UsageError(f"elastic must lie above 0 and up to 1 (--set algorithm.elastic); received {self.elastic!r}")
-        if self.rho is not None and not self.rho > 0:
+        if self.rho is not None and not (is_number(self.rho) and self.rho > 0):
             raise UsageError(f"rho must be above 0 (--set algorithm.rho); received {self.rho!r}")
-        if not 0 <= self.momentum < 1:
+        if not (is_number(self.momentum) and 0 <= self.momentum < 1):
             raise UsageError(f"momentum must be at least 0 and below 1 (--set algorithm.momentum); received {self.momentum!r}")
         if not isinstance(self.synchronous, bool):
             raise UsageError(f"synchronous must be true or false (--set algorithm.synchronous); received {self.synchronous!r}")
@@ -108,14 +108,19 @@ class ElasticAveraging(Rule):
             walker.optimise(settings)
         pull.zero_()
 
-    def message(self, walker: Walker, num_steps: int) -> Sequence[float]:  # noqa: ARG002
-        walker.out.copy_(walker.values)
+    def sends_vector(self, walker: Walker, num_steps: int) -> bool:
+        return walker.cut_short or num_steps % self.options.period == 0
+
+    def message(self, walker: Walker, num_steps: int) -> Sequence[float]:
+        if self.sends_vector(walker, num_steps):
+            walker.out.copy_(walker.values)
         return ()
 
     def answer(self, walker: Walker, reply: Tensor | None, num_steps: int) -> None:  # noqa: ARG002
-        """The next gradient is still computed where the worker stood when it called, as in the paper; then the spring pulls."""
-        assert reply is not None
-        walker.state["pull"].copy_(reply)
+        """The next gradient is still computed where the worker stood when it called, as in the paper; then the spring pulls. There
+        is no reply in the middle of a very long period."""
+        if reply is not None:
+            walker.state["pull"].copy_(reply)
 
     def end(self, walker: Walker) -> None:
         walker.values.sub_(walker.state["pull"])
@@ -124,10 +129,12 @@ class ElasticAveraging(Rule):
     def fold(self, centre: Centre, arrived: Sequence[Arrival]) -> Sequence[Tensor | None]:
         rho = self.options.rho
         alpha = self.options.elastic / centre.num_workers if rho is None else centre.lr * rho
-        differences = elastic_differences(centre.values, [one.message for one in arrived], alpha)
-        for difference in differences:
-            centre.values.add_(difference)
-        return differences
+        differences = iter(elastic_differences(centre.values, [one.message for one in arrived if one.message.numel()], alpha))
+        replies = [next(differences) if one.message.numel() else None for one in arrived]
+        for difference in replies:
+            if difference is not None:
+                centre.values.add_(difference)
+        return replies
 
 
 ALGORITHM = ElasticAveraging

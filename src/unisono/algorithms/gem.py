@@ -22,7 +22,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unisono.algorithms.central.rule import Arrival, Centre, GroupSettings, Member, Rule, Walker, lr_of_group, refuse_optimizer
+from unisono.algorithms.central.rule import (
+    Arrival,
+    Centre,
+    GroupSettings,
+    Member,
+    Rule,
+    Walker,
+    is_number,
+    lr_of_group,
+    refuse_optimizer,
+)
 from unisono.errors import UsageError
 
 DEFAULT_MOMENTUM = 0.9
@@ -41,11 +51,11 @@ class Options:
     eps: float = 1e-16
 
     def __post_init__(self) -> None:
-        if self.momentum is not None and not 0 <= self.momentum < 1:
+        if self.momentum is not None and not (is_number(self.momentum) and 0 <= self.momentum < 1):
             raise UsageError(f"momentum must be at least 0 and below 1 (--set algorithm.momentum); received {self.momentum!r}")
         for name in ("kappa", "eps", "clip"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if not (is_number(value) and value > 0) and (name, value) != ("clip", None):
                 raise UsageError(f"{name} must be above 0 (--set algorithm.{name}); received {value!r}")
 
 
@@ -86,6 +96,9 @@ class GradientEnergyMatching(Rule):
         member.state["momentum"] = torch.zeros_like(centre.values)
         member.state["taken"] = centre.values.clone()
 
+    def take(self, centre: Centre, member: Member) -> None:
+        member.state["taken"].copy_(centre.values)
+
     def fold(self, centre: Centre, arrived: Sequence[Arrival]) -> Sequence[Tensor | None]:
         options = self.options
         for one in arrived:
@@ -96,7 +109,6 @@ class GradientEnergyMatching(Rule):
             )  # fmt: skip
             centre.values.copy_(values)
             held["momentum"].copy_(momentum)
-            held["taken"].copy_(values)
         return [centre.values for _ in arrived]
 
 

@@ -32,7 +32,7 @@ from unisono.cluster.world import STOPS, Outcome, World, wait_for_events
 from unisono.errors import UsageError
 
 BINDINGS = ("cpus", "none")
-POLICIES = ("end", "continue", "restart")
+POLICIES = ("end", "continue", "restart", "elastic")
 VOICES = ("all", "first")
 NO_RESTART = (0, 2, 75)
 """Codes after which ranks are not started again: done, a mistake that stays one, stopped on purpose with everything saved."""
@@ -159,9 +159,17 @@ class _Starter:
     def live(self, restart: int) -> Outcome:
         """Local, blocking: start all ranks and see them to their end."""
         ranks: list[RankProcess] = []
-        world = World(ranks, self.selector, self.inbox, self.mortality, self.console, self.config.on_failure)
+        placement = _placement(self.config, self.base, restart, self.began_unix_s)
+        world = World(
+            ranks,
+            self.selector,
+            self.inbox,
+            self.mortality,
+            self.console,
+            self.config.on_failure,
+            lambda: self._start_rank(placement, 0),
+        )
         try:
-            placement = _placement(self.config, self.base, restart, self.began_unix_s)
             self.mortality.mark("UNISONO_TOKEN", placement.token)
             self.mortality.mark("UNISONO_NODE_RANK", str(placement.node_rank))
             self._start(ranks, placement)
@@ -175,22 +183,25 @@ class _Starter:
 
     def _start(self, ranks: list[RankProcess], placement: Placement) -> None:
         for local_rank in range(placement.num_local):
-            rank = placement.node_rank * placement.num_local + local_rank
-            # A terminal is not passed on: the ranks are not in its foreground and could not read from it.
-            stdin = None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL
-            env = rank_environment(self.base, placement, local_rank)
-            try:
-                log = None if self.logs is None else self.logs.open(rank)
-                with self.inbox.held_back() as mask:
-                    prepare = before_exec(mask, self._cpus(placement, local_rank))
-                    process, out, err = start_process(self.arguments, env, stdin, prepare)
-            except OSError as error:
-                raise UsageError(
-                    f"rank {rank} cannot be started ({self.arguments[0]}): {error.strerror}; "
-                    "check the program, and with a large -n the limits on processes and open files (ulimit -u, ulimit -n)"
-                ) from error
-            self.mortality.add(process.pid)
-            ranks.append(RankProcess(rank, process, self.console.attach(rank, out, err, log)))
+            ranks.append(self._start_rank(placement, local_rank))
+
+    def _start_rank(self, placement: Placement, local_rank: int) -> RankProcess:
+        rank = placement.node_rank * placement.num_local + local_rank
+        # A terminal is not passed on: the ranks are not in its foreground and could not read from it.
+        stdin = None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL
+        env = rank_environment(self.base, placement, local_rank)
+        try:
+            log = None if self.logs is None else self.logs.open(rank)
+            with self.inbox.held_back() as mask:
+                prepare = before_exec(mask, self._cpus(placement, local_rank))
+                process, out, err = start_process(self.arguments, env, stdin, prepare)
+        except OSError as error:
+            raise UsageError(
+                f"rank {rank} cannot be started ({self.arguments[0]}): {error.strerror}; "
+                "check the program, and with a large -n the limits on processes and open files (ulimit -u, ulimit -n)"
+            ) from error
+        self.mortality.add(process.pid)
+        return RankProcess(rank, process, self.console.attach(rank, out, err, log))
 
     def _cpus(self, placement: Placement, local_rank: int) -> frozenset[int] | None:
         mine = affinity.share(local_rank, placement.num_local)

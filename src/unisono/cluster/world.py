@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -28,6 +28,8 @@ TERM_S = 5.0
 LEFTOVER_S = 2.0
 """How long what a rank left behind has to clean up, after SIGTERM and again after SIGKILL."""
 
+MOST_REVIVALS = 10
+"""Of a rank 0 that was killed while it served the others."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -45,19 +47,23 @@ class World:
 
     def __init__(
         self,
-        ranks: Sequence[RankProcess],
+        ranks: list[RankProcess],
         selector: selectors.BaseSelector,
         inbox: SignalInbox,
         mortality: Mortality,
         console: Console,
         on_failure: str,
+        start_first: Callable[[], RankProcess],
     ) -> None:
+        """`start_first` starts rank 0 again."""
         self._ranks = ranks
         self._selector = selector
         self._inbox = inbox
         self._mortality = mortality
         self._console = console
         self._on_failure = on_failure
+        self._start_first = start_first
+        self._num_revivals = 0
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._code = 0
         self._interrupts = 0
@@ -99,7 +105,8 @@ class World:
                 self.kill()
                 return
             self._console.say("interrupted: told all ranks; interrupt again (Ctrl-C) to kill them")
-        for rank in self._ranks:
+        # Members that come and go are told by the one that serves them, when it has all that it must save.
+        for rank in self._ranks[:1] if self._on_failure == "elastic" else self._ranks:
             if rank.running and signum == signal.SIGINT:
                 rank.send_to_group(signum)  # as the terminal would: a shell between us and the program waits for it
             else:
@@ -107,11 +114,29 @@ class World:
 
     def _note_exit(self, rank: RankProcess) -> None:
         rank.output.drain()  # its last words come before ours
-        if rank.code and not self._ended_by_us:
+        if self._on_failure == "elastic":
+            self._note_exit_of_member(rank)
+        elif rank.code and not self._ended_by_us:
             self._note_failure(rank, rank.code)
         if rank.leaves_children():
             rank.send_to_group(signal.SIGTERM)
             self._after(LEFTOVER_S, lambda: self._kill_leftovers(rank))
+
+    def _note_exit_of_member(self, rank: RankProcess) -> None:
+        """Of members that may come and go: each ends alone. Rank 0, which serves them, is started again if it was killed; where it
+        ends by itself all is over, with its code."""
+        if rank.rank and rank.code and not self._ended_by_us and not self._stopped and self._ranks[0].running:
+            self._console.say(f"{rank.fate()}; the others go on")
+        if rank.rank:
+            return
+        if rank.killed_by is not None and not self._stopped and not self._ended_by_us and self._num_revivals < MOST_REVIVALS:
+            self._num_revivals += 1
+            self._console.say(f"{rank.fate()}; it is started again ({self._num_revivals} of {MOST_REVIVALS}), the others wait")
+            self._ranks[0] = self._start_first()
+            self._ranks.append(rank)  # until nothing of its group is left
+            return
+        self._code = self._code or rank.code or 0
+        self._after(NOTICE_S, self._terminate)
 
     def _note_failure(self, rank: RankProcess, code: int) -> None:
         first = not self._code

@@ -97,6 +97,10 @@ class Server(ABC):
         """Local: callers that are gone since this was last asked. Always empty where a death ends the whole job."""
         return ()
 
+    def left(self) -> Sequence[int]:
+        """Local: callers that said goodbye since this was last asked."""
+        return ()
+
     @abstractmethod
     def close(self) -> None:
         """Local: give back what it holds. Idempotent."""

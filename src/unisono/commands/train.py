@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from unisono.cluster.deadline import DURATION_FORMS, parse_duration
 from unisono.cluster.instruction_set import LEVELS
-from unisono.commands import workers
+from unisono.commands import join, workers
 from unisono.config import TrainConfig
 from unisono.errors import AlreadyTold, TrainingFailed, UsageError, unknown_name
 from unisono.overrides import DIRECT, PLAIN, literal, parse
@@ -35,6 +35,10 @@ EPILOG = """examples:
   unisono train task.py -n 4 --algorithm local_sgd --set algorithm.period=16
                                                                workers learn alone, and agree every 16 steps
   unisono train task.py -n 8 --group 4 --algorithm diloco      two workers, each of four processes that agree in every step
+  unisono train task.py --elastic 4 --algorithm gem --out runs/a
+                                                               a server and four workers; more: unisono join runs/a
+  unisono train task.py --simulate 100 --algorithm gem         a hundred virtual workers on a virtual clock
+  unisono train task.py -n 5 --algorithm gem --replay runs/a   repeats an asynchronous run, bit for bit
   srun -N 2 -n 8 unisono train task.py                         eight workers under SLURM
   mpirun -n 8 unisono train task.py
   unisono train task.py --out runs/a --time-limit 2h           stops in time; the same command goes on
@@ -47,6 +51,9 @@ OPTIONS = (
     "group",
     "simulate",
     "replay",
+    "elastic",
+    "silence_s",
+    "host",
     "local_batch",
     "init_from",
     "on_nan",
@@ -103,6 +110,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     experiment.add_argument(
         "--simulate", type=int, metavar="N", help="N virtual workers in one process on a virtual clock (downpour, easgd, gem)"
     )
+    experiment.add_argument(
+        "--elastic",
+        type=int,
+        metavar="W",
+        help="a server and W workers that may join, leave and die (downpour, easgd, gem; ZeroMQ)",
+    )
     experiment.add_argument("--replay", metavar="RUN", help="repeat an asynchronous run: serve its workers in the recorded order")
     experiment.add_argument("--init-from", metavar="FILE", help="begin with the weights of a file (.safetensors, .pt)")
     going_on = parser.add_argument_group("stop and go on")
@@ -147,6 +160,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--allreduce", metavar="A", help="auto, ring, recursive_doubling, rabenseifner, node_aware or engine")
     machine.add_argument("--device", default="auto", metavar="D", help="auto, cpu, or cuda where several workers share a GPU")
     machine.add_argument(
+        "--silence",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="with --elastic: seconds without a sign of life after which a worker is counted as dead (default 10)",
+    )
+    machine.add_argument(
+        "--host", metavar="ADDRESS", help="with --elastic: where workers reach the server (default: this node, or its address)"
+    )
+    machine.add_argument(
         "--portable",
         metavar="LEVEL",
         help=f"use only instructions that many CPUs have, so that they round alike ({', '.join(LEVELS)})",
@@ -165,12 +188,19 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     if args.task.endswith(PICKLED):
         return _work_for_another(Path(args.task))
     if here().launcher == "local":
+        if args.elastic is not None and args.n is None:
+            args.n = args.elastic + 1
         _check_restarts(args)
         configuration(args, argv)  # what is wrong with it is told here, where nothing has started yet
         check_file(Path(args.task))
         if (code := workers.launched(args, argv, Path(args.task).stem)) is not None:
             return code
-    ended = work(lambda: configuration(args, argv), args.n, args.engine, args.allreduce)
+    if args.elastic is not None:
+        if here().global_rank:
+            return join.be_worker(Path(args.out), args.threads, args.device, wait_s=join.LONG_S, as_rank=True)
+        ended = serve(configuration(args, argv))
+    else:
+        ended = work(lambda: configuration(args, argv), args.n, args.engine, args.allreduce)
     if args.quiet and ended.rank == 0:
         print(f"{ended.summary['reason']}; results in {ended.out}")
     return _code(ended)
@@ -199,6 +229,9 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
         group=args.group,
         simulate=args.simulate,
         replay=args.replay,
+        elastic=args.elastic,
+        silence_s=args.silence,
+        host=args.host or _own_address(),
         local_batch=args.local_batch,
         out=args.out,
         fresh=args.fresh,
@@ -219,6 +252,15 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
         quiet=args.quiet,
         command=("unisono", *argv),
     )
+
+
+def _own_address() -> str | None:
+    """Local: where workers on other nodes reach this one; None where there are none."""
+    import socket
+
+    from unisono.cluster.resolve import here
+
+    return None if here().one_node else socket.gethostbyname(socket.gethostname())
 
 
 def _work_for_another(file: Path) -> int:
@@ -260,6 +302,18 @@ def work(
         set_threads(config.threads)
         at = terminal()
         return execute(config, comm, None if config.quiet else Screen(at.columns, at.colour), task)
+
+
+def serve(config: TrainConfig) -> Ended:
+    """Local, blocking: be the server of workers that come and go."""
+    from unisono.cluster.terminal import terminal
+    from unisono.cluster.threads import set_threads
+    from unisono.comm.single import alone
+    from unisono.run import Screen, execute
+
+    set_threads(config.threads)
+    at = terminal()
+    return execute(config, alone(), None if config.quiet else Screen(at.columns, at.colour))
 
 
 def _check_number(asked: int | None, there: int) -> None:

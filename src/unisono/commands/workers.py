@@ -43,7 +43,7 @@ def launched(args: argparse.Namespace, argv: Sequence[str], job: str) -> int | N
             threads=args.threads,
             portable=getattr(args, "portable", None),  # of the verb that promises bits
             voice="first",
-            on_failure="restart" if getattr(args, "restarts", 0) else "end",
+            on_failure="elastic" if getattr(args, "elastic", None) else "restart" if getattr(args, "restarts", 0) else "end",
             restarts=getattr(args, "restarts", 0),
         )
     )

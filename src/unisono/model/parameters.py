@@ -6,6 +6,7 @@ Where all of it is one bucket, nothing can leave early: then what a pass made is
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import unwrap
@@ -248,13 +249,19 @@ class FlatParameters:
         assert self.optimizer is not None
         for group, moved in zip(self.optimizer.param_groups, whole.param_groups, strict=True):
             group.update({name: value for name, value in moved.items() if name != "params"})
+        self.optimizer.state.update(self.taken_apart(whole.state))
+        self._whole = None
+
+    def taken_apart(self, of_whole: Mapping[Any, Any]) -> defaultdict[Any, Any]:
+        """Local: the state of an optimiser of the whole vector, as one of the tensors has it."""
         (vector,) = self.values.values()
-        (state,) = whole.state.values() or ({},)
+        (state,) = of_whole.values() or ({},)
+        found: defaultdict[Any, Any] = defaultdict(dict)
         for entry, tensor in zip(self.layout.entries, self.tensors, strict=True):
-            self.optimizer.state[tensor] = {
+            found[tensor] = {
                 name: view_of(entry, value).clone() if is_like(value, vector) else own_copy(value) for name, value in state.items()
             }
-        self._whole = None
+        return found
 
     def optimizer_state(self) -> dict[str, Any]:
         """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""

@@ -31,7 +31,7 @@ from unisono.optim.optimizers import make_optimizer, optimizer_class, reads_lr
 from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
 from unisono.overrides import Changed
 from unisono.task import Task
-from unisono.training.central.assemble import division_of, make_central, rule_of
+from unisono.training.central.assemble import check_clock, division_of, make_central, rule_of
 from unisono.training.device import compute_device
 from unisono.training.followed import Followed, in_training
 from unisono.training.group_rules import check_group
@@ -103,6 +103,7 @@ def assemble(
     device_asked: str = "auto",
     group: int | None = None,
     simulate: int | None = None,
+    elastic: int | None = None,
     replay: Sequence[str] | None = None,
 ) -> Assembled:
     """Local, blocking: all parts of this rank's training."""
@@ -111,7 +112,8 @@ def assemble(
     algorithm_name, options_given = agreement(task, algorithm_name, changed.algorithm)
     kind = find_algorithm(algorithm_name)
     options = make_options(kind, algorithm_name, options_given)
-    division = division_of(kind, algorithm_name, comm.size, group, simulate, replay)
+    division = division_of(kind, algorithm_name, comm.size, group, simulate, elastic, replay)
+    check_clock(changed.simulate, simulate)
     if division is None:
         kind.plan(options, comm.size)
         check_group(group, algorithm_name, kind, comm.size)
@@ -177,7 +179,8 @@ def assemble(
             partial(make_body, task), partial(make_parts, task), changed.simulate, replay, spans,
         )  # fmt: skip
         shard, num_shards = division.place(comm.rank) if comm.rank else 0, division.group
-        settings = partial(_settings_of_worker, settings, division.num_workers)
+        units_per_epoch = replace(plan, global_batch=batch).steps_per_epoch
+        settings = partial(_settings_of_worker, settings, division.num_workers, units_per_epoch, plan.steps_per_epoch)
     # A CPU that computes has no time to prepare the next batch beside it; where a GPU does, it has.
     works_ahead = device.type == "cuda"
     return Assembled(
@@ -303,9 +306,12 @@ def _settings(schedules: Mapping[str, Schedule]) -> Callable[[int], Settings]:
     return lambda step: {name: schedule(step) for name, schedule in schedules.items()}
 
 
-def _settings_of_worker(settings: Callable[[int], Settings], num_workers: int, step: int) -> Settings:
+def _settings_of_worker(
+    settings: Callable[[int], Settings], num_workers: int, units_per_epoch: int, steps_per_epoch: int, step: int
+) -> Settings:
     """Where a step is one worker's batch, schedules go on with every global batch, so that they mean the same everywhere."""
-    return settings(step // num_workers)
+    epoch, unit = divmod(step, units_per_epoch)
+    return settings(epoch * steps_per_epoch + unit // num_workers)
 
 
 def with_fused(spec: object, options: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:

@@ -22,8 +22,10 @@ from unisono.task import Task
 from unisono.taskfile import load_task
 from unisono.training import promise
 from unisono.training.assemble import Assembled, assemble
+from unisono.training.central.algorithm import Central
 from unisono.training.central.arrivals import read_arrivals
 from unisono.training.central.assemble import count_workers
+from unisono.training.central.repeated import check_same_experiment
 from unisono.training.device import compute_device
 from unisono.training.run_record import record_of
 from unisono.training.saving import Every
@@ -55,7 +57,7 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
             "--local-batch makes the batch depend on the number of workers, which --shards excludes; use --global-batch"
         )
     if config.local_batch is not None:
-        num_workers = count_workers(find_algorithm(config.algorithm), comm.size, config.group, config.simulate)
+        num_workers = count_workers(find_algorithm(config.algorithm), comm.size, config.group, config.simulate, config.elastic)
         changed = replace(changed, task=replace(changed.task, global_batch=config.local_batch * num_workers))
     if not changed.task.name:
         changed = replace(changed, task=replace(changed.task, name=Path(config.task_file).stem or "task"))
@@ -64,9 +66,26 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
         if changed.task.shards is not None:
             promised.enter_context(promise.kept(compute_device(config.device, comm, in_shards=True)))
         parts = assemble(
-            changed, config.algorithm, comm, config.on_nan, spans, config.device, config.group, config.simulate, replay
+            changed,
+            config.algorithm,
+            comm,
+            config.on_nan,
+            spans,
+            config.device,
+            config.group,
+            config.simulate,
+            config.elastic,
+            replay,
         )
     changed = replace(changed, task=parts.task)
+    record = record_of(config, changed, comm.size)
+    if config.replay is not None:
+        check_same_experiment(Path(config.replay), record)
+    if config.hash_every is not None and isinstance(parts.algorithm, Central):
+        raise UsageError(
+            f"--hash-every is read by nobody with --algorithm {parts.algorithm.name}, whose weights change with every call; "
+            "leave it out"
+        )
     if config.init_from is not None and not restores:
         initialise(parts.adapter.model, Path(config.init_from))
     pack(parts.adapter.state(), {}, "state")  # what cannot be kept is said before work is done
@@ -75,4 +94,4 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
     notes += [note for note in (shard_note(changed.task), lonely) if note]
     if config.local_batch is not None:
         notes.append(growth_note(config.local_batch, num_workers, len(parts.splits.train), lr_of(parts.settings(0))))
-    return Job(changed, parts, record_of(config, changed, comm.size), notes, Every.parse(str(config.checkpoint_every)))
+    return Job(changed, parts, record, notes, Every.parse(str(config.checkpoint_every)))

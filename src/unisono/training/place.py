@@ -14,6 +14,7 @@ from unisono.cluster.resolve import launching_command
 from unisono.config import TrainConfig
 from unisono.training import promise
 from unisono.training.assemble import Assembled
+from unisono.training.central.algorithm import Central
 from unisono.training.checkpoint import Checkpoints, Loaded
 from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
 from unisono.training.provenance import sources_of
@@ -108,6 +109,8 @@ def _other_bits(before: Mapping[str, Any], now: Mapping[str, Any]) -> Sequence[s
 
 def _end(difference: str, parts: Assembled) -> str:
     """Pure: what a difference makes of the end of a run."""
+    if isinstance(parts.algorithm, Central) and not parts.algorithm.rule.waits_for_all:
+        return "another anyway, as the order of calls decides it"
     is_another = parts.algorithm.has_own_replicas and difference.startswith("workers ")
     return "another, as workers learn by themselves" if is_another else "the same only to rounding"
 

@@ -12,6 +12,7 @@ A rule is mathematics on flat vectors with explicit state. It neither talks nor 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ class Arrival:
     weight: float
     """Sum of the loss weights behind it."""
     staleness: int
-    """Updates by others since the worker took the centre."""
+    """Updates of the centre since the worker took it."""
 
 
 class Rule(ABC):
@@ -147,9 +148,17 @@ class Rule(ABC):
     def join(self, centre: Centre, member: Member) -> None:  # noqa: B027 - most keep nothing
         """Local: a worker has come, which gets the centre as it is."""
 
+    def take(self, centre: Centre, member: Member) -> None:  # noqa: B027 - most need not know
+        """Local: a worker is given the centre as it is now."""
+
     @abstractmethod
     def fold(self, centre: Centre, arrived: Sequence[Arrival]) -> Sequence[Tensor | None]:
         """Local: change the centre; what goes back to each: a vector, the centre's values themselves, or None for nothing."""
+
+
+def is_number(value: object) -> bool:
+    """Pure: whether an option can be compared with others."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def lr_of_group(settings: GroupSettings) -> float:

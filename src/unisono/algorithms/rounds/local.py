@@ -81,7 +81,6 @@ class LocalRounds(Algorithm):
     def start(self) -> None:
         comm = self.comm
         replicate(comm, self.adapter.shared_state())
-        self.num_workers = comm.size // self.group
         self.speaks = comm.rank % self.group == 0
         self._within = self._group()
         self._aside = comm.duplicate() if self.overlap and comm.size > 1 else None

@@ -36,6 +36,14 @@ class Central(Algorithm):
     held: Mapping[str, Any] | None = field(default=None, init=False)
     """What an earlier life has left of the service."""
 
+    @property
+    def num_workers(self) -> int:
+        return self.division.num_workers
+
+    @property
+    def num_servers(self) -> int:
+        return 1
+
     @classmethod
     def plan(cls, options: Any, size: int) -> Roles:  # noqa: ARG003
         return Roles(tuple(range(1, size)), (0,))

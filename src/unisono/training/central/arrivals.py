@@ -5,13 +5,14 @@ order of calls, of losses and of the decisions to stop is all that chance has de
 
     3            a call of worker 3 was served: it joined, or had done its batches
     lost 3       worker 3 was counted as dead
-    stop WHY     nothing was dealt out any more
+    stop WHY     nothing was dealt out any more; not in the record of a run that went on
+    anew WHY     the run went on in another way than the lines before say, so that nobody can repeat it
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -20,29 +21,34 @@ from torch import Tensor
 
 from unisono.comm.exchange import Numbers, Request, Server
 from unisono.errors import UsageError
+from unisono.training.atomic import replacing
 
 FILE = "arrivals.txt"
-LOST, STOP = "lost ", "stop "
+LOST, STOP, ANEW = "lost ", "stop ", "anew "
 
 
 class Arrivals:
     """Writes the order down. Local, of the server."""
 
-    def __init__(self, path: Path, num_lines: int = 0) -> None:
+    def __init__(self, path: Path, num_lines: int = 0, anew: str = "") -> None:
         """`num_lines` of an earlier life are kept: those before the state that it goes on from. That it stopped then is no longer
-        true."""
-        kept = path.read_text().splitlines()[:num_lines] if num_lines else []
+        true. `anew`: why nobody can repeat what comes now after those."""
+        kept = [line for line in path.read_text().splitlines() if not line.startswith(STOP)] if path.exists() else []
         if len(kept) < num_lines:
-            raise UsageError(f"{path} has {len(kept)} of the {num_lines} lines that the checkpoint knows; start over with --fresh")
-        kept = [line for line in kept if not line.startswith(STOP)]
+            anew = anew or f"{num_lines - len(kept)} lines before this one are missing"
+        del kept[num_lines:]
         self.num_lines = len(kept)
-        self._file: IO[str] = path.open("w")
-        self._file.writelines(f"{line}\n" for line in kept)
+        """Without those that say why it stopped."""
+        with replacing(path) as draft:  # another life may need them, should this one end before it has saved
+            draft.write_text("".join(f"{line}\n" for line in kept))
+        self._file: IO[str] = path.open("a")
+        if anew:
+            self.write(f"{ANEW}{anew}")
 
     def write(self, line: str) -> None:
         """Local."""
         self._file.write(f"{line}\n")
-        self.num_lines += 1
+        self.num_lines += not line.startswith(STOP)
 
     def flush(self) -> None:
         """Local: what was written is there for a reader, and for another life."""
@@ -61,10 +67,39 @@ def read_arrivals(path: Path) -> list[str]:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
         raise UsageError(f"there is no {path} to repeat (--replay); give the directory of an asynchronous run") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read (--replay): {error}") from error
     for number, line in enumerate(lines, 1):
-        if not (line.removeprefix(LOST).isdigit() or line.startswith(STOP)):
+        if line.startswith(ANEW):
+            why = line.removeprefix(ANEW)
+            raise UsageError(
+                f"this run cannot be repeated (--replay): {why} ({path}, line {number}); give one that went on unchanged"
+            )
+        if not (line.removeprefix(LOST).isdecimal() or line.startswith(STOP)):
             raise UsageError(f"{path}: line {number} is {line[:40]!r}, which no run writes; the file is damaged")
+    if not lines:
+        raise UsageError(f"{path} is empty (--replay): no worker of that run has ever called; give another run")
     return lines
+
+
+def check_numbers(lines: Sequence[str], num_workers: int) -> None:
+    """Pure: refuse a record of other workers than there are here, which would wait for each other for ever."""
+    found = max(int(line.removeprefix(LOST)) for line in lines if not line.startswith(STOP)) + 1
+    if found != num_workers:
+        raise UsageError(
+            f"the run that is to be repeated (--replay) had {found} workers, and here are {num_workers}; start as many, with the "
+            "same settings"
+        )
+
+
+def after(lines: Sequence[str], num_lines: int) -> Sequence[str]:
+    """Pure: the rest of a record, after so many lines that do not say why it stopped."""
+    left = num_lines
+    for number, line in enumerate(lines):
+        if not left:
+            return lines[number:]
+        left -= not line.startswith(STOP)
+    return ()
 
 
 class InOrder(Server):
@@ -77,6 +112,8 @@ class InOrder(Server):
         self._lines = deque(lines)
         self._early: dict[int, Request] = {}
         self._lost: list[int] = []
+        self.is_past_end = False
+        """Whether a call came after all that were recorded."""
 
     def decision(self) -> str | None:
         """Local: why the run is to stop here; None if the record says no such thing at this place."""
@@ -84,15 +121,34 @@ class InOrder(Server):
             return self._lines.popleft().removeprefix(STOP)
         return None
 
+    def lets_save(self, busy: Collection[int]) -> bool:
+        """Local: whether each of these workers comes next, before one of them comes again: a save answers nobody until it has heard
+        all, so in another order it would wait for ever."""
+        missing, seen = set(busy), set[int]()
+        for line in self._lines:
+            if not missing:
+                return True
+            if not line.isdecimal() or int(line) in seen:
+                return False
+            seen.add(int(line))
+            missing.discard(int(line))
+        return True
+
+    def give_up(self) -> None:
+        """Local: from now on calls come as they come."""
+        self._lines.clear()
+
     def receive(self, timeout_s: float | None = None) -> Request | None:
         while self._lines and self._lines[0].startswith(LOST):
             self._lost.append(int(self._lines.popleft().removeprefix(LOST)))
         if self._lost:
             return None
-        if self._lines and not self._lines[0].isdigit():
+        if self._lines and not self._lines[0].isdecimal():
             return None
         if not self._lines:
-            return self._server.receive(timeout_s)
+            request = self._early.pop(next(iter(self._early))) if self._early else self._server.receive(timeout_s)
+            self.is_past_end = self.is_past_end or (request is not None and self._is_recorded(request))
+            return request
         wanted = int(self._lines[0])
         while wanted not in self._early:
             request = self._server.receive(timeout_s)

@@ -18,16 +18,20 @@ from unisono.events import Spans
 from unisono.model.torch import Body, TorchAdapter
 from unisono.task import Task
 from unisono.training.central.algorithm import Central
+from unisono.training.central.arrivals import check_numbers
 from unisono.training.central.division import Division
 from unisono.training.central.looks import copy_of
+from unisono.training.central.replica import check_model
 from unisono.training.central.simulated import Clock
 
 
-def division_of(kind: type[Any], name: str, size: int, group: int | None, simulate: int | None, replay: object) -> Division | None:
+def division_of(
+    kind: type[Any], name: str, size: int, group: int | None, simulate: int | None, elastic: int | None, replay: object
+) -> Division | None:
     """Pure: who serves and who works; None for an algorithm in step, which has no server."""
     if issubclass(kind, Rule):
-        return Division(size, group or 1, simulate)
-    for option, value in (("--simulate", simulate), ("--replay", replay)):
+        return Division(size, group or 1, simulate, elastic)
+    for option, value in (("--simulate", simulate), ("--elastic", elastic), ("--replay", replay)):
         if value is not None:
             raise UsageError(
                 f"{option} is read by nobody: --algorithm {name} has no server whose calls come in an order of their own; choose "
@@ -36,9 +40,19 @@ def division_of(kind: type[Any], name: str, size: int, group: int | None, simula
     return None
 
 
-def count_workers(kind: type[Any], size: int, group: int | None, simulate: int | None) -> int:
+def check_clock(clock: Mapping[str, Any], simulate: int | None) -> None:
+    """Pure: refuse settings of a simulation that nobody reads."""
+    if clock and simulate is None:
+        raise UsageError(f"--set simulate.{next(iter(clock))} is read by nobody without --simulate; leave it out")
+    known = [entry.name for entry in fields(Clock)]
+    for one in clock:
+        if one not in known:
+            raise unknown_name("setting of a simulation (--set simulate.NAME)", one, known)
+
+
+def count_workers(kind: type[Any], size: int, group: int | None, simulate: int | None, elastic: int | None) -> int:
     """Pure: workers that have a batch of their own in each step."""
-    return Division(size, group or 1, simulate).num_workers if issubclass(kind, Rule) else size
+    return Division(size, group or 1, simulate, elastic).num_workers if issubclass(kind, Rule) else size
 
 
 def rule_of(kind: type[Any], options: Any) -> Rule:
@@ -62,12 +76,9 @@ def make_central(
 ) -> Central:
     """Local: the algorithm of this rank; refuses what its rule would not read."""
     rule.read_optimizer(task.optimizer, task.optimizer_options, task.clip_norm)
-    if clock and division.simulate is None:
-        raise UsageError(f"--set simulate.{next(iter(clock))} is read by nobody without --simulate; leave it out")
-    known = [entry.name for entry in fields(Clock)]
-    for one in clock:
-        if one not in known:
-            raise unknown_name("setting of a simulation (--set simulate.NAME)", one, known)
+    if replay is not None and division.elastic is None:
+        check_numbers(replay, division.num_workers)
+    check_model(adapter, name)
 
     def make_look() -> TorchAdapter:
         copied = copy_of(adapter.model)

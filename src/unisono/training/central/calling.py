@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 
 import numpy as np
 import torch
@@ -10,10 +12,16 @@ from torch import Tensor
 
 from unisono.comm.base import Communicator
 from unisono.comm.exchange import Caller, Reply
+from unisono.events import Spans
+from unisono.training.central.protocol import END
 from unisono.training.central.worker import Outgoing, Work
 
 _FIXED = 4
 """Numbers before the tail: kind, length of the tail, elements of the vector, and whether these are bytes."""
+
+
+class Left(Exception):
+    """This worker was told to stop, and leaves the others to go on; what it had not begun is dealt out again."""
 
 
 @dataclass
@@ -26,6 +34,9 @@ class Calling:
     like: Tensor
     """A vector of the length, type and device of those that travel."""
     most_numbers: int
+    told_to_leave: Callable[[], bool] = bool
+    """Asked after every reply."""
+    spans: Spans | None = None
     _sent: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,8 +53,15 @@ class Calling:
         """Collective over the group, blocking: run a worker to its end."""
         said = next(work)
         while True:
+            began = perf_counter_ns()
+            reply = self._call(said)
+            if self.spans is not None:
+                self.spans.add("communication", "call of the server", began, perf_counter_ns())
+            if self.told_to_leave() and reply.kind != END:
+                work.close()
+                raise Left
             try:
-                said = work.send(self._call(said))
+                said = work.send(reply)
             except StopIteration:
                 return
 

@@ -10,15 +10,19 @@ from unisono.errors import UsageError
 @dataclass(frozen=True)
 class Division:
     """Rank 0 serves; the others are workers, or groups of processes that act as one worker each. With `simulate` all of them live
-    in one process, as they do where there is but one."""
+    in one process, as they do where there is but one. With `elastic` workers are processes of their own, which come and go; the
+    batch is divided by so many, however many there are."""
 
     size: int
     group: int = 1
     simulate: int | None = None
+    elastic: int | None = None
 
     def __post_init__(self) -> None:
         if self.simulate is not None and self.size > 1:
             raise UsageError(f"--simulate {self.simulate} runs all workers in one process; start one, not {self.size}")
+        if self.elastic is not None and (self.size > 1 or self.group > 1 or self.simulate is not None):
+            raise UsageError("--elastic starts single workers that come and go; leave out --group and --simulate")
         if self.simulate is not None and self.group > 1:
             raise UsageError("--group needs real processes; leave it out of a simulation (--simulate)")
         if self.size == 1 and self.group > 1:
@@ -33,11 +37,13 @@ class Division:
     @property
     def is_virtual(self) -> bool:
         """Whether server and workers live in one process."""
-        return self.size == 1
+        return self.size == 1 and self.elastic is None
 
     @property
     def num_workers(self) -> int:
         """A group counts once."""
+        if self.elastic is not None:
+            return self.elastic
         return (self.simulate or 1) if self.is_virtual else (self.size - 1) // self.group
 
     def worker(self, rank: int) -> int:

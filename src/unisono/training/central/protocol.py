@@ -17,7 +17,7 @@ GO, SEND_STATE, END, TAKE_STATE = 1, 2, 3, 4
 stop."""
 
 MOST_UNITS = 256
-"""Of one lease."""
+"""Of one lease. A worker also calls, if only to report, so often that an epoch has a call of each."""
 
 
 class Report(NamedTuple):

@@ -77,6 +77,10 @@ class Service:
     num_sums: int
     """Of metrics, in every report."""
     room: Room
+    expected: int = 0
+    """Workers that will come; until one is lost, the rule counts so many."""
+    certain: int = 0
+    """Workers that are part of the job, so they will come: before they have, nothing is saved or over, and no round is folded."""
     version: int = 0
     """Updates of the centre so far."""
     is_ending: bool = False
@@ -91,6 +95,8 @@ class Service:
     """Replies that are ready, held back by a save."""
     _awaited: dict[int, Answer | tuple[int, Tensor | None]] = field(default_factory=dict)
     """Workers of an earlier life that have not come yet, with what they will be answered: as in `_held` or `_idle`."""
+    _come: set[int] = field(default_factory=set)
+    """Workers that have called in this life."""
     _asked: set[int] | None = None
     """While a save gathers states: the workers that were asked for theirs."""
     _answers: list[Answer] = field(default_factory=list)
@@ -103,7 +109,11 @@ class Service:
     @property
     def is_over(self) -> bool:
         """Whether nothing will come any more: every worker was told so."""
-        return self.is_ending and not self.members
+        return self.is_ending and not self.members and self._are_all_here
+
+    @property
+    def _are_all_here(self) -> bool:
+        return len(self._come) >= self.certain
 
     def take_answers(self) -> list[Answer]:
         """Local: the replies that are due by now; whoever takes them sends them."""
@@ -118,6 +128,7 @@ class Service:
         """Local: one call. Gives what it has made part of the centre."""
         caller, kind = request.caller, request.kind
         if kind == HELLO:
+            self._come.add(caller)
             self._join(caller, int(request.tail[0]))
         elif kind == READY:
             self._go_on(caller)
@@ -127,11 +138,11 @@ class Service:
         elif kind == PUSH:
             report, sums, of_rule = read_report(request.tail, self.num_sums)
             self._arrived[caller] = _Pushed(request, report, sums, of_rule, request.vector)
-            if not self.rule.waits_for_all or self._arrived.keys() >= self.ledger.leases.keys():
+            if not self.rule.waits_for_all:
                 return self._fold()
         else:
             raise CommError(f"worker {caller} made a call of the unknown kind {kind}")
-        return []
+        return self.fold_round()
 
     def lose(self, caller: int) -> int:
         """Local: a worker is gone. Gives how many units are dealt out again."""
@@ -139,14 +150,15 @@ class Service:
         held: tuple[dict[int, Any], ...] = (self.members, self._arrived, self._idle, self._held, self._awaited, self.states)
         for one in held:
             one.pop(caller, None)
-        self.centre.num_workers = max(1, len(self.members))
+        self.expected -= 1
+        self._count()
         self._deal_to_idle()
         return num
 
-    def fold_without_lost(self) -> list[Folded]:
-        """Local, after a loss: fold where the lost one was the last that the others waited for."""
-        ready = self.rule.waits_for_all and self._arrived and self._arrived.keys() >= self.ledger.leases.keys()
-        return self._fold() if ready else []
+    def fold_round(self) -> list[Folded]:
+        """Local, after a call or a loss: fold where that was the last one which those that have called were waiting for."""
+        is_complete = self._arrived and self._are_all_here and self._arrived.keys() >= self.ledger.leases.keys()
+        return self._fold() if is_complete else []
 
     def end(self) -> None:
         """Local: deal out nothing any more: each worker is told to end with its next reply."""
@@ -157,8 +169,13 @@ class Service:
 
     @property
     def can_save(self) -> bool:
-        """Whether a save can begin: none is under way, and all workers of an earlier life are here again."""
-        return self._asked is None and not self._awaited
+        """Whether a save can begin: none is under way, and all workers are here, with what they had in an earlier life."""
+        return self._asked is None and not self._awaited and self._are_all_here
+
+    @property
+    def busy(self) -> set[int]:
+        """Workers that will call before they are answered."""
+        return self.members.keys() - self._idle.keys() - self._arrived.keys()
 
     def begin_save(self) -> None:
         """Local: from now on every worker is asked for its state before it is answered."""
@@ -219,7 +236,7 @@ class Service:
                 self._awaited[number] = Answer(number, GO, held["reply"], np.array(held["order"], dtype=np.float64))
             else:
                 self._awaited[number] = (int(held["wanted"]), self.centre.values if held["takes_centre"] else held["reply"])
-        self.centre.num_workers = max(1, len(self.members))
+        self._count()
         return True
 
     # ---- small steps -----------------------------------------------------------------------------------------------
@@ -229,10 +246,13 @@ class Service:
             self._answers.append(Answer(caller, TAKE_STATE, self.states.pop(caller), ()))
             return
         member = self.members[caller] = Member(caller, self.version)
-        self.centre.num_workers = len(self.members)
+        self._count()
         self.rule.join(self.centre, member)
         self._offer(caller, wanted, self.centre.values)
         self._deal_to_idle()
+
+    def _count(self) -> None:
+        self.centre.num_workers = max(1, self.expected, len(self.members))
 
     def _go_on(self, caller: int) -> None:
         answer = self._awaited.pop(caller)
@@ -310,6 +330,8 @@ class Service:
         body = None if reply is None else self._body(caller, reply)
         if reply is not None:
             self.members[caller].version = self.version
+        if reply is self.centre.values:
+            self.rule.take(self.centre, self.members[caller])
         if self._asked is None:
             self._answers.append(Answer(caller, kind, body, tail))
             return
@@ -324,8 +346,10 @@ class Service:
 
     def _deal_to_idle(self) -> None:
         """Those who had nothing to do may have now; at the end they are told so."""
-        for caller, (wanted, reply) in list(self._idle.items()):
-            del self._idle[caller]
+        if any(not isinstance(one, Answer) for one in self._awaited.values()):
+            return  # those of an earlier life are dealt to together: who came back first must not decide
+        for caller in sorted(self._idle):
+            wanted, reply = self._idle.pop(caller)
             if self.is_ending:
                 self._send(caller, END, reply, ())
                 if self._asked is None:

@@ -46,8 +46,8 @@ class Serving:
     sums: EpochSums
     waits: Waits = field(default_factory=Waits)
     _num_stops: int = 0
-    _verdict: str = ""
-    """Of a run that is repeated: why it will stop, when the record says so."""
+    _is_past_end: bool = False
+    """Of a run that is repeated: whether it was told that the record is over."""
     _saved_at: int = 0
     _is_last: bool = False
     """Whether the save under way is the last one."""
@@ -63,7 +63,9 @@ class Serving:
             request = server.receive(SLICE_S)
             began = perf_counter()
             for caller in server.lost():
-                self._lose(caller)
+                self._lose(caller, "is gone")
+            for caller in server.left():
+                self._lose(caller, "has left")
             if request is not None:
                 self._handle(request)
             self._end_epochs()
@@ -71,7 +73,10 @@ class Serving:
             self._save()
             for answer in service.take_answers():
                 server.reply(*answer)
-            self.waits.busy_s += perf_counter() - began
+            ended = perf_counter()
+            self.waits.busy_s += ended - began
+            if self.trainer.spans is not None and request is not None:
+                self.trainer.spans.add("compute", "serve a call", int(began * 1e9), int(ended * 1e9))
 
     # ---- calls -----------------------------------------------------------------------------------------------------
 
@@ -80,12 +85,17 @@ class Serving:
             self._record(str(request.caller))
         for folded in self.service.handle(request):
             self._account(folded)
+        if isinstance(self.server, InOrder) and self.server.is_past_end and not self._is_past_end:
+            self._is_past_end = True
+            self.trainer.tell("warning: the record that is repeated (--replay) ends here; calls now come in an order of their own")
 
-    def _lose(self, caller: int) -> None:
+    def _lose(self, caller: int, how: str) -> None:
+        if caller not in self.service.members:  # it was told to end, and did
+            return
         self._record(f"{LOST}{caller}")
         num = self.service.lose(caller)
-        self.trainer.tell(f"warning: worker {caller} is gone; {num} of its batches are dealt out again")
-        for folded in self.service.fold_without_lost():
+        self.trainer.tell(f"warning: worker {caller} {how}; {num} of its batches are dealt out again")
+        for folded in self.service.fold_round():
             self._account(folded)
 
     def _account(self, folded: Folded) -> None:
@@ -98,6 +108,11 @@ class Serving:
         done.num_samples += stats.num_samples
         if stats.num_not_finite:
             self._not_finite(folded)
+        elif not stats.weight:
+            done.num_skipped += 1
+            trainer.tell(
+                f"warning: no sample of worker {folded.lease.member} counts (all are ignored or weighted 0); nothing is learned"
+            )
         if not stats.weight:
             return
         self.sums.add(stats)
@@ -162,24 +177,23 @@ class Serving:
             trainer.pending = ended.sums
             trainer.progress.reason = trainer.progress.reason or INTERRUPTED
             return
-        more = ended.waits.metrics()
+        before, more = trainer.progress.reason, ended.waits.metrics()
         if isinstance(self.server, SimulatedServer):
             more |= self.server.metrics()
         trainer.end_of_epoch(ended.sums, ended.sums.values() | found | more, self.looks.copy.model)
         done = trainer.progress
         done.step_in_epoch = done.step - done.epoch * self.service.ledger.units_per_epoch
-        if isinstance(self.server, InOrder) and done.reason:
-            self._verdict, done.reason = done.reason, ""
+        if before or isinstance(self.server, InOrder):  # decided already, or by the record
+            done.reason = before
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
         """Whether to stop, and why."""
         trainer, done, ledger = self.trainer, self.trainer.progress, self.service.ledger
-        if isinstance(self.server, InOrder):
-            decision = self.server.decision()
-            if decision is not None:
-                done.reason = decision
+        decision = self.server.decision() if isinstance(self.server, InOrder) else None
+        if decision is not None:
+            done.reason = decision
         elif not done.reason:
             is_enough = trainer.max_steps is not None and done.step >= trainer.max_steps
             if self._num_stops or is_enough or trainer.told_to_stop():
@@ -209,10 +223,14 @@ class Serving:
         steps = saving.every.steps
         is_due = steps is not None and done.step // steps > self._saved_at // steps
         trainer.save_asked = trainer.save_asked or is_due or saving.wishes()
-        if trainer.save_asked and service.can_save:
+        if trainer.save_asked and service.can_save and self._lets_save:
             trainer.save_asked = False
             self._saved_at = done.step
             service.begin_save()
+
+    @property
+    def _lets_save(self) -> bool:
+        return not isinstance(self.server, InOrder) or self.server.lets_save(self.service.busy)
 
     def _begin_end(self) -> None:
         trainer, service, done = self.trainer, self.service, self.trainer.progress
@@ -220,6 +238,11 @@ class Serving:
             self._end_epoch()
         if done.reason == NOT_FINITE or trainer.saving is None:
             self._record(f"{STOP}{done.reason}")
+            service.end()
+        elif not self._lets_save:  # a run that is repeated was told to stop where the recorded one was not
+            trainer.tell("warning: the recorded order lets no state be saved here; the same command repeats more of it")
+            assert isinstance(self.server, InOrder)
+            self.server.give_up()
             service.end()
         elif service.can_save and not self._is_last:
             if done.reason != FINISHED:
@@ -234,7 +257,9 @@ class Serving:
         sums.took_s += self.waits.took_s()
         return {
             **self.trainer.state(sums),
+            "next_number": getattr(self.server, "next_number", 0),
             "num_lines": num_lines,
+            "waits": self.waits.state(),
             "pending": None if pending is None else pending.state(),
         }
 

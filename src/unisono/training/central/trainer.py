@@ -13,28 +13,37 @@ import torch
 from torch import Tensor, nn
 
 from unisono.algorithms.allreduce import ALGORITHM as AllReduce
-from unisono.algorithms.central.rule import Centre, GroupSettings
+from unisono.algorithms.base import Settings
+from unisono.algorithms.central.rule import Centre, GroupSettings, Rule
 from unisono.comm.base import Communicator
 from unisono.comm.exchange import Server
 from unisono.comm.exchange_messages import open_exchange
 from unisono.comm.single import alone
-from unisono.data.loader import Portion
+from unisono.data.loader import Loader, Portion
+from unisono.events import Spans
+from unisono.model.base import LOOKING, StreamKey
 from unisono.model.torch import TorchAdapter
 from unisono.training.central.algorithm import Central
-from unisono.training.central.arrivals import Arrivals, InOrder
+from unisono.training.central.arrivals import Arrivals, InOrder, after
 from unisono.training.central.calling import Calling
 from unisono.training.central.ledger import Ledger
 from unisono.training.central.looks import Looks
-from unisono.training.central.protocol import most_numbers
+from unisono.training.central.protocol import MOST_UNITS, most_numbers
 from unisono.training.central.replica import Replica
 from unisono.training.central.service import Service
 from unisono.training.central.serving import Ended, Serving
 from unisono.training.central.simulated import SimulatedServer
+from unisono.training.central.waits import Waits
 from unisono.training.central.worker import Worker
 from unisono.training.epoch_sums import EpochSums
 from unisono.training.evaluation import evaluate
 from unisono.training.progress import Progress
 from unisono.training.trainer import Trainer, lr_of
+
+DOOR = "exchange.json"
+"""In the run directory: where the server is and what opens it, for the user alone (comm/exchange_keys.py)."""
+STATE_ROOM, STATE_BYTES = 8, 64 * 2**20
+"""A worker's state may be so many times as large as its weights, and so many bytes more."""
 
 
 @dataclass
@@ -48,6 +57,9 @@ class CentralTrainer(Trainer):
     pending: EpochSums | None = None
     """Of an epoch whose evaluation was cut short."""
     save_asked: bool = False
+    silence_s: float = 10.0
+    host: str = "127.0.0.1"
+    """The address at which workers that come and go reach the server."""
     show_centre: Callable[[], None] = field(default=lambda: None)
     """Local: make the model of this process the centre, which virtual workers use too."""
 
@@ -59,12 +71,10 @@ class CentralTrainer(Trainer):
         through.start()
         with ExitStack() as held:
             group, callers = self._groups(held)
-            inside = AllReduce(group, self.adapter, AllReduce.Options(), self.spans)
-            inside.start()
-            replica = Replica(self.adapter, inside, through.name)
+            replica = replica_of(self.adapter, group, self.spans)
             numbers = most_numbers(replica.num_sums, replica.num_tensors)
-            if division.is_virtual:
-                server: Server = self._virtual(replica)
+            if division.is_virtual or division.elastic is not None:
+                server: Server = self._virtual(replica) if division.is_virtual else self._door(replica)
                 held.callback(server.close)
                 self._serve(server, replica)
             else:
@@ -74,7 +84,7 @@ class CentralTrainer(Trainer):
                 if isinstance(ends, Server):
                     self._serve(ends, replica)
                 else:
-                    calling = Calling(group, ends[0] if ends else None, like(replica), numbers)
+                    calling = Calling(group, ends[0] if ends else None, like(replica), numbers, spans=self.spans)
                     calling.drive(self._worker(replica, division.place(world.rank), calling.out()).run())
         self.progress = Progress(**world.broadcast_object(asdict(self.progress)))
         through.settle()
@@ -83,7 +93,7 @@ class CentralTrainer(Trainer):
     def _groups(self, held: ExitStack) -> tuple[Communicator, Communicator | None]:
         """Collective: those that act as one worker with this rank, and the server with the first of each group."""
         division, world = self.algorithm.division, self.algorithm.world
-        if division.is_virtual:
+        if division.size == 1:
             return alone(self.adapter.device), None
         group = world.split(-1 if world.rank == 0 else division.worker(world.rank))
         assert group is not None
@@ -96,15 +106,8 @@ class CentralTrainer(Trainer):
     # ---- worker ----------------------------------------------------------------------------------------------------
 
     def _worker(self, replica: Replica, shard: int, out: Tensor) -> Worker:
-        units = self.loader.plan.steps_per_epoch
-
-        def read(unit: int) -> Portion:
-            return self.loader.portion(*divmod(unit, units))
-
-        def settings(step: int) -> GroupSettings:
-            return self.settings(step)[""]
-
-        return Worker(self.algorithm.rule, replica, read, settings, self.seed, shard, out, self.told_to_stop)
+        rule, num_workers = self.algorithm.rule, self.algorithm.division.num_workers
+        return worker_of(rule, replica, self.loader, self.settings, self.seed, shard, out, self.told_to_stop, num_workers)
 
     # ---- server ----------------------------------------------------------------------------------------------------
 
@@ -117,6 +120,23 @@ class CentralTrainer(Trainer):
             work[number] = worker.run()
         return SimulatedServer(self.algorithm.clock, self.seed, work)
 
+    def _door(self, replica: Replica) -> Server:
+        """Local: for workers that come and go."""
+        from unisono.comm.exchange_zmq import ZmqServer
+
+        assert self.arrivals is not None
+        number = 0 if self.restored is None else int(self.restored.trainer["next_number"])
+        server = ZmqServer(
+            self.arrivals.parent / DOOR,
+            max_vector_bytes=STATE_ROOM * like(replica).nbytes + STATE_BYTES,
+            host=self.host,
+            first_number=number,
+            silence_s=self.silence_s,
+            say=self.tell,
+        )
+        self.tell(f"waiting for workers at {server.open()}: unisono join {self.arrivals.parent}")
+        return server
+
     def _serve(self, server: Server, replica: Replica) -> None:
         through, plan = self.algorithm, self.loader.plan
         ledger = Ledger(plan.steps_per_epoch, self.goals.num_epochs, through.rule.waits_for_all)
@@ -124,25 +144,34 @@ class CentralTrainer(Trainer):
             self.restored.after_start(through.comm, self.adapter, through)
         centre, statistics = self._centre(replica)
         service = Service(
-            through.rule, centre, statistics, ledger, lambda step: lr_of(self.settings(step)), replica.num_sums, server.room
+            through.rule,
+            centre,
+            statistics,
+            ledger,
+            lambda step: lr_of(self.settings(step)),
+            replica.num_sums,
+            server.room,
+            expected=through.division.num_workers,
+            certain=0 if through.division.elastic is not None else through.division.num_workers,
         )
         through.service = service
-        sums, num_lines = EpochSums(self.in_training), 0
+        sums, waits, num_lines, anew = EpochSums(self.in_training), Waits(), 0, ""
         if self.restored is not None:
-            num_lines = self._take_up(self.restored.trainer, service, sums)
+            num_lines, anew = self._take_up(self.restored.trainer, service, sums, waits)
             self.restored = None
         if through.replay is not None:
-            server = InOrder(server, through.replay[num_lines:], service.is_of_consequence)
+            server = InOrder(server, after(through.replay, num_lines), service.is_of_consequence)
         in_background = not through.division.is_virtual and through.replay is None
         looks: Looks[Ended] = Looks(through.make_look(), self._evaluate, in_background)
         with ExitStack() as held:
             held.callback(looks.close)
-            arrivals = None if self.arrivals is None else Arrivals(self.arrivals, num_lines)
+            arrivals = None if self.arrivals is None else Arrivals(self.arrivals, num_lines, anew)
             if arrivals is not None:
                 held.callback(arrivals.close)
-            Serving(self, server, service, looks, arrivals, sums).run()
+            serving = Serving(self, server, service, looks, arrivals, sums, waits)
+            serving.run()
         self.show_centre()
-        self.unfinished = {} if self.progress.step_in_epoch == 0 else sums.values()
+        self.unfinished = {} if self.progress.step_in_epoch == 0 else serving.sums.values()
 
     def _centre(self, replica: Replica) -> tuple[Centre, Tensor]:
         """The centre and its statistics: the model of the server, or, where virtual workers use that too, a home beside theirs."""
@@ -165,22 +194,28 @@ class CentralTrainer(Trainer):
         centre = Centre(home.values, optimise_at_home)
         return centre, home.statistics
 
-    def _take_up(self, left: Mapping[str, Any], service: Service, sums: EpochSums) -> int:
-        """Local: what an earlier life has left. Gives the lines of the record of calls that belong to it."""
-        held = self.algorithm.held
+    def _take_up(self, left: Mapping[str, Any], service: Service, sums: EpochSums, waits: Waits) -> tuple[int, str]:
+        """Local: what an earlier life has left. Gives the lines of the record of calls that belong to it, and why it cannot be
+        repeated from there on, if so."""
+        held, num_lines = self.algorithm.held, int(left["num_lines"])
         assert held is not None
         if left["plan"] != self._plan:
             service.ledger.num_done = service.ledger.next_unit = self.progress.step = self.progress.epoch * self._units
-            return 0
+            return num_lines, "it went on with other batches"
         sums.restore(left["sums"])
+        waits.restore(left["waits"])
         if left["pending"] is not None:
             self.pending = EpochSums(self.in_training)
             self.pending.restore(left["pending"])
-        if not service.restore(held, range(self.algorithm.division.num_workers)):
+        division = self.algorithm.division
+        if not service.restore(held, range(division.num_workers) if division.elastic is None else ()):
             self.tell(
                 "warning: the workers are others than before; they begin with the centre, and what those had is dealt out again"
             )
-        return int(left["num_lines"])
+            return num_lines, "it went on with other workers"
+        ledger = service.ledger
+        has_ended = not (ledger.leases or ledger.returned or ledger.is_over)
+        return num_lines, "it went on after its end, with more epochs" if has_ended else ""
 
     @property
     def _units(self) -> int:
@@ -189,6 +224,7 @@ class CentralTrainer(Trainer):
     def _evaluate(self, look: TorchAdapter) -> dict[str, float] | None:
         if self.validation is None:
             return {}
+        look.seed(StreamKey(self.seed, (self.progress.epoch + 1) * self._units, 0, LOOKING))
         return evaluate(
             self.algorithm.comm, look, self.validation, self.metrics, self.evaluation_batch, "val_", None, self.told_to_stop
         )
@@ -215,6 +251,37 @@ class CentralTrainer(Trainer):
     def _keep(self, state: Mapping[str, Any], mid_epoch: bool, is_last: bool = False) -> None:  # noqa: ARG002
         """A save is due after an epoch; it begins when the workers can be asked for their states."""
         self.save_asked = True
+
+
+def replica_of(adapter: TorchAdapter, group: Communicator, spans: Spans | None = None) -> Replica:
+    """Collective over a group of processes that act as one worker."""
+    inside = AllReduce(group, adapter, AllReduce.Options(), spans)
+    inside.start()
+    return Replica(adapter, inside)
+
+
+def worker_of(
+    rule: Rule,
+    replica: Replica,
+    loader: Loader,
+    settings: Callable[[int], Settings],
+    seed: int,
+    shard: int,
+    out: Tensor,
+    told_to_stop: Callable[[], bool],
+    num_workers: int = 1,
+) -> Worker:
+    """Local: a worker of this process."""
+    units = loader.plan.steps_per_epoch
+    most_units = min(MOST_UNITS, max(1, units // num_workers))
+
+    def read(unit: int) -> Portion:
+        return loader.portion(*divmod(unit, units))
+
+    def settings_at(step: int) -> GroupSettings:
+        return settings(step)[""]
+
+    return Worker(rule, replica, read, settings_at, seed, shard, out, told_to_stop, most_units=most_units)
 
 
 def like(replica: Replica) -> Tensor:

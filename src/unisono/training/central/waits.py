@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
 from unisono.training.central.service import Folded
+
+_KEPT = ("num_updates", "staleness_sum", "staleness_max", "busy_s", "wait_s", "work_s")
 
 
 @dataclass
@@ -21,6 +24,8 @@ class Waits:
     wait_s: float = 0.0
     """Of all workers together: for the server."""
     work_s: float = 0.0
+    before_s: float = 0.0
+    """How long it was of earlier lives."""
 
     def add(self, folded: Folded) -> None:
         """Local."""
@@ -31,12 +36,22 @@ class Waits:
         self.work_s += folded.report.work_s
 
     def took_s(self) -> float:
-        """Local: since it began."""
+        """Local: since it began in this life."""
         return perf_counter() - self.began_s
+
+    def state(self) -> dict[str, float]:
+        """Local: plain values for `restore`."""
+        found = {name: getattr(self, name) for name in _KEPT}
+        return {**found, "before_s": self.before_s + self.took_s()}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Local: go on with what `state` gave."""
+        for name in (*_KEPT, "before_s"):
+            setattr(self, name, state[name])
 
     def metrics(self) -> dict[str, float]:
         """Local: for the watchers of an epoch."""
-        took_s, workers_s = self.took_s(), self.wait_s + self.work_s
+        took_s, workers_s = self.before_s + self.took_s(), self.wait_s + self.work_s
         return {
             "staleness": self.staleness_sum / max(1, self.num_updates),
             "staleness_max": float(self.staleness_max),

@@ -58,6 +58,8 @@ class Worker:
     told_to_stop: Callable[[], bool] = bool
     home: Home | None = None
     """Of a virtual worker."""
+    most_units: int = MOST_UNITS
+    """Of one lease."""
     num_steps: int = 0
     _report: Report = NOTHING
 
@@ -101,7 +103,7 @@ class Worker:
     # ---- small steps -----------------------------------------------------------------------------------------------
 
     def _wanted(self) -> int:
-        return min(MOST_UNITS, self.rule.steps_to_call(self.num_steps))
+        return min(self.most_units, self.rule.steps_to_call(self.num_steps))
 
     def _step(self, unit: int, step: int) -> None:
         walker, rule, replica = self._walker, self.rule, self.replica
@@ -117,7 +119,7 @@ class Worker:
         self._report = said._replace(
             num_stops=said.num_stops + stats.num_stops,
             num_samples=said.num_samples + stats.num_samples,
-            num_not_finite=said.num_not_finite + stats.num_not_finite,
+            num_not_finite=said.num_not_finite + bool(stats.num_not_finite),
         )
         if not stats.num_not_finite:
             self._report = self._report._replace(loss_sum=said.loss_sum + stats.loss_sum, weight=said.weight + stats.weight)
@@ -139,6 +141,7 @@ class Worker:
 
     def _fill(self) -> Tensor:
         """The statistics beside what the rule has put there."""
+        self.replica.settle_statistics()
         self.out[self.replica.values.numel() :].copy_(self.replica.statistics)
         return self.out
 
@@ -156,7 +159,13 @@ class Worker:
 
     def _packed(self) -> Tensor:
         """All that is this worker's own, as bytes."""
-        held = {"replica": self.replica.state(), "rule": dict(self._walker.state), "num_steps": self.num_steps}
+        held = {
+            "replica": self.replica.state(),
+            "rule": dict(self._walker.state),
+            "num_steps": self.num_steps,
+            "cut_short": self._walker.cut_short,
+            "uses": torch.from_numpy(self._walker.uses),
+        }
         room = io.BytesIO()
         torch.save(held, room)
         return torch.frombuffer(bytearray(room.getbuffer()), dtype=torch.uint8)
@@ -168,3 +177,5 @@ class Worker:
         for name, value in held["rule"].items():
             self._walker.state[name].copy_(value)
         self.num_steps = held["num_steps"]
+        self._walker.cut_short = held["cut_short"]
+        self._walker.uses[:] = held["uses"].numpy()

@@ -1,0 +1,48 @@
+"""`unisono join`: one more worker for a run whose workers come and go."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+HELP = "be one more worker of a run that was started with --elastic"
+DESCRIPTION = """Joins a run whose workers may come, go and die (unisono train --elastic). The run directory says where the server
+is and holds the key that opens it, which only its owner can read. Ctrl-C leaves the run after the batches in hand; the others go
+on."""
+EPILOG = """examples:
+  unisono train task.py --elastic 4 --algorithm gem --out runs/a       a server and four workers
+  unisono join runs/a                                                  a fifth one, at any time
+  srun -n 8 unisono join runs/a                                        eight more, on other nodes that see the directory
+exit codes: 0 the training is over, or this worker left; 1 failed; 2 a mistake in the command"""
+
+LONG_S = 600.0
+"""How long a worker that was started with its server waits for it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Local: the options of the verb."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="the run directory")
+    parser.add_argument("--threads", type=int, metavar="T", help="threads of this worker (default: all CPUs)")
+    parser.add_argument("--device", default="auto", metavar="D", help="where it computes: auto, cpu, cuda or cuda:NUMBER")
+    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for a server that is about to start")
+
+
+def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
+    """Local, blocking."""
+    return be_worker(args.run, args.threads, args.device, args.wait)
+
+
+def be_worker(run: Path, threads: int | None, device: str, wait_s: float, as_rank: bool = False) -> int:
+    """Local, blocking: work until the training is over. `as_rank`: it was started with its server, and says only warnings."""
+    from unisono.training.central.joining import join
+
+    def say(text: str) -> None:
+        if not as_rank or text.startswith("warning"):
+            print(text, file=sys.stderr, flush=True)
+
+    num_done = join(run, say=say, threads=threads, device=device, wait_s=wait_s)
+    if not as_rank:
+        print(f"{num_done} batches done for {run}")
+    return 0

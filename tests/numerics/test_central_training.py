@@ -1,0 +1,185 @@
+"""Trainings through a centre, with virtual workers in this process: what they equal and learn, and that they can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import unisono as un
+from tests.numerics.learning import train, weights_of
+from unisono.comm.single import alone
+from unisono.overrides import change
+from unisono.task import Task
+from unisono.training.assemble import assemble
+from unisono.training.central.arrivals import read_arrivals
+from unisono.training.central.trainer import CentralTrainer
+from unisono.training.progress import Progress
+
+Weights = dict[str, Tensor]
+ALL = ("parameter_server", "downpour", "easgd", "gem")
+NUM = 50
+"""Samples; no multiple of a batch."""
+_RANDOM = np.random.default_rng(3)
+INPUTS = _RANDOM.normal(size=(NUM, 6)) + 2.0
+TARGETS = np.stack([INPUTS.sum(1), INPUTS[:, 0] - INPUTS[:, 1]], 1)
+
+
+def trained(
+    task: Task,
+    algorithm: str,
+    num_workers: int,
+    changes: Mapping[str, Any] | None = None,
+    arrivals: Path | None = None,
+    replay: Path | None = None,
+) -> tuple[Weights, Progress]:
+    """A whole training with virtual workers."""
+    comm = alone(torch.device("cpu"))
+    record = None if replay is None else read_arrivals(replay)
+    parts = assemble(change(task, changes or {}), algorithm, comm, "stop", simulate=num_workers, replay=record)
+    trainer = CentralTrainer(
+        comm,
+        parts.adapter,
+        parts.algorithm,  # type: ignore[arg-type]
+        parts.loader,
+        parts.splits.validation,
+        parts.metrics,
+        parts.followed,
+        parts.settings,
+        parts.goals,
+        (),
+        task.seed,
+        16,
+        lambda: False,
+        str,
+        lambda: None,
+        arrivals=arrivals,
+    )
+    done = trainer.run()
+    return weights_of(parts.adapter.model), done
+
+
+def losses_of(done: Progress) -> list[float]:
+    return [row["metrics"]["loss"] for row in done.history]
+
+
+class Net(nn.Module):
+    """In double precision; `spare` is used by no batch, or by those whose first number is above 2."""
+
+    def __init__(self, spare: str = "") -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+        self.spare = nn.Linear(2, 2).double() if spare else None
+        self.is_used = spare == "sometimes"
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.body(inputs)
+        if self.spare is not None and self.is_used and float(inputs[0, 0]) > 2:
+            outputs = outputs + self.spare(outputs)
+        return outputs
+
+
+def task_of(model: Any = Net, **more: Any) -> Task:
+    settings = {"lr": 0.05, "global_batch": 16, "epochs": 3, **more}
+    return Task(model=model, data=lambda: un.Splits((INPUTS, TARGETS)), loss="mse", name="task", **settings)
+
+
+MOMENTUM = {"optimizer": "sgd", "optimizer_options": {"momentum": 0.9}}
+
+
+@pytest.mark.parametrize("num_workers", [1, 4, 16])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {**MOMENTUM, "schedule": "cosine", "schedule_options": {"warmup_steps": 3}},
+        {"optimizer": "adam", "clip_norm": 0.5},
+    ],
+    ids=["momentum, cosine with warm-up", "adam, clipped"],
+)
+def test_the_synchronous_server_equals_all_reduce(num_workers: int, more: dict[str, Any]) -> None:
+    """Samples that are no multiple of the batch, more workers than the last round has batches."""
+    task = task_of(**more)
+    through_server, done = trained(task, "parameter_server", num_workers)
+    (in_step,) = train(task)
+    for name, value in in_step.weights.items():
+        np.testing.assert_allclose(through_server[name].numpy(), value.numpy(), rtol=0, atol=1e-12)
+    assert done.num_samples == 3 * NUM and done.epoch == 3
+    np.testing.assert_allclose(losses_of(done), losses_of(in_step.progress), rtol=1e-12)
+
+
+def test_downpour_with_one_worker_is_plain_training() -> None:
+    task = task_of(**MOMENTUM, schedule="cosine")
+    through_server, _ = trained(task, "downpour", 1)
+    (plain,) = train(task)
+    assert all(torch.equal(through_server[name], value) for name, value in plain.weights.items())
+
+
+@pytest.mark.parametrize("algorithm", ["parameter_server", "downpour"])
+@pytest.mark.parametrize("spare", ["never", "sometimes"])
+def test_what_no_batch_uses_is_left_alone_as_in_plain_training(algorithm: str, spare: str) -> None:
+    """Momentum and decay would move it else."""
+    task = task_of(lambda: Net(spare), optimizer="adamw", optimizer_options={"weight_decay": 0.1})
+    through_server, _ = trained(task, algorithm, 1)
+    (plain,) = train(task)
+    for name, value in plain.weights.items():
+        np.testing.assert_allclose(through_server[name].numpy(), value.numpy(), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+@pytest.mark.parametrize("spare", ["never", "sometimes"])
+def test_virtual_workers_may_leave_parameters_unused(algorithm: str, spare: str) -> None:
+    changes = {"algorithm.period": 2} if algorithm == "easgd" else {}
+    task = task_of(lambda: Net(spare), **({} if algorithm == "gem" else MOMENTUM), epochs=8, global_batch=15, lr=0.002)
+    weights, done = trained(task, algorithm, 3, changes)
+    losses = losses_of(done)
+    assert losses[-1] < 0.9 * losses[0]
+    first = next(iter(train(task_of(lambda: Net(spare), lr=1e-300, epochs=1)))).weights
+    moved = not torch.allclose(weights["spare.weight"], first["spare.weight"], rtol=0, atol=1e-9)
+    assert moved == (spare == "sometimes")
+
+
+def digits(**more: Any) -> Task:
+    def data() -> un.Splits:
+        inputs, targets = un.digits()
+        return un.split((inputs[:1000], targets[:1000]), validation=0.2, seed=1)
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 10))
+
+    settings = {"lr": 0.05, "global_batch": 24, "epochs": 4, "metrics": ("accuracy",), **more}
+    return Task(model=model, data=data, loss="cross_entropy", name="digits", **settings)
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_each_learns_and_its_statistics_are_those_of_the_data(algorithm: str, tmp_path: Path) -> None:
+    """With batch-norm and dropout; the same command gives the same bits, and so does its record on another clock."""
+    task = digits(**({} if algorithm == "gem" else MOMENTUM))
+    weights, done = trained(task, algorithm, 3, arrivals=tmp_path / "arrivals.txt")
+    assert done.history[-1]["metrics"]["val_accuracy"] > 0.85
+    assert done.num_samples == 4 * 600 and done.reason == "finished"
+    inputs = change(task, {}).task.data().train.read(np.arange(600))[0]
+    seen = nn.functional.linear(torch.as_tensor(inputs), weights["0.weight"], weights["0.bias"])
+    spread = seen.std(0)
+    assert bool((abs(weights["1.running_mean"] - seen.mean(0)) < spread).all())
+    assert bool((abs(weights["1.running_var"] / spread**2 - 1) < 0.8).all())
+    again, _ = trained(task, algorithm, 3)
+    assert all(torch.equal(again[name], value) for name, value in weights.items())
+    slow = {"simulate.compute_s": 3.0, "simulate.speeds": 1.0}
+    other, _ = trained(task, algorithm, 3, slow)
+    repeated, _ = trained(task, algorithm, 3, slow, replay=tmp_path / "arrivals.txt")
+    assert all(torch.equal(repeated[name], value) for name, value in weights.items())
+    differs = any(not torch.equal(other[name], value) for name, value in weights.items())
+    assert differs == (algorithm != "parameter_server"), "the clock decides the order, and the order the weights"
+
+
+def test_a_period_longer_than_a_lease_is_kept() -> None:
+    """One worker under a spring that it never feels but at the end is plain training."""
+    task = task_of(**MOMENTUM, epochs=20, global_batch=2)
+    (plain,) = train(task)
+    _, done = trained(task, "easgd", 1, {"algorithm.period": 10_000})
+    np.testing.assert_allclose(losses_of(done), losses_of(plain.progress), rtol=1e-12)

@@ -1,0 +1,145 @@
+"""A server and its workers as real processes: stopped, killed, gone on, in groups; and repeated, bit for bit, from their record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.system.nursery import Nursery
+
+PROGRAM = Path(__file__).parent / "programs" / "centre.py"
+TRAIN = ["-m", "unisono.cli", "train", "task.py", "--threads", "1"]
+STOPPED = 75
+OF_TIME = ("updates_per_s", "waiting", "server_load", "virtual_s")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(PROGRAM, "task.py")
+
+
+def train(nursery: Nursery, out: str, num_processes: int, *options: str, code: int = 0, plan: str = "") -> str:
+    if plan:
+        Path("plan").write_text(plan)
+    engine = "shm" if num_processes > 1 else "single"
+    ended = nursery.run([*TRAIN, "--out", out, *options], num_processes, engine)
+    assert ended.exit_code == code, ended
+    assert not Path("plan").exists()
+    return ended.output
+
+
+def found(out: str) -> dict[str, Any]:
+    """All but the times."""
+    summary = json.loads(Path(out, "summary.json").read_text())
+    assert summary["replicas_equal"]
+    history = [{name: value for name, value in row["metrics"].items() if name not in OF_TIME} for row in summary["history"]]
+    return {"weights": summary["weights_sha256"], "steps": summary["steps"], "reason": summary["reason"], "history": history}
+
+
+GEM = ("--algorithm", "gem")
+EASGD = ("--algorithm", "easgd", "--set", "algorithm.period=3", "--set", "optimizer=adam")
+DOWNPOUR = ("--algorithm", "downpour", "--set", "algorithm.push_every=2", "--set", "algorithm.pull_every=3")
+
+
+def test_gem_of_four_workers_is_repeated(nursery: Nursery) -> None:
+    """Saved now and then, stopped, gone on; repeated with other saves and with none, by processes and by virtual workers."""
+    train(nursery, "run", 5, *GEM, "--checkpoint-every", "7", "--max-steps", "30", code=STOPPED)
+    train(nursery, "run", 5, *GEM)
+    train(nursery, "again", 5, *GEM, "--checkpoint-every", "11", "--replay", "run")
+    train(nursery, "virtual", 1, *GEM, "--simulate", "4", "--replay", "run")
+    assert found("again") == found("run") == found("virtual")
+    assert Path("run/arrivals.txt").read_text() == Path("again/arrivals.txt").read_text()
+
+
+@pytest.mark.parametrize("options", [EASGD, DOWNPOUR], ids=["easgd", "downpour"])
+def test_a_vote_to_stop_and_a_target(nursery: Nursery, options: tuple[str, ...]) -> None:
+    """Batch-norm and an optimiser of each worker; one of them hears the signal, and the next life reaches the target."""
+    options = (*options, "--set", "model.norm=true", "--target", "1.5", "--epochs", "20")
+    assert "told to stop" in train(nursery, "run", 3, *options, code=STOPPED, plan="stop 5")
+    assert found("run")["steps"] < 100
+    shutil.copytree("run", "stopped")
+    train(nursery, "run", 3, *options)
+    assert found("run")["reason"] == "target reached"
+    train(nursery, "again", 1, *options, "--simulate", "2", "--replay", "run")
+    assert found("again") == found("run")
+    train(nursery, "again", 1, *options, "--simulate", "2", "--replay", "stopped", "--fresh", code=STOPPED)
+    assert found("again") == found("stopped")
+
+
+def test_the_server_is_told_to_stop_while_it_evaluates(nursery: Nursery) -> None:
+    """The epoch's evaluation is made by the next life, and early stopping counts it."""
+    options = (*GEM, "--set", "data.num=200", "--patience", "1", "--lr", "0.3", "--epochs", "30")
+    train(nursery, "run", 3, *options, code=STOPPED, plan="look")
+    first = found("run")
+    assert not first["history"]
+    train(nursery, "run", 3, *options)
+    assert found("run")["reason"] == "stopped early"
+    train(nursery, "again", 1, *options, "--simulate", "2", "--replay", "run")
+    again, run = found("again"), found("run")
+    for history in (again["history"], run["history"]):
+        for name in ("staleness", "staleness_max"):
+            del history[0][name]  # of the evaluation that was made twice
+    assert again == run
+
+
+def test_other_workers_go_on(nursery: Nursery) -> None:
+    train(nursery, "run", 3, *GEM, "--max-steps", "20", code=STOPPED)
+    told = train(nursery, "run", 5, *GEM)
+    assert "the batches have other samples than before, so the epoch in hand starts again" in told
+    assert "workers 3 there, 5 here; the end will be another anyway, as the order of calls decides it" in told
+    assert found("run")["reason"] == "finished"
+    told = train(nursery, "again", 5, *GEM, "--replay", "run", code=2)
+    assert "cannot be repeated (--replay): it went on with other batches" in told
+
+
+def test_a_group_is_one_worker_of_its_batch(nursery: Nursery) -> None:
+    """Processes read disjoint samples, each once in an epoch, and move as one worker would that reads all of them."""
+    train(nursery, "groups", 5, *EASGD, "--group", "2")
+    read = [path.read_text().split() for path in Path().glob("samples-*")]
+    assert len(read) == 4 and Counter(one for own in read for one in own) == {str(number): 3 for number in range(120)}
+    for own in read:
+        assert 60 <= len(own) <= 120
+    train(nursery, "two", 3, *EASGD, "--replay", "groups")
+    groups, two = (load_file(f"{out}/weights.safetensors") for out in ("groups", "two"))
+    for name, value in two.items():
+        np.testing.assert_allclose(groups[name], value, rtol=0, atol=1e-11)
+    first = load_file(next(iter(Path("groups/checkpoints").glob("*/*.safetensors"))))
+    assert first
+    assert Path("groups/arrivals.txt").read_text() == Path("two/arrivals.txt").read_text()
+
+
+def test_a_loss_that_is_no_number(nursery: Nursery) -> None:
+    told = train(nursery, "run", 3, *DOWNPOUR, code=1, plan="nan 4")
+    assert "the loss or gradient of worker" in told and "samples" in told and told.count("is not finite") == 1
+    told = train(nursery, "other", 3, *DOWNPOUR, "--on-nan", "skip", plan="nan 4")
+    assert "the update is left out (--on-nan skip)" in told
+    summary = json.loads(Path("other/summary.json").read_text())
+    assert summary["num_skipped_updates"] == 1 and summary["reason"] == "finished"
+    train(nursery, "again", 3, *DOWNPOUR, "--on-nan", "skip", "--replay", "other", plan="nan 4")
+
+
+def test_a_worker_that_fails_ends_all(nursery: Nursery) -> None:
+    assert "this worker fails" in train(nursery, "run", 3, *GEM, code=1, plan="raise 9")
+
+
+def test_a_worker_that_is_killed_ends_the_job_and_the_same_command_goes_on(nursery: Nursery) -> None:
+    """Twice, the second time before anything was saved."""
+    often = (*GEM, "--checkpoint-every", "5")
+    Path("plan").write_text("die 20")
+    with nursery.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
+        assert group.wait(60).exit_code
+    Path("plan").write_text("die 1")
+    with nursery.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
+        assert group.wait(60).exit_code
+    told = train(nursery, "run", 3, *often)
+    assert "goes on after step" in told
+    train(nursery, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
+    assert found("again") == found("run")
