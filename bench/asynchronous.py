@@ -66,7 +66,7 @@ NOT_MEASURED = (
     "Times of a machine with a core for each process: here 4 workers, and a server with some algorithms, share the cores, so times "
     "hold for an overloaded machine and say little about others. What a slow link changes: asynchronous_link.md.",
     "More workers than 4 (many_workers.md: up to 100, virtual), other data, larger models, other settings than the stated ones.",
-    "Images that nobody chose anything by: settings were tried out with another seed, and judged by the same test images.",
+    "Images that nobody chose anything by: settings were tried out with another seed and judged by the same test images.",
 )
 
 

@@ -121,7 +121,7 @@ def _page(result: Mapping[str, Any], table: str, found: Sequence[str]) -> str:
         "of the\n"
         "server's SGD for Downpour; rows without `momentum` have none. The network has 161,816 parameters, images are shifted by "
         "up to two\n"
-        "pixels. Every run sees the same samples equally often, whatever the number of workers.",
+        "pixels. An epoch uses every training image once, whatever the number of workers.",
         table,
         section("Bounds", found),
         "![learning curves](many_workers.png)",

@@ -117,7 +117,7 @@ def test_a_group_is_one_worker_of_its_batch(nursery: Nursery) -> None:
 
 
 def test_a_loss_that_is_no_number(nursery: Nursery) -> None:
-    told = train(nursery, "run", 3, *DOWNPOUR, code=1, plan="nan 4")
+    told = train(nursery, "run", 3, *DOWNPOUR, "--checkpoint-every", "1", code=1, plan="nan 4")
     assert "the loss or gradient of worker" in told and "samples" in told and told.count("is not finite") == 1
     told = train(nursery, "other", 3, *DOWNPOUR, "--on-nan", "skip", plan="nan 4")
     assert "the update is left out (--on-nan skip)" in told

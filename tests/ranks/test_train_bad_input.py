@@ -414,9 +414,12 @@ def test_a_centre_refuses_what_it_cannot_do(train: Command, more: str, options: 
 
 
 def test_a_run_repeats_only_itself(train: Command) -> None:
-    once = ("--algorithm", "gem", "--simulate", "2", "--quiet")
+    once = ("--algorithm", "gem", "--simulate", "2", "--quiet", "--epochs", "3")
     train("", *once, "--out", "run", code=0)
-    assert "had 2 workers, and here are 4" in train.refused("", *once[:3], "4", "--replay", "run")
+    assert "had 2 workers, and here are 4" in train.refused("", *once[:3], "4", "--epochs", "3", "--replay", "run")
     told = train.refused("", *once, "--replay", "run", "--lr", "0.2", "--set", "algorithm.kappa=2")
     assert "was another experiment: settings.lr 0.1 there, 0.2 here; algorithm.kappa" in told
+    assert main(["train", "task.py", *once, "--replay", "run", "--out", "again", "--max-steps", "6"]) == 75
     train("", *once, "--replay", "run", "--out", "again", code=0)
+    run, again = (json.loads(Path(out, "summary.json").read_text()) for out in ("run", "again"))
+    assert again["weights_sha256"] == run["weights_sha256"] and again["steps"] == run["steps"] == 15

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
@@ -201,7 +201,9 @@ def _keep(client: socket.socket) -> list[str]:
             return list(asked["program"])
         pids.append(pid)
     client.sendall(json.dumps(pids).encode() + b"\n")
-    client.sendall(f"{_bury(pids, client)}\n".encode())
+    code = _bury(pids, client)
+    with suppress(BrokenPipeError):  # who asked for them may be gone, and they with it
+        client.sendall(f"{code}\n".encode())
     os._exit(0)
 
 

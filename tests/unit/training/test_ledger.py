@@ -29,8 +29,8 @@ ACTIONS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(ACTIONS, st.integers(1, 7), st.integers(1, 3), st.booleans())
 def test_every_unit_is_done_exactly_once(actions: list[tuple[int, str, int]], units: int, epochs: int, by_epoch: bool) -> None:
-    ledger, done = Ledger(units, epochs, by_epoch), []
-    num_lost = 0
+    ledger, num_lost = Ledger(units, epochs, by_epoch), 0
+    done: list[int] = []
 
     def act(member: int, what: str, wanted: int) -> None:
         nonlocal ledger, num_lost

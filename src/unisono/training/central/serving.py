@@ -204,16 +204,17 @@ class Serving:
     def _save(self) -> None:
         trainer, service = self.trainer, self.service
         done, saving = trainer.progress, trainer.saving
-        if service.is_ending:
-            return
         if service.has_all_states:
-            trainer.show_centre()
-            if self.arrivals is not None:
-                self.arrivals.flush()
-            trainer.keep(self._state(), bool(done.step_in_epoch), self._is_last)
+            if not service.is_ending:  # else it failed while the states came: those before the failure are kept
+                trainer.show_centre()
+                if self.arrivals is not None:
+                    self.arrivals.flush()
+                trainer.keep(self._state(), bool(done.step_in_epoch), self._is_last)
             if self._is_last:
                 service.end()
             service.end_save()
+            return
+        if service.is_ending:
             return
         if done.reason:
             self._begin_end()
@@ -239,12 +240,14 @@ class Serving:
         if done.reason == NOT_FINITE or trainer.saving is None:
             self._record(f"{STOP}{done.reason}")
             service.end()
+        elif self._is_last or not service.can_save:
+            return
         elif not self._lets_save:  # a run that is repeated was told to stop where the recorded one was not
             trainer.tell("warning: the recorded order lets no state be saved here; the same command repeats more of it")
             assert isinstance(self.server, InOrder)
             self.server.give_up()
             service.end()
-        elif service.can_save and not self._is_last:
+        else:
             if done.reason != FINISHED:
                 self._record(f"{STOP}{done.reason}")
             self._is_last = True
