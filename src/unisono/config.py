@@ -85,6 +85,8 @@ class TrainConfig:
                 raise UsageError(f"{option} must be a whole number of at least 1; received {value!r}")
         if not self.silence_s > 0:
             raise UsageError(f"--silence must be a number of seconds above 0; received {self.silence_s!r}")
+        if self.elastic is not None and self.replay is not None:
+            raise UsageError("--replay repeats runs whose workers stay; with --elastic they come and go; leave one of them out")
         if self.elastic is not None and (self.out is None or not self.task_file):
             raise UsageError("--elastic needs --out and a task file, so that workers can find the run and join it")
         for name in ("monitor", "timeline", "tensorboard", "quiet", "fresh", "accept_changes"):

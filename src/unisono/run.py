@@ -177,7 +177,7 @@ def _live(
     status = Status(place.directory.status, say)
     done = trainer.progress
     num_steps = job.changed.task.epochs * job.parts.loader.plan.steps_per_epoch
-    status.begin(done.step, done.epoch, num_steps, comm.size, slurm_job())
+    status.begin(done.step, done.epoch, num_steps, job.parts.algorithm.num_workers, slurm_job())
     observers.append(Clock(deadline, status, saving))
     try:
         notes = [text for text in (*place.notes, *notes, *mixed, deadline.note, deadline.describe()) if text]

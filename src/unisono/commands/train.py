@@ -35,6 +35,7 @@ EPILOG = """examples:
   unisono train task.py -n 4 --algorithm local_sgd --set algorithm.period=16
                                                                workers learn alone, and agree every 16 steps
   unisono train task.py -n 8 --group 4 --algorithm diloco      two workers, each of four processes that agree in every step
+  unisono train task.py -n 9 --group 4 --algorithm easgd       a server and two workers of four processes each
   unisono train task.py --elastic 4 --algorithm gem --out runs/a
                                                                a server and four workers; more: unisono join runs/a
   unisono train task.py --simulate 100 --algorithm gem         a hundred virtual workers on a virtual clock
@@ -101,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         dest="changes",
-        help="model.NAME, data.NAME, optimizer.NAME, schedule.NAME, loss.NAME, algorithm.NAME or any field of the task",
+        help="model.NAME, data.NAME, optimizer.NAME, schedule.NAME, loss.NAME, algorithm.NAME, simulate.NAME or a field of it",
     )
     experiment.add_argument("--algorithm", default="allreduce", metavar="A", help="how the workers agree (default allreduce)")
     experiment.add_argument(

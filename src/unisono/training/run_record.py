@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from unisono.algorithms.base import Algorithm
 from unisono.comm.base import Communicator
 from unisono.config import TrainConfig
 from unisono.overrides import Changed
 from unisono.task import Task
 from unisono.training.assemble import Assembled
+from unisono.training.central.algorithm import Central
 from unisono.training.provenance import provenance
 from unisono.training.shard_rules import SHARDED
 from unisono.training.trainer import Trainer
@@ -86,6 +88,7 @@ def summary_of(parts: Assembled, trainer: Trainer, test: Mapping[str, float], co
         "steps": done.step,
         "num_samples": done.num_samples,
         "num_skipped_updates": done.num_skipped,
+        **_dealt_again(parts.algorithm),
         "samples_per_s": done.num_samples / done.train_s if done.train_s else None,
         "wall_s": done.wall_s + perf_counter() - began,
         "train_s": done.train_s,
@@ -99,6 +102,12 @@ def summary_of(parts: Assembled, trainer: Trainer, test: Mapping[str, float], co
         "data": {name: dict(part.describe()) for name, part in parts.splits.parts().items()},
         "history": done.history,
     }
+
+
+def _dealt_again(algorithm: Algorithm) -> dict[str, int]:
+    """Local: of an algorithm with a server: batches that were computed again, as their worker was lost."""
+    service = algorithm.service if isinstance(algorithm, Central) else None
+    return {} if service is None else {"num_dealt_again": service.ledger.num_dealt_again}
 
 
 def made_by(config: TrainConfig, task: Task) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def test_division_says_who_is_who() -> None:
         (lambda: Division(1, group=2, simulate=3), "leave it out of a simulation"),
         (lambda: Division(1, group=2), "needs a server and 2 processes for each worker"),
         (lambda: Division(6, group=2), "start 5 or 7"),
-        (lambda: Division(2, group=3), "start 1 or 4"),
+        (lambda: Division(2, group=3), "start 4"),
         (lambda: Division(4).batch_of_worker(64), "use 63 or 66, or --local-batch"),
         (lambda: Division(4).batch_of_worker(2), "use 3, or --local-batch"),
     ],

@@ -29,9 +29,10 @@ class Division:
             raise UsageError(f"--group {self.group} needs a server and {self.group} processes for each worker; start more (-n)")
         if (self.size - 1) % self.group:
             low = (self.size - 1) // self.group * self.group + 1
+            fit = f"{low} or {low + self.group}" if low > 1 else str(low + self.group)
             raise UsageError(
                 f"{self.size} processes are one server and {self.size - 1} others, which cannot be divided into groups of "
-                f"{self.group} (--group); start {low} or {low + self.group}"
+                f"{self.group} (--group); start {fit}"
             )
 
     @property
