@@ -61,7 +61,8 @@ class Watch:
         outer = comm.on_behalf
         if outer is not None:
             outer.raise_if_lost()  # the whole operation needs them all; with rank 0 the hub that would tell us may be gone
-        lost = {r: gone[m] for r, m in enumerate(comm.members) if m in gone and self._needs(r, gone[m])}
+        heard = [(comm.members.index(m), loss) for m, loss in tuple(gone.items()) if m in comm.members]
+        lost = {r: loss for r, loss in heard if self._needs(r, loss)}
         if not lost or (len(self.sources) > 1 and len(lost) < len(self.sources)):
             return
         if all(loss.in_good_order for loss in lost.values()):
@@ -135,7 +136,13 @@ class Watch:
         members = self.comm.members
         own = {r: loss for r, loss in lost.items() if not loss.causes or members[self.comm.rank] in loss.causes}
         own = {r: loss for r, loss in own.items() if not loss.in_good_order} or own
-        blamed = {members.index(m) for loss in lost.values() for m in loss.causes if m in members}
+        blamed: set[int] = set()
+        told: set[int] = set()
+        for r, loss in lost.items():  # in the order in which we heard of them
+            causes = {members.index(m) for m in loss.causes if m in members}
+            if not causes <= told:  # else it gave up because of one that had given up before: no cause, but a consequence
+                blamed |= causes
+            told.add(r)
         shown = own or lost
         return sorted(own or blamed or lost), "; ".join(f"rank {r} {loss.reason}" for r, loss in shown.items())
 

@@ -1,0 +1,42 @@
+"""Who is blamed when members give up because of one another."""
+
+from __future__ import annotations
+
+import pytest
+
+from unisono.comm.calls import Call
+from unisono.comm.control import Loss
+from unisono.comm.single import SoloControl
+from unisono.comm.watch import Watch
+from unisono.errors import PeerLost
+
+
+class Group:
+    """What a watch needs of a communicator of four, on rank 0."""
+
+    name, rank, members, on_behalf = "world", 0, (0, 1, 2, 3), None
+
+    def __init__(self, *heard: tuple[int, Loss]) -> None:
+        self.control = SoloControl()
+        self.control.lost.update(heard)
+
+    def give_up(self, reason: str, ranks: object) -> None:
+        """Nobody listens."""
+
+
+@pytest.mark.parametrize(
+    ("heard", "blamed"),
+    [
+        ([(1, Loss("gave up", (2,)))], (2,)),
+        ([(1, Loss("gave up", (2,))), (2, Loss("gave up", (1,)))], (2,)),  # the second only because of the first
+        ([(2, Loss("gave up", (1,))), (1, Loss("gave up", (2,)))], (1,)),
+        ([(1, Loss("gave up", (2,))), (3, Loss("gave up", (2,)))], (2,)),
+        ([(2, Loss("died")), (1, Loss("gave up", (2,)))], (2,)),
+        ([(1, Loss("gave up", (2, 3)))], (2, 3)),
+    ],
+)
+def test_the_first_cause_is_blamed(heard: list[tuple[int, Loss]], blamed: tuple[int, ...]) -> None:
+    watch = Watch(Group(*heard), Call("allreduce"), 1.0)  # type: ignore[arg-type]
+    with pytest.raises(PeerLost) as caught:
+        watch.raise_if_lost()
+    assert caught.value.ranks == blamed
