@@ -173,7 +173,11 @@ def _add_run(verbs: argparse._SubParsersAction[_Parser]) -> None:
     run.add_argument("--job", metavar="NAME", help="name of the job, for messages; alike on all nodes")
     run.add_argument("--log-dir", type=Path, metavar="DIR", help="also write the lines of each rank to DIR/rank-N.log")
     run.add_argument(
-        "--on-failure", metavar="POLICY", default="end", help="end (default): all end; continue: the others go on; restart; elastic: rank 0 serves"
+        "--on-failure",
+        metavar="POLICY",
+        default="end",
+        help="end (default): all end; continue: the others go on; restart: all start again; elastic: each ends alone, and rank 0 "
+        "starts again if it was killed",
     )
     run.add_argument("--restarts", type=_whole, metavar="R", help=f"with restart: at most R times (default {DEFAULT_RESTARTS})")
     run.add_argument(
