@@ -36,7 +36,7 @@ class Elastic:
         self.num_epochs = num_epochs
         self.log = Path("log.txt").open("wb")  # noqa: SIM115 - closed in `close`
         self.process = self._start(
-            "train", "task.py", "--elastic", "4", "--out", "run", "--epochs", str(num_epochs), "--log-every", "1", "--silence", "1",
+            "train", "task.py", "--elastic", "4", "--out", "run", "--epochs", str(num_epochs), "--log-every", "1", "--silence", "2",
             "--lr", "0.05", *options,
         )  # fmt: skip
         self.joined: list[subprocess.Popen[bytes]] = []
@@ -106,10 +106,10 @@ def test_workers_are_killed_or_stand_still_and_others_join(start: Callable[..., 
     run = start(60, "--algorithm", "gem")
     run.until_epoch(2)
     run.member(1).kill()
-    run.until(lambda: run.said().count("is gone") == 1)
+    run.until(lambda: run.said().count("is gone") >= 1)
     still = run.member(2)
     still.send_signal(signal.SIGSTOP)
-    run.until(lambda: run.said().count("is gone") == 2)
+    run.until(lambda: run.said().count("is gone") >= 2)
     still.send_signal(signal.SIGCONT)
     run.until(lambda: "joins again" in run.said())
     first, second = run.member(3), run.member(4)
@@ -117,8 +117,8 @@ def test_workers_are_killed_or_stand_still_and_others_join(start: Callable[..., 
     second.kill()
     run.join()
     run.join()
-    run.until(lambda: run.said().count("is gone") == 4)
-    run.until(lambda: run.said().count("joined as worker") == 2)
+    run.until(lambda: run.said().count("is gone") >= 4)
+    run.until(lambda: run.said().count("joined as worker") >= 2)
     check(run.end(), 60)
 
 

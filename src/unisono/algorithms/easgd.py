@@ -66,7 +66,6 @@ class ElasticAveraging(Rule):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
-    worker_optimises: ClassVar[bool] = True
     takes_centre: ClassVar[bool] = False
 
     def read_optimizer(self, optimizer: object, options: Mapping[str, Any], clip_norm: float | None) -> None:

@@ -41,7 +41,11 @@ def record_of(config: TrainConfig, changed: Changed, size: int) -> dict[str, Any
     """The configuration in plain values: what must be the same for two runs to be the same experiment."""
     task = changed.task
     threads = {} if task.shards is None else {"threads": torch.get_num_threads()}  # they decide the bits that shards promise
-    group = {"group": config.group} if config.group is not None and config.group > 1 else {}
+    who: dict[str, Any] = {"group": config.group} if config.group is not None and config.group > 1 else {}
+    if config.elastic is not None:
+        who["elastic"] = config.elastic
+    if config.simulate is not None:  # its clock decides the order of calls
+        who["simulate"] = {"workers": config.simulate, **changed.simulate}
     settings = {name: shown(getattr(task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data", "name")}
     return {
         "task": task.name,
@@ -49,7 +53,7 @@ def record_of(config: TrainConfig, changed: Changed, size: int) -> dict[str, Any
         "model": {name: shown(value) for name, value in changed.model.items()},
         "data": {name: shown(value) for name, value in changed.data.items()},
         "settings": settings,
-        "algorithm": {"name": config.algorithm if task.shards is None else SHARDED, **changed.algorithm, **group},
+        "algorithm": {"name": config.algorithm if task.shards is None else SHARDED, **changed.algorithm, **who},
         "init_from": config.init_from,
         "num_workers": size,
         "on_nan": config.on_nan,

@@ -93,10 +93,6 @@ class Rule(ABC):
     """One algorithm. The same object serves every worker, or the server."""
 
     Options: ClassVar[type[Any]]
-    needs_whole_vector: ClassVar[bool] = False
-    """Whether it needs a norm over all of the centre, which servers that hold parts of it cannot give."""
-    worker_optimises: ClassVar[bool] = False
-    """Whether the optimiser of the task moves the workers; else it moves the centre, or nothing."""
     takes_centre: ClassVar[bool] = True
     """Whether a worker takes the running statistics of the centre with its reply; else it keeps its own, as its weights."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -76,6 +77,8 @@ def make_central(
 ) -> Central:
     """Local: the algorithm of this rank; refuses what its rule would not read."""
     rule.read_optimizer(task.optimizer, task.optimizer_options, task.clip_norm)
+    if division.elastic is not None and find_spec("zmq") is None:
+        raise UsageError("--elastic needs ZeroMQ, which is not installed here; pip install 'unisono[zmq]'")
     if replay is not None and division.elastic is None:
         check_numbers(replay, division.num_workers)
     check_model(adapter, name)

@@ -12,6 +12,9 @@ from unisono.training.run_directory import as_json, differences
 
 COMPARED = ("task", "model", "data", "settings", "algorithm", "init_from", "on_nan")
 
+WHO = ("group", "simulate", "elastic")
+"""Of the algorithm: who the workers are, which the recorded order does not ask."""
+
 
 def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:
     """Local: refuse to repeat a run that was another experiment. Whether its workers were groups of processes does not matter."""
@@ -29,4 +32,4 @@ def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:
 def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: record.get(name) for name in COMPARED}
     algorithm = found["algorithm"] or {}
-    return {**found, "algorithm": {name: value for name, value in algorithm.items() if name != "group"}}
+    return {**found, "algorithm": {name: value for name, value in algorithm.items() if name not in WHO}}
