@@ -36,7 +36,7 @@ class Elastic:
         self.num_epochs = num_epochs
         self.log = Path("log.txt").open("wb")  # noqa: SIM115 - closed in `close`
         self.process = self._start(
-            "train", "task.py", "--elastic", "4", "--out", "run", "--epochs", str(num_epochs), "--log-every", "1", "--silence", "2",
+            "train", "task.py", "--elastic", "4", "--out", "run", "--epochs", str(num_epochs), "--log-every", "1", "--silence", "1",
             "--lr", "0.05", *options,
         )  # fmt: skip
         self.joined: list[subprocess.Popen[bytes]] = []
@@ -103,7 +103,7 @@ def check(summary: dict[str, Any], num_epochs: int) -> None:
 
 @pytest.mark.timeout(200)
 def test_workers_are_killed_or_stand_still_and_others_join(start: Callable[..., Elastic]) -> None:
-    run = start(60, "--algorithm", "gem")
+    run = start(120, "--algorithm", "gem")
     run.until_epoch(2)
     run.member(1).kill()
     run.until(lambda: run.said().count("is gone") >= 1)
@@ -119,7 +119,7 @@ def test_workers_are_killed_or_stand_still_and_others_join(start: Callable[..., 
     run.join()
     run.until(lambda: run.said().count("is gone") >= 4)
     run.until(lambda: run.said().count("joined as worker") >= 2)
-    check(run.end(), 60)
+    check(run.end(), 120)
 
 
 @pytest.mark.timeout(200)
