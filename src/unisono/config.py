@@ -24,6 +24,8 @@ class TrainConfig:
     algorithm: str = "allreduce"
     group: int | None = None
     """Processes that form one worker of an algorithm whose workers learn by themselves."""
+    servers: int | None = None
+    """Processes that share the centre of an algorithm with one."""
     simulate: int | None = None
     """So many virtual workers in this process, on a virtual clock."""
     elastic: int | None = None
@@ -72,6 +74,7 @@ class TrainConfig:
             raise UsageError(f"--on-nan must be one of {', '.join(ON_NAN)}; received {self.on_nan!r}")
         for option, value in (
             ("--group", self.group),
+            ("--servers", self.servers),
             ("--simulate", self.simulate),
             ("--elastic", self.elastic),
             ("--local-batch", self.local_batch),

@@ -60,8 +60,8 @@ def _num_busy(engine: str, size: int) -> int:
 def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Groups:
     chosen: dict[tuple[str, int], ContractGroup] = {}
     for item in request.session.items:
-        is_ours = item.path == Path(__file__) and hasattr(item, "callspec")
-        params: Mapping[str, Any] = item.callspec.params if is_ours else {}
+        called = getattr(item, "callspec", None) if item.path == Path(__file__) else None
+        params: Mapping[str, Any] = {} if called is None else called.params
         engine, size = params.get("group", ("", 0))
         if (engine, size) in GROUPS and (engine, size) not in chosen and not why_not(engine):
             run = nursery.run_mpi if engine == "mpi" else nursery.run

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections import Counter
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -114,6 +117,54 @@ def test_a_group_is_one_worker_of_its_batch(nursery: Nursery) -> None:
     first = load_file(next(iter(Path("groups/checkpoints").glob("*/*.safetensors"))))
     assert first
     assert Path("groups/arrivals.txt").read_text() == Path("two/arrivals.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [GEM, EASGD, (*DOWNPOUR, "--set", "optimizer=adam"), ("--algorithm", "parameter_server", "--set", "optimizer=adam")],
+    ids=["gem", "easgd", "downpour", "parameter_server"],
+)
+def test_several_servers_are_as_one(nursery: Nursery, options: tuple[str, ...]) -> None:
+    """The same bits for any number of them, also where it changes on the way."""
+    options = (*options, "--set", "model.norm=true")
+    train(nursery, "run", 4, *options, "--servers", "2", "--checkpoint-every", "5", "--max-steps", "8", code=STOPPED)
+    train(nursery, "run", 5, *options, "--servers", "3")
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert (summary["num_servers"], summary["num_workers"]) == (3, 2)
+    train(nursery, "one", 3, *options, "--replay", "run")
+    assert found("one") == found("run")
+    train(nursery, "two", 6, *options, "--servers", "2", "--group", "2", "--replay", "run")
+    assert len(found("two")["history"]) == len(found("run")["history"])
+
+
+def test_several_servers_and_a_loss_that_is_no_number(nursery: Nursery) -> None:
+    options = (*DOWNPOUR, "--servers", "2", "--set", "optimizer=adam")
+    assert "the loss or gradient of worker" in train(nursery, "run", 4, *options, code=1, plan="nan 4")
+    train(nursery, "other", 4, *options, "--on-nan", "skip", plan="nan 4")
+    assert json.loads(Path("other/summary.json").read_text())["num_skipped_updates"] == 1
+
+
+def test_what_several_servers_cannot_do_is_refused(nursery: Nursery) -> None:
+    told = train(nursery, "run", 4, *DOWNPOUR, "--servers", "2", "--set", "clip_norm=1.0", code=2)
+    assert "clip_norm 1.0 needs the norm of the whole gradient, of which each of 2 servers has a slice (--servers)" in told
+    assert "is read by nobody: --algorithm allreduce has no server" in train(nursery, "run", 2, "--servers", "2", code=2)
+    assert "at least one worker are 3 processes; there are 2" in train(nursery, "run", 2, *GEM, "--servers", "2", code=2)
+
+
+def test_one_of_several_servers_is_told_to_stop_and_killed(nursery: Nursery) -> None:
+    """The second one, which decides nothing. A signal to it ends the run in good order, a death the whole job."""
+    options = (*GEM, "--servers", "2", "--checkpoint-every", "5", "--epochs", "5000")
+    for sent, expected in ((signal.SIGTERM, STOPPED), (signal.SIGKILL, 128 + signal.SIGKILL)):
+        with nursery.start([*TRAIN, "--out", "run", *options], 4, "shm") as group:
+            before = {*Path("run/checkpoints").glob("*")}
+            while not {*Path("run/checkpoints").glob("*")} - before:
+                assert not group.is_over(), group.wait(10)
+                sleep(0.02)
+            os.kill(group.pids[1], sent)
+            ended = group.wait(60)
+            assert ended.exit_code == expected, ended
+            assert not ended.timed_out
+    assert "goes on after step" in train(nursery, "run", 4, *options, "--max-steps", "1", code=STOPPED)
 
 
 def test_a_loss_that_is_no_number(nursery: Nursery) -> None:

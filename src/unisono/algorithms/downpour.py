@@ -54,6 +54,7 @@ class Downpour(Rule):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
+    optimises_centre: ClassVar[bool] = True
 
     def steps_to_call(self, num_steps: int) -> int:
         push: int = self.options.push_every

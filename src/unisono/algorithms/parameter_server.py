@@ -35,6 +35,7 @@ class ParameterServer(Rule):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
+    optimises_centre: ClassVar[bool] = True
 
     @property
     def waits_for_all(self) -> bool:

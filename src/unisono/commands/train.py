@@ -36,6 +36,7 @@ EPILOG = """examples:
                                                                workers learn alone, and agree every 16 steps
   unisono train task.py -n 8 --group 4 --algorithm diloco      two workers, each of four processes that agree in every step
   unisono train task.py -n 9 --group 4 --algorithm easgd       a server and two workers of four processes each
+  unisono train task.py -n 6 --servers 2 --algorithm downpour  two servers, each with half of the weights, and four workers
   unisono train task.py --elastic 4 --algorithm gem --out runs/a
                                                                a server and four workers; more: unisono join runs/a
   unisono train task.py --simulate 100 --algorithm gem         a hundred virtual workers on a virtual clock
@@ -50,6 +51,7 @@ exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data, 
 OPTIONS = (
     "algorithm",
     "group",
+    "servers",
     "simulate",
     "replay",
     "elastic",
@@ -107,6 +109,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     experiment.add_argument("--algorithm", default="allreduce", metavar="A", help="how the workers agree (default allreduce)")
     experiment.add_argument(
         "--group", type=int, metavar="G", help="processes of one worker, where workers learn by themselves between exchanges"
+    )
+    experiment.add_argument(
+        "--servers", type=int, metavar="K", help="processes that share the work of the server (downpour, easgd, gem; default 1)"
     )
     experiment.add_argument(
         "--simulate", type=int, metavar="N", help="N virtual workers in one process on a virtual clock (downpour, easgd, gem)"
@@ -228,6 +233,7 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
         changes={**changes, **direct},
         algorithm=args.algorithm,
         group=args.group,
+        servers=args.servers,
         simulate=args.simulate,
         replay=args.replay,
         elastic=args.elastic,

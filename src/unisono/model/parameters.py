@@ -75,6 +75,9 @@ class FlatParameters:
         self._vectors = list(self.gradients.values())
         self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
         self._whole: Optimizer | None = None
+        self._stretch: slice | None = None
+        self.others: list[Mapping[str, Any]] = []
+        """Of a narrowed one: the `stretch_state` of those that move the rest of the vector, in their order."""
         self._buckets: list[Bucket] = []
         self._bucket_of: list[int] = []
         self._missing: list[int] = []
@@ -95,6 +98,30 @@ class FlatParameters:
         if self._whole is not None:
             self._rule = _bare_rule(self._whole)
         self._made = AsMade.of(self.running)
+
+    def narrow(self, stretch: slice) -> None:
+        """Local: from now on the optimiser moves this stretch of the vector alone, whatever tensors lie there, with the state that
+        it has."""
+        if self._whole is None:
+            raise UsageError(
+                f"{type(self.optimizer).__name__} must see whole tensors or has settings for some of them, so the weights that it "
+                "moves cannot be cut into slices (--servers); use one server, or an optimizer like sgd or adam with one group"
+            )
+        (whole,), (values,), (gradients,) = self._whole.param_groups[0]["params"], self.values.values(), self.gradients.values()
+        narrowed = _over(self._whole, values[stretch], gradients[stretch])
+        (vector,) = narrowed.param_groups[0]["params"]
+        if whole in self._whole.state:
+            held = self._whole.state[whole].items()
+            narrowed.state[vector] = {name: one[stretch].clone() if is_like(one, whole) else own_copy(one) for name, one in held}
+        self._whole, self._stretch = narrowed, stretch
+        self._rule = _bare_rule(narrowed)
+        self._vectors = [gradients[stretch]]
+        self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
+
+    def stretch_state(self) -> dict[str, Any]:
+        """Local: what a narrowed optimiser has learned; tensors are its own, not copies."""
+        (state,) = self.running.state.values() or ({},)
+        return dict(state)
 
     @property
     def running(self) -> Optimizer:
@@ -223,6 +250,8 @@ class FlatParameters:
         with a fused optimiser: not 0 where nothing is to be changed at all."""
         everything = bool(uses.all())
         if not everything and self._whole is not None:
+            if not uses.any():
+                return
             self._one_by_one(self._whole)
         optimizer = self.running
         if left_out is not None:
@@ -247,6 +276,10 @@ class FlatParameters:
         """Local: from now on the optimiser sees the tensors, with the state that they had as parts of the vector; so each of them
         can be left out, and counts its own steps."""
         assert self.optimizer is not None
+        if self._stretch is not None:
+            raise UsageError(
+                "a batch left out parameters of the model, which a server with a slice of it cannot do (--servers); use one server"
+            )
         for group, moved in zip(self.optimizer.param_groups, whole.param_groups, strict=True):
             group.update({name: value for name, value in moved.items() if name != "params"})
         self.optimizer.state.update(self.taken_apart(whole.state))
@@ -267,7 +300,8 @@ class FlatParameters:
         """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""
         if self._whole is None:
             return state_of(self.running, self._made, self._named())
-        return state_of_vector(self._whole, self._made, self.layout.entries)
+        whole = self._whole if self._stretch is None else self._widened(self._whole)
+        return state_of_vector(whole, self._made, self.layout.entries)
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
         """Local: go on with what `optimizer_state` gave, here or elsewhere. Tensors are copied."""
@@ -277,6 +311,19 @@ class FlatParameters:
             load_state(self.running, state, self._named())
         else:
             load_state_of_vector(self._whole, state, self.layout.entries)
+
+    def _widened(self, narrowed: Optimizer) -> Optimizer:
+        """Local: the optimiser as it would be of the whole vector, with what the others have learned of the rest."""
+        (values,), (gradients,) = self.values.values(), self.gradients.values()
+        found = _over(narrowed, values, gradients)
+        (vector,), (stretch,) = found.param_groups[0]["params"], narrowed.param_groups[0]["params"]
+        own = self.stretch_state()
+        if own:
+            found.state[vector] = {
+                name: torch.cat([one, *(other[name] for other in self.others)]) if is_like(one, stretch) else one
+                for name, one in own.items()
+            }
+        return found
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         return [(entry.name, tensor) for entry, tensor in zip(self.layout.entries, self.tensors, strict=True)]
@@ -310,6 +357,12 @@ def _over_the_whole(optimizer: Optimizer, held: FlatParameters) -> Optimizer | N
     if set(map(id, group["params"])) != set(map(id, held.tensors)):
         return None
     (values,), (gradients,) = held.values.values(), held.gradients.values()
+    return _over(optimizer, values, gradients)
+
+
+def _over(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
+    """Local: an optimiser of the same kind and settings with one vector for a parameter."""
+    (group,) = optimizer.param_groups
     whole = nn.Parameter(values)
     whole.grad = gradients
     settings = {name: value for name, value in group.items() if name != "params"}

@@ -54,7 +54,7 @@ class Console(Observer):
         self._progress = _Progress(event)
         self._began_s = self._epoch_began_s = self._clock()
         plural = "" if event.num_workers == 1 else "s"
-        servers = f"{event.num_servers} server and " if event.num_servers else ""
+        servers = f"{event.num_servers} server{'s' * (event.num_servers > 1)} and " if event.num_servers else ""
         parts = (
             f"{servers}{event.num_workers} worker{plural} ({event.engine}, {event.device})",
             f"global batch {event.global_batch}",

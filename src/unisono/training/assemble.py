@@ -105,6 +105,7 @@ def assemble(
     simulate: int | None = None,
     elastic: int | None = None,
     replay: Sequence[str] | None = None,
+    servers: int | None = None,
 ) -> Assembled:
     """Local, blocking: all parts of this rank's training."""
     task = changed.task
@@ -112,7 +113,7 @@ def assemble(
     algorithm_name, options_given = agreement(task, algorithm_name, changed.algorithm)
     kind = find_algorithm(algorithm_name)
     options = make_options(kind, algorithm_name, options_given)
-    division = division_of(kind, algorithm_name, comm.size, group, simulate, elastic, replay)
+    division = division_of(kind, algorithm_name, comm.size, group, simulate, elastic, replay, servers)
     check_clock(changed.simulate, simulate)
     if division is None:
         kind.plan(options, comm.size)
@@ -178,7 +179,7 @@ def assemble(
             rule_of(kind, options), algorithm_name, comm, division, adapter, changed.task,
             partial(make_body, task), partial(make_parts, task), changed.simulate, replay, spans,
         )  # fmt: skip
-        shard, num_shards = division.place(comm.rank) if comm.rank else 0, division.group
+        shard, num_shards = division.place(comm.rank), division.group
         units_per_epoch = replace(plan, global_batch=batch).steps_per_epoch
         settings = partial(_settings_of_worker, settings, division.num_workers, units_per_epoch, plan.steps_per_epoch)
     # A CPU that computes has no time to prepare the next batch beside it; where a GPU does, it has.

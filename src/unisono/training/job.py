@@ -57,7 +57,8 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
             "--local-batch makes the batch depend on the number of workers, which --shards excludes; use --global-batch"
         )
     if config.local_batch is not None:
-        num_workers = count_workers(find_algorithm(config.algorithm), comm.size, config.group, config.simulate, config.elastic)
+        kind = find_algorithm(config.algorithm)
+        num_workers = count_workers(kind, comm.size, config.group, config.simulate, config.elastic, config.servers)
         changed = replace(changed, task=replace(changed.task, global_batch=config.local_batch * num_workers))
     if not changed.task.name:
         changed = replace(changed, task=replace(changed.task, name=Path(config.task_file).stem or "task"))
@@ -76,6 +77,7 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
             config.simulate,
             config.elastic,
             replay,
+            config.servers,
         )
     changed = replace(changed, task=parts.task)
     record = record_of(config, changed, comm.size)

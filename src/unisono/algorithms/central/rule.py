@@ -56,7 +56,7 @@ class Member:
     version: int = 0
     """Updates of the centre that it had seen when it last took it."""
     state: dict[str, Tensor] = field(default_factory=dict)
-    """What the rule keeps for it; saved with the centre."""
+    """What the rule keeps for it, vectors of the length of the centre; saved with it."""
 
 
 @dataclass
@@ -90,11 +90,15 @@ class Arrival:
 
 
 class Rule(ABC):
-    """One algorithm. The same object serves every worker, or the server."""
+    """One algorithm. The same object serves every worker, or the server. What it does at the server must treat each number of the
+    vectors by itself: where there are several servers, each does it with a slice."""
 
     Options: ClassVar[type[Any]]
     takes_centre: ClassVar[bool] = True
     """Whether a worker takes the running statistics of the centre with its reply; else it keeps its own, as its weights."""
+
+    optimises_centre: ClassVar[bool] = False
+    """Whether `fold` moves the centre with the optimiser of the task."""
 
     def __init__(self, options: Any) -> None:
         self.options = options

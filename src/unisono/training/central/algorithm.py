@@ -19,7 +19,7 @@ from unisono.training.central.simulated import Clock
 
 @dataclass
 class Central(Algorithm):
-    """`comm` is the server alone, which has all that is saved; `world` are the server and all workers."""
+    """`comm` is one server alone, the first of which has all that is saved; `world` are all servers and workers."""
 
     adapter: TorchAdapter
     name: str = field(kw_only=True)
@@ -42,7 +42,7 @@ class Central(Algorithm):
 
     @property
     def num_servers(self) -> int:
-        return 1
+        return self.division.servers
 
     @classmethod
     def plan(cls, options: Any, size: int) -> Roles:  # noqa: ARG003

@@ -27,12 +27,19 @@ from unisono.training.central.simulated import Clock
 
 
 def division_of(
-    kind: type[Any], name: str, size: int, group: int | None, simulate: int | None, elastic: int | None, replay: object
+    kind: type[Any],
+    name: str,
+    size: int,
+    group: int | None,
+    simulate: int | None,
+    elastic: int | None,
+    replay: object,
+    servers: int | None,
 ) -> Division | None:
     """Pure: who serves and who works; None for an algorithm in step, which has no server."""
     if issubclass(kind, Rule):
-        return Division(size, group or 1, simulate, elastic)
-    for option, value in (("--simulate", simulate), ("--elastic", elastic), ("--replay", replay)):
+        return Division(size, group or 1, simulate, elastic, servers or 1)
+    for option, value in (("--simulate", simulate), ("--elastic", elastic), ("--replay", replay), ("--servers", servers)):
         if value is not None:
             raise UsageError(
                 f"{option} is read by nobody: --algorithm {name} has no server whose calls come in an order of their own; choose "
@@ -51,9 +58,11 @@ def check_clock(clock: Mapping[str, Any], simulate: int | None) -> None:
             raise unknown_name("setting of a simulation (--set simulate.NAME)", one, known)
 
 
-def count_workers(kind: type[Any], size: int, group: int | None, simulate: int | None, elastic: int | None) -> int:
+def count_workers(
+    kind: type[Any], size: int, group: int | None, simulate: int | None, elastic: int | None, servers: int | None
+) -> int:
     """Pure: workers that have a batch of their own in each step."""
-    return Division(size, group or 1, simulate, elastic).num_workers if issubclass(kind, Rule) else size
+    return Division(size, group or 1, simulate, elastic, servers or 1).num_workers if issubclass(kind, Rule) else size
 
 
 def rule_of(kind: type[Any], options: Any) -> Rule:
@@ -77,6 +86,11 @@ def make_central(
 ) -> Central:
     """Local: the algorithm of this rank; refuses what its rule would not read."""
     rule.read_optimizer(task.optimizer, task.optimizer_options, task.clip_norm)
+    if division.servers > 1 and rule.optimises_centre and task.clip_norm is not None:
+        raise UsageError(
+            f"clip_norm {task.clip_norm} needs the norm of the whole gradient, of which each of {division.servers} servers has a "
+            "slice (--servers); use one server, or leave clip_norm out"
+        )
     if division.elastic is not None and find_spec("zmq") is None:
         raise UsageError("--elastic needs ZeroMQ, which is not installed here; pip install 'unisono[zmq]'")
     if replay is not None and division.elastic is None:

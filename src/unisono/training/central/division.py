@@ -9,16 +9,19 @@ from unisono.errors import UsageError
 
 @dataclass(frozen=True)
 class Division:
-    """Rank 0 serves; the others are workers, or groups of processes that act as one worker each. With `simulate` all of them live
-    in one process, as they do where there is but one. With `elastic` workers are processes of their own, which come and go; the
-    batch is divided by so many, however many there are."""
+    """The first rank serves, or the first ranks do together; the others are workers, or groups of processes that act as one worker
+    each. With `simulate` all of them live in one process, as they do where there is but one. With `elastic` workers are processes
+    of their own, which come and go; the batch is divided by so many, however many there are."""
 
     size: int
     group: int = 1
     simulate: int | None = None
     elastic: int | None = None
+    servers: int = 1
 
     def __post_init__(self) -> None:
+        if self.servers > 1:
+            self._check_servers()
         if self.simulate is not None and self.size > 1:
             raise UsageError(f"--simulate {self.simulate} runs all workers in one process; start one, not {self.size}")
         if self.elastic is not None and (self.size > 1 or self.group > 1 or self.simulate is not None):
@@ -27,12 +30,23 @@ class Division:
             raise UsageError("--group needs real processes; leave it out of a simulation (--simulate)")
         if self.size == 1 and self.group > 1:
             raise UsageError(f"--group {self.group} needs a server and {self.group} processes for each worker; start more (-n)")
-        if (self.size - 1) % self.group:
-            low = (self.size - 1) // self.group * self.group + 1
-            fit = f"{low} or {low + self.group}" if low > 1 else str(low + self.group)
+        if self.num_others % self.group:
+            low = self.num_others // self.group * self.group + self.servers
+            fit = f"{low} or {low + self.group}" if low > self.servers else str(low + self.group)
+            servers = "one server" if self.servers == 1 else f"{self.servers} servers"
             raise UsageError(
-                f"{self.size} processes are one server and {self.size - 1} others, which cannot be divided into groups of "
+                f"{self.size} processes are {servers} and {self.num_others} others, which cannot be divided into groups of "
                 f"{self.group} (--group); start {fit}"
+            )
+
+    def _check_servers(self) -> None:
+        for option, value in (("--simulate", self.simulate), ("--elastic", self.elastic)):
+            if value is not None:
+                raise UsageError(f"--servers {self.servers} needs processes that all start together; leave out {option}")
+        if self.size <= self.servers:
+            raise UsageError(
+                f"--servers {self.servers} and at least one worker are {self.servers + self.group} processes; there "
+                f"{'is' if self.size == 1 else 'are'} {self.size}, start more (-n)"
             )
 
     @property
@@ -41,19 +55,28 @@ class Division:
         return self.size == 1 and self.elastic is None
 
     @property
+    def num_others(self) -> int:
+        """Processes that do not serve."""
+        return self.size - self.servers
+
+    def serves(self, rank: int) -> bool:
+        """Pure."""
+        return rank < self.servers
+
+    @property
     def num_workers(self) -> int:
         """A group counts once."""
         if self.elastic is not None:
             return self.elastic
-        return (self.simulate or 1) if self.is_virtual else (self.size - 1) // self.group
+        return (self.simulate or 1) if self.is_virtual else self.num_others // self.group
 
     def worker(self, rank: int) -> int:
         """Pure: which worker a rank belongs to."""
-        return (rank - 1) // self.group
+        return (rank - self.servers) // self.group
 
     def place(self, rank: int) -> int:
-        """Pure: which member of its group a rank is."""
-        return (rank - 1) % self.group
+        """Pure: which member of its group a rank is; a server is alone."""
+        return 0 if self.serves(rank) else (rank - self.servers) % self.group
 
     def batch_of_worker(self, global_batch: int) -> int:
         """Pure: samples of one worker in a step; the global batch is that of all of them."""

@@ -189,6 +189,9 @@ class Service:
         """Whether the state is consistent: no worker is on its way."""
         return self._asked is not None and self.states.keys() >= self.members.keys()
 
+    def gather(self) -> None:
+        """Local, before `state` of a consistent moment: fetch what others hold of it. Here is all of it."""
+
     def end_save(self) -> None:
         """Local: answer those that were held back."""
         self._asked = None

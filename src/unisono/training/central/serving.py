@@ -207,6 +207,7 @@ class Serving:
         if service.has_all_states:
             if not service.is_ending:  # else it failed while the states came: those before the failure are kept
                 trainer.show_centre()
+                service.gather()
                 if self.arrivals is not None:
                     self.arrivals.flush()
                 trainer.keep(self._state(), bool(done.step_in_epoch), self._is_last)

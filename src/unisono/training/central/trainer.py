@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,8 +17,8 @@ from unisono.algorithms.allreduce import ALGORITHM as AllReduce
 from unisono.algorithms.base import Settings
 from unisono.algorithms.central.rule import Centre, GroupSettings, Rule
 from unisono.comm.base import Communicator
-from unisono.comm.exchange import Server
-from unisono.comm.exchange_messages import open_exchange
+from unisono.comm.exchange import Caller, Server
+from unisono.comm.exchange_messages import MessageCaller, open_exchange
 from unisono.comm.single import alone
 from unisono.data.loader import Loader, Portion
 from unisono.events import Spans
@@ -30,9 +31,11 @@ from unisono.training.central.ledger import Ledger
 from unisono.training.central.looks import Looks
 from unisono.training.central.protocol import MOST_UNITS, most_numbers
 from unisono.training.central.replica import Replica
-from unisono.training.central.service import Service
+from unisono.training.central.servers import Follower, LeadingService, Orders, room_of_follower
+from unisono.training.central.service import Room, Service
 from unisono.training.central.serving import Ended, Serving
 from unisono.training.central.simulated import SimulatedServer
+from unisono.training.central.slices import Cut, SlicedCaller
 from unisono.training.central.waits import Waits
 from unisono.training.central.worker import Worker
 from unisono.training.epoch_sums import EpochSums
@@ -44,6 +47,18 @@ DOOR = "exchange.json"
 """In the run directory: where the server is and what opens it, for the user alone (comm/exchange_keys.py)."""
 STATE_ROOM, STATE_BYTES = 8, 64 * 2**20
 """A worker's state may be so many times as large as its weights, and so many bytes more."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """One rank's ends of the exchange, by what it is."""
+
+    cut: Cut
+    server: Server | None = None
+    caller: Caller | None = None
+    """Of the first of a worker's processes."""
+    orders: Orders | None = None
+    """Of the first of several servers."""
 
 
 @dataclass
@@ -70,38 +85,71 @@ class CentralTrainer(Trainer):
         self._began = perf_counter() - self.progress.wall_s
         through.start()
         with ExitStack() as held:
-            group, callers = self._groups(held)
+            group = self._group(held)
             replica = replica_of(self.adapter, group, self.spans)
-            numbers = most_numbers(replica.num_sums, replica.num_tensors)
-            if division.is_virtual or division.elastic is not None:
+            if division.size > 1:
+                ends = self._ends(replica, held)
+                if ends.server is not None and world.rank == 0:
+                    self._serve(ends.server, replica, ends)
+                elif ends.server is not None:
+                    self._follow(ends.server, replica, ends)
+                else:
+                    calling = Calling(group, ends.caller, like(replica), self._numbers(replica), spans=self.spans)
+                    calling.drive(self._worker(replica, division.place(world.rank), calling.out()).run())
+            else:
                 server: Server = self._virtual(replica) if division.is_virtual else self._door(replica)
                 held.callback(server.close)
                 self._serve(server, replica)
-            else:
-                ends = None if callers is None else open_exchange(callers, (0,), numbers, like(replica).nbytes)
-                for end in [] if ends is None else ends if isinstance(ends, list) else [ends]:
-                    held.callback(end.close)
-                if isinstance(ends, Server):
-                    self._serve(ends, replica)
-                else:
-                    calling = Calling(group, ends[0] if ends else None, like(replica), numbers, spans=self.spans)
-                    calling.drive(self._worker(replica, division.place(world.rank), calling.out()).run())
         self.progress = Progress(**world.broadcast_object(asdict(self.progress)))
         through.settle()
         return self.progress
 
-    def _groups(self, held: ExitStack) -> tuple[Communicator, Communicator | None]:
-        """Collective: those that act as one worker with this rank, and the server with the first of each group."""
+    def _group(self, held: ExitStack) -> Communicator:
+        """Collective: those that act as one worker with this rank; a server is alone."""
         division, world = self.algorithm.division, self.algorithm.world
         if division.size == 1:
-            return alone(self.adapter.device), None
-        group = world.split(-1 if world.rank == 0 else division.worker(world.rank))
+            return alone(self.adapter.device)
+        group = world.split(-1 - world.rank if division.serves(world.rank) else division.worker(world.rank))
         assert group is not None
         held.callback(group.close)
-        callers = world.split(0 if world.rank == 0 or division.place(world.rank) == 0 else None)
-        if callers is not None:
-            held.callback(callers.close)
-        return group, callers
+        return group
+
+    def _ends(self, replica: Replica, held: ExitStack) -> Ends:
+        """Collective: between the first server and the first of each group; where there are more servers, also between those and
+        all of these."""
+        division, world, numbers, numel = (
+            self.algorithm.division,
+            self.algorithm.world,
+            self._numbers(replica),
+            like(replica).numel(),
+        )
+        cut = Cut.of(replica.values, division.servers)
+        lengths = [length * replica.values.dtype.itemsize for length in cut.lengths(numel)]
+        serves, calls = division.serves(world.rank), division.place(world.rank) == 0
+
+        def opened(has_part: bool, servers: Sequence[int], num_bytes: int) -> Server | list[MessageCaller]:
+            comm = world.split(0 if has_part else None)
+            if comm is None:
+                return []
+            held.callback(comm.close)
+            found = open_exchange(comm, servers, numbers, num_bytes)
+            for end in found if isinstance(found, list) else [found]:
+                held.callback(end.close)
+            return found
+
+        first = opened(world.rank == 0 or (calls and not serves), (0,), lengths[0])
+        others = opened(calls, range(1, division.servers), max(lengths[1:])) if division.servers > 1 else []
+        if serves:
+            own = first if world.rank == 0 else others
+            assert isinstance(own, Server)
+            return Ends(cut, own, orders=Orders(others) if isinstance(others, list) and others else None)
+        assert isinstance(first, list)
+        assert isinstance(others, list)
+        callers = [*first, *others]
+        return Ends(cut, caller=SlicedCaller(callers, cut, like(replica)) if others else callers[0] if callers else None)
+
+    def _numbers(self, replica: Replica) -> int:
+        return most_numbers(replica.num_sums, replica.num_tensors)
 
     # ---- worker ----------------------------------------------------------------------------------------------------
 
@@ -137,24 +185,51 @@ class CentralTrainer(Trainer):
         self.tell(f"waiting for workers at {server.open()}: unisono join {self.arrivals.parent}")
         return server
 
-    def _serve(self, server: Server, replica: Replica) -> None:
+    def _follow(self, server: Server, replica: Replica, ends: Ends) -> None:
+        """Be another server than the first."""
+        service = self._service(room_of_follower(server), replica, ends)
+        if self.restored is not None:
+            self._take_up(self.restored.trainer, service, EpochSums(self.in_training), Waits())
+            self.restored = None
+        Follower(server, service, replica.part, self.told_to_stop, self.spans).run()
+
+    def _service(self, room: Room, replica: Replica, ends: Ends | None) -> Service:
         through, plan = self.algorithm, self.loader.plan
-        ledger = Ledger(plan.steps_per_epoch, self.goals.num_epochs, through.rule.waits_for_all)
+        division, rank = through.division, through.world.rank
         if self.restored is not None:
             self.restored.after_start(through.comm, self.adapter, through)
-        centre, statistics = self._centre(replica)
-        service = Service(
+        if division.servers > 1:
+            assert ends is not None
+            if through.rule.optimises_centre:
+                replica.part.narrow(ends.cut.where(rank))
+            if through.held is not None:
+                through.held = ends.cut.share_of_state(through.held, rank)
+        centre, statistics = self._centre(replica, None if ends is None else ends.cut.where(rank))
+        ledger = Ledger(plan.steps_per_epoch, self.goals.num_epochs, through.rule.waits_for_all)
+        make: Callable[..., Service] = Service
+        if ends is not None and ends.orders is not None:
+            make = partial(LeadingService, orders=ends.orders, cut=ends.cut, part=replica.part)
+        return make(
             through.rule,
             centre,
-            statistics,
+            statistics if rank == 0 else statistics[:0],
             ledger,
             lambda step: lr_of(self.settings(step)),
             replica.num_sums,
-            server.room,
-            expected=through.division.num_workers,
-            certain=0 if through.division.elastic is not None else through.division.num_workers,
+            room,
+            expected=division.num_workers,
+            certain=0 if division.elastic is not None else division.num_workers,
         )
+
+    def _serve(self, server: Server, replica: Replica, ends: Ends | None = None) -> None:
+        through = self.algorithm
+        service = self._service(server.room, replica, ends)
         through.service = service
+        told_to_stop = self.told_to_stop
+        if isinstance(service, LeadingService):
+            orders = service.orders
+            self.show_centre = service.show
+            self.told_to_stop = lambda: orders.told_to_stop or told_to_stop()
         sums, waits, num_lines, anew = EpochSums(self.in_training), Waits(), 0, ""
         if self.restored is not None:
             num_lines, anew = self._take_up(self.restored.trainer, service, sums, waits)
@@ -171,17 +246,21 @@ class CentralTrainer(Trainer):
             serving = Serving(self, server, service, looks, arrivals, sums, waits)
             serving.run()
         self.show_centre()
+        if isinstance(service, LeadingService):
+            service.orders.close()
         self.unfinished = {} if self.progress.step_in_epoch == 0 else serving.sums.values()
 
-    def _centre(self, replica: Replica) -> tuple[Centre, Tensor]:
-        """The centre and its statistics: the model of the server, or, where virtual workers use that too, a home beside theirs."""
+    def _centre(self, replica: Replica, where: slice | None) -> tuple[Centre, Tensor]:
+        """The centre and its statistics: the model of the server, or its slice of that; where virtual workers use the model too, a
+        home beside theirs."""
+        stretch = slice(None) if where is None else where
 
         def optimise(gradient: Tensor, uses: Any) -> None:
-            replica.gradient.copy_(gradient)
+            replica.gradient[stretch].copy_(gradient)
             self.adapter.apply_gradients(self.settings(centre.step)[""], 1.0, uses)
 
         if not self.algorithm.division.is_virtual:
-            centre = Centre(replica.values, optimise)
+            centre = Centre(replica.values[stretch], optimise)
             return centre, replica.statistics
         home = replica.home()
 

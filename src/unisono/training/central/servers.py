@@ -1,0 +1,190 @@
+"""Several servers that serve as one (`--servers K`).
+
+The first one leads: it alone decides the order of calls, and all that a single server decides besides. Before it acts it gives
+the order to the others, which follow with the same service on their own slices of the centre. So each of them folds the same
+calls in the same order, answers its workers by itself, and the result has the same bits as with one server:
+
+    worker                       leader                                   follower
+    its slice  ----------------------------------------------------->     waits for the order
+    its slice  ------------->    order: the next call is this worker's -> fold, answer
+                                 fold, answer
+"""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from unisono.comm.exchange import Caller, Reply, Request, Server
+from unisono.events import Spans
+from unisono.model.parameters import FlatParameters
+from unisono.training.central.service import Folded, Room, Service
+from unisono.training.central.slices import Cut
+
+SERVE, END, BEGIN_SAVE, END_SAVE, GIVE_VALUES, GIVE_STATE, OVER = range(1, 8)
+"""Orders: serve the next call of a worker; what a service can be told; give the slice, or all that is to be saved; it is over."""
+ASKS = (GIVE_VALUES, GIVE_STATE, OVER)
+"""Orders that are answered when they are done; others at once, so that the leader need not wait."""
+LEADER = 0
+"""Its number among the callers of a follower; its workers come after it."""
+
+
+class Orders:
+    """The leader's end towards the followers: one order at a time."""
+
+    def __init__(self, callers: Sequence[Caller]) -> None:
+        self._callers = callers
+        self._is_given = False
+        self.told_to_stop = False
+        """Whether a follower was told to stop."""
+
+    def give(self, order: int, worker: int = 0) -> None:
+        """Local, blocking while a follower has two to do."""
+        self._heard()
+        for caller in self._callers:
+            caller.post(order, None, (float(worker),))
+        self._is_given = True
+
+    def ask(self, order: int) -> list[Tensor]:
+        """Local, blocking: until all followers have done everything up to this."""
+        self.give(order)
+        return [reply.vector for reply in self._heard() if reply.vector is not None]
+
+    def close(self) -> None:
+        """Local, blocking: let the followers go."""
+        self.ask(OVER)
+
+    def _heard(self) -> list[Reply]:
+        if not self._is_given:
+            return []
+        replies = [caller.take() for caller in self._callers]
+        self._is_given = False
+        self.told_to_stop = self.told_to_stop or any(reply.tail[0] for reply in replies)
+        return replies
+
+
+class _Gathered(NamedTuple):
+    """What must be saved of one slice."""
+
+    service: dict[str, Any]
+    optimizer: dict[str, Any]
+
+
+@dataclass
+class LeadingService(Service):
+    """The service of the first of several servers: on its own slice, and the others do as it does."""
+
+    orders: Orders = field(kw_only=True)
+    cut: Cut = field(kw_only=True)
+    part: FlatParameters = field(kw_only=True)
+    """Of the whole model, of which this server holds the first slice."""
+    _others: list[_Gathered] = field(default_factory=list, init=False)
+
+    def handle(self, request: Request) -> list[Folded]:
+        self.orders.give(SERVE, request.caller)
+        return super().handle(request)
+
+    def end(self) -> None:
+        self.orders.give(END)
+        super().end()
+
+    def begin_save(self) -> None:
+        self.orders.give(BEGIN_SAVE)
+        super().begin_save()
+
+    def end_save(self) -> None:
+        self.orders.give(END_SAVE)
+        super().end_save()
+        self._others.clear()
+        self.part.others.clear()
+
+    def show(self) -> None:
+        """Local, blocking: the slices of the others come into the model of this process."""
+        (whole,) = self.part.values.values()
+        for server, values in enumerate(self.orders.ask(GIVE_VALUES), 1):
+            whole[self.cut.where(server)].copy_(values)
+
+    def gather(self) -> None:
+        self._others = [_Gathered(*_unpacked(packed)) for packed in self.orders.ask(GIVE_STATE)]
+        self.part.others = [one.optimizer for one in self._others]
+
+    def state(self) -> dict[str, Any]:
+        return self.cut.joined_state([super().state(), *(one.service for one in self._others)])
+
+
+@dataclass
+class Follower:
+    """One of the other servers. Local, one thread: the leader's orders and the workers' calls come in at the same end."""
+
+    server: Server
+    service: Service
+    part: FlatParameters
+    told_to_stop: Callable[[], bool]
+    spans: Spans | None = None
+    _orders: deque[tuple[int, int]] = field(default_factory=deque)
+    _early: dict[int, Request] = field(default_factory=dict)
+    """Calls whose turn has not come, by worker."""
+
+    def run(self) -> None:
+        """Blocking: until the leader says that it is over."""
+        while True:
+            request = self.server.receive()
+            assert request is not None
+            if request.caller == LEADER:
+                self._orders.append((request.kind, int(request.tail[0])))
+                if request.kind not in ASKS:
+                    self._tell_leader(request.kind)
+            else:
+                self._early[request.caller - 1] = request._replace(caller=request.caller - 1)
+            while self._orders and (self._orders[0][0] != SERVE or self._orders[0][1] in self._early):
+                order, worker = self._orders.popleft()
+                self._obey(order, worker)
+                if order == OVER:
+                    return
+
+    def _obey(self, order: int, worker: int) -> None:
+        service, began = self.service, perf_counter_ns()
+        if order == SERVE:
+            service.handle(self._early.pop(worker))
+        elif order == END:
+            service.end()
+        elif order == BEGIN_SAVE:
+            service.begin_save()
+        elif order == END_SAVE:
+            service.end_save()
+        elif order == GIVE_VALUES:
+            self._tell_leader(order, service.centre.values)
+        elif order == GIVE_STATE:
+            self._tell_leader(order, _packed(_Gathered(service.state(), self.part.stretch_state())))
+        else:
+            self._tell_leader(order)
+        for answer in service.take_answers():
+            self.server.reply(answer.caller + 1, answer.kind, answer.vector, answer.tail)
+        if self.spans is not None and order == SERVE:
+            self.spans.add("compute", "serve a call", began, perf_counter_ns())
+
+    def _tell_leader(self, order: int, vector: Tensor | None = None) -> None:
+        self.server.reply(LEADER, order, vector, (float(self.told_to_stop()),))
+
+
+def room_of_follower(server: Server) -> Room:
+    """Local: as `Server.room`, for workers as the leader counts them."""
+    return lambda worker, numel, dtype: server.room(worker + 1, numel, dtype)
+
+
+def _packed(held: _Gathered) -> Tensor:
+    room = io.BytesIO()
+    torch.save(tuple(held), room)
+    return torch.frombuffer(room.getbuffer(), dtype=torch.uint8)
+
+
+def _unpacked(packed: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+    service, optimizer = torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
+    return service, optimizer

@@ -1,0 +1,152 @@
+"""One centre, several servers (`--servers K`): who holds which numbers of it, and how a worker talks to all of them as to one.
+
+The vector of weights is cut into K slices of equal length, whatever tensors lie in it; running statistics are with the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unisono.comm.exchange import Caller, Numbers, Reply
+from unisono.errors import CommError, UsageError
+from unisono.model.flat import ALIGN_BYTES
+
+NOTHING = torch.empty(0, dtype=torch.uint8)
+"""What the other servers get of a vector that is the first one's alone: the state of a worker."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where each server's slice of the centre begins and ends."""
+
+    bounds: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Tensor, num_servers: int) -> Cut:
+        """Pure: slices that begin on the boundaries on which tensors do, so that copies of them are quick."""
+        step = ALIGN_BYTES // values.dtype.itemsize
+        num_blocks = -(-values.numel() // step)
+        if num_blocks < num_servers:
+            raise UsageError(
+                f"the model has {values.numel()} numbers, too few for {num_servers} servers (--servers); use at most {num_blocks}"
+            )
+        return cls((*(num_blocks * server // num_servers * step for server in range(num_servers)), values.numel()))
+
+    @property
+    def num_servers(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def numel(self) -> int:
+        return self.bounds[-1]
+
+    def where(self, server: int) -> slice:
+        """Pure."""
+        return slice(self.bounds[server], self.bounds[server + 1])
+
+    def lengths(self, numel: int) -> list[int]:
+        """Pure: of a vector with so many numbers, those beyond the centre included, what each server gets."""
+        lengths = [after - before for before, after in zip(self.bounds, self.bounds[1:], strict=False)]
+        return [lengths[0] + numel - self.numel, *lengths[1:]]
+
+    def share(self, vector: Tensor, server: int) -> list[Tensor]:
+        """Local: what a server gets of a vector, as views; what lies beyond the centre is the first one's too."""
+        own = vector[self.where(server)]
+        return [own] if server else [own, vector[self.numel :]]
+
+    def joined(self, shares: Sequence[Tensor]) -> Tensor:
+        """Local: the vector of which each server had a share."""
+        first = self.bounds[1]
+        return torch.cat([shares[0][:first], *shares[1:], shares[0][first:]])
+
+    # ---- what is saved of a service ----------------------------------------------------------------------------------
+
+    def joined_state(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Local: the state of a service as a single server would have it, from those of all."""
+        members = {
+            number: {
+                **held,
+                "state": {name: self.joined([of["state"][name] for of in self._of(states, number)]) for name in held["state"]},
+                "reply": None if held["reply"] is None else self.joined([of["reply"] for of in self._of(states, number)]),
+            }
+            for number, held in states[0]["members"].items()
+        }
+        return {**states[0], "members": members}
+
+    def share_of_state(self, state: Mapping[str, Any], server: int) -> dict[str, Any]:
+        """Local: the part of such a state that a server goes on with."""
+
+        def own(vector: Tensor) -> Tensor:
+            return torch.cat(self.share(vector, server))
+
+        members = {
+            number: {
+                **held,
+                "state": {name: own(value) for name, value in held["state"].items()},
+                "reply": None if held["reply"] is None else own(held["reply"]),
+                "worker": NOTHING if server and held["worker"] is not None else held["worker"],
+            }
+            for number, held in state["members"].items()
+        }
+        return {**state, "members": members}
+
+    @staticmethod
+    def _of(states: Iterable[Mapping[str, Any]], number: str) -> list[Mapping[str, Any]]:
+        return [state["members"][number] for state in states]
+
+
+class SlicedCaller(Caller):
+    """A worker's end towards all servers. Each gets the call with its slice of the vector, the first one last: it sets the order in
+    which all of them serve, so what it orders is mostly there already."""
+
+    def __init__(self, callers: Sequence[Caller], cut: Cut, like: Tensor) -> None:
+        self.number = callers[0].number
+        self._callers = callers
+        self._cut = cut
+        self._rooms = [caller.empty(numel, like.dtype) for caller, numel in zip(callers, cut.lengths(like.numel()), strict=True)]
+        self._joined = torch.empty(like.numel(), dtype=like.dtype)
+
+    def post(self, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
+        is_cut = vector is not None and vector.dtype == self._joined.dtype
+        for server in reversed(range(self._cut.num_servers)):
+            share = vector if server == 0 or vector is None else NOTHING
+            if is_cut:
+                assert vector is not None
+                share = _fill(self._rooms[server], self._cut.share(vector, server))
+            self._callers[server].post(kind, share, tail)
+
+    def take(self, timeout_s: float | None = None) -> Reply:
+        if timeout_s is not None:
+            raise NotImplementedError("several servers are waited for without a limit")
+        replies = [caller.take() for caller in self._callers]
+        first = replies[0]
+        if any(reply.kind != first.kind for reply in replies):
+            kinds = ", ".join(str(reply.kind) for reply in replies)
+            raise CommError(f"the servers of the centre do not agree on what comes next: they said {kinds}")
+        if first.vector is None or first.vector.dtype != self._joined.dtype:
+            return first
+        for server, reply in enumerate(replies):
+            assert reply.vector is not None
+            _spread(reply.vector, self._cut.share(self._joined, server))
+        return first._replace(vector=self._joined)
+
+    def close(self) -> None:
+        for caller in self._callers:
+            caller.close()
+
+
+def _fill(room: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+    torch.cat(tuple(pieces), out=room)
+    return room
+
+
+def _spread(share: Tensor, places: Sequence[Tensor]) -> None:
+    begin = 0
+    for place in places:
+        place.copy_(share[begin : begin + place.numel()])
+        begin += place.numel()
