@@ -69,6 +69,11 @@ class TrainConfig:
     command: tuple[str, ...] = ()
     """How it was started, for the record."""
 
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether workers are processes that join and leave; where such a run is repeated, they are virtual."""
+        return self.elastic is not None and self.replay is None
+
     def __post_init__(self) -> None:
         if self.on_nan not in ON_NAN:
             raise UsageError(f"--on-nan must be one of {', '.join(ON_NAN)}; received {self.on_nan!r}")
@@ -88,9 +93,7 @@ class TrainConfig:
                 raise UsageError(f"{option} must be a whole number of at least 1; received {value!r}")
         if not self.silence_s > 0:
             raise UsageError(f"--silence must be a number of seconds above 0; received {self.silence_s!r}")
-        if self.elastic is not None and self.replay is not None:
-            raise UsageError("--replay repeats runs whose workers stay; with --elastic they come and go; leave one of them out")
-        if self.elastic is not None and (self.out is None or not self.task_file):
+        if self.comes_and_goes and (self.out is None or not self.task_file):
             raise UsageError("--elastic needs --out and a task file, so that workers can find the run and join it")
         for name in ("monitor", "timeline", "tensorboard", "quiet", "fresh", "accept_changes"):
             if not isinstance(getattr(self, name), bool):

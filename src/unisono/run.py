@@ -165,7 +165,7 @@ def _live(
     if isinstance(trainer, CentralTrainer):
         trainer.arrivals = place.directory.path / ARRIVALS
         trainer.silence_s = config.silence_s
-        if config.elastic is not None:
+        if config.comes_and_goes:
             trainer.host = config.host or trainer.host
             write_invitation(place.directory.path, config)
     is_small = sum(one.nbytes for one in weights_of(job.parts.adapter.model).values()) <= FIRST_BYTES

@@ -119,7 +119,32 @@ def test_workers_are_killed_or_stand_still_and_others_join(start: Callable[..., 
     run.join()
     run.until(lambda: run.said().count("is gone") >= 4)
     run.until(lambda: run.said().count("joined as worker") >= 2)
-    check(run.end(), 120)
+    summary = run.end()
+    check(summary, 120)
+    assert summary["weights_sha256"] == repeated(120, "--algorithm", "gem")["weights_sha256"]
+
+
+def repeated(num_epochs: int, *options: str) -> dict[str, Any]:
+    """The same run from its record, by virtual workers that come and go as the real ones did."""
+    changed = ("--epochs", str(num_epochs), "--lr", "0.05", "--threads", "1", *options)
+    command = [
+        sys.executable,
+        "-m",
+        "unisono.cli",
+        "train",
+        "task.py",
+        "--elastic",
+        "4",
+        "--replay",
+        "run",
+        "--out",
+        "again",
+        *changed,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found: dict[str, Any] = json.loads(Path("again/summary.json").read_text())
+    return found
 
 
 @pytest.mark.timeout(200)

@@ -15,7 +15,7 @@ from tests.numerics.learning import ONE_AT_A_TIME, Learner, assert_same, train, 
 from unisono.comm.base import Communicator
 from unisono.comm.threads import run_threads
 from unisono.errors import UsageError
-from unisono.model.parameters import EACH_NUMBER_BY_ITSELF
+from unisono.model.one_vector import EACH_NUMBER_BY_ITSELF
 from unisono.own_loop import DistributedOptimizer, ShardedLoader
 
 

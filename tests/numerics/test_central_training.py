@@ -18,6 +18,7 @@ from unisono.overrides import change
 from unisono.task import Task
 from unisono.training.assemble import assemble
 from unisono.training.central.arrivals import read_arrivals
+from unisono.training.central.division import Asked
 from unisono.training.central.trainer import CentralTrainer
 from unisono.training.progress import Progress
 
@@ -41,7 +42,7 @@ def trained(
     """A whole training with virtual workers."""
     comm = alone(torch.device("cpu"))
     record = None if replay is None else read_arrivals(replay)
-    parts = assemble(change(task, changes or {}), algorithm, comm, "stop", simulate=num_workers, replay=record)
+    parts = assemble(change(task, changes or {}), algorithm, comm, "stop", asked=Asked(simulate=num_workers), replay=record)
     trainer = CentralTrainer(
         comm,
         parts.adapter,

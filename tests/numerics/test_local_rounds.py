@@ -28,6 +28,7 @@ from unisono.overrides import change
 from unisono.task import Task
 from unisono.training.assemble import assemble
 from unisono.training.background import BackgroundWriter
+from unisono.training.central.division import Asked
 from unisono.training.checkpoint import Checkpoints
 from unisono.training.progress import Progress
 from unisono.training.saving import Best, Every, Saving
@@ -95,7 +96,7 @@ def train(
 
     def body(comm: Communicator) -> Ended:
         with ONE_AT_A_TIME:
-            parts = assemble(change(what, changes), algorithm, comm, on_nan, group=group)
+            parts = assemble(change(what, changes), algorithm, comm, on_nan, asked=Asked(group=group))
         steps: list[tuple[int, float, int]] = []
         seen: list[list[int]] = []
         notes: list[str] = []

@@ -25,6 +25,7 @@ from unisono.comm.exchange_headers import (
     write_header,
 )
 from unisono.comm.patience import GLANCE_S, SLICE_S
+from unisono.comm.plain_copy import copy_plain
 from unisono.errors import CommError
 
 _LINE_BYTES = 64
@@ -249,7 +250,7 @@ class MessageServer(Server):
             vector = self._line.flat(vector)
             room = self._room(seat, vector.numel(), vector.dtype)
             if room.data_ptr() != vector.data_ptr():
-                room.copy_(vector)
+                copy_plain(room, vector)
             if self._is_mapped(seat, vector.nbytes):
                 place = 0
             elif vector.numel():

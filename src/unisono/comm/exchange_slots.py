@@ -13,6 +13,7 @@ changed sees all that was written before (see `Word`), so vectors need no fence 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Sequence
 from time import monotonic_ns
 
@@ -86,6 +87,7 @@ class SlotServerDesk(ServerDesk):
         self._bell = bell
         self._heard = bell.value
         self._num_calls = [0] * len(slots)
+        self._queue: deque[int] = deque()
         self.outgoing = [slot.answer for slot in slots]
 
     def send(self, caller: int) -> list[Work[None]]:
@@ -93,14 +95,24 @@ class SlotServerDesk(ServerDesk):
         return []
 
     def next(self) -> tuple[int, Numbers] | None:
+        if not self._queue:
+            self._look()
+            if not self._queue:
+                return None
+        caller = self._queue.popleft()
+        return caller, self._slots[caller].call
+
+    def _look(self) -> None:
+        """All calls that have come since, the oldest first; those that come while they are served come after them."""
         self._heard = self._bell.value  # before the look: what comes after it changes the bell
         seen = self._num_calls
-        new = [(slot.time, caller) for caller, slot in enumerate(self._slots) if slot.calls.value != seen[caller]]
+        new = [caller for caller, slot in enumerate(self._slots) if slot.calls.glimpse != seen[caller]]
         if not new:
-            return None
-        _, caller = min(new)
-        seen[caller] = (seen[caller] + 1) & _MASK
-        return caller, self._slots[caller].call
+            return
+        _ = self._slots[new[0]].calls.value  # what they have written before is seen from here on
+        for caller in new:
+            seen[caller] = (seen[caller] + 1) & _MASK
+        self._queue.extend(sorted(new, key=lambda caller: self._slots[caller].time))
 
     def wait(self, timeout_s: float) -> None:
         self._bell.wait(self._heard, timeout_s)

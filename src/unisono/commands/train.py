@@ -122,7 +122,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="W",
         help="a server and W workers that may join, leave and die (downpour, easgd, gem; ZeroMQ)",
     )
-    experiment.add_argument("--replay", metavar="RUN", help="repeat an asynchronous run: serve its workers in the recorded order")
+    experiment.add_argument(
+        "--replay",
+        metavar="RUN",
+        help="repeat an asynchronous run (an --elastic one in one process): its order, its bits",
+    )
     experiment.add_argument("--init-from", metavar="FILE", help="begin with the weights of a file (.safetensors, .pt)")
     going_on = parser.add_argument_group("stop and go on")
     going_on.add_argument(
@@ -191,17 +195,18 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     from unisono.cluster.resolve import here
 
     cap(args.portable)
+    comes_and_goes = args.elastic is not None and args.replay is None
     if args.task.endswith(PICKLED):
         return _work_for_another(Path(args.task))
     if here().launcher == "local":
-        if args.elastic is not None and args.n is None:
+        if comes_and_goes and args.n is None:
             args.n = args.elastic + 1
         _check_restarts(args)
         configuration(args, argv)  # what is wrong with it is told here, where nothing has started yet
         check_file(Path(args.task))
         if (code := workers.launched(args, argv, Path(args.task).stem)) is not None:
             return code
-    if args.elastic is not None:
+    if comes_and_goes:
         if here().global_rank:
             return join.be_worker(Path(args.out), args.threads, args.device, wait_s=join.LONG_S, as_rank=True)
         ended = serve(configuration(args, argv))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from inspect import unwrap
 from math import isfinite
 from typing import Any
 
@@ -22,27 +21,16 @@ from torch.optim import Optimizer
 from unisono.errors import UsageError
 from unisono.model.as_made import AsMade
 from unisono.model.flat import Bucket, FlatLayout, view_of
+from unisono.model.one_vector import EACH_NUMBER_BY_ITSELF, bare_rule, narrowed, over, vectors_of, widened
 from unisono.model.optimizer_state import is_like, load_state, load_state_of_vector, own_copy, state_of, state_of_vector
 
 Empty = Callable[[int, torch.dtype], Tensor]
 """Makes an uninitialised vector, e.g. in memory that the peers see too."""
 
 
-EACH_NUMBER_BY_ITSELF = (
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adagrad,
-    torch.optim.RMSprop,
-    torch.optim.Adadelta,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.ASGD,
-)
-"""Optimisers that know neither the shape of a tensor nor its neighbours: the vector of all of them moves alike."""
 QUICK = (torch.float32, torch.float64)
 """Types whose squares NumPy sums by itself."""
+MOST_NAMED = 3
 MOST_QUICK = 2**18
 """Numbers: with more of them the threads of torch win over the short way into NumPy."""
 
@@ -75,9 +63,9 @@ class FlatParameters:
         self._vectors = list(self.gradients.values())
         self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
         self._whole: Optimizer | None = None
-        self._stretch: slice | None = None
-        self.others: list[Mapping[str, Any]] = []
-        """Of a narrowed one: the `stretch_state` of those that move the rest of the vector, in their order."""
+        self._is_narrow = False
+        self.whole_state: Mapping[str, Tensor] = {}
+        """Of a narrowed one, for a save: as `stretch_state`, of the whole vector, by those that move the rest of it."""
         self._buckets: list[Bucket] = []
         self._bucket_of: list[int] = []
         self._missing: list[int] = []
@@ -96,32 +84,31 @@ class FlatParameters:
         self.optimizer = optimizer
         self._whole = _over_the_whole(optimizer, self) if as_one else None
         if self._whole is not None:
-            self._rule = _bare_rule(self._whole)
+            self._rule = bare_rule(self._whole)
         self._made = AsMade.of(self.running)
+
+    def check_narrow(self) -> None:
+        """Local: refuse what `narrow` cannot do."""
+        if self._whole is None:
+            raise UsageError(
+                f"the weights that {type(self.optimizer).__name__} moves cannot be cut into slices (--servers): it must see whole "
+                "tensors, has settings for some of them or leaves some out; use one server, or an optimizer like sgd or adam"
+            )
 
     def narrow(self, stretch: slice) -> None:
         """Local: from now on the optimiser moves this stretch of the vector alone, whatever tensors lie there, with the state that
         it has."""
-        if self._whole is None:
-            raise UsageError(
-                f"{type(self.optimizer).__name__} must see whole tensors or has settings for some of them, so the weights that it "
-                "moves cannot be cut into slices (--servers); use one server, or an optimizer like sgd or adam with one group"
-            )
-        (whole,), (values,), (gradients,) = self._whole.param_groups[0]["params"], self.values.values(), self.gradients.values()
-        narrowed = _over(self._whole, values[stretch], gradients[stretch])
-        (vector,) = narrowed.param_groups[0]["params"]
-        if whole in self._whole.state:
-            held = self._whole.state[whole].items()
-            narrowed.state[vector] = {name: one[stretch].clone() if is_like(one, whole) else own_copy(one) for name, one in held}
-        self._whole, self._stretch = narrowed, stretch
-        self._rule = _bare_rule(narrowed)
+        self.check_narrow()
+        assert self._whole is not None
+        (gradients,) = self.gradients.values()
+        self._whole, self._is_narrow = narrowed(self._whole, stretch, gradients), True
+        self._rule = bare_rule(self._whole)
         self._vectors = [gradients[stretch]]
         self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
 
-    def stretch_state(self) -> dict[str, Any]:
-        """Local: what a narrowed optimiser has learned; tensors are its own, not copies."""
-        (state,) = self.running.state.values() or ({},)
-        return dict(state)
+    def stretch_state(self) -> dict[str, Tensor]:
+        """Local: what a narrowed optimiser has learned of each number of its stretch, its own, not copies; empty for others."""
+        return vectors_of(self.running) if self._is_narrow else {}
 
     @property
     def running(self) -> Optimizer:
@@ -252,6 +239,12 @@ class FlatParameters:
         if not everything and self._whole is not None:
             if not uses.any():
                 return
+            if self._is_narrow:
+                left_out_names = ", ".join(self.layout.entries[number].name for number in np.flatnonzero(uses == 0)[:MOST_NAMED])
+                raise UsageError(
+                    f"a batch did not use {left_out_names}, and a server that has a slice of the weights cannot leave out single "
+                    "parameters (--servers); use one server"
+                )
             self._one_by_one(self._whole)
         optimizer = self.running
         if left_out is not None:
@@ -276,10 +269,6 @@ class FlatParameters:
         """Local: from now on the optimiser sees the tensors, with the state that they had as parts of the vector; so each of them
         can be left out, and counts its own steps."""
         assert self.optimizer is not None
-        if self._stretch is not None:
-            raise UsageError(
-                "a batch left out parameters of the model, which a server with a slice of it cannot do (--servers); use one server"
-            )
         for group, moved in zip(self.optimizer.param_groups, whole.param_groups, strict=True):
             group.update({name: value for name, value in moved.items() if name != "params"})
         self.optimizer.state.update(self.taken_apart(whole.state))
@@ -300,7 +289,12 @@ class FlatParameters:
         """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""
         if self._whole is None:
             return state_of(self.running, self._made, self._named())
-        whole = self._whole if self._stretch is None else self._widened(self._whole)
+        whole = self._whole
+        if self._is_narrow:
+            (values,), (gradients,) = self.values.values(), self.gradients.values()
+            # Before anything was gathered somebody may ask how much it will be.
+            vectors = self.whole_state or {name: one.new_empty(values.shape) for name, one in self.stretch_state().items()}
+            whole = widened(whole, values, gradients, vectors)
         return state_of_vector(whole, self._made, self.layout.entries)
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
@@ -311,19 +305,6 @@ class FlatParameters:
             load_state(self.running, state, self._named())
         else:
             load_state_of_vector(self._whole, state, self.layout.entries)
-
-    def _widened(self, narrowed: Optimizer) -> Optimizer:
-        """Local: the optimiser as it would be of the whole vector, with what the others have learned of the rest."""
-        (values,), (gradients,) = self.values.values(), self.gradients.values()
-        found = _over(narrowed, values, gradients)
-        (vector,), (stretch,) = found.param_groups[0]["params"], narrowed.param_groups[0]["params"]
-        own = self.stretch_state()
-        if own:
-            found.state[vector] = {
-                name: torch.cat([one, *(other[name] for other in self.others)]) if is_like(one, stretch) else one
-                for name, one in own.items()
-            }
-        return found
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         return [(entry.name, tensor) for entry, tensor in zip(self.layout.entries, self.tensors, strict=True)]
@@ -357,42 +338,4 @@ def _over_the_whole(optimizer: Optimizer, held: FlatParameters) -> Optimizer | N
     if set(map(id, group["params"])) != set(map(id, held.tensors)):
         return None
     (values,), (gradients,) = held.values.values(), held.gradients.values()
-    return _over(optimizer, values, gradients)
-
-
-def _over(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
-    """Local: an optimiser of the same kind and settings with one vector for a parameter."""
-    (group,) = optimizer.param_groups
-    whole = nn.Parameter(values)
-    whole.grad = gradients
-    settings = {name: value for name, value in group.items() if name != "params"}
-    if settings.get("fused") is None and "foreach" in settings:
-        settings["foreach"] = bool(settings["foreach"])  # there is but one tensor; torch would look at it again in every step
-    same: Callable[..., Optimizer] = type(optimizer)
-    return same([{"params": [whole], **settings}])
-
-
-def _bare_rule(whole: Optimizer) -> Callable[[], object]:
-    """The step of an optimiser of one vector without what torch wraps around it for profilers, hooks and many tensors, which takes
-    longer than the update of a small network itself."""
-    group = whole.param_groups[0]
-    if type(whole) is torch.optim.SGD and not group["fused"] and not isinstance(group["lr"], Tensor):
-        return partial(_sgd, whole, group)
-    return partial(unwrap(type(whole).step), whole)
-
-
-def _sgd(whole: Optimizer, group: Mapping[str, Any]) -> None:
-    """As torch.optim.SGD, operation by operation."""
-    (vector,) = group["params"]
-    gradient = -vector.grad if group["maximize"] else vector.grad
-    if group["weight_decay"]:
-        gradient = gradient.add(vector, alpha=group["weight_decay"])
-    if momentum := group["momentum"]:
-        state = whole.state[vector]
-        buffer = state.get("momentum_buffer")
-        if buffer is None:
-            buffer = state["momentum_buffer"] = gradient.clone()
-        else:
-            buffer.mul_(momentum).add_(gradient, alpha=1 - group["dampening"])
-        gradient = gradient.add(buffer, alpha=momentum) if group["nesterov"] else buffer
-    vector.add_(gradient, alpha=-group["lr"])
+    return over(optimizer, values, gradients)

@@ -32,6 +32,7 @@ from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
 from unisono.overrides import Changed
 from unisono.task import Task
 from unisono.training.central.assemble import check_clock, division_of, make_central, rule_of
+from unisono.training.central.division import Asked
 from unisono.training.device import compute_device
 from unisono.training.followed import Followed, in_training
 from unisono.training.group_rules import check_group
@@ -101,11 +102,8 @@ def assemble(
     on_nan: str,
     spans: Spans | None = None,
     device_asked: str = "auto",
-    group: int | None = None,
-    simulate: int | None = None,
-    elastic: int | None = None,
+    asked: Asked = Asked(),  # noqa: B008 - it cannot change
     replay: Sequence[str] | None = None,
-    servers: int | None = None,
 ) -> Assembled:
     """Local, blocking: all parts of this rank's training."""
     task = changed.task
@@ -113,11 +111,11 @@ def assemble(
     algorithm_name, options_given = agreement(task, algorithm_name, changed.algorithm)
     kind = find_algorithm(algorithm_name)
     options = make_options(kind, algorithm_name, options_given)
-    division = division_of(kind, algorithm_name, comm.size, group, simulate, elastic, replay, servers)
-    check_clock(changed.simulate, simulate)
+    division = division_of(kind, algorithm_name, comm.size, asked, replay)
+    check_clock(changed.simulate, asked.simulate)
     if division is None:
         kind.plan(options, comm.size)
-        check_group(group, algorithm_name, kind, comm.size)
+        check_group(asked.group, algorithm_name, kind, comm.size)
     num_workers = comm.size if division is None else division.num_workers
     own_shards = None if task.shards is None else shards_of_all(task.shards, comm.size)[comm.rank]
     if task.global_batch < num_workers:
@@ -170,7 +168,7 @@ def assemble(
         schedules = {name: _schedule(task, name, adapter, plan) for name in adapter.parts}
     settings = _settings(schedules)
     if division is None:
-        algorithm: Algorithm = kind(comm, adapter, options, spans, group or 1)
+        algorithm: Algorithm = kind(comm, adapter, options, spans, asked.group or 1)
         shard, num_shards = comm.rank if own_shards is None else own_shards.start, task.shards or comm.size
     else:
         if isinstance(body, LightningBody):

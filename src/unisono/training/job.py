@@ -25,6 +25,7 @@ from unisono.training.assemble import Assembled, assemble
 from unisono.training.central.algorithm import Central
 from unisono.training.central.arrivals import read_arrivals
 from unisono.training.central.assemble import count_workers
+from unisono.training.central.division import Asked
 from unisono.training.central.repeated import check_same_experiment
 from unisono.training.device import compute_device
 from unisono.training.run_record import record_of
@@ -48,6 +49,7 @@ class Job:
 
 def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: Task | None, restores: bool) -> Job:
     """Local, blocking: all that can be wrong is told here. `restores`: a state will be loaded, so no first weights are needed."""
+    asked = Asked(config.group, config.servers, config.simulate, config.elastic)
     changed = change(load_task(config.task_file) if task is None else task, config.changes)
     if changed.task.shards is not None:
         set_threads(config.threads or 1)  # another number gives other bits, so it must not depend on the machine
@@ -58,7 +60,7 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
         )
     if config.local_batch is not None:
         kind = find_algorithm(config.algorithm)
-        num_workers = count_workers(kind, comm.size, config.group, config.simulate, config.elastic, config.servers)
+        num_workers = count_workers(kind, comm.size, asked)
         changed = replace(changed, task=replace(changed.task, global_batch=config.local_batch * num_workers))
     if not changed.task.name:
         changed = replace(changed, task=replace(changed.task, name=Path(config.task_file).stem or "task"))
@@ -73,11 +75,8 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
             config.on_nan,
             spans,
             config.device,
-            config.group,
-            config.simulate,
-            config.elastic,
+            asked,
             replay,
-            config.servers,
         )
     changed = replace(changed, task=parts.task)
     record = record_of(config, changed, comm.size)

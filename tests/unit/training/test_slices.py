@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 
 from unisono.comm.exchange import Caller, Numbers, Reply
 from unisono.errors import CommError, UsageError
-from unisono.model.parameters import EACH_NUMBER_BY_ITSELF, FlatParameters
-from unisono.training.central.division import Division
-from unisono.training.central.slices import NOTHING, Cut, SlicedCaller
+from unisono.model.one_vector import EACH_NUMBER_BY_ITSELF
+from unisono.model.parameters import FlatParameters
+from unisono.training.central.division import Asked, Division
+from unisono.training.central.slices import NOTHING, Cut, SlicedCaller, vectors_in, with_vectors
 
 NUMEL, STATISTICS = 64 * 7, 5
 
@@ -45,7 +47,8 @@ def test_a_saved_state_is_that_of_one_server() -> None:
     state = {"version": 7, "ledger": {"next_unit": 3}, "members": {"0": member, "1": idle, "2": silent}}
     shares = [cut.share_of_state(state, server) for server in range(3)]
     assert shares[0]["members"]["0"]["worker"] is worker and shares[1]["members"]["0"]["worker"] is NOTHING
-    again = cut.joined_state(shares)
+    joined = [cut.joined(own) for own in zip(*(vectors_in(share) for share in shares), strict=True)]
+    again = with_vectors(shares[0], joined)
     assert {name: again[name] for name in ("version", "ledger")} == {"version": 7, "ledger": {"next_unit": 3}}
     for number, expected in state["members"].items():  # type: ignore[attr-defined]
         held = again["members"][number]
@@ -103,13 +106,16 @@ def test_a_worker_talks_to_all_as_to_one() -> None:
 # ---- the optimiser of a slice ------------------------------------------------------------------------------------------
 
 
-def held(kind: type[torch.optim.Optimizer]) -> FlatParameters:
+def held(kind: type[torch.optim.Optimizer], rows: int = 9) -> FlatParameters:
     draw = torch.Generator().manual_seed(1)
-    named = [(name, nn.Parameter(torch.rand(shape, generator=draw))) for name, shape in (("a", (9, 30)), ("b", (7,)), ("c", (40,)))]
+    shapes = {"a": (rows, 30), "b": (7,), "c": (40,)}
+    named = [(name, nn.Parameter(torch.rand(shape, generator=draw))) for name, shape in shapes.items()]
     found = FlatParameters(named, lambda numel, dtype: torch.empty(numel, dtype=dtype))
     settings: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.01}
     if kind is torch.optim.SGD:
         settings["momentum"] = 0.9
+    if kind is torch.optim.Adagrad:
+        settings["initial_accumulator_value"] = 0.3
     found.learn_with(kind(found.tensors, **settings))
     return found
 
@@ -122,46 +128,65 @@ def move(part: FlatParameters, steps: range) -> None:
         part.update([{"lr": 0.1 / (1 + step)}], torch.ones(3).double().numpy())
 
 
+@pytest.fixture(params=[(9, 1), (7001, 3)], ids=["small", "three threads"])
+def rows(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    num_rows, num_threads = request.param
+    torch.set_num_threads(num_threads)
+    yield num_rows
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("kind", EACH_NUMBER_BY_ITSELF)
-def test_slices_move_as_the_whole(kind: type[torch.optim.Optimizer]) -> None:
+def test_slices_move_as_the_whole(kind: type[torch.optim.Optimizer], rows: int) -> None:
     """Bit for bit; also those that go on with what was saved of the whole, and what they save."""
-    one = held(kind)
+    one = held(kind, rows)
     move(one, range(3))
     (values,) = one.values.values()
     cut = Cut.of(values, 3)
-    parts = [held(kind) for _ in range(3)]
+    parts = [held(kind, rows) for _ in range(3)]
     for server, part in enumerate(parts):
-        (own,) = part.values.values()
-        own.copy_(values)
+        (moved,) = part.values.values()
+        moved.copy_(values)
         part.load_optimizer_state(one.optimizer_state())
         part.narrow(cut.where(server))
         move(part, range(3, 6))
     move(one, range(3, 6))
     for server, part in enumerate(parts):
-        (own,) = part.values.values()
-        assert torch.equal(own[cut.where(server)], values[cut.where(server)])
-    parts[0].others = [part.stretch_state() for part in parts[1:]]
+        (moved,) = part.values.values()
+        assert torch.equal(moved[cut.where(server)], values[cut.where(server)])
+    own = [part.stretch_state() for part in parts]
+    parts[0].whole_state = {name: cut.joined([one[name] for one in own]) for name in own[0]}
     saved, expected = parts[0].optimizer_state(), one.optimizer_state()
     assert saved.keys() == expected.keys() and saved["groups"] == expected["groups"]
-    for name, own in expected["each"].items():
-        assert saved["each"][name].keys() == own.keys()
-        for key, value in own.items():
+    for name, of_one in expected["each"].items():
+        assert saved["each"][name].keys() == of_one.keys()
+        for key, value in of_one.items():
             assert torch.equal(saved["each"][name][key], value), (name, key)
     assert saved["of_all"] == expected["of_all"]
+
+
+def test_adagrad_begins_with_the_value_that_was_asked_for() -> None:
+    part, again = held(torch.optim.Adagrad), held(torch.optim.Adagrad)
+    assert again.optimizer is not None
+    again.learn_with(again.optimizer, as_one=False)
+    for one in (part, again):
+        move(one, range(2))
+    assert torch.equal(next(iter(part.values.values())), next(iter(again.values.values())))
 
 
 def test_what_a_slice_cannot_do_is_refused() -> None:
     part = held(torch.optim.SGD)
     assert part.optimizer is not None
     part.learn_with(part.optimizer, as_one=False)
-    with pytest.raises(UsageError, match=r"SGD must see whole tensors or has settings for some of them.*\(--servers\)"):
+    with pytest.raises(UsageError, match=r"that SGD moves cannot be cut into slices \(--servers\)"):
         part.narrow(slice(0, 64))
     part = held(torch.optim.SGD)
     part.narrow(slice(0, 64))
     before = next(iter(part.values.values())).clone()
     part.update([{"lr": 0.1}], torch.zeros(3).double().numpy())  # of a batch that was not finite
     assert torch.equal(next(iter(part.values.values())), before)
-    with pytest.raises(UsageError, match=r"left out parameters.*\(--servers\); use one server"):
+    with pytest.raises(UsageError, match=r"did not use b, and a server .* \(--servers\); use one server"):
         part.update([{"lr": 0.1}], torch.tensor([1.0, 0.0, 1.0]).double().numpy())
 
 
@@ -184,4 +209,4 @@ def test_who_serves_and_who_works() -> None:
 )
 def test_who_cannot_serve(asked: dict[str, int], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        Division(**asked, servers=2)
+        Asked(servers=2, **{name: value for name, value in asked.items() if name != "size"}).division(asked["size"])

@@ -90,8 +90,8 @@ class Arrival:
 
 
 class Rule(ABC):
-    """One algorithm. The same object serves every worker, or the server. What it does at the server must treat each number of the
-    vectors by itself: where there are several servers, each does it with a slice."""
+    """One algorithm. The same object serves every worker, or the server. Where there are several servers, each holds a slice of all
+    vectors."""
 
     Options: ClassVar[type[Any]]
     takes_centre: ClassVar[bool] = True
@@ -99,6 +99,8 @@ class Rule(ABC):
 
     optimises_centre: ClassVar[bool] = False
     """Whether `fold` moves the centre with the optimiser of the task."""
+    needs_whole: ClassVar[bool] = False
+    """Whether `fold` needs a norm, or something else of all numbers together; then there is but one server."""
 
     def __init__(self, options: Any) -> None:
         self.options = options

@@ -84,12 +84,22 @@ def read_arrivals(path: Path) -> list[str]:
 
 def check_numbers(lines: Sequence[str], num_workers: int) -> None:
     """Pure: refuse a record of other workers than there are here, which would wait for each other for ever."""
+    if any(line.startswith(LOST) for line in lines):
+        raise UsageError(
+            "workers of the run that is to be repeated (--replay) came and went; give the same --elastic, and all of them are "
+            "virtual ones in this process"
+        )
     found = max(int(line.removeprefix(LOST)) for line in lines if not line.startswith(STOP)) + 1
     if found != num_workers:
         raise UsageError(
             f"the run that is to be repeated (--replay) had {found} workers, and here are {num_workers}; start as many, with the "
             "same settings"
         )
+
+
+def callers_in(lines: Sequence[str]) -> set[int]:
+    """Pure: the workers that call in a record, or in the rest of one."""
+    return {int(line) for line in lines if line.isdecimal()}
 
 
 def after(lines: Sequence[str], num_lines: int) -> Sequence[str]:
@@ -112,6 +122,8 @@ class InOrder(Server):
         self._lines = deque(lines)
         self._early: dict[int, Request] = {}
         self._lost: list[int] = []
+        self._gone: set[int] = set()
+        """Workers that were lost: what they would have said nobody hears."""
         self.is_past_end = False
         """Whether a call came after all that were recorded."""
 
@@ -140,13 +152,18 @@ class InOrder(Server):
 
     def receive(self, timeout_s: float | None = None) -> Request | None:
         while self._lines and self._lines[0].startswith(LOST):
-            self._lost.append(int(self._lines.popleft().removeprefix(LOST)))
+            gone = int(self._lines.popleft().removeprefix(LOST))
+            self._early.pop(gone, None)
+            self._gone.add(gone)
+            self._lost.append(gone)
         if self._lost:
             return None
         if self._lines and not self._lines[0].isdecimal():
             return None
         if not self._lines:
             request = self._early.pop(next(iter(self._early))) if self._early else self._server.receive(timeout_s)
+            if request is not None and request.caller in self._gone:
+                return None
             self.is_past_end = self.is_past_end or (request is not None and self._is_recorded(request))
             return request
         wanted = int(self._lines[0])
@@ -154,6 +171,8 @@ class InOrder(Server):
             request = self._server.receive(timeout_s)
             if request is None:
                 return None
+            if request.caller in self._gone:
+                continue
             if not self._is_recorded(request):
                 return request
             self._early[request.caller] = request

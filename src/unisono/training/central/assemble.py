@@ -20,29 +20,21 @@ from unisono.model.torch import Body, TorchAdapter
 from unisono.task import Task
 from unisono.training.central.algorithm import Central
 from unisono.training.central.arrivals import check_numbers
-from unisono.training.central.division import Division
+from unisono.training.central.division import Asked, Division
 from unisono.training.central.looks import copy_of
 from unisono.training.central.replica import check_model
 from unisono.training.central.simulated import Clock
+from unisono.training.central.slices import Cut
 
 
-def division_of(
-    kind: type[Any],
-    name: str,
-    size: int,
-    group: int | None,
-    simulate: int | None,
-    elastic: int | None,
-    replay: object,
-    servers: int | None,
-) -> Division | None:
+def division_of(kind: type[Any], name: str, size: int, asked: Asked, replay: object) -> Division | None:
     """Pure: who serves and who works; None for an algorithm in step, which has no server."""
     if issubclass(kind, Rule):
-        return Division(size, group or 1, simulate, elastic, servers or 1)
-    for option, value in (("--simulate", simulate), ("--elastic", elastic), ("--replay", replay), ("--servers", servers)):
-        if value is not None:
+        return asked.division(size, replay is not None)
+    for option in ("servers", "simulate", "elastic", "replay"):
+        if (replay if option == "replay" else getattr(asked, option)) is not None:
             raise UsageError(
-                f"{option} is read by nobody: --algorithm {name} has no server whose calls come in an order of their own; choose "
+                f"--{option} is read by nobody: --algorithm {name} has no server whose calls come in an order of their own; choose "
                 "downpour, easgd or gem"
             )
     return None
@@ -58,11 +50,9 @@ def check_clock(clock: Mapping[str, Any], simulate: int | None) -> None:
             raise unknown_name("setting of a simulation (--set simulate.NAME)", one, known)
 
 
-def count_workers(
-    kind: type[Any], size: int, group: int | None, simulate: int | None, elastic: int | None, servers: int | None
-) -> int:
+def count_workers(kind: type[Any], size: int, asked: Asked) -> int:
     """Pure: workers that have a batch of their own in each step."""
-    return Division(size, group or 1, simulate, elastic, servers or 1).num_workers if issubclass(kind, Rule) else size
+    return asked.division(size).num_workers if issubclass(kind, Rule) else size
 
 
 def rule_of(kind: type[Any], options: Any) -> Rule:
@@ -86,12 +76,9 @@ def make_central(
 ) -> Central:
     """Local: the algorithm of this rank; refuses what its rule would not read."""
     rule.read_optimizer(task.optimizer, task.optimizer_options, task.clip_norm)
-    if division.servers > 1 and rule.optimises_centre and task.clip_norm is not None:
-        raise UsageError(
-            f"clip_norm {task.clip_norm} needs the norm of the whole gradient, of which each of {division.servers} servers has a "
-            "slice (--servers); use one server, or leave clip_norm out"
-        )
-    if division.elastic is not None and find_spec("zmq") is None:
+    if division.servers > 1:
+        _check_servers(rule, name, division.servers, adapter, task)
+    if division.elastic is not None and not division.is_virtual and find_spec("zmq") is None:
         raise UsageError("--elastic needs ZeroMQ, which is not installed here; pip install 'unisono[zmq]'")
     if replay is not None and division.elastic is None:
         check_numbers(replay, division.num_workers)
@@ -119,3 +106,16 @@ def make_central(
 
 def _empty(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(numel, dtype=dtype, device=device)
+
+
+def _check_servers(rule: Rule, name: str, num_servers: int, adapter: TorchAdapter, task: Task) -> None:
+    if rule.needs_whole or (rule.optimises_centre and task.clip_norm is not None):
+        what = f"--algorithm {name}" if rule.needs_whole else f"clip_norm {task.clip_norm}"
+        remedy = "use one server" if rule.needs_whole else "use one server, or leave clip_norm out"
+        raise UsageError(
+            f"{what} needs a norm of the whole vector, of which each of {num_servers} servers has a slice (--servers); {remedy}"
+        )
+    part = adapter.parts[""]
+    Cut.of(next(iter(part.values.values())), num_servers)
+    if rule.optimises_centre:
+        part.check_narrow()

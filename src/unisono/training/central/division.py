@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from unisono.errors import UsageError
+
+
+class Asked(NamedTuple):
+    """What the command says of it; None: nothing."""
+
+    group: int | None = None
+    servers: int | None = None
+    simulate: int | None = None
+    elastic: int | None = None
+
+    def division(self, size: int, replays: bool = False) -> Division:
+        """Pure: of so many processes."""
+        return Division(size, self.group or 1, self.simulate, self.elastic, self.servers or 1, replays)
 
 
 @dataclass(frozen=True)
@@ -18,12 +32,16 @@ class Division:
     simulate: int | None = None
     elastic: int | None = None
     servers: int = 1
+    replays: bool = False
+    """Whether a recorded order is repeated: then workers that came and went are virtual."""
 
     def __post_init__(self) -> None:
         if self.servers > 1:
             self._check_servers()
         if self.simulate is not None and self.size > 1:
             raise UsageError(f"--simulate {self.simulate} runs all workers in one process; start one, not {self.size}")
+        if self.elastic is not None and self.replays and self.size > 1:
+            raise UsageError(f"--elastic with --replay repeats a run in one process; start one, not {self.size}")
         if self.elastic is not None and (self.size > 1 or self.group > 1 or self.simulate is not None):
             raise UsageError("--elastic starts single workers that come and go; leave out --group and --simulate")
         if self.simulate is not None and self.group > 1:
@@ -52,7 +70,7 @@ class Division:
     @property
     def is_virtual(self) -> bool:
         """Whether server and workers live in one process."""
-        return self.size == 1 and self.elastic is None
+        return self.size == 1 and (self.elastic is None or self.replays)
 
     @property
     def num_others(self) -> int:

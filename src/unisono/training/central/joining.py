@@ -107,6 +107,7 @@ def join(directory: Path, *, say: Say, threads: int | None = None, device: str =
                     calling.drive(worker.run())
                 except Estranged:
                     num_done += worker.num_steps
+                    replica.forget()
                     say(f"warning: the server does not know worker {number} any more; what it had in hand is lost, it joins again")
                     continue
                 except Left:

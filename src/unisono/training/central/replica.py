@@ -115,6 +115,10 @@ class Replica:
             own.copy_(counter)
         home.running, home.optimizer = self.part.running, self.part.running.state
 
+    def forget(self) -> None:
+        """Local: what the optimiser has learned; its worker begins anew."""
+        self.part.running.state.clear()
+
     def state(self) -> dict[str, Any]:
         """Local: of a real worker, any nesting of tensors, which are not copied, and plain values."""
         return {**self.adapter.state(), "kept": self.adapter.kept()}

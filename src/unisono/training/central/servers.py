@@ -12,25 +12,25 @@ calls in the same order, answers its workers by itself, and the result has the s
 
 from __future__ import annotations
 
-import io
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from unisono.comm.exchange import Caller, Reply, Request, Server
+from unisono.errors import CommError
 from unisono.events import Spans
 from unisono.model.parameters import FlatParameters
 from unisono.training.central.service import Folded, Room, Service
-from unisono.training.central.slices import Cut
+from unisono.training.central.slices import Cut, vectors_in, with_vectors
 
-SERVE, END, BEGIN_SAVE, END_SAVE, GIVE_VALUES, GIVE_STATE, OVER = range(1, 8)
-"""Orders: serve the next call of a worker; what a service can be told; give the slice, or all that is to be saved; it is over."""
-ASKS = (GIVE_VALUES, GIVE_STATE, OVER)
+SERVE, END, BEGIN_SAVE, END_SAVE, GIVE_VALUES, GIVE_VECTOR, OVER = range(1, 8)
+"""Orders: serve the next call of a worker; what a service can be told; give the slice, or one vector of those that are saved with
+it; it is over."""
+ASKS = (GIVE_VALUES, GIVE_VECTOR, OVER)
 """Orders that are answered when they are done; others at once, so that the leader need not wait."""
 LEADER = 0
 """Its number among the callers of a follower; its workers come after it."""
@@ -45,21 +45,17 @@ class Orders:
         self.told_to_stop = False
         """Whether a follower was told to stop."""
 
-    def give(self, order: int, worker: int = 0) -> None:
-        """Local, blocking while a follower has two to do."""
+    def give(self, order: int, number: int = 0) -> None:
+        """Local, blocking until all followers have heard the one before; they do them when they can."""
         self._heard()
         for caller in self._callers:
-            caller.post(order, None, (float(worker),))
+            caller.post(order, None, (float(number),))
         self._is_given = True
 
-    def ask(self, order: int) -> list[Tensor]:
+    def ask(self, order: int, number: int = 0) -> list[Tensor]:
         """Local, blocking: until all followers have done everything up to this."""
-        self.give(order)
+        self.give(order, number)
         return [reply.vector for reply in self._heard() if reply.vector is not None]
-
-    def close(self) -> None:
-        """Local, blocking: let the followers go."""
-        self.ask(OVER)
 
     def _heard(self) -> list[Reply]:
         if not self._is_given:
@@ -70,13 +66,6 @@ class Orders:
         return replies
 
 
-class _Gathered(NamedTuple):
-    """What must be saved of one slice."""
-
-    service: dict[str, Any]
-    optimizer: dict[str, Any]
-
-
 @dataclass
 class LeadingService(Service):
     """The service of the first of several servers: on its own slice, and the others do as it does."""
@@ -85,7 +74,8 @@ class LeadingService(Service):
     cut: Cut = field(kw_only=True)
     part: FlatParameters = field(kw_only=True)
     """Of the whole model, of which this server holds the first slice."""
-    _others: list[_Gathered] = field(default_factory=list, init=False)
+    _gathered: list[Tensor] = field(default_factory=list, init=False)
+    """For a save: vectors of all slices together."""
 
     def handle(self, request: Request) -> list[Folded]:
         self.orders.give(SERVE, request.caller)
@@ -102,21 +92,39 @@ class LeadingService(Service):
     def end_save(self) -> None:
         self.orders.give(END_SAVE)
         super().end_save()
-        self._others.clear()
-        self.part.others.clear()
+        self._gathered, self.part.whole_state = [], {}
+
+    def lose(self, caller: int) -> int:
+        raise CommError(f"worker {caller} is lost, and the other servers cannot be told so")
 
     def show(self) -> None:
-        """Local, blocking: the slices of the others come into the model of this process."""
         (whole,) = self.part.values.values()
         for server, values in enumerate(self.orders.ask(GIVE_VALUES), 1):
             whole[self.cut.where(server)].copy_(values)
 
     def gather(self) -> None:
-        self._others = [_Gathered(*_unpacked(packed)) for packed in self.orders.ask(GIVE_STATE)]
-        self.part.others = [one.optimizer for one in self._others]
+        own, of_optimizer = vectors_in(super().state()), self.part.stretch_state()
+        gathered = [
+            self.cut.joined([vector, *self.orders.ask(GIVE_VECTOR, place)])
+            for place, vector in enumerate([*own, *of_optimizer.values()])
+        ]
+        self._gathered = gathered[: len(own)]
+        self.part.whole_state = dict(zip(of_optimizer, gathered[len(own) :], strict=True))
 
     def state(self) -> dict[str, Any]:
-        return self.cut.joined_state([super().state(), *(one.service for one in self._others)])
+        state = super().state()
+        own = vectors_in(state)
+        assert len(self._gathered) == len(own) or not self.has_all_states, "gather first"
+        # Before anything was gathered somebody may ask how much it will be.
+        more = self.cut.numel - self.centre.values.numel()
+        return with_vectors(state, self._gathered or [vector.new_empty(vector.numel() + more) for vector in own])
+
+    @property
+    def told_to_stop(self) -> bool:
+        return self.orders.told_to_stop
+
+    def close(self) -> None:
+        self.orders.ask(OVER)
 
 
 @dataclass
@@ -131,6 +139,8 @@ class Follower:
     _orders: deque[tuple[int, int]] = field(default_factory=deque)
     _early: dict[int, Request] = field(default_factory=dict)
     """Calls whose turn has not come, by worker."""
+    _giving: list[Tensor] = field(default_factory=list)
+    """What the leader fetches for a save."""
 
     def run(self) -> None:
         """Blocking: until the leader says that it is over."""
@@ -144,15 +154,15 @@ class Follower:
             else:
                 self._early[request.caller - 1] = request._replace(caller=request.caller - 1)
             while self._orders and (self._orders[0][0] != SERVE or self._orders[0][1] in self._early):
-                order, worker = self._orders.popleft()
-                self._obey(order, worker)
+                order, number = self._orders.popleft()
+                self._obey(order, number)
                 if order == OVER:
                     return
 
-    def _obey(self, order: int, worker: int) -> None:
+    def _obey(self, order: int, number: int) -> None:
         service, began = self.service, perf_counter_ns()
         if order == SERVE:
-            service.handle(self._early.pop(worker))
+            service.handle(self._early.pop(number))
         elif order == END:
             service.end()
         elif order == BEGIN_SAVE:
@@ -161,8 +171,10 @@ class Follower:
             service.end_save()
         elif order == GIVE_VALUES:
             self._tell_leader(order, service.centre.values)
-        elif order == GIVE_STATE:
-            self._tell_leader(order, _packed(_Gathered(service.state(), self.part.stretch_state())))
+        elif order == GIVE_VECTOR:
+            if number == 0:
+                self._giving = [*vectors_in(service.state()), *self.part.stretch_state().values()]
+            self._tell_leader(order, self._giving[number])
         else:
             self._tell_leader(order)
         for answer in service.take_answers():
@@ -177,14 +189,3 @@ class Follower:
 def room_of_follower(server: Server) -> Room:
     """Local: as `Server.room`, for workers as the leader counts them."""
     return lambda worker, numel, dtype: server.room(worker + 1, numel, dtype)
-
-
-def _packed(held: _Gathered) -> Tensor:
-    room = io.BytesIO()
-    torch.save(tuple(held), room)
-    return torch.frombuffer(room.getbuffer(), dtype=torch.uint8)
-
-
-def _unpacked(packed: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
-    service, optimizer = torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
-    return service, optimizer

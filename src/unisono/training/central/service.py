@@ -7,7 +7,7 @@ back until every worker has sent its state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unisono.algorithms.central.rule import Arrival, Centre, Member, Rule
 from unisono.comm.exchange import Numbers, Request
+from unisono.comm.plain_copy import copy_plain
 from unisono.errors import CommError
 from unisono.model.tail import StepStats
 from unisono.training.central.ledger import Lease, Ledger
@@ -189,8 +190,21 @@ class Service:
         """Whether the state is consistent: no worker is on its way."""
         return self._asked is not None and self.states.keys() >= self.members.keys()
 
+    # Where there are several servers, the first has more to do here (servers.py).
+
+    def show(self) -> None:
+        """Local: make the model of this process the centre."""
+
     def gather(self) -> None:
-        """Local, before `state` of a consistent moment: fetch what others hold of it. Here is all of it."""
+        """Local, before `state` of a consistent moment is saved: fetch what others hold of it."""
+
+    @property
+    def told_to_stop(self) -> bool:
+        """Whether another server was."""
+        return False
+
+    def close(self) -> None:
+        """Local: after the last reply; let the others go."""
 
     def end_save(self) -> None:
         """Local: answer those that were held back."""
@@ -222,7 +236,7 @@ class Service:
             },
         }
 
-    def restore(self, state: Mapping[str, Any], callers: Sequence[int]) -> bool:
+    def restore(self, state: Mapping[str, Any], callers: Collection[int]) -> bool:
         """Local, before any call: go on with what `state` gave. False if these callers are not the ones it knew: then each begins
         with the centre, and what the others had in hand is dealt out again."""
         self.version = int(state["version"])
@@ -312,7 +326,7 @@ class Service:
     def _body(self, caller: int, values: Tensor) -> Tensor:
         num = values.numel()
         body = self.room(caller, num + self.statistics.numel(), values.dtype)
-        body[:num].copy_(values)
+        copy_plain(body[:num], values)
         body[num:].copy_(self.statistics)
         return body
 

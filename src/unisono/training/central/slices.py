@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import torch
@@ -66,38 +67,34 @@ class Cut:
 
     # ---- what is saved of a service ----------------------------------------------------------------------------------
 
-    def joined_state(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Local: the state of a service as a single server would have it, from those of all."""
-        members = {
-            number: {
-                **held,
-                "state": {name: self.joined([of["state"][name] for of in self._of(states, number)]) for name in held["state"]},
-                "reply": None if held["reply"] is None else self.joined([of["reply"] for of in self._of(states, number)]),
-            }
-            for number, held in states[0]["members"].items()
-        }
-        return {**states[0], "members": members}
-
     def share_of_state(self, state: Mapping[str, Any], server: int) -> dict[str, Any]:
-        """Local: the part of such a state that a server goes on with."""
+        """Local: the part of a service's state that a server goes on with."""
+        found = with_vectors(state, [torch.cat(self.share(vector, server)) for vector in vectors_in(state)])
+        if server:
+            for held in found["members"].values():
+                held["worker"] = None if held["worker"] is None else NOTHING
+        return found
 
-        def own(vector: Tensor) -> Tensor:
-            return torch.cat(self.share(vector, server))
 
-        members = {
-            number: {
-                **held,
-                "state": {name: own(value) for name, value in held["state"].items()},
-                "reply": None if held["reply"] is None else own(held["reply"]),
-                "worker": NOTHING if server and held["worker"] is not None else held["worker"],
-            }
-            for number, held in state["members"].items()
+def vectors_in(state: Mapping[str, Any]) -> list[Tensor]:
+    """Pure: those of a service's state that are cut as the centre is, in an order that all servers share."""
+    return [
+        vector for held in state["members"].values() for vector in (*held["state"].values(), held["reply"]) if vector is not None
+    ]
+
+
+def with_vectors(state: Mapping[str, Any], vectors: Iterable[Tensor]) -> dict[str, Any]:
+    """Pure: the same state with others in their places."""
+    left = iter(vectors)
+    members = {
+        number: {
+            **held,
+            "state": {name: next(left) for name in held["state"]},
+            "reply": None if held["reply"] is None else next(left),
         }
-        return {**state, "members": members}
-
-    @staticmethod
-    def _of(states: Iterable[Mapping[str, Any]], number: str) -> list[Mapping[str, Any]]:
-        return [state["members"][number] for state in states]
+        for number, held in state["members"].items()
+    }
+    return {**state, "members": members}
 
 
 class SlicedCaller(Caller):
@@ -110,6 +107,7 @@ class SlicedCaller(Caller):
         self._cut = cut
         self._rooms = [caller.empty(numel, like.dtype) for caller, numel in zip(callers, cut.lengths(like.numel()), strict=True)]
         self._joined = torch.empty(like.numel(), dtype=like.dtype)
+        self._taken: list[Reply] = []
 
     def post(self, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
         is_cut = vector is not None and vector.dtype == self._joined.dtype
@@ -121,9 +119,11 @@ class SlicedCaller(Caller):
             self._callers[server].post(kind, share, tail)
 
     def take(self, timeout_s: float | None = None) -> Reply:
-        if timeout_s is not None:
-            raise NotImplementedError("several servers are waited for without a limit")
-        replies = [caller.take() for caller in self._callers]
+        until = None if timeout_s is None else monotonic() + timeout_s
+        while len(self._taken) < len(self._callers):
+            caller = self._callers[len(self._taken)]
+            self._taken.append(caller.take(None if until is None else max(0.0, until - monotonic())))
+        replies, self._taken = self._taken, []
         first = replies[0]
         if any(reply.kind != first.kind for reply in replies):
             kinds = ", ".join(str(reply.kind) for reply in replies)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,25 +16,25 @@ from unisono.algorithms.allreduce import ALGORITHM as AllReduce
 from unisono.algorithms.base import Settings
 from unisono.algorithms.central.rule import Centre, GroupSettings, Rule
 from unisono.comm.base import Communicator
-from unisono.comm.exchange import Caller, Server
-from unisono.comm.exchange_messages import MessageCaller, open_exchange
+from unisono.comm.exchange import Server
 from unisono.comm.single import alone
 from unisono.data.loader import Loader, Portion
+from unisono.errors import TrainingFailed
 from unisono.events import Spans
 from unisono.model.base import LOOKING, StreamKey
 from unisono.model.torch import TorchAdapter
 from unisono.training.central.algorithm import Central
-from unisono.training.central.arrivals import Arrivals, InOrder, after
+from unisono.training.central.arrivals import Arrivals, InOrder, after, callers_in
 from unisono.training.central.calling import Calling
+from unisono.training.central.ends import Ends, open_ends
 from unisono.training.central.ledger import Ledger
 from unisono.training.central.looks import Looks
 from unisono.training.central.protocol import MOST_UNITS, most_numbers
 from unisono.training.central.replica import Replica
-from unisono.training.central.servers import Follower, LeadingService, Orders, room_of_follower
+from unisono.training.central.servers import Follower, LeadingService, room_of_follower
 from unisono.training.central.service import Room, Service
 from unisono.training.central.serving import Ended, Serving
 from unisono.training.central.simulated import SimulatedServer
-from unisono.training.central.slices import Cut, SlicedCaller
 from unisono.training.central.waits import Waits
 from unisono.training.central.worker import Worker
 from unisono.training.epoch_sums import EpochSums
@@ -45,20 +44,9 @@ from unisono.training.trainer import Trainer, lr_of
 
 DOOR = "exchange.json"
 """In the run directory: where the server is and what opens it, for the user alone (comm/exchange_keys.py)."""
+OTHER_WORKERS = "it went on with other workers"
 STATE_ROOM, STATE_BYTES = 8, 64 * 2**20
 """A worker's state may be so many times as large as its weights, and so many bytes more."""
-
-
-@dataclass(frozen=True)
-class Ends:
-    """One rank's ends of the exchange, by what it is."""
-
-    cut: Cut
-    server: Server | None = None
-    caller: Caller | None = None
-    """Of the first of a worker's processes."""
-    orders: Orders | None = None
-    """Of the first of several servers."""
 
 
 @dataclass
@@ -87,8 +75,10 @@ class CentralTrainer(Trainer):
         with ExitStack() as held:
             group = self._group(held)
             replica = replica_of(self.adapter, group, self.spans)
+            if self.restored is not None and division.serves(world.rank):
+                self.restored.after_start(through.comm, self.adapter, through)
             if division.size > 1:
-                ends = self._ends(replica, held)
+                ends = open_ends(world, division, replica.values, like(replica), self._numbers(replica), held)
                 if ends.server is not None and world.rank == 0:
                     self._serve(ends.server, replica, ends)
                 elif ends.server is not None:
@@ -114,40 +104,6 @@ class CentralTrainer(Trainer):
         held.callback(group.close)
         return group
 
-    def _ends(self, replica: Replica, held: ExitStack) -> Ends:
-        """Collective: between the first server and the first of each group; where there are more servers, also between those and
-        all of these."""
-        division, world, numbers, numel = (
-            self.algorithm.division,
-            self.algorithm.world,
-            self._numbers(replica),
-            like(replica).numel(),
-        )
-        cut = Cut.of(replica.values, division.servers)
-        lengths = [length * replica.values.dtype.itemsize for length in cut.lengths(numel)]
-        serves, calls = division.serves(world.rank), division.place(world.rank) == 0
-
-        def opened(has_part: bool, servers: Sequence[int], num_bytes: int) -> Server | list[MessageCaller]:
-            comm = world.split(0 if has_part else None)
-            if comm is None:
-                return []
-            held.callback(comm.close)
-            found = open_exchange(comm, servers, numbers, num_bytes)
-            for end in found if isinstance(found, list) else [found]:
-                held.callback(end.close)
-            return found
-
-        first = opened(world.rank == 0 or (calls and not serves), (0,), lengths[0])
-        others = opened(calls, range(1, division.servers), max(lengths[1:])) if division.servers > 1 else []
-        if serves:
-            own = first if world.rank == 0 else others
-            assert isinstance(own, Server)
-            return Ends(cut, own, orders=Orders(others) if isinstance(others, list) and others else None)
-        assert isinstance(first, list)
-        assert isinstance(others, list)
-        callers = [*first, *others]
-        return Ends(cut, caller=SlicedCaller(callers, cut, like(replica)) if others else callers[0] if callers else None)
-
     def _numbers(self, replica: Replica) -> int:
         return most_numbers(replica.num_sums, replica.num_tensors)
 
@@ -161,12 +117,25 @@ class CentralTrainer(Trainer):
 
     def _virtual(self, replica: Replica) -> SimulatedServer:
         work = {}
-        for number in range(self.algorithm.division.num_workers):
+        for number in self._virtual_workers():
             worker = self._worker(replica, 0, like(replica))
             worker.told_to_stop = bool  # the server hears of it
             worker.home = replica.home()
             work[number] = worker.run()
         return SimulatedServer(self.algorithm.clock, self.seed, work)
+
+    def _virtual_workers(self) -> Collection[int]:
+        """Local: all; where a run of workers that came and went is repeated, those that are there and those that will yet come."""
+        through = self.algorithm
+        if through.division.elastic is None:
+            return range(through.division.num_workers)
+        assert through.replay is not None
+        num_lines = 0 if self.restored is None else int(self.restored.trainer["num_lines"])
+        return callers_in(after(through.replay, num_lines)) | self._known()
+
+    def _known(self) -> set[int]:
+        held = self.algorithm.held
+        return set() if held is None else {int(number) for number in held["members"]}
 
     def _door(self, replica: Replica) -> Server:
         """Local: for workers that come and go."""
@@ -189,15 +158,13 @@ class CentralTrainer(Trainer):
         """Be another server than the first."""
         service = self._service(room_of_follower(server), replica, ends)
         if self.restored is not None:
-            self._take_up(self.restored.trainer, service, EpochSums(self.in_training), Waits())
+            self._go_on(self.restored.trainer, service)
             self.restored = None
         Follower(server, service, replica.part, self.told_to_stop, self.spans).run()
 
     def _service(self, room: Room, replica: Replica, ends: Ends | None) -> Service:
         through, plan = self.algorithm, self.loader.plan
         division, rank = through.division, through.world.rank
-        if self.restored is not None:
-            self.restored.after_start(through.comm, self.adapter, through)
         if division.servers > 1:
             assert ends is not None
             if through.rule.optimises_centre:
@@ -206,30 +173,27 @@ class CentralTrainer(Trainer):
                 through.held = ends.cut.share_of_state(through.held, rank)
         centre, statistics = self._centre(replica, None if ends is None else ends.cut.where(rank))
         ledger = Ledger(plan.steps_per_epoch, self.goals.num_epochs, through.rule.waits_for_all)
-        make: Callable[..., Service] = Service
+        certain = 0 if division.elastic is not None else division.num_workers
+
+        def lr(step: int) -> float:
+            return lr_of(self.settings(step))
+
         if ends is not None and ends.orders is not None:
-            make = partial(LeadingService, orders=ends.orders, cut=ends.cut, part=replica.part)
-        return make(
-            through.rule,
-            centre,
-            statistics if rank == 0 else statistics[:0],
-            ledger,
-            lambda step: lr_of(self.settings(step)),
-            replica.num_sums,
-            room,
-            expected=division.num_workers,
-            certain=0 if division.elastic is not None else division.num_workers,
-        )
+            return LeadingService(
+                through.rule, centre, statistics, ledger, lr, replica.num_sums, room, division.num_workers, certain,
+                orders=ends.orders, cut=ends.cut, part=replica.part,
+            )  # fmt: skip
+        own = statistics if rank == 0 else statistics[:0]
+        return Service(through.rule, centre, own, ledger, lr, replica.num_sums, room, division.num_workers, certain)
 
     def _serve(self, server: Server, replica: Replica, ends: Ends | None = None) -> None:
         through = self.algorithm
         service = self._service(server.room, replica, ends)
         through.service = service
         told_to_stop = self.told_to_stop
-        if isinstance(service, LeadingService):
-            orders = service.orders
+        self.told_to_stop = lambda: service.told_to_stop or told_to_stop()
+        if not through.division.is_virtual:
             self.show_centre = service.show
-            self.told_to_stop = lambda: orders.told_to_stop or told_to_stop()
         sums, waits, num_lines, anew = EpochSums(self.in_training), Waits(), 0, ""
         if self.restored is not None:
             num_lines, anew = self._take_up(self.restored.trainer, service, sums, waits)
@@ -246,8 +210,7 @@ class CentralTrainer(Trainer):
             serving = Serving(self, server, service, looks, arrivals, sums, waits)
             serving.run()
         self.show_centre()
-        if isinstance(service, LeadingService):
-            service.orders.close()
+        service.close()
         self.unfinished = {} if self.progress.step_in_epoch == 0 else serving.sums.values()
 
     def _centre(self, replica: Replica, where: slice | None) -> tuple[Centre, Tensor]:
@@ -256,8 +219,14 @@ class CentralTrainer(Trainer):
         stretch = slice(None) if where is None else where
 
         def optimise(gradient: Tensor, uses: Any) -> None:
+            assert self.algorithm.rule.optimises_centre
             replica.gradient[stretch].copy_(gradient)
-            self.adapter.apply_gradients(self.settings(centre.step)[""], 1.0, uses)
+            is_finite = self.adapter.apply_gradients(self.settings(centre.step)[""], 1.0, uses)
+            if not is_finite and self.algorithm.division.servers > 1:
+                raise TrainingFailed(
+                    "a sum of gradients is not finite at one server of several, which alone cannot leave it out (--servers); lower "
+                    "the learning rate, or use one server"
+                )
 
         if not self.algorithm.division.is_virtual:
             centre = Centre(replica.values[stretch], optimise)
@@ -276,25 +245,34 @@ class CentralTrainer(Trainer):
     def _take_up(self, left: Mapping[str, Any], service: Service, sums: EpochSums, waits: Waits) -> tuple[int, str]:
         """Local: what an earlier life has left. Gives the lines of the record of calls that belong to it, and why it cannot be
         repeated from there on, if so."""
-        held, num_lines = self.algorithm.held, int(left["num_lines"])
-        assert held is not None
-        if left["plan"] != self._plan:
-            service.ledger.num_done = service.ledger.next_unit = self.progress.step = self.progress.epoch * self._units
-            return num_lines, "it went on with other batches"
-        sums.restore(left["sums"])
-        waits.restore(left["waits"])
-        if left["pending"] is not None:
-            self.pending = EpochSums(self.in_training)
-            self.pending.restore(left["pending"])
-        division = self.algorithm.division
-        if not service.restore(held, range(division.num_workers) if division.elastic is None else ()):
+        if left["plan"] == self._plan:
+            sums.restore(left["sums"])
+            waits.restore(left["waits"])
+            if left["pending"] is not None:
+                self.pending = EpochSums(self.in_training)
+                self.pending.restore(left["pending"])
+        anew = self._go_on(left, service)
+        if anew == OTHER_WORKERS:
             self.tell(
                 "warning: the workers are others than before; they begin with the centre, and what those had is dealt out again"
             )
-            return num_lines, "it went on with other workers"
-        ledger = service.ledger
+        return int(left["num_lines"]), anew
+
+    def _go_on(self, left: Mapping[str, Any], service: Service) -> str:
+        """Local: every server's part of that."""
+        held, ledger, division = self.algorithm.held, service.ledger, self.algorithm.division
+        assert held is not None
+        if left["plan"] != self._plan:
+            ledger.num_done = ledger.next_unit = self.progress.step = self.progress.epoch * self._units
+            return "it went on with other batches"
+        if division.elastic is None:
+            callers: Collection[int] = range(division.num_workers)
+        else:
+            callers = self._known() if division.is_virtual else ()
+        if not service.restore(held, callers):
+            return OTHER_WORKERS
         has_ended = not (ledger.leases or ledger.returned or ledger.is_over)
-        return num_lines, "it went on after its end, with more epochs" if has_ended else ""
+        return "it went on after its end, with more epochs" if has_ended else ""
 
     @property
     def _units(self) -> int:
