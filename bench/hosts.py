@@ -13,19 +13,26 @@ from tests.system.hosts import Host, network_hosts, why_not
 RATE = "1gbit"
 FIRST_PORT = 29400
 
-LIMITS = (
-    "Hosts are network namespaces of one machine: their links are limited to 1 Gbit/s (a token bucket that lets 256 KB pass at "
-    "once, so short messages see no limit), but their latency is that of the kernel, without card, cable or switch, and all "
-    "ranks share the cores of this machine, which also move the packets."
-)
+
+def limits(rate: str = RATE) -> str:
+    """Pure: what such hosts do not show."""
+    shown = rate.replace("gbit", " Gbit/s").replace("mbit", " Mbit/s")
+    return (
+        f"Hosts are network namespaces of one machine: their links are limited to {shown} (a token bucket that lets 256 KB pass at "
+        "once, so short messages see no limit), but their latency is that of the kernel, without card, cable or switch, and all "
+        "ranks share the cores of this machine, which also move the packets."
+    )
+
+
+LIMITS = limits()
 
 
 @contextmanager
-def test_hosts(num_hosts: int) -> Iterator[list[Host]]:
+def test_hosts(num_hosts: int, rate: str = RATE) -> Iterator[list[Host]]:
     """Hosts for the time of a benchmark. Raises `GroupFailed` where there cannot be any."""
     if reason := why_not():
         raise GroupFailed(f"no test hosts: {reason}")
-    with network_hosts(num_hosts, RATE) as hosts:
+    with network_hosts(num_hosts, rate) as hosts:
         yield hosts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 from collections import Counter
@@ -16,6 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.system.nursery import Nursery
+from unisono.training.central.ledger import Ledger
 
 PROGRAM = Path(__file__).parent / "programs" / "centre.py"
 TRAIN = ["-m", "unisono.cli", "train", "task.py", "--threads", "1"]
@@ -170,6 +172,54 @@ def test_one_of_several_servers_is_told_to_stop_and_killed(nursery: Nursery) -> 
             assert ended.exit_code == expected, ended
             assert not ended.timed_out
     assert "goes on after step" in train(nursery, "run", 4, *options, "--max-steps", "1", code=STOPPED)
+
+
+def comings_and_goings(num_units: int, most: int) -> str:
+    """A record as an elastic run writes it: workers join, are lost and replaced; each holds up to `most` units at a time."""
+    draw, ledger, lines, num_joined = random.Random(5), Ledger(num_units, 1), list[str](), 0
+    idle: list[int] = []
+    while not ledger.is_over:
+        holders = sorted(ledger.leases)
+        if num_joined < 4 or (len(lines) % 9 == 8 and num_joined < 9):
+            idle.append(num_joined)
+            lines.append(str(num_joined))
+            num_joined += 1
+        elif len(lines) % 11 == 10:
+            lost = draw.choice(holders)
+            ledger.lose(lost)
+            lines.append(f"lost {lost}")
+        else:
+            calls = draw.choice(holders)
+            ledger.done(calls)
+            idle.append(calls)
+            lines.append(str(calls))
+        idle = [worker for worker in sorted(idle) if ledger.deal(worker, most) is None]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def test_workers_that_came_and_went_are_repeated(nursery: Nursery) -> None:
+    """From the record alone; the same where the repetition is stopped and goes on."""
+    options = (*EASGD, "--set", "model.norm=true", "--elastic", "4", "--epochs", "1")
+    Path("record.txt").write_text(comings_and_goings(60, 3))
+    assert Path("record.txt").read_text().count("lost") >= 2
+    told = train(nursery, "run", 1, *options, "--replay", "record.txt")
+    assert found("run")["reason"] == "finished" and found("run")["steps"] == 60 and "ends here" not in told
+    assert Path("run/arrivals.txt").read_text() == Path("record.txt").read_text()
+    train(nursery, "again", 1, *options, "--replay", "run", "--checkpoint-every", "4")
+    train(nursery, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4", "--max-steps", "30", code=STOPPED)
+    assert "goes on after step" in train(nursery, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4")
+    assert found("run")["weights"] == found("again")["weights"] == found("parts")["weights"]
+
+
+def test_a_record_of_other_workers_is_refused_or_ends(nursery: Nursery) -> None:
+    Path("record.txt").write_text(comings_and_goings(60, 1))
+    options = (*GEM, "--epochs", "1")
+    told = train(nursery, "run", 1, *options, "--elastic", "2", "--replay", "record.txt", code=1)
+    assert "does not lead to an end" in told
+    train(nursery, "run", 1, *options, "--elastic", "4", "--replay", "record.txt", "--fresh")
+    told = train(nursery, "again", 1, *options, "--elastic", "2", "--replay", "run", code=2)
+    assert "was another experiment: algorithm.elastic 4 there, 2 here" in told
+    assert "came and went; give the same --elastic" in train(nursery, "again", 5, *options, "--replay", "record.txt", code=2)
 
 
 def test_a_loss_that_is_no_number(nursery: Nursery) -> None:

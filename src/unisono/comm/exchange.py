@@ -97,6 +97,10 @@ class Server(ABC):
         """Local: callers that are gone since this was last asked. Always empty where a death ends the whole job."""
         return ()
 
+    def is_silent(self) -> bool:
+        """Local: whether nobody will call until somebody is answered, which only virtual workers are known to."""
+        return False
+
     def left(self) -> Sequence[int]:
         """Local: callers that said goodbye since this was last asked."""
         return ()

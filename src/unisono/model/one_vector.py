@@ -38,7 +38,7 @@ def over(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
         settings["foreach"] = bool(settings["foreach"])  # there is but one tensor; torch would look at it again in every step
     same: Callable[..., Optimizer] = type(optimizer)
     # As defaults too: Adagrad fills its first state from those.
-    defaults = {name: settings[name] for name in signature(same).parameters if name in settings}
+    defaults = {name: value for name, value in optimizer.defaults.items() if name in signature(same).parameters}
     return same([{"params": [whole], **settings}], **defaults)
 
 

@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 
 from unisono.comm.exchange import Numbers, Request, Server
-from unisono.errors import UsageError
+from unisono.errors import TrainingFailed, UsageError
 from unisono.training.atomic import replacing
 
 FILE = "arrivals.txt"
 LOST, STOP, ANEW = "lost ", "stop ", "anew "
+MOST_SILENCES = 3
+"""Looks in vain, while nothing is answered, after which virtual workers will never call again."""
 
 
 class Arrivals:
@@ -115,9 +117,18 @@ def after(lines: Sequence[str], num_lines: int) -> Sequence[str]:
 class InOrder(Server):
     """Another server's calls in a recorded order; calls that come too early wait."""
 
-    def __init__(self, server: Server, lines: Sequence[str], is_recorded: Callable[[Request], bool]) -> None:
-        """`is_recorded`: whether a call has a line of its own; others change nothing and are served at once."""
+    def __init__(
+        self,
+        server: Server,
+        lines: Sequence[str],
+        is_recorded: Callable[[Request], bool],
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_recorded`: whether a call has a line of its own; others change nothing and are served at once. No line is followed
+        before it `is_ready`."""
         self._server = server
+        self._is_ready = is_ready
+        self._num_silences = 0
         self._is_recorded = is_recorded
         self._lines = deque(lines)
         self._early: dict[int, Request] = {}
@@ -129,7 +140,7 @@ class InOrder(Server):
 
     def decision(self) -> str | None:
         """Local: why the run is to stop here; None if the record says no such thing at this place."""
-        if self._lines and self._lines[0].startswith(STOP):
+        if self._is_ready() and self._lines and self._lines[0].startswith(STOP):
             return self._lines.popleft().removeprefix(STOP)
         return None
 
@@ -151,6 +162,12 @@ class InOrder(Server):
         self._lines.clear()
 
     def receive(self, timeout_s: float | None = None) -> Request | None:
+        if not self._is_ready():
+            request = self._heard(timeout_s)
+            if request is None or not self._is_recorded(request):
+                return request
+            self._early[request.caller] = request
+            return None
         while self._lines and self._lines[0].startswith(LOST):
             gone = int(self._lines.popleft().removeprefix(LOST))
             self._early.pop(gone, None)
@@ -161,28 +178,39 @@ class InOrder(Server):
         if self._lines and not self._lines[0].isdecimal():
             return None
         if not self._lines:
-            request = self._early.pop(next(iter(self._early))) if self._early else self._server.receive(timeout_s)
-            if request is not None and request.caller in self._gone:
-                return None
+            request = self._early.pop(next(iter(self._early))) if self._early else self._heard(timeout_s)
             self.is_past_end = self.is_past_end or (request is not None and self._is_recorded(request))
             return request
         wanted = int(self._lines[0])
         while wanted not in self._early:
-            request = self._server.receive(timeout_s)
+            request = self._heard(timeout_s)
             if request is None:
                 return None
-            if request.caller in self._gone:
-                continue
             if not self._is_recorded(request):
                 return request
             self._early[request.caller] = request
         self._lines.popleft()
         return self._early.pop(wanted)
 
+    def _heard(self, timeout_s: float | None) -> Request | None:
+        """The next call of somebody who is there."""
+        request = self._server.receive(timeout_s)
+        while request is not None and request.caller in self._gone:
+            request = self._server.receive(timeout_s)
+        self._num_silences = self._num_silences + 1 if request is None and self._server.is_silent() else 0
+        if self._num_silences > MOST_SILENCES:
+            wanted = f"worker {self._lines[0]} is next, and it" if self._lines else "it has ended, and nobody"
+            raise TrainingFailed(
+                f"the record that is repeated (--replay) does not lead to an end: {wanted} does not call any more; it is of "
+                "another experiment, or of a run that was killed"
+            )
+        return request
+
     def room(self, caller: int, numel: int, dtype: torch.dtype) -> Tensor:
         return self._server.room(caller, numel, dtype)
 
     def reply(self, caller: int, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
+        self._num_silences = 0
         self._server.reply(caller, kind, vector, tail)
 
     def lost(self) -> Sequence[int]:

@@ -76,13 +76,13 @@ def make_central(
 ) -> Central:
     """Local: the algorithm of this rank; refuses what its rule would not read."""
     rule.read_optimizer(task.optimizer, task.optimizer_options, task.clip_norm)
-    if division.servers > 1:
-        _check_servers(rule, name, division.servers, adapter, task)
     if division.elastic is not None and not division.is_virtual and find_spec("zmq") is None:
         raise UsageError("--elastic needs ZeroMQ, which is not installed here; pip install 'unisono[zmq]'")
     if replay is not None and division.elastic is None:
         check_numbers(replay, division.num_workers)
     check_model(adapter, name)
+    if division.servers > 1:
+        _check_servers(rule, name, division.servers, adapter, task)
 
     def make_look() -> TorchAdapter:
         copied = copy_of(adapter.model)

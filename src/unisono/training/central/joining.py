@@ -30,7 +30,6 @@ NOT_FOR_WORKERS = (
     "accept_changes",
     "quiet",
     "command",
-    "init_from",
     "replay",
     "max_steps",
     "time_limit_s",
@@ -45,6 +44,8 @@ def write_invitation(directory: Path, config: TrainConfig) -> None:
     """Local: before the door opens."""
     held = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in NOT_FOR_WORKERS}
     held["task_file"] = str(Path(config.task_file).resolve())
+    if config.init_from is not None:  # of the weights that do not learn, which no reply brings
+        held["init_from"] = str(Path(config.init_from).resolve())
     try:
         text = json.dumps(held, indent=1)
     except TypeError as error:
@@ -82,9 +83,10 @@ def join(directory: Path, *, say: Say, threads: int | None = None, device: str =
             return 0
         set_threads(threads)
         comm = alone()
-        parts = prepare(config, comm, None, None, restores=True).parts
+        parts = prepare(config, comm, None, None, restores=False).parts
         assert isinstance(parts.algorithm, Central)
         replica = replica_of(parts.adapter, comm)
+        start = replica.home()
         caller = ZmqCaller(directory / DOOR, say=say)
         num_done = 0
         try:
@@ -107,7 +109,7 @@ def join(directory: Path, *, say: Say, threads: int | None = None, device: str =
                     calling.drive(worker.run())
                 except Estranged:
                     num_done += worker.num_steps
-                    replica.forget()
+                    replica.begin_anew(start)
                     say(f"warning: the server does not know worker {number} any more; what it had in hand is lost, it joins again")
                     continue
                 except Left:

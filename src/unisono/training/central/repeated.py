@@ -12,7 +12,7 @@ from unisono.training.run_directory import as_json, differences
 
 COMPARED = ("task", "model", "data", "settings", "algorithm", "init_from", "on_nan")
 
-WHO = ("group", "simulate", "elastic")
+WHO = ("group", "simulate")
 """Of the algorithm: who the workers are, which the recorded order does not ask."""
 
 

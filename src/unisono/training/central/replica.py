@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any
 
@@ -115,9 +115,9 @@ class Replica:
             own.copy_(counter)
         home.running, home.optimizer = self.part.running, self.part.running.state
 
-    def forget(self) -> None:
-        """Local: what the optimiser has learned; its worker begins anew."""
-        self.part.running.state.clear()
+    def begin_anew(self, start: Home) -> None:
+        """Local: as a worker that has just come, from a copy of the home that it had then."""
+        self.move_in(replace(start, optimizer=_copied(start.optimizer)))
 
     def state(self) -> dict[str, Any]:
         """Local: of a real worker, any nesting of tensors, which are not copied, and plain values."""

@@ -174,6 +174,11 @@ class Service:
         return self._asked is None and not self._awaited and self._are_all_here
 
     @property
+    def awaits_workers(self) -> bool:
+        """Whether workers of an earlier life have not taken up yet what they had."""
+        return bool(self._awaited)
+
+    @property
     def busy(self) -> set[int]:
         """Workers that will call before they are answered."""
         return self.members.keys() - self._idle.keys() - self._arrived.keys()
@@ -224,6 +229,7 @@ class Service:
         """Local: what must be kept besides the centre itself; tensors are not copied."""
         return {
             "version": self.version,
+            "expected": self.expected,
             "ledger": self.ledger.state(),
             "members": {
                 str(number): {
@@ -246,6 +252,7 @@ class Service:
             for number in list(self.ledger.leases):
                 self.ledger.lose(number)
             return False
+        self.expected = int(state["expected"])
         for number, held in known.items():
             self.members[number] = Member(number, int(held["version"]), dict(held["state"]))
             self.states[number] = held["worker"]

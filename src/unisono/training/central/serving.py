@@ -48,6 +48,8 @@ class Serving:
     _num_stops: int = 0
     _is_past_end: bool = False
     """Of a run that is repeated: whether it was told that the record is over."""
+    _stop_is_recorded: bool = False
+    """Whether the record of a run that is repeated says to stop here; then all can be saved here, as it was."""
     _saved_at: int = 0
     _is_last: bool = False
     """Whether the save under way is the last one."""
@@ -194,6 +196,7 @@ class Serving:
         decision = self.server.decision() if isinstance(self.server, InOrder) else None
         if decision is not None:
             done.reason = decision
+            self._stop_is_recorded = True
         elif not done.reason:
             is_enough = trainer.max_steps is not None and done.step >= trainer.max_steps
             if self._num_stops or is_enough or trainer.told_to_stop():
@@ -214,7 +217,8 @@ class Serving:
             if self._is_last:
                 service.end()
             service.end_save()
-            return
+            if self._is_last or not done.reason:
+                return
         if service.is_ending:
             return
         if done.reason:
@@ -243,7 +247,7 @@ class Serving:
             service.end()
         elif self._is_last or not service.can_save:
             return
-        elif not self._lets_save:  # a run that is repeated was told to stop where the recorded one was not
+        elif not (self._stop_is_recorded or self._lets_save):  # it was told to stop where the recorded run was not
             trainer.tell("warning: the recorded order lets no state be saved here; the same command repeats more of it")
             assert isinstance(self.server, InOrder)
             self.server.give_up()

@@ -103,6 +103,9 @@ class SimulatedServer(Server):
             return
         self._send(caller, said, arrives_s)
 
+    def is_silent(self) -> bool:
+        return not self._calls
+
     def metrics(self) -> dict[str, float]:
         """Local: for the watchers of an epoch, in virtual seconds since the beginning."""
         if not self.now_s:

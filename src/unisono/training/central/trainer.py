@@ -199,7 +199,8 @@ class CentralTrainer(Trainer):
             num_lines, anew = self._take_up(self.restored.trainer, service, sums, waits)
             self.restored = None
         if through.replay is not None:
-            server = InOrder(server, after(through.replay, num_lines), service.is_of_consequence)
+            lines = after(through.replay, num_lines)
+            server = InOrder(server, lines, service.is_of_consequence, lambda: not service.awaits_workers)
         in_background = not through.division.is_virtual and through.replay is None
         looks: Looks[Ended] = Looks(through.make_look(), self._evaluate, in_background)
         with ExitStack() as held:
@@ -269,7 +270,8 @@ class CentralTrainer(Trainer):
             callers: Collection[int] = range(division.num_workers)
         else:
             callers = self._known() if division.is_virtual else ()
-        if not service.restore(held, callers):
+        came_and_went = division.elastic is not None and not division.is_virtual
+        if not service.restore(held, callers) or came_and_went:
             return OTHER_WORKERS
         has_ended = not (ledger.leases or ledger.returned or ledger.is_over)
         return "it went on after its end, with more epochs" if has_ended else ""
