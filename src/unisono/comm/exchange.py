@@ -62,7 +62,8 @@ class Caller(ABC):
 
     @abstractmethod
     def post(self, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
-        """Local, not blocking: begin a call. The vector belongs to the exchange until `take` returns."""
+        """Local, not blocking: begin a call. The vector belongs to the exchange until `take` returns, which may leave the answer in
+        its place."""
 
     @abstractmethod
     def take(self, timeout_s: float | None = None) -> Reply:
@@ -86,7 +87,8 @@ class Server(ABC):
         """Local, blocking: the next call, first come, first served; None if there was none in time."""
 
     def room(self, caller: int, numel: int, dtype: torch.dtype) -> Tensor:  # noqa: ARG002 - of carriers that map memory
-        """Local: memory in which the vector of the next reply to this caller may be formed, so that it need not be copied."""
+        """Local: memory in which the vector of the next reply to this caller may be formed, so that it need not be copied. Perhaps
+        that of its call's vector: read this first."""
         return torch.empty(numel, dtype=dtype)
 
     @abstractmethod

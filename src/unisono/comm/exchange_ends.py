@@ -16,6 +16,7 @@ from unisono.comm.exchange import Caller, Numbers, Reply, Request, Server
 from unisono.comm.exchange_headers import (
     AS_MESSAGE,
     BODY_TAG,
+    IN_CALL,
     NO_VECTOR,
     Header,
     ServerDesk,
@@ -132,6 +133,8 @@ class MessageCaller(Caller):
         self._landing = _Landing(line.comm)
         self._sends: list[Work[None]] = []
         self._is_calling = False
+        self._called: Tensor | None = None
+        """The vector of the call that is open."""
         self._body: tuple[Tensor, Work[Envelope]] | None = None
         self._is_closed = False
 
@@ -150,7 +153,7 @@ class MessageCaller(Caller):
         vector = None if vector is None else self._line.flat(vector)
         place = AS_MESSAGE if vector is None else self._requests.place(vector)
         write_header(self._desk.outgoing, kind, vector, place, tail)
-        self._is_calling = True
+        self._is_calling, self._called = True, vector
         self._sends = self._desk.send()
         if vector is not None and vector.numel() and place == AS_MESSAGE:
             self._sends.append(self._line.comm.start_send(vector, self._server, BODY_TAG))
@@ -175,6 +178,8 @@ class MessageCaller(Caller):
         if header.dtype == NO_VECTOR:
             return None
         dtype = DTYPES[header.dtype]
+        if header.place == IN_CALL:
+            return self._called
         if header.place != AS_MESSAGE:
             return self._answers.piece(header.place, header.numel, dtype)
         if self._body is None:
@@ -203,6 +208,8 @@ class Seat:
         self.sends: list[Work[None]] = []
         self.is_waiting = False
         """Whether its call was received and not answered."""
+        self.called: Tensor | None = None
+        """Where the vector of its call lies in memory that both map."""
 
 
 class _Arrival(NamedTuple):
@@ -239,7 +246,8 @@ class MessageServer(Server):
         return request
 
     def room(self, caller: int, numel: int, dtype: torch.dtype) -> Tensor:
-        """Local: only between `receive` and `reply`, as the worker reads its last answer until it calls again."""
+        """Local: only between `receive` and `reply`, as the worker reads its last answer until it calls again. It may be the memory
+        of the call's vector, which is to be read before."""
         return self._room(self._waiting(caller), numel, dtype)
 
     def reply(self, caller: int, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
@@ -251,7 +259,9 @@ class MessageServer(Server):
             room = self._room(seat, vector.numel(), vector.dtype)
             if room.data_ptr() != vector.data_ptr():
                 copy_plain(room, vector)
-            if self._is_mapped(seat, vector.nbytes):
+            if room is seat.called:
+                place = IN_CALL
+            elif self._is_mapped(seat, vector.nbytes):
                 place = 0
             elif vector.numel():
                 body = room
@@ -289,10 +299,11 @@ class MessageServer(Server):
         """Local, not blocking: a header has come; begin to receive its body."""
         header, tail = read_header(buf)
         seat, vector, body = self._seats[caller], None, None
+        seat.called = None
         if header.dtype != NO_VECTOR:
             dtype = DTYPES[header.dtype]
             if header.place != AS_MESSAGE:
-                vector = seat.requests.piece(header.place, header.numel, dtype)
+                vector = seat.called = seat.requests.piece(header.place, header.numel, dtype)
             else:
                 vector = seat.landing.memory(header.numel, dtype)
                 body = self._line.comm.start_recv(vector, seat.rank, BODY_TAG) if header.numel else None
@@ -307,6 +318,9 @@ class MessageServer(Server):
         return 0 < num_bytes <= seat.answers.num_bytes
 
     def _room(self, seat: Seat, numel: int, dtype: torch.dtype) -> Tensor:
+        """Where the call's vector lies, if it is as long: that was read a moment ago, so it is in this core's cache."""
+        if seat.called is not None and (seat.called.numel(), seat.called.dtype) == (numel, dtype):
+            return seat.called
         if self._is_mapped(seat, numel * dtype.itemsize):
             return seat.answers.piece(0, numel, dtype)
         self._line.finish(seat.sends)

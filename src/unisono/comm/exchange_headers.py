@@ -20,7 +20,7 @@ from unisono.errors import NotDone, UsageError
 
 HEADER_TAG, BODY_TAG = 1, 2
 NO_VECTOR = -1
-AS_MESSAGE = -1
+AS_MESSAGE, IN_CALL = -1, -2
 _FIXED = struct.Struct("=5d")
 _NUM_FIXED = 5
 
@@ -33,7 +33,8 @@ class Header(NamedTuple):
     """Its place in DTYPES; NO_VECTOR: there is none."""
     numel: int
     place: int
-    """Byte in the memory that both map at which the vector begins; AS_MESSAGE: it comes as a message."""
+    """Byte in the memory that both map at which the vector begins; AS_MESSAGE: it comes as a message; IN_CALL: it is an answer and
+    lies where the vector of the call did."""
     num_tail: int
 
 

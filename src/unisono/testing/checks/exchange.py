@@ -82,9 +82,9 @@ def check_exchange_keeps_every_call(comm: Communicator) -> None:
         expect_equal(centre, total, "the centre after all calls")
 
     def work(caller: Caller) -> None:
-        vector = caller.empty(numel).copy_(torch.from_numpy(contribution(caller.number, numel)))
-        before = np.zeros(numel)
+        vector, before = caller.empty(numel), np.zeros(numel)
         for call in range(num_calls):
+            vector.copy_(torch.from_numpy(contribution(caller.number, numel)))  # the last answer may lie there
             reply = caller.call(FOLD, vector, [call])
             assert reply.vector is not None
             now = reply.vector.double().numpy()

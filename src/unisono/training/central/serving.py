@@ -50,6 +50,9 @@ class Serving:
     """Of a run that is repeated: whether it was told that the record is over."""
     _stop_is_recorded: bool = False
     """Whether the record of a run that is repeated says to stop here; then all can be saved here, as it was."""
+    _verdict: str = ""
+    """Of a run that is repeated: what an evaluation has decided. The recorded run heard of it when the next epoch ended, or before,
+    so it looked at no other."""
     _saved_at: int = 0
     _is_last: bool = False
     """Whether the save under way is the last one."""
@@ -155,7 +158,7 @@ class Serving:
         if self.looks.is_finished():
             self._end_epoch()
         num_begun = done.epoch + (self.looks.about is not None)
-        if service.step < (num_begun + 1) * units or done.reason:
+        if service.step < (num_begun + 1) * units or done.reason or self._verdict:
             return
         if self.looks.about is not None:  # evaluations are slower than epochs: the server waits for the one before
             self._end_epoch()
@@ -186,6 +189,7 @@ class Serving:
         done = trainer.progress
         done.step_in_epoch = done.step - done.epoch * self.service.ledger.units_per_epoch
         if before or isinstance(self.server, InOrder):  # decided already, or by the record
+            self._verdict = self._verdict or done.reason
             done.reason = before
 
     # ---- the end ---------------------------------------------------------------------------------------------------
@@ -201,6 +205,8 @@ class Serving:
             is_enough = trainer.max_steps is not None and done.step >= trainer.max_steps
             if self._num_stops or is_enough or trainer.told_to_stop():
                 done.reason = INTERRUPTED
+            elif isinstance(self.server, InOrder) and self.server.is_past_end:
+                done.reason = self._verdict
         if not done.reason and ledger.is_over and self.looks.about is None and done.epoch >= trainer.goals.num_epochs:
             done.reason = FINISHED
 
