@@ -249,4 +249,6 @@ def test_what_nobody_can_repeat_is_refused(tmp_path: Path) -> None:
         read_arrivals(tmp_path / "nothing")
     with pytest.raises(UsageError, match="had 3 workers, and here are 2"):
         check_numbers(["0", "2", "stop x"], 2)
-    check_numbers(["0", "1", "lost 1"], 2)
+    check_numbers(["0", "1", "stop x"], 2)
+    with pytest.raises(UsageError, match=r"came and went; give the same --elastic"):
+        check_numbers(["0", "1", "lost 1"], 2)
