@@ -93,7 +93,8 @@ class Serving:
         ends, vector = self._ends()
         if self._rank > 0:
             while float(ends.call(vector)[0]) != STOP:
-                pass
+                vector[0] = GO_ON  # the answer may lie there
+            vector.zero_()
             return []
         served = [0] * self._num_workers
         self._answer_all_at_once(ends)
