@@ -15,11 +15,10 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench import asynchronous_link
 from bench.asynchronous_page import publish
-from bench.options import parse
+from bench.options import add_mnist, parse
 from bench.progress import Progress
 from bench.rounds import Stopwatch, orders
 from bench.session import guarded, open_record, result_of
@@ -103,12 +102,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.asynchronous", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder with the four files of MNIST")
+    add_mnist(parser)
     parser.add_argument("--link", action="store_true", help="time to accuracy between two hosts at 1 Gbit/s instead; needs root")
-    args = parse(parser)
-    if args.mnist is None and not args.figure:
-        parser.error("--mnist DIR is needed: the folder with the four files of MNIST (unisono data get mnist)")
-    return args
+    return parse(parser)
 
 
 if __name__ == "__main__":

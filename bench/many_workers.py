@@ -14,10 +14,9 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from bench.many_workers_page import publish
-from bench.options import parse
+from bench.options import add_mnist, parse
 from bench.progress import Progress
 from bench.rounds import Stopwatch
 from bench.session import guarded, open_record, result_of
@@ -130,13 +129,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.many_workers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder with the four files of MNIST")
+    add_mnist(parser)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of all trainings (default cpu)")
     parser.add_argument("--jobs", type=int, default=1, metavar="J", help="trainings at a time (default 1)")
-    args = parse(parser)
-    if args.mnist is None and not args.figure:
-        parser.error("--mnist DIR is needed: the folder with the four files of MNIST (unisono data get mnist)")
-    return args
+    return parse(parser)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,11 @@ def add_sizes(parser: argparse.ArgumentParser, usual: str, quick: str) -> None:
     parser.add_argument("--sizes", type=sizes, metavar="S,S", help=f"sizes (default {usual}; with --quick {quick})")
 
 
+def add_mnist(parser: argparse.ArgumentParser) -> None:
+    """Local: `--mnist`, without which `parse` refuses to measure."""
+    parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder with the four files of MNIST")
+
+
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Local: add the common options and read the command line."""
     parser.add_argument("--quick", action="store_true", help="few calls: shows that it works, measures nothing")
@@ -23,6 +28,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
         "--out", type=Path, metavar="FOLDER", help="for the results (default docs/results; with --quick runs/bench)"
     )
     args = parser.parse_args()
+    if "mnist" in args and args.mnist is None and not args.figure:
+        parser.error("--mnist DIR is needed: the folder with the four files of MNIST (unisono data get mnist)")
     args.out = args.out or (ROOT / "runs" / "bench" if args.quick else ROOT / "docs" / "results")
     return args
 

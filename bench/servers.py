@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.hosts import Across, limits, test_hosts
-from bench.options import parse
+from bench.options import add_mnist, parse
 from bench.progress import Progress
 from bench.record import write_json
 from bench.report import page, provenance, section, warnings
@@ -127,11 +127,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.servers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder with the four files of MNIST")
-    args = parse(parser)
-    if args.mnist is None and not args.figure:
-        parser.error("--mnist DIR is needed: the folder with the four files of MNIST (unisono data get mnist)")
-    return args
+    add_mnist(parser)
+    return parse(parser)
 
 
 if __name__ == "__main__":
