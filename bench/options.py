@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.groups import ROOT
@@ -48,3 +49,16 @@ def sizes(text: str) -> list[int]:
         return [parse_size(size) for size in text.split(",")]
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def some_of(known: Sequence[str], separator: str, needed: Sequence[str] = ()) -> Callable[[str], list[str]]:
+    """Local: reads a choice of names, of which some must be among it."""
+
+    def read(text: str) -> list[str]:
+        asked = [part.strip() for part in text.split(separator)]
+        if not set(needed) <= set(asked) <= set(known):
+            with_needed = f"{' and '.join(needed)} and any others of " if needed else "some of "
+            raise argparse.ArgumentTypeError(f"names {with_needed}{f'{separator} '.join(known)}; received {text!r}")
+        return asked
+
+    return read

@@ -25,7 +25,7 @@ from bench.contenders.contender import Contender
 from bench.contenders.training import BY_HAND, OURS, WAYS
 from bench.groups import FOLDERS, Conductor, Group, GroupFailed
 from bench.machine import stolen_s
-from bench.options import parse
+from bench.options import parse, some_of
 from bench.progress import Progress
 from bench.record import Record
 from bench.report import one_line
@@ -176,27 +176,16 @@ def _arguments() -> argparse.Namespace:
         "An interrupted run goes on where it stopped when the same command is given again.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--cases", type=_some_of(list(CASES), ","), default=list(CASES), metavar="C,C", help=", ".join(CASES))
+    parser.add_argument("--cases", type=some_of(list(CASES), ","), default=list(CASES), metavar="C,C", help=", ".join(CASES))
     parser.add_argument(
         "--workers",
-        type=lambda text: [int(number) for number in _some_of(list(map(str, WORKERS)), ",")(text)],
+        type=lambda text: [int(number) for number in some_of(list(map(str, WORKERS)), ",")(text)],
         default=list(WORKERS),
         metavar="N,N",
         help="1, 2 or both (default)",
     )
-    parser.add_argument("--only", type=_some_of(names, ";", OURS), metavar="NAME;NAME", help=f"some of {'; '.join(names)}")
+    parser.add_argument("--only", type=some_of(names, ";", (OURS,)), metavar="NAME;NAME", help=f"some of {'; '.join(names)}")
     return parse(parser)
-
-
-def _some_of(known: Sequence[str], separator: str, needed: str | None = None) -> Any:
-    def read(text: str) -> list[str]:
-        asked = [part.strip() for part in text.split(separator)]
-        if not set(asked) <= set(known) or (needed is not None and needed not in asked):
-            with_needed = f"{needed} and any others of " if needed is not None else "some of "
-            raise argparse.ArgumentTypeError(f"names {with_needed}{f'{separator} '.join(known)}; received {text!r}")
-        return asked
-
-    return read
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Trainings of bench/asynchronous_task.py for the benchmarks: each a `unisono train` of its own, of which every epoch is kept."""
+"""Trainings for the benchmarks, of bench/asynchronous_task.py unless told otherwise: each a `unisono train` of its own, of which
+every epoch is kept."""
 
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ KEPT = (
     "steps",
     "num_skipped_updates",
     "num_parameters",
+    "metrics",
     "wall_s",
     "engine",
     "device",
@@ -49,12 +51,12 @@ def on_this_machine(command: Sequence[str]) -> list[Sequence[str]]:
 class Training:
     """A training that has been started. Local; use it in a `with` statement, which ends it in any case."""
 
-    def __init__(self, options: Sequence[str], limit_s: float, commands: Commands = on_this_machine) -> None:
-        self._options, self._limit_s, self._commands = options, limit_s, commands
+    def __init__(self, options: Sequence[str], limit_s: float, commands: Commands = on_this_machine, task: str = TASK) -> None:
+        self._options, self._limit_s, self._commands, self._task = options, limit_s, commands, task
 
     def __enter__(self) -> Training:
         self._folder = tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-")
-        command = ["train", TASK, *self._options, *ALWAYS, "--out", str(self._run)]
+        command = ["train", self._task, *self._options, *ALWAYS, "--out", str(self._run)]
         self._until = time.monotonic() + self._limit_s
         self._processes = []
         with self._log.open("wb") as log:
@@ -104,7 +106,7 @@ class Training:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
 
     def __str__(self) -> str:
-        return f"unisono train {TASK} {' '.join(self._options)}"
+        return f"unisono train {self._task} {' '.join(self._options)}"
 
 
 def kept(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,14 +124,14 @@ def data_options(mnist: Path, effort: Mapping[str, Any]) -> list[str]:
     return ["--epochs", str(effort["epochs"]), "--set", f"data.mnist={mnist.resolve()}", *sizes]
 
 
-def trained(options: Sequence[str], limit_s: float, commands: Commands = on_this_machine) -> dict[str, Any]:
+def trained(options: Sequence[str], limit_s: float, commands: Commands = on_this_machine, task: str = TASK) -> dict[str, Any]:
     """Local, blocking: one training."""
-    ((_, found),) = side_by_side({"": options}, 1, limit_s, commands)
+    ((_, found),) = side_by_side({"": options}, 1, limit_s, commands, task)
     return found
 
 
 def side_by_side(
-    wanted: Mapping[str, Sequence[str]], num_jobs: int, limit_s: float, commands: Commands = on_this_machine
+    wanted: Mapping[str, Sequence[str]], num_jobs: int, limit_s: float, commands: Commands = on_this_machine, task: str = TASK
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Local, blocking: the trainings of these options, `num_jobs` at a time, each as soon as it is over."""
     waiting = list(wanted.items())
@@ -138,7 +140,7 @@ def side_by_side(
         while waiting or running:
             while waiting and len(running) < num_jobs:
                 name, options = waiting.pop(0)
-                running[name] = stack.enter_context(Training(options, limit_s, commands))
+                running[name] = stack.enter_context(Training(options, limit_s, commands, task))
             for name in [name for name, training in running.items() if training.is_over()]:
                 yield name, running.pop(name).result()
             time.sleep(LOOK_EVERY_S)

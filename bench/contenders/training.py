@@ -48,7 +48,7 @@ def started_as_by_torchrun(python: str, module: str, *more: str) -> Start:
     """Ranks that find each other as torchrun tells them to."""
 
     def start(case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
-        port = _free_port()
+        port = free_port()
         return [
             Launch(
                 [python, "-m", module, *seat.arguments, case, str(data), str(rank), str(num_ranks), *more],
@@ -71,7 +71,8 @@ def _torchrun(rank: int, size: int, port: int) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Local: on which nobody listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

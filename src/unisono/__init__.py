@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unisono.version import __version__
 
 if TYPE_CHECKING:
+    from unisono import keras
     from unisono.comm.base import ANY, MAX, MIN, SUM, Communicator, Op
     from unisono.comm.connect import connect
     from unisono.commands.train import train
@@ -99,6 +100,7 @@ __all__ = [
     "connect",
     "digits",
     "folds",
+    "keras",
     "locate",
     "split",
     "stage",
@@ -108,6 +110,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # Importing the package costs nothing; the first use of a name loads what it needs.
+    if name == "keras":
+        return importlib.import_module("unisono.keras")
     if name not in _HOMES:
         raise AttributeError(f"module 'unisono' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

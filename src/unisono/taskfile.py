@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import pickle
+import re
 import sys
+import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +18,8 @@ from unisono.errors import UsageError
 from unisono.task import Task
 
 PICKLED = ".cloudpickle"
+EXTRAS: Mapping[str, str] = {"tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax"}
+"""Packages that Keras may run on, with the extra that brings them."""
 
 
 def load_task(file: str) -> Task:
@@ -114,5 +119,24 @@ def _imported(path: Path) -> ModuleType:
             raise UsageError(
                 f"{path}: {error}; its folder is on the path, so write `import NAME` in place of `from . import NAME`"
             ) from error
+        if isinstance(error, Exception) and (why := _no_keras(error)):
+            raise UsageError(f"{path} cannot be loaded: {why}") from error
         raise
     return module
+
+
+def _no_keras(error: Exception) -> str | None:
+    """Why Keras, or what it runs on, is not there; None where an error has another cause."""
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing == "keras":
+        return "Keras is not installed here; pip install 'unisono[keras]'"
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if not any("keras" in Path(file).parts for file in files):
+        return None
+    if missing in EXTRAS:
+        return (
+            f"Keras is to run on {missing} (KERAS_BACKEND, else ~/.keras/keras.json, else tensorflow), which is not installed; "
+            f"pip install 'unisono[{EXTRAS[missing]}]', or set KERAS_BACKEND to another: torch is always here"
+        )
+    found = re.match(r"Unable to import backend ?: ?(.*)", str(error))
+    return f"Keras has no backend {found[1]!r} (KERAS_BACKEND); set it to torch, tensorflow or jax" if found else None

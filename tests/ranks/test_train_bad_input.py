@@ -144,7 +144,7 @@ def _refused_text(train: Command, text: str) -> str:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("model=lambda: 3", "model of the task must give a torch.nn.Module; it gave a int"),
+        ("model=lambda: 3", "model of the task must give a torch.nn.Module or a Keras model; it gave a int"),
         ("model=model()", "model of the task is a Sequential that is made already; give the function that makes it"),
         ("model=nn.Identity", "the model has no parameter that learns"),
         ("model=lambda: nn.Linear(5, 3)", "the model cannot take the first samples of the training data"),

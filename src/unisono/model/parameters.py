@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,7 @@ class FlatParameters:
             parameter.data = views[name]
             parameter.grad = self._gradient_views[number]
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self._accumulated, number))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(partial(_accumulated, ref(self), number))  # type: ignore[no-untyped-call]
             for number, parameter in enumerate(self.tensors)
         ]
         self._vectors = list(self.gradients.values())
@@ -324,6 +325,12 @@ class FlatParameters:
         """Local: of all gradients, on the device; a finite number only if each of them is one."""
         sums = [vector.sum() for vector in self._vectors]
         return sums[0] if len(sums) == 1 else torch.stack([one.double() for one in sums]).sum()
+
+
+def _accumulated(held: ref[FlatParameters], number: int, parameter: Tensor) -> None:
+    """A hook of torch is kept where Python does not look for cycles, so it must not keep the vectors alive."""
+    if (found := held()) is not None:
+        found._accumulated(number, parameter)
 
 
 def _is_quick(vector: Tensor) -> bool:

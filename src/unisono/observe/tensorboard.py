@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from unisono.errors import UsageError
 from unisono.events import EpochDone, Observer, RunStarted, StepDone
+
+NO_TENSORFLOW = "tensorboard.compat.notf"
 
 
 class TensorBoard(Observer):
@@ -20,6 +24,9 @@ class TensorBoard(Observer):
             raise UsageError(
                 f"--tensorboard needs the package tensorboard, which cannot be imported ({error}); pip install tensorboard"
             ) from error
+        # TensorBoard's own switch: where it finds this module it does without TensorFlow, which else it loads just to write files,
+        # and which takes seconds, and memory of the GPUs.
+        sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
         self._make = SummaryWriter
         self._folder = folder
         self._log_every = log_every

@@ -19,12 +19,14 @@ from unisono.data.plan import cut
 from unisono.data.source import Source
 from unisono.errors import UsageError
 from unisono.model.base import Evaluated, Logged
+from unisono.model.keras.module import KerasModule
 from unisono.model.torch import TorchAdapter
 from unisono.predict.finished_run import PREFIXES, FinishedRun, open_run, refuse_idle_workers
 from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_splits, rebuild_task
 from unisono.training.assemble import make_metrics
 from unisono.training.atomic import replacing
 from unisono.training.evaluation import evaluate
+from unisono.training.keras_task import settle
 from unisono.training.metrics import Metric
 from unisono.training.run_directory import as_json
 from unisono.training.shared_metrics import share_metrics
@@ -89,7 +91,9 @@ def _prepare(asked: EvaluateConfig, comm: Communicator) -> _Job:
     source = parts[asked.split]
     refuse_idle_workers(comm.size, len(source))
     model, _, sha256 = rebuild_model(run, changed, asked.weights, comm.device, source, f"the {asked.split} data")
-    metrics = make_metrics(changed.task)
+    if isinstance(model, KerasModule):
+        settle(model, changed.task, source, comm.device)
+    metrics = make_metrics(changed.task, model)
     adapter = make_adapter(changed, model, comm.device)
     share_metrics(model, comm)
     return _Job(run, source, splits.sha256(), adapter, sha256, metrics)

@@ -4,6 +4,7 @@ before any work starts."""
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from unisono.algorithms.base import Algorithm, Settings, find_algorithm, make_options
 from unisono.algorithms.sharded import shards_of_all
@@ -23,26 +25,31 @@ from unisono.data.splits import Splits
 from unisono.errors import UsageError, unknown_name
 from unisono.events import Spans
 from unisono.model.base import StreamKey
+from unisono.model.keras.body import KerasBody
+from unisono.model.keras.module import KerasModule
+from unisono.model.keras.recognise import is_keras
+from unisono.model.keras.take_over import take_over
 from unisono.model.lightning import LightningBody, Surroundings, metric_name
-from unisono.model.lightning_module import configured, is_lightning, set_up
+from unisono.model.lightning_module import configured, set_up
 from unisono.model.losses import resolve_loss
 from unisono.model.torch import Body, LossBody, TorchAdapter, trainable
-from unisono.optim.optimizers import make_optimizer, optimizer_class, reads_lr
+from unisono.optim.optimizers import make_optimizer, optimizer_class
 from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
 from unisono.overrides import Changed
 from unisono.task import Task
 from unisono.training.central.assemble import check_clock, division_of, make_central, rule_of
 from unisono.training.central.division import Asked
+from unisono.training.defaults import DEFAULT_LR, brings_steps, with_defaults
 from unisono.training.device import compute_device
 from unisono.training.followed import Followed, in_training
 from unisono.training.group_rules import check_group
+from unisono.training.keras_task import metrics_of, optimizer_of, settle
 from unisono.training.metrics import Metric, resolve_metrics
 from unisono.training.progress import Goals
 from unisono.training.shard_rules import agreement, refuse_synchronised
 from unisono.training.shared_metrics import share_metrics
 from unisono.training.try_out import try_out, try_parts, try_steps
 
-DEFAULT_LR = 0.01
 INITIAL_STEP = -1
 """The step number of the random stream that makes the model."""
 
@@ -74,25 +81,33 @@ def make_splits(changed: Changed) -> Splits:
 
 def make_model(changed: Changed, device: torch.device) -> nn.Module:
     """Local: the model with its initial weights, a function of the seed alone."""
-    if isinstance(changed.task.model, nn.Module):
+    if isinstance(changed.task.model, nn.Module) or is_keras(changed.task.model):
         raise UsageError(
             f"model of the task is a {type(changed.task.model).__name__} that is made already; give the function that makes it, "
             "e.g. model=lambda: Net(), so that the seed decides its weights"
         )
-    torch.manual_seed(StreamKey(changed.task.seed, INITIAL_STEP, 0).value())
-    model = changed.task.model(**changed.model)
+    first = StreamKey(changed.task.seed, INITIAL_STEP, 0).value()
+    torch.manual_seed(first)
+    before = random.getstate()
+    random.seed(first)  # from which Keras draws the seeds of its initialisers
+    try:
+        model = changed.task.model(**changed.model)
+    finally:
+        random.setstate(before)
+    if is_keras(model):
+        model = take_over(model)
+    if isinstance(model, KerasModule) and device.type == "cuda" and not model.backend.takes_cuda:
+        raise UsageError(
+            "Keras on TensorFlow or JAX learns through the memory of the host here; give --engine shm (or gloo, mpi), or run Keras "
+            "on torch (KERAS_BACKEND=torch) to keep the vectors on the GPU"
+        )
     if not isinstance(model, nn.Module):
-        raise UsageError(f"model of the task must give a torch.nn.Module; it gave {_kind(model)}")
+        raise UsageError(f"model of the task must give a torch.nn.Module or a Keras model; it gave {_kind(model)}")
     if brings_steps(changed.task, model):
         set_up(model)
     if not model.training:  # as some libraries give theirs
         model.train()
     return model.to(device)
-
-
-def brings_steps(task: Task, model: nn.Module) -> bool:
-    """Pure: whether it is a LightningModule that learns by its own steps; where the task has a step, it is a plain module."""
-    return task.step is None and is_lightning(model)
 
 
 def assemble(
@@ -126,12 +141,14 @@ def assemble(
     batch = task.global_batch if division is None else division.batch_of_worker(task.global_batch)
     if task.step is not None and task.accumulate > 1:
         raise UsageError(f"accumulate {task.accumulate} is not read by a task's own step, which sees its whole part; leave it out")
-    metrics = make_metrics(task)
     splits = make_splits(changed)
     model = make_model(changed, device)
     if task.shards is not None:
         refuse_synchronised(model)
     task = with_defaults(task, model)
+    if isinstance(model, KerasModule):
+        settle(model, task, splits.train, device)
+    metrics = make_metrics(task, model)
     plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows(splits.train))
     around = Surroundings(task.epochs, plan.steps_per_epoch, comm.rank, comm.size)
     body = make_body(task, model, around, with_outputs=bool(metrics))
@@ -139,7 +156,7 @@ def assemble(
     if isinstance(body, LightningBody):
         judged |= try_steps(body, model, splits, device)
     else:
-        judged |= {"val_loss": False} if task.loss is not None else {}
+        judged |= {"val_loss": False} if task.loss is not None or isinstance(body, KerasBody) else {}
         if task.step is None:
             try_out(model, splits, task, device)
     followed = in_training(metrics) if task.step is None and not isinstance(body, LightningBody) else ()
@@ -174,7 +191,7 @@ def assemble(
         if isinstance(body, LightningBody):
             raise UsageError(f"--algorithm {algorithm_name} cannot train a LightningModule; use allreduce, or a plain module")
         algorithm = make_central(
-            rule_of(kind, options), algorithm_name, comm, division, adapter, changed.task,
+            rule_of(kind, options), algorithm_name, comm, division, adapter, task,
             partial(make_body, task), partial(make_parts, task), changed.simulate, replay, spans,
         )  # fmt: skip
         shard, num_shards = division.place(comm.rank), division.group
@@ -209,38 +226,12 @@ def _empty(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor
     return torch.empty(numel, dtype=dtype, device=device)
 
 
-def with_defaults(task: Task, model: nn.Module) -> Task:
-    """Pure: the task with its optimizer and learning rate; refuses settings that nothing would read."""
-    if brings_steps(task, model):
-        for name in ("loss", "loss_options", "optimizer", "optimizer_options", "lr", "schedule", "schedule_options"):
-            if getattr(task, name) not in (None, {}):
-                raise UsageError(
-                    f"{name} of the task is read by nobody: {type(model).__name__} is a LightningModule, whose training_step and "
-                    f"configure_optimizers say it; leave {name} out, or make it an argument of model (--set model.NAME=VALUE)"
-                )
-        return task
-    optimizer = "sgd" if task.optimizer is None else task.optimizer
-    reads = _reads_lr(optimizer)
-    if task.lr is not None and not reads:
-        raise UsageError(
-            f"lr {task.lr} of the task (--lr) is read by nobody: the optimizer sets its own learning rate; "
-            "let its function take `lr`, or leave lr out"
-        )
-    return replace(task, optimizer=optimizer, lr=DEFAULT_LR if task.lr is None and reads else task.lr)
-
-
-def _reads_lr(optimizer: Any) -> bool:
-    """Whether the learning rate of the task reaches an optimizer; of several one is enough."""
-    if not isinstance(optimizer, Mapping):
-        return reads_lr(optimizer) if isinstance(optimizer, str) or callable(optimizer) else True  # what it is, is told later
-    pairs = (own if isinstance(own, tuple) else (own, {}) for own in optimizer.values())
-    return any("lr" not in options and _reads_lr(spec) for spec, options in pairs)
-
-
 def make_body(task: Task, model: nn.Module, around: Surroundings | None = None, with_outputs: bool = False) -> Body:
     """Local: how a batch becomes a loss. A task with its own step has a loss only where it is evaluated by one."""
     if brings_steps(task, model):
         return LightningBody(model, around or Surroundings(), with_outputs)
+    if isinstance(model, KerasModule):
+        return KerasBody()
     if task.loss is None and task.step is None:
         raise UsageError("the task has no loss; name one, e.g. loss='cross_entropy', or give a function of outputs and targets")
     return LossBody(None if task.loss is None else resolve_loss(task.loss, task.loss_options))
@@ -273,7 +264,9 @@ def _schedule(task: Task, name: str, adapter: TorchAdapter, plan: Plan) -> Sched
         spec, more = own if isinstance(own, tuple) else (own, {})
         options |= more
         lr = options.pop("lr", lr)
-    optimizer = make_optimizer(spec, part.tensors, lr, with_fused(spec, options, adapter.device), adapter.model)
+    optimizer: Optimizer | None = optimizer_of(task, adapter.model) if isinstance(adapter.model, KerasModule) else None
+    if optimizer is None:
+        optimizer = make_optimizer(spec, part.tensors, lr, with_fused(spec, options, adapter.device), adapter.model)
     part.learn_with(optimizer)
     num_steps = task.epochs * plan.steps_per_epoch
     return make_schedule(
@@ -323,8 +316,10 @@ def with_fused(spec: object, options: Mapping[str, Any], device: torch.device) -
     return {**options, "fused": True} if "fused" in takes else options
 
 
-def make_metrics(task: Task) -> tuple[Metric, ...]:
+def make_metrics(task: Task, model: nn.Module) -> tuple[Metric, ...]:
     """Local: the metrics of the task, which read targets as its loss does."""
+    if isinstance(model, KerasModule):
+        return metrics_of(model, task)
     if task.loss is None:
         return resolve_metrics(task.metrics)
     loss = resolve_loss(task.loss, task.loss_options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -65,13 +66,13 @@ def try_steps(body: LightningBody, model: nn.Module, splits: Splits, device: tor
     if splits.validation is None:
         if any(is_lazy(parameter) for parameter in model.parameters()):
             with _trying(model):
-                body(model, _first(splits.train, model, device), 0)  # gives lazy modules their shapes
+                body(model, first(splits.train, model, device), 0)  # gives lazy modules their shapes
         return {}
     body.surroundings.sanity_checking = True
     with _trying(model), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # metrics say that two samples are few
         body.begin(VALIDATION)
-        seen = body.evaluate(model, _first(splits.validation, model, device))
+        seen = body.evaluate(model, first(splits.validation, model, device))
         logged = body.end(VALIDATION)
     body.surroundings.sanity_checking = False
     found = {} if seen.loss_sum is None else {"val_loss": False}
@@ -83,7 +84,7 @@ def try_steps(body: LightningBody, model: nn.Module, splits: Splits, device: tor
 
 def first_outputs(model: nn.Module, source: Source, device: torch.device, what: str) -> Any:
     """Local, blocking: what the model gives for two samples of `what`; refuses samples that it cannot take."""
-    batch = _first(source, model, device)
+    batch = first(source, model, device)
     inputs = batch[0] if isinstance(batch, tuple) else batch
     with _trying(model):
         try:
@@ -91,13 +92,14 @@ def first_outputs(model: nn.Module, source: Source, device: torch.device, what: 
                 return call(model, inputs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise UsageError(
-                f"the model cannot take the first samples of {what} ({_shapes(inputs)}): {str(error).splitlines()[0]}"
+                f"the model cannot take the first samples of {what} ({_shapes(inputs)}): {_said(error)}"
                 f"{place_of(error.__traceback__, Path(torch.__file__).parent)}; "
                 "make the shapes and types of the data and of the model fit"
             ) from error
 
 
-def _first(source: Source, model: nn.Module, device: torch.device) -> Any:
+def first(source: Source, model: nn.Module, device: torch.device) -> Any:
+    """Local, blocking: the first two samples as tensors of the model's type."""
     dtype = next((one.dtype for one in model.parameters()), torch.float32)
     return _tensors(source.read(np.arange(min(2, len(source)))), dtype, device)
 
@@ -129,3 +131,11 @@ def _shapes(tree: Any) -> str:
     if isinstance(tree, dict):
         return ", ".join(f"{name}: {_shapes(part)}" for name, part in tree.items())
     return f"{tree.dtype} {tuple(tree.shape)}"
+
+
+def _said(error: Exception) -> str:
+    """The line of a message that says what is wrong: Keras says first where it was, and colours the rest."""
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in str(error).splitlines()]
+    return next(
+        (line for line in lines if line and not line.startswith("Exception encountered when calling")), type(error).__name__
+    )

@@ -100,6 +100,7 @@ SUMMARY = {
     "steps": 1,
     "num_skipped_updates": 0,
     "num_parameters": 7,
+    "metrics": {},
     "wall_s": 1.0,
     "engine": "shm",
     "device": "cpu",

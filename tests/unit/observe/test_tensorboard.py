@@ -25,6 +25,7 @@ def test_what_is_told_can_be_read_back(tmp_path: Path) -> None:
         "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard: pip install tensorboard"
     )
     tell([TensorBoard(tmp_path, log_every=10)])
+    assert "tensorflow" not in sys.modules, "nobody asked for it"
     found = accumulator.EventAccumulator(str(tmp_path)).Reload()
     assert [(one.step, one.value) for one in found.Scalars("step/loss")] == [(1, 0.5), (11, 0.5), (21, 0.5)]
     assert [one.step for one in found.Scalars("epoch/val_loss")] == [10, 20, 30]

@@ -170,7 +170,8 @@ def lr_of_group(settings: GroupSettings) -> float:
 
 def refuse_optimizer(name: str, optimizer: object, options: Mapping[str, Any], clip_norm: float | None, instead: str) -> None:
     """Pure: of a rule that moves everything by itself: refuse what nothing would read."""
-    unread = [f"optimizer {optimizer!r}"] if optimizer not in (None, "sgd") else []
+    shown = repr(optimizer) if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
+    unread = [f"optimizer {shown}"] if optimizer not in (None, "sgd") else []
     unread += [f"optimizer.{option}" for option in options]
     unread += ["clip_norm"] if clip_norm is not None else []
     if unread:

@@ -1,0 +1,162 @@
+"""Keras's callbacks, driven by our loop: they run on the first worker, and what they change reaches all of them.
+
+They may set the learning rate, the weights and `model.stop_training`. The model that they hold has the weights of the end of the
+epoch, or of the batch where one of them has something to do with every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from unisono.comm.base import Communicator
+from unisono.comm.replicate import replicate
+from unisono.events import EpochDone, Observer, StepDone
+from unisono.model.keras.module import KerasModule
+from unisono.model.keras.optimizer import KerasOptimizer, rate_of
+from unisono.model.torch import TorchAdapter
+from unisono.training.progress import EARLY, Goals, Progress
+
+BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+SHARED = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+"""Methods of a model in whose place ours stand."""
+LOOK_AT_LOGS = ("TerminateOnNaN", "ProgbarLogger", "History")
+
+
+def watches_batches(callback: Any) -> bool:
+    """Local: whether it may look at the model, or change it, with every batch."""
+    from keras.callbacks import Callback
+
+    kind = type(callback)
+    if kind.__module__.startswith("keras."):
+        often = getattr(callback, "save_freq", getattr(callback, "update_freq", None))
+        if kind.__name__ in LOOK_AT_LOGS or often == "epoch":
+            return False
+    return any(name in vars(callback) or getattr(kind, name) is not getattr(Callback, name) for name in BATCH_HOOKS)
+
+
+@dataclass
+class Callbacks(Observer):
+    """All callbacks of one fit. Made, and called, on all workers alike."""
+
+    comm: Communicator
+    adapter: TorchAdapter
+    listed: Any
+    """keras.callbacks.CallbackList; on workers other than the first it has the history alone."""
+    num_epochs: int
+    watches_batches: bool
+    """Whether a callback of the user wants to be called with every batch, on any worker."""
+    lr: float | None
+    """None where a schedule of Keras says it."""
+    stops: bool = False
+    _loss: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    @property
+    def _module(self) -> KerasModule:
+        assert isinstance(self.adapter.model, KerasModule)
+        return self.adapter.model
+
+    def begin(self, epoch: int, goes_on: bool) -> None:
+        """Collective: before the first step; or an epoch `goes_on` whose beginning has been told to an earlier life."""
+        self._publish()
+        self._module.pure.model.stop_training = False
+        self._tell("on_train_begin")
+        self._begin_epoch(epoch)
+        if goes_on and self.lr is not None:  # what was made of it at the beginning is in the state
+            self._module.pure.model.optimizer.learning_rate = self.lr
+        self._agree()
+
+    def look_again(self) -> None:
+        """Local: an earlier life of the fit was taken up."""
+        lr, self.lr = self.lr, None
+        self._publish()
+        if lr is not None:
+            self.lr = rate_of(self._module.pure.model.optimizer)
+
+    def _tell(self, hook: str, *told: Any) -> None:
+        """Local: meanwhile `predict` and `evaluate` of the model are Keras's own, of this worker alone: only it is told."""
+        model = self._module.pure.model
+        ours = {name: vars(model).pop(name) for name in SHARED if name in vars(model)}
+        try:
+            getattr(self.listed, hook)(*told)
+        finally:
+            vars(model).update(ours)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self._loss = [0.0, 0.0]
+        self._tell("on_epoch_begin", epoch)
+        self._tell("on_train_batch_begin", 0)
+
+    def step(self, event: StepDone) -> None:
+        self._loss[0] += event.loss * event.num_samples
+        self._loss[1] += event.num_samples
+        if self.watches_batches:
+            self._publish()
+        if self.comm.rank == 0:
+            logs = {"loss": self._loss[0] / self._loss[1], **event.sums}
+            self._tell("on_train_batch_end", event.step_in_epoch, logs)
+            if event.step_in_epoch + 1 < self.listed.params["steps"]:
+                self._tell("on_train_batch_begin", event.step_in_epoch + 1)
+        if self.watches_batches:
+            self._agree()
+
+    def epoch(self, event: EpochDone) -> None:
+        self._publish()
+        if any(name.startswith("val_") for name in event.metrics):
+            self._tell("on_test_begin")
+            seen = {name.removeprefix("val_"): value for name, value in event.metrics.items() if name.startswith("val_")}
+            self._tell("on_test_end", seen)
+        self._tell("on_epoch_end", event.epoch, dict(event.metrics))
+        self._agree()
+        if not self.stops and event.epoch + 1 < self.num_epochs:
+            self._begin_epoch(event.epoch + 1)
+            self._agree()
+
+    def end(self, logs: Mapping[str, float]) -> None:
+        """Collective: after the last step."""
+        self._publish()
+        self._tell("on_train_end", dict(logs))
+        self._agree()
+        self._publish()
+
+    def settings(self, step: int) -> Any:  # noqa: ARG002
+        """Local: of the next step."""
+        return {"": ({} if self.lr is None else {"lr": self.lr},)}
+
+    def _publish(self) -> None:
+        """What callbacks and `model.save` look at."""
+        self._module.publish()
+        optimizer = self.adapter.parts[""].running
+        if isinstance(optimizer, KerasOptimizer):
+            optimizer.publish()
+        if self.lr is not None:
+            self._module.pure.model.optimizer.learning_rate = self.lr
+
+    def _agree(self) -> None:
+        """Collective: what the callbacks of the first worker have changed."""
+        self._agree_on_settings()
+        changed = self.comm.rank == 0 and self._module.differs()
+        if not self.comm.broadcast_object(changed):
+            return
+        if self.comm.rank == 0:
+            self._module.absorb()
+        replicate(self.comm, self.adapter.shared_state())
+        if self.comm.rank:
+            self._module.publish()
+
+    def _agree_on_settings(self) -> None:
+        model = self._module.pure.model
+        mine = (bool(model.stop_training), None if self.lr is None else rate_of(model.optimizer))
+        self.stops, self.lr = self.comm.broadcast_object(mine)
+        model.stop_training = self.stops
+
+
+@dataclass(frozen=True)
+class CallbackGoals(Goals):
+    """Epochs, unless a callback says that it is enough."""
+
+    callbacks: Callbacks | None = None
+
+    def verdict(self, done: Progress) -> str:
+        return EARLY if self.callbacks is not None and self.callbacks.stops and done.history else ""

@@ -1,0 +1,73 @@
+"""What each backend of Keras offers a replica, and which of them is in use. All tensors here are torch's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from unisono.errors import UsageError
+from unisono.model.keras.pure import Pure
+
+if TYPE_CHECKING:
+    from unisono.model.keras.module import KerasModule
+
+BACKENDS = ("torch", "tensorflow", "jax")
+
+
+class Seen(NamedTuple):
+    """One batch."""
+
+    loss_sum: Tensor
+    """From which autograd can go back to the parameters, where it was one to learn from."""
+    weight: Tensor | float
+    outputs: Any
+    sums: Tensor
+    """What Keras's metrics count, one after the other: float64, on the device of the outputs."""
+
+
+class Backend(ABC):
+    """How a framework computes with the vectors of a replica. Local, blocking: everything is finished when a call returns."""
+
+    takes_cuda: ClassVar[bool] = False
+    """Whether the vectors may lie on a GPU."""
+
+    def __init__(self, pure: Pure) -> None:
+        self.pure = pure
+
+    @abstractmethod
+    def copied(self, variable: Any) -> Tensor:
+        """The value of a Keras variable, in memory of its own."""
+
+    @abstractmethod
+    def outputs(self, module: KerasModule, inputs: Any) -> Any:
+        """What the model gives when it is applied."""
+
+    @abstractmethod
+    def learn(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
+        """A batch to learn from; the module keeps what the pass makes of its statistics."""
+
+    @abstractmethod
+    def look(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
+        """A batch to look at."""
+
+    @abstractmethod
+    def move(self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]) -> None:
+        """One step of a Keras optimiser, in place: `memory` are its variables. Values without a gradient are left alone."""
+
+
+def make_backend(pure: Pure) -> Backend:
+    """Local: of the backend that Keras runs on in this process."""
+    from keras import config
+
+    name = config.backend()
+    if name not in BACKENDS:
+        raise UsageError(
+            f"Keras runs on the backend {name!r}, which cannot train; set KERAS_BACKEND to one of {', '.join(BACKENDS)} before "
+            "Python starts"
+        )
+    kind: type[Backend] = import_module(f"unisono.model.keras.on_{name}").OfThis
+    return kind(pure)

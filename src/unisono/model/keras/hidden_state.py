@@ -1,0 +1,95 @@
+"""Layers with state that Keras does not know: nobody could save it, and every worker would have another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from unisono.errors import UsageError
+from unisono.model.keras.pure import layers_of
+
+REMEDY = "so it would be neither saved nor the same on all workers; make it with self.add_weight(..., trainable=False)"
+FOREIGN: Mapping[str, str] = {
+    "TorchModuleWrapper": "a torch module keeps its parameters to itself; make the whole model a torch module, or all of it Keras",
+    "TFSMLayer": "a SavedModel keeps its variables to itself; load the layers instead",
+}
+
+
+def refuse_hidden(model: Any) -> None:
+    """Local: variables of the framework itself among the attributes of a layer."""
+    import keras
+
+    is_variable = _variable_of(keras.config.backend())
+    known = {id(variable._value) for variable in model.variables}
+    for layer in layers_of(model):
+        if type(layer).__name__ in FOREIGN and _is_of_keras(layer):
+            raise UsageError(f"the layer {layer.name} cannot be trained on several workers: {FOREIGN[type(layer).__name__]}")
+        if _is_of_keras(layer):
+            continue
+        for name, value in _attributes(layer):
+            if is_variable(value) and id(value) not in known:
+                raise UsageError(f"{_place(layer, name)} is a {type(value).__name__} that Keras does not know, {REMEDY}")
+
+
+def refuse_changes(model: Any, inputs: Any) -> None:
+    """Local, blocking: what a pass in training changes in a layer and is no variable of Keras."""
+    from keras import StatelessScope, ops
+
+    own = [layer for layer in layers_of(model) if not _is_of_keras(layer)]
+    if not own:
+        return
+    before = {(layer.name, name): _frozen(value) for layer in own for name, value in _attributes(layer)}
+    variables = [(variable, ops.convert_to_tensor(variable.value)) for variable in model.variables]
+    with StatelessScope(variables, collect_losses=True):  # whatever it assigns to variables is forgotten
+        model(inputs, **({"training": True} if model._call_has_training_arg else {}))
+        model._clear_losses()
+    for layer in own:
+        for name, value in _attributes(layer):
+            held = before.get((layer.name, name))
+            if held is not None and not _same(held, _frozen(value)):
+                raise UsageError(f"{_place(layer, name)} changes with every batch, and Keras does not know it, {REMEDY}")
+
+
+def _place(layer: Any, name: str) -> str:
+    return f"{name} of the layer {layer.name} ({type(layer).__name__})"
+
+
+def _is_of_keras(layer: Any) -> bool:
+    return bool(type(layer).__module__.startswith("keras."))
+
+
+def _attributes(layer: Any) -> Iterator[tuple[str, Any]]:
+    """What the class of a user keeps, in dicts of torch too; what Keras itself keeps in every layer begins with an underscore."""
+    for name, value in vars(layer).items():
+        if name in ("_parameters", "_buffers"):
+            yield from ((inner, one) for inner, one in value.items() if one is not None)
+        elif not name.startswith("__"):
+            yield name, value
+
+
+def _frozen(value: Any) -> Any:
+    """A copy to compare with; None of what is no number."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy().copy()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if hasattr(value, "numpy") and hasattr(value, "dtype") and hasattr(value, "shape") and not hasattr(value, "_value"):
+        return np.array(value.numpy())
+    return np.asarray(value).copy() if type(value).__module__.startswith("jaxlib") else None
+
+
+def _same(before: Any, after: Any) -> bool:
+    return after is not None and np.array_equal(before, after, equal_nan=np.asarray(before).dtype.kind == "f")
+
+
+def _variable_of(backend: str) -> Callable[[Any], bool]:
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return lambda value: isinstance(value, tf.Variable)
+    return lambda value: backend == "torch" and isinstance(value, nn.Parameter)

@@ -1,0 +1,80 @@
+"""A Keras model as a torch module: its weights are parameters and buffers by name, whichever backend computes with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unisono.model.keras.backends import Backend
+from unisono.model.keras.pure import Pure
+
+
+class KerasModule(nn.Module):
+    """One replica. The Keras model is used as a pure function of what this holds, so that copies of this share it."""
+
+    def __init__(self, pure: Pure, backend: Backend) -> None:
+        super().__init__()
+        self.pure = pure
+        self.backend = backend
+        for variable in pure.trained:
+            self.register_parameter(pure.name(variable), nn.Parameter(backend.copied(variable)))
+        for variable, is_frozen in zip(pure.kept, pure.is_frozen, strict=True):
+            value = backend.copied(variable)
+            if is_frozen:
+                self.register_parameter(pure.name(variable), nn.Parameter(value, requires_grad=False))
+            else:
+                self.register_buffer(pure.name(variable), value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KerasModule:
+        found = KerasModule(self.pure, self.backend)
+        memo[id(self)] = found
+        found.load_state_dict(self.state_dict())
+        return found.to(next(self.parameters()).device).train(self.training)
+
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that learn, in the order of Keras."""
+        return [self._parameters[self.pure.name(variable)] for variable in self.pure.trained]  # type: ignore[misc]
+
+    def kept(self) -> list[Tensor]:
+        """What else it holds: statistics, counters, frozen weights."""
+        names = map(self.pure.name, self.pure.kept)
+        return [found for name in names if (found := self._buffers.get(name, self._parameters.get(name))) is not None]
+
+    def keep(self, values: list[Tensor]) -> None:
+        """Local: what a pass in training has made of statistics and counters."""
+        with torch.no_grad():
+            for held, value, is_frozen in zip(self.kept(), values, self.pure.is_frozen, strict=True):
+                if not is_frozen and held is not value:
+                    held.copy_(value)
+
+    def seeds(self) -> list[Tensor]:
+        """Local: for Keras's generators, drawn from torch's; so they are a function of what that was seeded with."""
+        return [torch.randint(2**31 - 1, (2,)) for _ in self.pure.seeds]
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Local: the outputs of the model when it is applied."""
+        return self.backend.outputs(self, named or (inputs[0] if len(inputs) == 1 else inputs))
+
+    def publish(self) -> None:
+        """Local: give the Keras model itself these values, for whoever looks at it or saves it."""
+        for variable, value in zip(self.pure.trained + self.pure.kept, [*self.trained(), *self.kept()], strict=True):
+            variable.assign(on_host(value))
+
+    def differs(self) -> bool:
+        """Local: whether the Keras model itself has other values."""
+        pairs = zip(self.pure.trained + self.pure.kept, [*self.trained(), *self.kept()], strict=True)
+        return any(not torch.equal(self.backend.copied(variable).to(value.device), value) for variable, value in pairs)
+
+    def absorb(self) -> None:
+        """Local: take the values of the Keras model itself, which somebody has set."""
+        with torch.no_grad():
+            for variable, value in zip(self.pure.trained + self.pure.kept, [*self.trained(), *self.kept()], strict=True):
+                value.copy_(self.backend.copied(variable))
+
+
+def on_host(value: Tensor) -> Any:
+    """Local: for NumPy, which does not know bfloat16."""
+    value = value.detach().cpu()
+    return (value.float() if value.dtype is torch.bfloat16 else value).numpy()

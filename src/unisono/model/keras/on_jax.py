@@ -1,0 +1,58 @@
+"""Keras on JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import Tensor
+
+from unisono.errors import UsageError
+from unisono.model.keras.compiled import CompiledBackend
+from unisono.model.keras.pure import Found
+
+
+class OfThis(CompiledBackend):
+    """Steps are jitted. A parameter that the loss does not depend on has a gradient of zero here, and counts as used."""
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function if self.pure.model.run_eagerly else jax.jit(function)
+
+    def with_gradients(self, function: Callable[[list[Any]], Found], values: list[Any]) -> tuple[Found, list[Any]]:
+        def loss_of(now: list[Any]) -> tuple[Any, Found]:
+            found = function(now)
+            return found.loss_sum, found
+
+        (_, found), gradients = jax.value_and_grad(loss_of, has_aux=True)(values)
+        return found, gradients
+
+    def copied(self, variable: Any) -> Tensor:
+        value = variable.value
+        if str(value.dtype) != variable.dtype:
+            raise UsageError(
+                f"{variable.path} was asked for in {variable.dtype}, and JAX made it {value.dtype}; set JAX_ENABLE_X64=1 before "
+                "Python starts"
+            )
+        return self.tensor(value).clone()
+
+    def native(self, tensor: Tensor) -> Any:
+        if tensor.dtype is torch.bfloat16:
+            return jax.dlpack.from_dlpack(tensor)
+        return tensor.numpy()
+
+    def tensor(self, array: Any) -> Tensor:
+        if array.dtype.name == "bfloat16":
+            return torch.utils.dlpack.from_dlpack(array)
+        found = np.asarray(array)
+        return torch.from_numpy(found) if found.flags.writeable else _read_only(found)
+
+    def finished(self, found: Any) -> Any:
+        return jax.block_until_ready(found)  # type: ignore[no-untyped-call]
+
+
+def _read_only(array: Any) -> Tensor:
+    """JAX shows its memory as not to be written, which torch knows no flag for and would warn of."""
+    return torch.utils.dlpack.from_dlpack(array) if array.size else torch.from_numpy(array.copy())

@@ -1,0 +1,67 @@
+"""Keras on TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import tensorflow as tf
+import torch
+from torch import Tensor
+
+from unisono.model.keras.compiled import CompiledBackend
+from unisono.model.keras.pure import Found, Pure
+
+ALIGN_BYTES = 64
+
+
+class OfThis(CompiledBackend):
+    """Steps are graphs, by XLA where the model was compiled so."""
+
+    def __init__(self, pure: Pure) -> None:
+        for gpu in tf.config.list_physical_devices("GPU"):
+            with suppress(RuntimeError):  # it has begun already, and somebody else has said how
+                tf.config.experimental.set_memory_growth(gpu, True)  # else the first process takes all of its memory
+        super().__init__(pure)
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self.pure.model.run_eagerly:
+            return function
+        found: Callable[..., Any] = tf.function(
+            function, jit_compile=bool(self.pure.model.jit_compile), reduce_retracing=True, autograph=False
+        )
+        return found
+
+    def with_gradients(self, function: Callable[[list[Any]], Found], values: list[Any]) -> tuple[Found, list[Any]]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(values)
+            found = function(values)
+        gradients = [None if one is None else tf.convert_to_tensor(one) for one in tape.gradient(found.loss_sum, values)]
+        self._unused = frozenset(number for number, one in enumerate(gradients) if one is None)
+        return found, [tf.zeros_like(value) if one is None else one for one, value in zip(gradients, values, strict=True)]
+
+    def moved(self, optimizer: Any, values: list[Any], gradients: list[Any], memory: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Optimisers cannot do here without variables: those of the model and their own are lent to them."""
+        held = self.pure.trained, optimizer.variables
+        for variables, now in zip(held, (values, memory), strict=True):
+            for variable, value in zip(variables, now, strict=True):
+                variable.assign(value)
+        optimizer.apply(gradients, self.pure.trained)
+        after, learned = ([tf.convert_to_tensor(variable.value) for variable in variables] for variables in held)
+        return after, learned
+
+    def copied(self, variable: Any) -> Tensor:
+        return self.tensor(variable.value.read_value()).clone()
+
+    def native(self, tensor: Tensor) -> Any:
+        tensor = tensor.contiguous()
+        if tensor.data_ptr() % ALIGN_BYTES:
+            tensor = tensor.clone()  # TensorFlow ends the process at an odd address; torch's own memory begins at an even one
+        return tf.experimental.dlpack.from_dlpack(tensor.__dlpack__())
+
+    def tensor(self, array: Any) -> Tensor:
+        return torch.utils.dlpack.from_dlpack(tf.experimental.dlpack.to_dlpack(array))
+
+    def finished(self, found: Any) -> Any:
+        return found

@@ -1,0 +1,63 @@
+"""Keras on PyTorch: it computes with the vectors themselves, and autograd goes back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from unisono.model.keras.backends import Backend, Seen
+
+if TYPE_CHECKING:
+    from unisono.model.keras.module import KerasModule
+
+
+class OfThis(Backend):
+    """Nothing is compiled and nothing copied."""
+
+    takes_cuda: ClassVar[bool] = True
+
+    def copied(self, variable: Any) -> Tensor:
+        found: Tensor = variable.value.detach().clone()
+        return found
+
+    def outputs(self, module: KerasModule, inputs: Any) -> Any:
+        with torch.no_grad(), _on(_device(module)):
+            return self.pure.outputs(module.trained(), module.kept(), module.seeds(), inputs)
+
+    def learn(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
+        return self._seen(module, inputs, targets, weights, training=True)
+
+    def look(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
+        with torch.no_grad():
+            return self._seen(module, inputs, targets, weights, training=False)
+
+    def move(self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]) -> None:
+        with torch.no_grad(), _on(values[0].device):
+            after, learned = optimizer.stateless_apply(list(memory), list(gradients), list(values))
+            for held, value in zip((*values, *memory), (*after, *learned), strict=True):
+                if held is not value:  # some of Keras's optimisers work in place
+                    held.copy_(value)
+
+    def _seen(self, module: KerasModule, inputs: Any, targets: Any, weights: Any, training: bool) -> Seen:
+        with _on(_device(module)):
+            # A copy, as what is kept is written before autograd has gone back.
+            kept = [one.clone() for one in module.kept()] if training else module.kept()
+            found = self.pure.found(module.trained(), kept, module.seeds(), inputs, targets, weights, training=training)
+        if training:
+            module.keep([one.detach() for one in found.kept])
+        sums = [one.detach().reshape(-1).double() for one in found.sums]
+        return Seen(found.loss_sum, found.weight, found.outputs, torch.cat(sums) if sums else found.loss_sum.new_zeros(0))
+
+
+def _device(module: KerasModule) -> torch.device:
+    return next(module.parameters()).device
+
+
+def _on(where: torch.device) -> Any:
+    """Keras puts new tensors on the device that it prefers; ours may be another."""
+    from keras import device
+
+    return device(str(where))

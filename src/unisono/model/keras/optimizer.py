@@ -1,0 +1,115 @@
+"""Any optimiser of Keras as one of torch: it moves the same vectors, and what it has learned is kept like that of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unisono.errors import UsageError
+from unisono.model.keras.module import KerasModule, on_host
+
+MEMORY = "variables"
+"""Under which name the state of all parameters together is kept."""
+
+
+class KerasOptimizer(Optimizer):
+    """Moves the parameters of a Keras model. Its variables are values like the model's, so that copies of it share the object."""
+
+    def __init__(self, module: KerasModule, optimizer: Any) -> None:
+        self.of_keras = optimizer
+        self._backend = module.backend
+        optimizer.build(module.pure.trained)
+        device = module.trained()[0].device
+        self._first = [module.backend.copied(variable).to(device) for variable in optimizer.variables]
+        lr = optimizer._learning_rate
+        self._lr = next((number for number, one in enumerate(optimizer.variables) if one is lr), None)
+        super().__init__(module.trained(), {} if self._lr is None else {"lr": float(self._first[self._lr])})
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Local: one update from the gradients of the parameters; those without one are left alone."""
+        assert closure is None
+        (group,) = self.param_groups
+        memory = self._memory()
+        if self._lr is not None:
+            memory[self._lr].fill_(group["lr"])
+        parameters: Sequence[nn.Parameter] = group["params"]
+        self._backend.move(self.of_keras, [one.data for one in parameters], [one.grad for one in parameters], memory)
+
+    def publish(self) -> None:
+        """Local: give the Keras optimiser itself what it has learned, for whoever looks at it or saves it."""
+        for variable, value in zip(self.of_keras.variables, self._memory(), strict=True):
+            variable.assign(on_host(value))
+
+    def _memory(self) -> list[Tensor]:
+        state: Any = self.state  # torch keys it by parameters alone
+        held = state[MEMORY]
+        if not held:
+            held.update({str(number): value.clone() for number, value in enumerate(self._first)})
+        return [held[str(number)] for number in range(len(self._first))]
+
+
+def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, options: dict[str, Any]) -> KerasOptimizer:
+    """Local: the optimiser of a compiled model, by its Keras name, its class, or ready."""
+    import keras
+
+    if isinstance(spec, keras.Optimizer):
+        if options:
+            raise UsageError(
+                f"options of the optimizer ({', '.join(options)}) are read by nobody: {type(spec).__name__} is made already; put "
+                "them into it"
+            )
+        made = spec
+        if lr is not None and not hasattr(made._learning_rate, "assign"):
+            raise UsageError(
+                f"lr {lr} of the task (--lr) is read by nobody: {type(spec).__name__} has a schedule of Keras; leave one out"
+            )
+        if lr is not None:
+            made.learning_rate = lr
+    else:
+        given = options | ({} if lr is None else {"learning_rate": lr})
+        try:
+            made = spec(**given) if isinstance(spec, type) else keras.optimizers.get({"class_name": spec, "config": given})
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"optimizer {spec} of Keras cannot be made: {str(error).splitlines()[0]}; check its options"
+            ) from error
+    _refuse(made)
+    if made.built and {id(one) for one in made._trainable_variables} != {id(one) for one in module.pure.trained}:
+        raise UsageError(f"optimizer {type(made).__name__} was built for other variables; make a new one for this model")
+    return KerasOptimizer(module, made)
+
+
+def _refuse(optimizer: Any) -> None:
+    import keras
+
+    name = type(optimizer).__name__
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise UsageError(
+            f"{name} looks for a scale of the loss by trying, and a step that is not finite ends a run here; use the policy "
+            "mixed_bfloat16, which needs no scale, instead of mixed_float16"
+        )
+    if optimizer.loss_scale_factor is not None:
+        raise UsageError(f"loss_scale_factor of {name} is read by nobody; leave it out")
+    if optimizer.use_ema:
+        raise UsageError(
+            f"use_ema of {name}: the average takes the place of the weights at the end of fit only, which has no meaning for "
+            "workers that go on from a checkpoint; leave it out"
+        )
+
+
+def rate_of(optimizer: Any) -> float:
+    """Local: the learning rate of an optimiser of Keras, where it is a number."""
+    from keras import ops
+
+    return float(ops.convert_to_numpy(optimizer.learning_rate))
+
+
+def keras_names() -> list[str]:
+    """Local: of all optimisers that Keras knows, in small letters."""
+    import keras
+
+    found = vars(keras.optimizers).values()
+    return [one.__name__.lower() for one in found if isinstance(one, type) and issubclass(one, keras.Optimizer)]

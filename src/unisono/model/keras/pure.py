@@ -1,0 +1,202 @@
+"""A Keras model as a pure function of its variables, the same on every backend.
+
+    (trained, kept, seeds, batch) -> loss sum, weight, outputs, kept afterwards, sums of metrics
+
+Keras's own `compute_loss` gives the mean over the batch of one worker, with regularisers and added losses; times the number that it
+divided by it is a sum, so that the quotient over all workers is what one worker with the whole batch would have computed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from threading import local
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from unisono.errors import UsageError
+
+MEAN, WEIGHTED_MEAN = ("sum_over_batch_size", "mean"), "mean_with_sample_weight"
+
+
+class Found(NamedTuple):
+    """What a batch gives, in arrays of the backend."""
+
+    loss_sum: Any
+    weight: Any
+    outputs: Any
+    kept: Any
+    """The values of `Pure.kept`, in its order; packed on their way out of a framework, as the sums."""
+    sums: Any
+
+
+class Pure:
+    """One Keras model. It holds the variables only as names for values: those that it has itself are never read again."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        weights = unique(model.weights)
+        trained = {id(variable) for variable in model.trainable_variables}
+        once_trained = {id(variable) for layer in layers_of(model) for variable in layer._trainable_variables}
+        self.trained = [variable for variable in weights if id(variable) in trained]
+        self.kept = [variable for variable in weights if id(variable) not in trained]
+        """Running statistics, counters, and what is frozen."""
+        self.is_frozen = [id(variable) in once_trained for variable in self.kept]
+        known = {id(variable) for variable in (*weights, *model.metrics_variables)}
+        self.seeds = [variable for variable in unique(model.variables) if id(variable) not in known]
+        self.names = dict(zip(map(id, weights), stable_names(model, weights), strict=True))
+        self.metric_variables: list[Any] = []
+        self._latest = local()
+
+    def remember(self, outputs: Any, sums: Tensor) -> None:
+        """Local, of this thread: what the metrics count in the batch that gave these outputs."""
+        self._latest.batch = outputs, sums
+
+    def remembered(self, outputs: Any) -> Tensor | None:
+        """Local: that of the batch that gave these outputs, if it was the last one."""
+        latest = getattr(self._latest, "batch", None)
+        return latest[1] if latest is not None and latest[0] is outputs else None
+
+    def name(self, variable: Any) -> str:
+        """Pure: of a weight, the same in every process."""
+        return self.names[id(variable)]
+
+    def follow_metrics(self) -> None:
+        """Local, once they are built: what Keras's metrics count is computed with every batch from now on."""
+        compiled = self.model._compile_metrics
+        self.metric_variables = [] if compiled is None else list(compiled.variables)
+
+    def outputs(self, trained: Sequence[Any], kept: Sequence[Any], seeds: Sequence[Any], inputs: Any) -> Any:
+        """Pure: what the model gives when it is applied."""
+        from keras import StatelessScope
+
+        with StatelessScope(self._mapping(trained, kept, seeds)):
+            return self._call(inputs, training=False)
+
+    def found(
+        self,
+        trained: Sequence[Any],
+        kept: Sequence[Any],
+        seeds: Sequence[Any],
+        inputs: Any,
+        targets: Any,
+        weights: Any,
+        training: bool,
+    ) -> Found:
+        """Pure: one batch."""
+        from keras import StatelessScope, ops, tree
+
+        mapping = self._mapping(trained, kept, seeds)
+        mapping += [(variable, ops.zeros(variable.shape, variable.dtype)) for variable in self.metric_variables]
+        with StatelessScope(mapping, collect_losses=True) as scope:
+            given = [scope.get_current_value(variable) for variable in self.trained]
+            outputs = self._call(inputs, training)
+            mean = self.model._compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=weights, training=training)
+            weight = self._weight(inputs, outputs, weights, mean.dtype)
+            if self.metric_variables:  # some of them change the weights in place
+                own = None if weights is None else tree.map_structure(ops.copy, weights)
+                self.model._compile_metrics.update_state(targets, outputs, own)
+            self.model._clear_losses()
+            for variable, value in zip(self.trained, given, strict=True):
+                if scope.get_current_value(variable) is not value:
+                    raise UsageError(
+                        f"a layer assigns {variable.path} itself while it learns (as SpectralNormalization does), which the update "
+                        "of all workers would overwrite; use another layer"
+                    )
+        kept_after = [scope.get_current_value(variable) for variable in self.kept]
+        sums = [scope.get_current_value(variable) for variable in self.metric_variables]
+        return Found(mean * weight, weight, outputs, kept_after, sums)
+
+    def _call(self, inputs: Any, training: bool) -> Any:
+        given = {"training": training} if self.model._call_has_training_arg else {}
+        return self.model(inputs, **given)
+
+    def _mapping(self, trained: Sequence[Any], kept: Sequence[Any], seeds: Sequence[Any]) -> list[tuple[Any, Any]]:
+        return [
+            *zip(self.trained, trained, strict=True),
+            *zip(self.kept, kept, strict=True),
+            *zip(self.seeds, seeds, strict=True),
+        ]
+
+    def _weight(self, inputs: Any, outputs: Any, weights: Any, dtype: Any) -> Any:
+        """By what the loss divided: samples; or where it leaves some out, those that count."""
+        from keras import ops, tree
+
+        entries = [] if self.model._compile_loss is None else list(self.model._compile_loss._flat_losses)
+        losses = [entry.loss for entry in entries]
+        judged = [_at(entry.path, outputs) for entry in entries]
+        masks = [mask for one in judged if (mask := getattr(one, "_keras_mask", None)) is not None]
+        if any(getattr(loss, "ignore_class", None) is not None for loss in losses):
+            raise UsageError(
+                "ignore_class of a loss leaves out samples in a way that is not seen from outside; give these samples a weight "
+                "of 0, and the loss reduction='mean_with_sample_weight'"
+            )
+        reductions = {one.reduction for one in losses}
+        if not reductions <= {*MEAN, WEIGHTED_MEAN}:
+            raise UsageError(
+                f"a loss with reduction={next(iter(reductions - {*MEAN, WEIGHTED_MEAN}))!r} has no mean over the samples of all "
+                "workers; leave reduction out"
+            )
+        by_weights = WEIGHTED_MEAN in reductions and weights is not None
+        if len(losses) > 1 and (masks or by_weights):
+            raise UsageError(
+                "several losses of which one leaves samples out (a mask, or reduction='mean_with_sample_weight') divide by "
+                "different numbers, which cannot be one mean over all workers; use one loss, or the default reduction without masks"
+            )
+        if masks and by_weights:
+            return ops.sum(ops.cast(masks[0], dtype) * ops.cast(tree.flatten(weights)[0], dtype))
+        if masks:
+            return ops.sum(ops.cast(masks[0], dtype))
+        if by_weights:
+            return ops.sum(ops.cast(tree.flatten(weights)[0], dtype))
+        return ops.cast(ops.shape(tree.flatten(inputs)[0])[0], dtype)
+
+
+def _at(path: Sequence[Any], outputs: Any) -> Any:
+    """The output that a loss is of; of a single one there is no path."""
+    from keras import tree
+
+    for place in path:
+        outputs = outputs[place]
+    return tree.flatten(outputs)[0]
+
+
+def unique(variables: Sequence[Any]) -> list[Any]:
+    """Pure: each once; layers may share them."""
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def layers_of(model: Any) -> Iterator[Any]:
+    """Pure: the model and all layers inside it."""
+    found: Iterator[Any] = model._flatten_layers(include_self=True, recursive=True)
+    return found
+
+
+def stable_names(model: Any, weights: Sequence[Any]) -> list[str]:
+    """Pure: paths of variables in which the numbers that Keras gives to layers without a name count from the first layer of this
+    model; Keras counts from the first of the process."""
+    automatic = {layer.name: base for layer in layers_of(model) if (base := _automatic(layer)) is not None}
+    renamed: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    found = list[str]()
+    for variable in weights:
+        parts = []
+        for part in variable.path.split("/"):
+            base = automatic.get(part)
+            if base is not None and part not in renamed:
+                number = counts.get(base, 0)
+                counts[base] = number + 1
+                renamed[part] = f"{base}_{number}" if number else base
+            parts.append(renamed.get(part, part))
+        name = "/".join(parts).replace(".", "_")
+        repeats = sum(name == other or other.startswith(f"{name}#") for other in found)
+        found.append(f"{name}#{repeats}" if repeats else name)
+    return found
+
+
+def _automatic(layer: Any) -> str | None:
+    from keras.src.utils.naming import to_snake_case
+
+    base = to_snake_case(type(layer).__name__)
+    return base if re.fullmatch(rf"{re.escape(base)}(_\d+)?", layer.name) else None

@@ -1,0 +1,150 @@
+"""A Keras model that a task has made becomes a replica; what cannot be honoured or seen is refused before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from unisono.errors import UsageError
+from unisono.model.keras.backends import make_backend
+from unisono.model.keras.hidden_state import refuse_changes, refuse_hidden
+from unisono.model.keras.module import KerasModule
+from unisono.model.keras.pure import Pure
+from unisono.model.torch import call
+
+
+def take_over(model: Any) -> KerasModule:
+    """Local: the replica of a Keras model."""
+    name = type(model).__name__
+    if not model.built:
+        raise UsageError(
+            f"the Keras model {name} is not built, so it has no weights yet; begin it with keras.Input(shape=...), or call "
+            "model.build(input_shape) in model()"
+        )
+    _refuse_own_steps(model)
+    if not model.trainable_variables:
+        raise UsageError(f"the Keras model {name} has no variable that learns (trainable); leave some layers free")
+    for variable in model.trainable_variables:
+        if variable.overwrite_with_gradient:
+            raise UsageError(
+                f"{variable.path} is replaced by its gradient (float8), which is no mean over workers; use another dtype policy"
+            )
+    if any(variable.dtype == "float64" for variable in model.trainable_variables):
+        _keep_doubles()
+    pure = Pure(model)
+    module = KerasModule(pure, make_backend(pure))
+    refuse_hidden(model)
+    return module
+
+
+def _keep_doubles() -> None:
+    """Local, for the whole process: on torch and JAX Keras takes float32 for the result of many operations on float64, whatever
+    `floatx` says; who asks for float64 gets it."""
+    from keras.src.backend.common import dtypes
+
+    dtypes.BIT64_TO_BIT32_DTYPE["float64"] = "float64"
+
+
+def compile_as(module: KerasModule, loss: Any, metrics: Sequence[Any]) -> None:
+    """Local: a model that is not compiled gets the loss and the metrics of the task; one that is has its own."""
+    model, name = module.pure.model, type(module.pure.model).__name__
+    if model.compiled and model._compile_loss is not None:
+        for what, given in (("loss", loss), ("metrics", metrics or None)):
+            if given is not None:
+                raise UsageError(
+                    f"{what} of the task is said twice: the Keras model {name} is compiled with its own; leave one out"
+                )
+        return
+    says_it_itself = not type(model).compute_loss.__module__.startswith("keras.") or bool(model.losses)
+    if loss is None and not says_it_itself:
+        raise UsageError(
+            f"the Keras model {name} has no loss; compile it with one, or name one in the task, e.g. loss='cross_entropy'"
+        )
+    optimizer = model.optimizer if model.compiled else None
+    try:
+        model.compile(optimizer=optimizer, loss=_loss(loss), metrics=list(metrics) or None)
+    except ValueError as error:
+        raise UsageError(f"the Keras model {name} cannot be compiled: {str(error).splitlines()[0]}") from error
+
+
+def build_with(module: KerasModule, inputs: Any, targets: Any) -> None:
+    """Local, blocking: losses and metrics take their shapes from two samples, tensors on the host."""
+    from keras import ops, tree
+
+    model = module.pure.model
+    refuse_changes(model, tree.map_structure(lambda one: ops.convert_to_tensor(one.cpu().numpy()), inputs))
+    targets = tree.map_structure(lambda one: ops.convert_to_tensor(one.cpu().numpy()), targets)
+    found = call(module, inputs)
+    outputs = tree.map_structure(lambda one: ops.convert_to_tensor(one.detach().float().cpu().numpy()), found)
+    try:
+        if model._compile_loss is not None and not model._compile_loss.built:
+            model._compile_loss.build(targets, outputs)
+        if model._compile_metrics is not None and not model._compile_metrics.built:
+            model._compile_metrics.build(targets, outputs)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"loss or metrics of the Keras model do not fit the data: {str(error).splitlines()[0]}") from error
+    module.pure.follow_metrics()
+    if module.pure.metric_variables:
+        _refuse_what_cannot_be_added(model._compile_metrics, targets, outputs)
+
+
+def _refuse_what_cannot_be_added(metrics: Any, targets: Any, outputs: Any) -> None:
+    """Local: what is counted in two samples must be the sum of what is counted in each, as workers add it up."""
+    from keras import StatelessScope, ops, tree
+
+    def counted(rows: slice) -> list[Any]:
+        parts = (tree.map_structure(lambda one: one[rows], nesting) for nesting in (targets, outputs))
+        with StatelessScope([(one, ops.zeros(one.shape, one.dtype)) for one in metrics.variables]) as scope:
+            metrics.update_state(*parts)
+        return [np.asarray(ops.convert_to_numpy(scope.get_current_value(one)), dtype=np.float64) for one in metrics.variables]
+
+    first, second, both = (counted(rows) for rows in (slice(0, 1), slice(1, 2), slice(0, 2)))
+    number = 0
+    for metric in metrics.metrics:
+        for _ in metric.variables:
+            if not np.allclose(first[number] + second[number], both[number], rtol=1e-3, atol=1e-4):
+                raise UsageError(
+                    f"metric {metric.name!r} of Keras counts something that cannot be added up over workers; keep sums in its "
+                    "variables, starting with 0"
+                )
+            number += 1
+
+
+def _loss(loss: Any) -> Any:
+    import keras
+
+    if loss == "cross_entropy":
+        return _cross_entropy
+    if loss == "bce":
+        return keras.losses.BinaryCrossentropy(from_logits=True)
+    return loss
+
+
+def _cross_entropy(targets: Any, outputs: Any) -> Any:
+    """Of scores that are not normalised, as in torch: labels, or one probability for each class."""
+    from keras import losses
+
+    if len(targets.shape) == len(outputs.shape) and targets.shape[-1] == outputs.shape[-1]:
+        return losses.categorical_crossentropy(targets, outputs, from_logits=True)
+    return losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
+
+
+def _refuse_own_steps(model: Any) -> None:
+    import keras
+
+    name = type(model).__name__
+    for step in ("train_step", "test_step", "predict_step"):
+        written = getattr(type(model), step, None)
+        if written is not None and not written.__module__.startswith("keras."):
+            raise UsageError(
+                f"the Keras model {name} has a {step} of its own, which would be one worker's alone; say the loss in compute_loss, "
+                "which is used on every backend"
+            )
+    if keras.config.backend() == "torch" and model.compiled and model.jit_compile:
+        raise UsageError(f"jit_compile of {name} cannot be honoured on the backend torch; leave it out")
+    if model.compiled and model.steps_per_execution > 1:
+        raise UsageError(
+            f"steps_per_execution {model.steps_per_execution} of {name} cannot be honoured: every step is agreed on; leave it out"
+        )

@@ -1,0 +1,65 @@
+"""Metrics of Keras: what they count is added up over batches and workers, and Keras makes the number from the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from unisono.errors import UsageError
+from unisono.model.keras.pure import Pure
+from unisono.model.lightning import is_error
+from unisono.training.metrics.base import Metric, Sums, ratio
+
+MOST_FOLLOWED = 4096
+"""Sums of a metric that still travel with every gradient; a larger confusion matrix is for evaluations."""
+
+
+class KerasMetric(Metric):
+    """One metric of a compiled model. Its sums were computed with the batch itself."""
+
+    def __init__(self, pure: Pure, metric: Any, name: str, start: int) -> None:
+        self.pure = pure
+        self.metric = metric
+        self.name = name
+        self._where = slice(start, start + sum(prod(variable.shape) for variable in metric.variables))
+        self.num_sums = width if (width := self._where.stop - start) <= MOST_FOLLOWED else None
+        direction = getattr(metric, "_direction", None)
+        self.higher_is_better = direction == "up" if direction is not None else not is_error(name)
+
+    def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        found = self.pure.remembered(outputs)
+        assert found is not None, "outputs of another batch than the last one"
+        return found[self._where]
+
+    def value(self, sums: Sums) -> float:
+        if not len(sums):
+            return float("nan")
+        from keras import StatelessScope, metrics, ops
+
+        if type(self.metric).result is metrics.Mean.result:  # most are means, and told with every step
+            return ratio(*sums)
+        cut = np.split(sums, np.cumsum([prod(variable.shape) for variable in self.metric.variables])[:-1])
+        pairs = zip(self.metric.variables, cut, strict=True)
+        with StatelessScope([(variable, part.reshape(variable.shape).astype(variable.dtype)) for variable, part in pairs]):
+            found = ops.convert_to_numpy(self.metric.result())
+        if found.ndim:
+            raise UsageError(
+                f"{self.place} gives {found.size} numbers, and one is needed to compare epochs; average them (average='macro')"
+            )
+        return float(found)
+
+
+def keras_metrics(pure: Pure) -> Sequence[KerasMetric]:
+    """Local: those of a compiled model, once they are built."""
+    compiled = pure.model._compile_metrics
+    if compiled is None:
+        return ()
+    found, start = list[KerasMetric](), 0
+    for name, metric in zip(compiled.result(), compiled.metrics, strict=True):
+        found.append(KerasMetric(pure, metric, name, start))
+        start += sum(prod(variable.shape) for variable in metric.variables)
+    return found

@@ -1,0 +1,153 @@
+"""Gradients and twenty steps of several Keras models on one backend, from given weights: python keras_backends.py OUT.npz
+
+The same numbers come from plain `model.fit` in the same process, so that ours are compared with Keras itself too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+
+from unisono.algorithms.base import StepInfo
+from unisono.comm.single import alone
+from unisono.data.splits import Splits
+from unisono.model.base import StreamKey
+from unisono.overrides import change
+from unisono.task import Task
+from unisono.training.assemble import assemble
+
+ROWS, STEPS = 10, 20
+L = keras.layers
+
+
+def draw(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def mlp() -> tuple[Any, Any]:
+    """With sample weights, and a regulariser whose factor float32 holds exactly, as Keras on TensorFlow keeps it in that."""
+    layers = [L.Dense(7, activation="tanh", kernel_regularizer=keras.regularizers.L2(1 / 128)), L.Dense(3)]
+    model = keras.Sequential([keras.Input((5,)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.05), loss=loss, metrics=["accuracy"])
+    data = draw(1)
+    return model, (data.normal(size=(ROWS, 5)), data.integers(0, 3, ROWS), data.uniform(0.5, 2, ROWS))
+
+
+def pictures() -> tuple[Any, Any]:
+    """With batch normalisation, and no bias before it, whose gradient would be nothing but rounding."""
+    picture = [L.Conv2D(4, 3, padding="same", use_bias=False), L.BatchNormalization(), L.Activation("relu")]
+    model = keras.Sequential([keras.Input((6, 6, 2)), *picture, L.GlobalAveragePooling2D(), L.Dense(2)])
+    model.compile(optimizer=keras.optimizers.SGD(0.05), loss="mse", metrics=["mae"])
+    data = draw(2)
+    return model, (data.normal(size=(ROWS, 6, 6, 2)), data.normal(size=(ROWS, 2)))
+
+
+def two_of_each() -> tuple[Any, Any]:
+    """Two inputs and two outputs whose losses count differently."""
+    first, second = keras.Input((4,)), keras.Input((3,))
+    joined = L.Concatenate()([L.Dense(5, activation="tanh")(first), L.Dense(5, activation="tanh")(second)])
+    model = keras.Model([first, second], [L.Dense(2, name="value")(joined), L.Dense(1, name="mark")(joined)])
+    bce = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.05), loss=["mse", bce], loss_weights=[1.0, 0.3], metrics=[["mae"], ["accuracy"]])
+    data = draw(3)
+    inputs = (data.normal(size=(ROWS, 4)), data.normal(size=(ROWS, 3)))
+    return model, (inputs, (data.normal(size=(ROWS, 2)), data.integers(0, 2, (ROWS, 1)).astype(float)))
+
+
+def masked() -> tuple[Any, Any]:
+    """Sequences of different lengths: the loss leaves out what is masked."""
+    inputs = keras.Input((6,), dtype="int32")
+    model = keras.Model(inputs, L.Dense(3)(L.SimpleRNN(5, return_sequences=True)(L.Embedding(9, 4, mask_zero=True)(inputs))))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.05), loss=loss)
+    data = draw(4)
+    words = data.integers(1, 9, (ROWS, 6)) * (np.arange(6) < data.integers(2, 7, (ROWS, 1)))
+    return model, (words, data.integers(0, 3, (ROWS, 6)))
+
+
+MODELS: tuple[Callable[[], tuple[Any, Any]], ...] = (mlp, pictures, two_of_each, masked)
+
+
+def typed(tree: Any) -> Any:
+    if isinstance(tree, tuple):
+        return tuple(typed(part) for part in tree)
+    return tree.astype(keras.config.floatx()) if np.issubdtype(tree.dtype, np.floating) else tree
+
+
+def started(make: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """A model with weights that are the same everywhere, and its batch."""
+    model, batch = make()
+    first = draw(9)
+    model.set_weights([0.4 * first.normal(size=one.shape) if one.ndim > 1 else np.asarray(one) for one in model.get_weights()])
+    return model, typed(batch)
+
+
+def ours(make: Callable[[], tuple[Any, Any]]) -> tuple[dict[str, Any], list[float], list[Any]]:
+    """Gradient of the mean loss by name, the loss of every step, and the weights in the end."""
+    kept: list[Any] = []
+
+    def model() -> Any:
+        kept.append(started(make)[0])
+        return kept[0]
+
+    batch = started(make)[1]
+    task = Task(model=model, data=lambda: Splits(train=batch), global_batch=ROWS, epochs=STEPS)
+    parts = assemble(change(task, {}), "allreduce", alone(torch.device("cpu")), "stop")
+    parts.algorithm.start()
+    adapter = parts.adapter
+    adapter.clear_gradients()
+    adapter.forward_backward(batch, StreamKey(0, 0, 0))
+    stats, _ = adapter.tail.read(0)
+    held = adapter.parts[""]
+    gradient = {name: one.numpy() / stats.weight for name, one in held.layout.views(held.gradients).items()}
+    adapter.restore({**before(parts), "kept": {}})
+    curve = []
+    for step in range(STEPS):
+        (done,) = parts.algorithm.step((batch,), StepInfo(step, StreamKey(0, step, 0), parts.settings(step), ROWS))
+        curve.append(done.loss)
+    adapter.model.publish()  # type: ignore[operator]
+    return gradient, curve, kept[0].get_weights()
+
+
+def before(parts: Any) -> dict[str, Any]:
+    """The state without what one pass has made of the running statistics."""
+    state: dict[str, Any] = parts.adapter.state()
+    pure = parts.adapter.model.pure
+    first = {pure.name(one): torch.from_numpy(np.array(one.numpy())) for one in (*pure.trained, *pure.kept)}
+    return {**state, "model": first}
+
+
+def plain(make: Callable[[], tuple[Any, Any]]) -> tuple[list[float], list[Any]]:
+    model, batch = started(make)
+    inputs, targets, *weights = batch
+    inputs, targets = (list(one) if isinstance(one, tuple) else one for one in (inputs, targets))
+    options = {"sample_weight": weights[0]} if weights else {}
+    history = model.fit(inputs, targets, batch_size=ROWS, epochs=STEPS, shuffle=False, verbose=0, **options)
+    return history.history["loss"], model.get_weights()
+
+
+def main() -> None:
+    found: dict[str, Any] = {}
+    for kind in ("float32", "float64"):
+        keras.config.set_floatx(kind)
+        keras.config.set_dtype_policy(kind)
+        for make in MODELS:
+            place = f"{kind}/{make.__name__}"
+            gradient, curve, weights = ours(make)
+            found |= {f"{place}/gradient/{name.replace('/', '.')}": one for name, one in gradient.items()}
+            found[f"{place}/curve"] = np.array(curve)
+            expected, there = plain(make)
+            found[f"{place}/plain"] = np.array(expected)
+            found |= {f"{place}/weights/{number}": one for number, one in enumerate(weights)}
+            found |= {f"{place}/plain_weights/{number}": one for number, one in enumerate(there)}
+    np.savez(sys.argv[1], **found)
+
+
+if __name__ == "__main__":
+    main()

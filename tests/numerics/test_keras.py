@@ -1,0 +1,130 @@
+"""The same Keras model on torch, TensorFlow and JAX: gradients, curves and weights agree with each other and with `model.fit`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "keras_backends.py"
+BACKENDS = ("torch", "tensorflow", "jax")
+MODELS = ("mlp", "pictures", "two_of_each", "masked")
+LIMITS = {"float32": (1e-5, 2e-5), "float64": (1e-10, 1e-10)}
+"""Of a gradient, of each tensor's norm; and of a curve."""
+
+Found = Mapping[str, Any]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
+    """What each backend gave."""
+    folder = tmp_path_factory.mktemp("keras")
+    for backend in BACKENDS:
+        env = {**os.environ, "KERAS_BACKEND": backend, "JAX_ENABLE_X64": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        done = subprocess.run(
+            [sys.executable, str(PROGRAM), str(folder / f"{backend}.npz")], env=env, capture_output=True, text=True, timeout=110
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+    return {backend: dict(np.load(folder / f"{backend}.npz")) for backend in BACKENDS}
+
+
+@pytest.mark.timeout(340)  # the first of them computes for all
+@pytest.mark.parametrize("kind", LIMITS)
+@pytest.mark.parametrize("model", MODELS)
+def test_backends_give_the_same_gradients(found: dict[str, Found], model: str, kind: str) -> None:
+    place = f"{kind}/{model}/gradient/"
+    names = [name for name in found["torch"] if name.startswith(place)]
+    assert names
+    for backend in BACKENDS[1:]:
+        for name in names:
+            expected, given = found["torch"][name], found[backend][name]
+            assert given.dtype == np.dtype(kind)
+            assert np.linalg.norm(given - expected) <= LIMITS[kind][0] * np.linalg.norm(expected), (backend, name)
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+@pytest.mark.parametrize("model", MODELS)
+def test_backends_give_the_same_curve(found: dict[str, Found], model: str, kind: str) -> None:
+    expected = found["torch"][f"{kind}/{model}/curve"]
+    assert expected[-1] < expected[0]
+    for backend in BACKENDS[1:]:
+        np.testing.assert_allclose(found[backend][f"{kind}/{model}/curve"], expected, rtol=LIMITS[kind][1], atol=0)
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_curve_is_that_of_fit(found: dict[str, Found], backend: str, model: str, kind: str) -> None:
+    here = found[backend]
+    # What `fit` tells of a loss it has added up in float32.
+    limit = LIMITS[kind][1] if kind == "float32" else 1e-6
+    np.testing.assert_allclose(here[f"{kind}/{model}/curve"], here[f"{kind}/{model}/plain"], rtol=limit, atol=0)
+    for name in (name for name in here if name.startswith(f"{kind}/{model}/weights/")):
+        np.testing.assert_allclose(here[name], here[name.replace("weights", "plain_weights")], rtol=0, atol=1e-5)
+
+
+REFUSED = {
+    "unbuilt": "is not built, so it has no weights yet; begin it with keras.Input",
+    "no loss": "has no loss; compile it with one",
+    "loss twice": "loss of the task is said twice",
+    "own train_step": "has a train_step of its own",
+    "frozen": "has no variable that learns",
+    "counting": "count of the layer counting (Counting) changes with every batch",
+    "hiding": "held of the layer hiding (Hiding)",
+    "sum": "has no mean over the samples of all workers",
+    "ignored class": "ignore_class of a loss",
+    "own assignment": "assigns",
+    "rate of a schedule": "has a schedule of Keras",
+    "several steps": "steps_per_execution 3",
+    "loss scale": "mixed_bfloat16",
+    "average": "use_ema of Adam",
+    "metric": "metric 'largest' of Keras counts something that cannot be added up",
+    "constraint": "is kept by optimizers of Keras only",
+    "half": "set_dtype_policy('mixed_bfloat16')",
+    "loss options": "give a loss of Keras",
+    "optimizer": "did you mean 'adam'",
+    "shape": "the model cannot take the first samples",
+    "made already": "that is made already; give the function that makes it",
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_cannot_be_trained_is_refused_before(backend: str) -> None:
+    env = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    program = PROGRAM.with_name("keras_refused.py")
+    done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-4000:]
+    messages = json.loads(done.stdout.splitlines()[-1])
+    assert messages.keys() == REFUSED.keys()
+    assert {name: text for name, text in messages.items() if REFUSED[name] not in text} == {}
+
+
+NO_KERAS = {
+    "nonsense": ("", "Keras has no backend 'nonsense' (KERAS_BACKEND); set it to torch, tensorflow or jax"),
+    "tensorflow": ("sys.modules['tensorflow'] = None", "Keras is to run on tensorflow"),
+    "torch": ("sys.modules['keras'] = None", "Keras is not installed here; pip install 'unisono[keras]'"),
+}
+
+
+@pytest.mark.parametrize("backend", NO_KERAS)
+def test_a_backend_that_is_not_there_is_told(backend: str, tmp_path: Path) -> None:
+    """Two workers, one message, no traceback."""
+    missing, told = NO_KERAS[backend]
+    (tmp_path / "task.py").write_text(f"import sys\n{missing}\nimport keras\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "unisono", "train", "task.py", "-n", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count(told) == 1 and "Traceback" not in done.stderr, done.stderr

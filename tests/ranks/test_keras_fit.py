@@ -1,0 +1,146 @@
+"""`un.keras.Strategy`: plain `model.fit` on several workers is that of one, on every backend of Keras."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ranks.launching import Launcher
+
+PROGRAM = Path(__file__).parent / "programs" / "keras_fit.py"
+LIMIT_S = 220.0
+
+
+def run(tmp_path: Path, backend: str, num_workers: int, program: Path, *arguments: str) -> list[Any]:
+    """What every rank of a program wrote."""
+    out = tmp_path / "found"
+    env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with Launcher("-n", str(num_workers), str(program), str(out), *arguments, env=env).reading() as launcher:
+        assert launcher.finish(LIMIT_S) == 0, launcher.shown()
+    return [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(num_workers)]
+
+
+def assert_near(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(np.array(found), np.array(expected), rtol=0, atol=tolerance)
+
+
+def often(backend: str, what: Any) -> Any:
+    """A case for every change; `seldom` are those that would show nothing else, and take a minute each to compile."""
+    return pytest.param(backend, what)
+
+
+def seldom(backend: str, what: Any) -> Any:
+    return pytest.param(backend, what, marks=pytest.mark.soak)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("backend", "num_workers"),
+    [often("torch", 2), often("torch", 3), often("tensorflow", 2), often("jax", 3), seldom("tensorflow", 3), seldom("jax", 2)],
+)
+def test_fit_is_that_of_one_worker(tmp_path: Path, backend: str, num_workers: int) -> None:
+    ranks = run(tmp_path, backend, num_workers, PROGRAM)
+    for kind in ("sgd", "adam"):
+        plain = ranks[0][f"plain {kind}"]
+        for rank in ranks:
+            shared = rank[f"shared {kind}"]
+            assert shared["history"].keys() == plain["history"].keys()
+            for name, values in plain["history"].items():
+                assert_near(shared["history"][name], values)
+            assert shared["weights"] == ranks[0][f"shared {kind}"]["weights"]
+            for found, expected in zip(shared["weights"], plain["weights"], strict=True):
+                assert_near(found, expected)
+            assert_near(shared["evaluated"], plain["evaluated"])
+            assert_near(shared["predicted"], plain["predicted"])
+            assert shared["iterations"] == plain["iterations"]
+    first = ranks[0]["streams"]["arrays"]
+    for rank in ranks:
+        for found in rank["streams"].values():
+            assert found == first
+        total = num_workers * (num_workers + 1) / 2
+        assert rank["reduced"] == [[total, total], num_workers, (num_workers - 1) / 2]
+
+
+ALGORITHMS = ("allreduce", "local_sgd", "downpour", "easgd", "gem", "diloco")
+FEW = ("local_sgd", "gem")
+"""In step, and through a server."""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("backend", "algorithms"),
+    [
+        often("torch", ALGORITHMS),
+        often("tensorflow", FEW),
+        often("jax", FEW),
+        seldom("tensorflow", ALGORITHMS),
+        seldom("jax", ALGORITHMS),
+    ],
+)
+def test_each_algorithm_trains(tmp_path: Path, backend: str, algorithms: tuple[str, ...]) -> None:
+    ranks = run(tmp_path, backend, 3, PROGRAM.with_name("keras_algorithms.py"), *algorithms)
+    assert tuple(ranks[0]) == algorithms
+    assert all(accuracy >= 0.95 for accuracy in ranks[0].values()), ranks[0]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["torch", *(pytest.param(one, marks=pytest.mark.soak) for one in ("tensorflow", "jax"))])
+def test_a_fit_that_was_killed_goes_on(tmp_path: Path, backend: str) -> None:
+    """With batch normalisation, dropout, a callback that sets the learning rate, and a second fit after it."""
+    program = PROGRAM.with_name("keras_backup.py")
+    whole, *_ = run(tmp_path, backend, 2, program, str(tmp_path / "whole"))
+    env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    killed = ("-n", "2", str(program), str(tmp_path / "found"), str(tmp_path / "cut"), "8")
+    with Launcher(*killed, env=env).reading() as launcher:
+        assert launcher.finish(LIMIT_S) != 0
+        assert "SIGKILL" in launcher.shown()
+    for rank in run(tmp_path, backend, 2, program, str(tmp_path / "cut")):
+        assert rank["weights"] == whole["weights"] and rank["lr"] == whole["lr"] and rank["again"] == whole["again"]
+        for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+            assert rank["history"][name] == whole["history"][name]
+
+
+REFUSED = {
+    "random": "the workers have read different batches from their generator (epoch 1, step 1)",
+    "endless": "does not say how long it is; give steps_per_epoch",
+    "short": "ended after 1 of 2 steps",
+    "few steps": "steps_per_epoch 2 is not the number of batches of x, 4",
+    "one worker": "train_on_batch would be one worker's alone",
+    "no targets": "there are no targets (y)",
+    "batch of a stream": "batch_size is said by the generator itself",
+    "TPU": "use un.keras.MultiWorkerMirroredStrategy",
+    "storage": "use un.keras.MirroredStrategy",
+}
+
+
+@pytest.mark.timeout(120)
+def test_callbacks_act_on_all_workers(tmp_path: Path) -> None:
+    ranks = run(tmp_path, "torch", 2, PROGRAM.with_name("keras_callbacks.py"))
+    for rank in ranks:
+        assert rank["epochs"] < 9 and abs(rank["now"] - rank["best"]) < 1e-6, "stopped early, with the best weights"
+        assert rank["weights"] == ranks[0]["weights"]
+        assert rank["class weights"]
+        assert rank["rate"] == 0.125
+        assert abs(rank["of the first"] - np.log(3)) < 1e-6
+        assert rank["ended"] == 2
+        assert rank["mixed"][-1] < rank["mixed"][0] and rank["mixed type"] == "float32"
+    for name, text in REFUSED.items():
+        said = [rank["refused"][name] for rank in ranks]
+        assert any(text in one for one in said) and all(text in one or one == "told" for one in said), (name, said)
+    assert ranks[0]["rows"] == 5 and ranks[1]["rows"] is None
+    assert ranks[0]["num_batches"] == 2 * 4 and ranks[0]["moves"] and ranks[1]["num_batches"] == 0
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {"found.0", "found.1", "found-best-0.keras", "found-log-0.csv"}
+
+
+@pytest.mark.timeout(120)
+def test_workers_that_do_not_wait(tmp_path: Path) -> None:
+    ranks = run(tmp_path, "torch", 3, PROGRAM.with_name("keras_server.py"))
+    for rank in ranks:
+        assert rank["sum"] == ranks[0]["sum"]
+        assert rank["predicted"] > 0.85 and abs(rank["evaluated"][1] - rank["predicted"]) < 1e-6
+        assert abs(rank["history"]["val_loss"][-1] - rank["evaluated"][0]) < 1e-5

@@ -1,0 +1,124 @@
+"""The judgement and the page of `bench.keras`, its data, and its count of copies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.contenders.keras import OURS, OURS_TWICE, PEER_TWICE, PLAIN, WAYS, missing
+from bench.groups import Seat
+from bench.keras import block_key
+from bench.keras_cases import BACKENDS, CASES, CNN, SHAPES, write_data
+from bench.keras_page import publish, verdicts
+from bench.ranks.keras_copies import Stored, Tally
+from bench.rounds import Samples, rounded
+
+
+def steady(value: float, num_ranks: int = 1) -> Samples:
+    """One epoch in each of 30 rounds, 0.2 % of noise; ranks other than the first do not know the time."""
+    first = [[value * (1 + 0.001 * (number % 3))] for number in range(30)]
+    return Samples(np.asarray([first, *[[[0.0]] * 30] * (num_ranks - 1)]))
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(900.0, "holds"), (1090.0, "holds"), (1120.0, "MISSED")])
+def test_ten_percent_over_plain_keras(ours: float, verdict: str) -> None:
+    (text,) = verdicts([({"case": "mlp", "backend": "jax"}, {OURS: steady(ours), PLAIN: steady(1000)})])
+    assert text.startswith(f"**{verdict}**: mlp on jax: ")
+    assert "times as long as keras fit, at most 1.1 asked" in text
+
+
+def test_page_and_raw_data_say_the_same(tmp_path: Path) -> None:
+    samples = {OURS: steady(1000), PLAIN: steady(1000), OURS_TWICE: steady(500, 2), PEER_TWICE: steady(750, 2)}
+    text = publish(_result(samples), tmp_path)
+    page = (tmp_path / "keras.md").read_text()
+    assert "**holds**: mnist_cnn on tensorflow" in text and "**holds**: mnist_cnn on tensorflow" in page
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    assert ["mnist_cnn on tensorflow", "1001", "500", "751", "2.00 [2.00, 2.00]", "1.50 [1.50, 1.50]"] in rows
+    assert ["mnist_cnn on tensorflow", "5 (24000.0)", "0"] in rows
+    assert publish(json.loads((tmp_path / "keras.json").read_text()), tmp_path) == text
+
+
+def test_what_did_not_run_leaves_gaps_and_is_named(tmp_path: Path) -> None:
+    samples = {OURS: steady(1000), PLAIN: steady(1000), OURS_TWICE: steady(500, 2)}
+    result = _result(samples, {PEER_TWICE: "no port"})
+    assert "| - |" not in publish(_result({OURS: steady(1), PLAIN: steady(1)}), tmp_path)
+    assert [cell.strip() for cell in publish(result, tmp_path).split("|")].count("-") == 2
+    assert f"`{PEER_TWICE}` at `mnist_cnn on tensorflow`: no port" in (tmp_path / "keras.md").read_text()
+
+
+def test_a_quick_run_is_not_judged(tmp_path: Path) -> None:
+    result = {**_result({OURS: steady(1000), PLAIN: steady(1000)}), "quick": True}
+    assert "holds" not in publish(result, tmp_path)
+    assert "Not a measurement" in (tmp_path / "keras.md").read_text()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_all_ways_on_a_backend_have_the_same_surroundings(backend: str, tmp_path: Path) -> None:
+    seen = []
+    for way in WAYS:
+        if backend in way.backends:
+            launches = way.contender(backend, CNN, tmp_path / "data.npz").start(way.workers, Seat("here", way.name, tmp_path))
+            seen += [{name: value for name, value in one.environment.items() if name != "TF_CONFIG"} for one in launches]
+    assert seen[0]["KERAS_BACKEND"] == backend
+    assert all(one == seen[0] for one in seen)
+
+
+def test_a_backend_that_is_not_installed_is_named_with_its_remedy() -> None:
+    assert "no_such_backend is not installed; pip install 'unisono[no_such_backend]'" in missing("no_such_backend")
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_data_have_the_shape_and_ten_classes(name: str, tmp_path: Path) -> None:
+    write_data(CASES[name], tmp_path / "data.npz")
+    with np.load(tmp_path / "data.npz") as data:
+        inputs, targets = data["inputs"], data["targets"]
+    assert inputs.shape == (CASES[name].num_samples, *SHAPES[name]) and inputs.dtype == np.float32
+    assert set(targets.tolist()) == set(range(10))
+
+
+def test_only_copies_into_what_is_watched_during_a_step_count() -> None:
+    tally, held, other = Tally(), torch.zeros(4), torch.zeros(8)
+    with Stored(tally, [held]):
+        held.copy_(torch.ones(4))  # not during a step
+        with tally.inside():
+            held.copy_(torch.ones(4))
+            other.copy_(torch.ones(8))
+            torch._foreach_copy_([held, other], [torch.ones(4), torch.ones(8)])
+    tally.num_steps = 2
+    assert tally.per_step()["stored"] == {"num": 1.0, "bytes": 16.0}
+    assert tally.per_step()["packed"] == {"num": 0.0, "bytes": 0.0}
+
+
+def _result(samples: Mapping[str, Samples], failed: Mapping[str, str] | None = None) -> dict[str, Any]:
+    block = {
+        "case": CNN.name,
+        "backend": "tensorflow",
+        "versions": {name: {"keras": "3"} for name in samples},
+        "idle_share_of_a_core": dict.fromkeys(samples, 0.0),
+        "stolen_cpu_s": 0.0,
+        "failed": dict(failed or {}),
+        "after": {name: {"loss": 0.01, "cores": 1.0} for name in samples},
+        "copies": {"packed": {"num": 5.0, "bytes": 24e6}, "stored": {"num": 0.0, "bytes": 0.0}},
+        "times_us": rounded(samples),
+    }
+    return {
+        "command": "python -m bench.keras",
+        "quick": False,
+        "machine": {"CPU": "some"},
+        "sittings": [{"at": "now", "commit": "none", "load": "0.01"}],
+        "took": "1 min",
+        "settings": {
+            "effort": {CNN.name: {"rounds": 30, "epochs": 1, "warm_up": 2}},
+            "cases": {CNN.name: {"about": "a model", "global_batch": 64, "steps": 4, "optimizer": "Adam"}},
+        },
+        "contenders": {way.name: {"kind": way.kind, "about": way.about, "workers": way.workers} for way in WAYS},
+        "absent": {},
+        "not_measured": ["much"],
+        "blocks": {block_key(CNN, "tensorflow"): block},
+    }
