@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -11,13 +11,12 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unisono.model.keras.module import KerasModule
-from unisono.model.keras.packing import Packing
+from unisono.model.parameters import FlatParameters
 
-COPY, FOREACH_COPY = torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default
+CLONE, COPY, FOREACH_COPY = (getattr(torch.ops.aten, name).default for name in ("clone", "copy_", "_foreach_copy_"))
 
 
 @dataclass
@@ -60,19 +59,16 @@ class Tally:
         return {name: {"num": num / steps, "bytes": num_bytes / steps} for name, (num, num_bytes) in self.counts.items()}
 
 
-class Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what is copied into some tensors."""
+class Copying(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what torch copies meanwhile."""
 
-    def __init__(self, tally: Tally, targets: Sequence[Tensor]) -> None:
+    def __init__(self, tally: Tally, way: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._tally = tally
-        self._addresses = {target.data_ptr() for target in targets}
+        self._tally, self._way = tally, way
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        written = args[0] if func is FOREACH_COPY else args[:1] if func is COPY else ()
-        for target in written:
-            if target.data_ptr() in self._addresses:
-                self._tally.add("stored", target.nbytes)
+        for one in args[0] if func is FOREACH_COPY else args[:1] if func in (CLONE, COPY) else ():
+            self._tally.add(self._way, one.nbytes)
         return func(*args, **(kwargs or {}))
 
 
@@ -88,31 +84,29 @@ def count_copies(backend: str, train: Callable[[], object]) -> dict[str, dict[st
 
 
 def _watched(kind: Any, tally: Tally, backend: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    learn, move, keep, packed = kind.learn, kind.move, KerasModule.keep, Packing.packed
+    learn, move, keep, take = kind.learn, kind.move, KerasModule.keep, FlatParameters.take
 
     def watched_learn(self: Any, *given: Any) -> Any:
-        with tally.inside():
+        tally.num_steps += 1
+        with tally.inside(), Copying(tally, "packed"):
             return learn(self, *given)
 
-    def watched_move(self: Any, optimizer: Any, values: Any, gradients: Any, memory: Any) -> Any:
-        tally.num_steps += 1
-        with tally.inside(), Stored(tally, [*values, *memory]):
-            return move(self, optimizer, values, gradients, memory)
+    def watched_move(self: Any, *given: Any) -> Any:
+        with tally.inside(), Copying(tally, "stored"):
+            return move(self, *given)
 
     def watched_keep(self: Any, values: Any) -> None:
-        with Stored(tally, self.kept()):
+        with Copying(tally, "stored"):
             keep(self, values)
 
-    def watched_packed(self: Any, tensors: Any) -> Any:
-        found = packed(self, tensors)
-        for vector in found.values():
-            tally.add("packed", vector.nbytes)
-        return found
+    def watched_take(self: Any, gradients: Any) -> None:
+        with tally.inside(), Copying(tally, "stored"):
+            take(self, gradients)
 
     yield kind, "learn", watched_learn
     yield kind, "move", watched_move
     yield KerasModule, "keep", watched_keep
-    yield Packing, "packed", watched_packed
+    yield FlatParameters, "take", watched_take
     if backend == "torch":
         return
     native, tensor = kind.native, kind.tensor

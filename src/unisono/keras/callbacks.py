@@ -14,7 +14,7 @@ from unisono.comm.base import Communicator
 from unisono.comm.replicate import replicate
 from unisono.events import EpochDone, Observer, StepDone
 from unisono.model.keras.module import KerasModule
-from unisono.model.keras.optimizer import KerasOptimizer, rate_of
+from unisono.model.keras.optimizer import publish_learned, rate_of
 from unisono.model.torch import TorchAdapter
 from unisono.training.progress import EARLY, Goals, Progress
 
@@ -24,16 +24,21 @@ SHARED = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "pred
 LOOK_AT_LOGS = ("TerminateOnNaN", "ProgbarLogger", "History")
 
 
-def watches_batches(callback: Any) -> bool:
-    """Local: whether it may look at the model, or change it, with every batch."""
+def hears_batches(callback: Any) -> bool:
+    """Local: whether it has anything to do with every batch."""
     from keras.callbacks import Callback
 
+    return any(name in vars(callback) or getattr(type(callback), name) is not getattr(Callback, name) for name in BATCH_HOOKS)
+
+
+def watches_batches(callback: Any) -> bool:
+    """Local: whether it may look at the model, or change it, with every batch."""
     kind = type(callback)
     if kind.__module__.startswith("keras."):
         often = getattr(callback, "save_freq", getattr(callback, "update_freq", None))
         if kind.__name__ in LOOK_AT_LOGS or often == "epoch":
             return False
-    return any(name in vars(callback) or getattr(kind, name) is not getattr(Callback, name) for name in BATCH_HOOKS)
+    return hears_batches(callback)
 
 
 @dataclass
@@ -51,6 +56,9 @@ class Callbacks(Observer):
     """None where a schedule of Keras says it."""
     stops: bool = False
     _loss: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    def __post_init__(self) -> None:
+        self._is_heard = self.comm.rank == 0 and any(map(hears_batches, self.listed.callbacks))
 
     @property
     def _module(self) -> KerasModule:
@@ -93,7 +101,7 @@ class Callbacks(Observer):
         self._loss[1] += event.num_samples
         if self.watches_batches:
             self._publish()
-        if self.comm.rank == 0:
+        if self._is_heard:
             logs = {"loss": self._loss[0] / self._loss[1], **event.sums}
             self._tell("on_train_batch_end", event.step_in_epoch, logs)
             if event.step_in_epoch + 1 < self.listed.params["steps"]:
@@ -108,10 +116,9 @@ class Callbacks(Observer):
             seen = {name.removeprefix("val_"): value for name, value in event.metrics.items() if name.startswith("val_")}
             self._tell("on_test_end", seen)
         self._tell("on_epoch_end", event.epoch, dict(event.metrics))
-        self._agree()
-        if not self.stops and event.epoch + 1 < self.num_epochs:
+        if not self._module.pure.model.stop_training and event.epoch + 1 < self.num_epochs:
             self._begin_epoch(event.epoch + 1)
-            self._agree()
+        self._agree()
 
     def end(self, logs: Mapping[str, float]) -> None:
         """Collective: after the last step."""
@@ -127,9 +134,7 @@ class Callbacks(Observer):
     def _publish(self) -> None:
         """What callbacks and `model.save` look at."""
         self._module.publish()
-        optimizer = self.adapter.parts[""].running
-        if isinstance(optimizer, KerasOptimizer):
-            optimizer.publish()
+        publish_learned(self.adapter.parts[""], self._module, self._module.pure.model.optimizer)
         if self.lr is not None:
             self._module.pure.model.optimizer.learning_rate = self.lr
 

@@ -20,6 +20,7 @@ from unisono.comm.connect import connect
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError
 from unisono.keras.shared_model import SharedModel
+from unisono.model.keras.backends import prepare_backend
 
 MEAN = "MEAN"
 OPS: Mapping[str, Op] = {"SUM": SUM, MEAN: SUM, "MAX": MAX, "MIN": MIN}
@@ -76,6 +77,7 @@ class Strategy:
         """Keras models that are made inside are shared by all workers: their `fit`, `evaluate` and `predict` are ours."""
         import keras
 
+        prepare_backend()
         self.comm  # noqa: B018 - processes meet here, and draw random numbers for that
         self._seed_all()
         before = keras.Model.__new__

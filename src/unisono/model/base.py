@@ -69,7 +69,7 @@ class Evaluated:
     outputs: Any
     targets: Any
     weights: Tensor | None
-    loss_sum: Tensor | None
+    loss_sum: Tensor | float | None
     loss_weight: Tensor | float
     num_samples: int
 

@@ -28,6 +28,10 @@ EACH_NUMBER_BY_ITSELF = (
 """Optimisers that know neither the shape of a tensor nor its neighbours: the vector of all of them moves alike."""
 
 
+class EachNumber(Optimizer):
+    """One of our own of which that is true. Its settings are plain values, all of them arguments."""
+
+
 def over(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
     """Local: one of the same kind and settings that has not moved anything yet, with one vector for a parameter."""
     (group,) = optimizer.param_groups
@@ -37,6 +41,8 @@ def over(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
     if settings.get("fused") is None and "foreach" in settings:
         settings["foreach"] = bool(settings["foreach"])  # there is but one tensor; torch would look at it again in every step
     same: Callable[..., Optimizer] = type(optimizer)
+    if isinstance(optimizer, EachNumber):
+        return same([{"params": [whole], **settings}])
     # As defaults too: Adagrad fills its first state from those.
     defaults = {name: value for name, value in optimizer.defaults.items() if name in signature(same).parameters}
     return same([{"params": [whole], **settings}], **defaults)

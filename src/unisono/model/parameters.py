@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -22,11 +22,19 @@ from torch.optim import Optimizer
 from unisono.errors import UsageError
 from unisono.model.as_made import AsMade
 from unisono.model.flat import Bucket, FlatLayout, view_of
-from unisono.model.one_vector import EACH_NUMBER_BY_ITSELF, bare_rule, narrowed, over, vectors_of, widened
+from unisono.model.one_vector import EACH_NUMBER_BY_ITSELF, EachNumber, bare_rule, narrowed, over, vectors_of, widened
 from unisono.model.optimizer_state import is_like, load_state, load_state_of_vector, own_copy, state_of, state_of_vector
 
 Empty = Callable[[int, torch.dtype], Tensor]
 """Makes an uninitialised vector, e.g. in memory that the peers see too."""
+
+
+class Gradients(NamedTuple):
+    """Of a loss, computed elsewhere: vectors of the same layout as those of the parameters."""
+
+    vectors: Mapping[torch.dtype, Tensor]
+    unused: Sequence[int] = ()
+    """Numbers of parameters that the loss does not depend on."""
 
 
 QUICK = (torch.float32, torch.float64)
@@ -86,6 +94,7 @@ class FlatParameters:
         self._whole = _over_the_whole(optimizer, self) if as_one else None
         if self._whole is not None:
             self._rule = bare_rule(self._whole)
+            self._put_together(self._whole, optimizer.state)
         self._made = AsMade.of(self.running)
 
     def check_narrow(self) -> None:
@@ -172,6 +181,19 @@ class FlatParameters:
         self._is_clear = False
         for parameter, view in zip(self.tensors, views, strict=True):
             parameter.grad = view
+
+    def take(self, gradients: Gradients) -> None:
+        """Local: in the place of a backward pass."""
+        for dtype, made in gradients.vectors.items():
+            if self._is_clear:
+                self.gradients[dtype].copy_(made)
+            else:
+                self.gradients[dtype].add_(made)
+        self._is_clear = False
+        unused = list(gradients.unused)
+        before = self.used[unused]
+        self.used.fill(1)
+        self.used[unused] = before
 
     def forget_dropped(self) -> None:
         """Local: gradients that the user's code took away, and no pass has made again, are zero and not used."""
@@ -286,6 +308,14 @@ class FlatParameters:
             }
         return found
 
+    def _put_together(self, whole: Optimizer, of_each: Mapping[Any, Any]) -> None:
+        """Local: what an optimiser of the tensors has learned already, as one of the whole vector has it."""
+        (vector,) = whole.param_groups[0]["params"]
+        for name in of_each.get(self.tensors[0], {}):
+            joined = whole.state[vector][name] = torch.zeros_like(vector.detach())
+            for entry, tensor in zip(self.layout.entries, self.tensors, strict=True):
+                view_of(entry, joined).copy_(of_each[tensor][name])
+
     def optimizer_state(self) -> dict[str, Any]:
         """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""
         if self._whole is None:
@@ -339,7 +369,8 @@ def _is_quick(vector: Tensor) -> bool:
 
 def _over_the_whole(optimizer: Optimizer, held: FlatParameters) -> Optimizer | None:
     """Local: the same optimiser of the whole vector as one parameter; None where that would not be the same."""
-    if type(optimizer) not in EACH_NUMBER_BY_ITSELF or len(optimizer.param_groups) != 1 or len(held.values) != 1:
+    by_itself = type(optimizer) in EACH_NUMBER_BY_ITSELF or isinstance(optimizer, EachNumber)
+    if not by_itself or len(optimizer.param_groups) != 1 or len(held.values) != 1:
         return None
     (group,) = optimizer.param_groups
     if set(map(id, group["params"])) != set(map(id, held.tensors)):

@@ -63,10 +63,10 @@ class Tail:
         self._sent: deque[tuple[int, Tensor, torch.cuda.Event]] = deque()
         self._host: npt.NDArray[np.float64] | None = self.vector.numpy() if self.vector.device.type == "cpu" else None
 
-    def add(self, loss_sum: Tensor, weight: Tensor | float, num_samples: int) -> None:
+    def add(self, loss_sum: Tensor | float, weight: Tensor | float, num_samples: int) -> None:
         """Local: one batch. Without a wait for the device."""
         if self._host is not None:
-            loss = loss_sum.item()
+            loss = loss_sum if isinstance(loss_sum, float) else loss_sum.item()
             host = self._host
             host[LOSS] += loss
             host[WEIGHT] += weight
@@ -74,6 +74,7 @@ class Tail:
             if not -np.inf < loss < np.inf:
                 host[NOT_FINITE] = 1
             return
+        assert isinstance(loss_sum, Tensor), "on a GPU nothing comes from the host"
         loss_sum = loss_sum.detach().double()
         self.vector[LOSS] += loss_sum
         self.vector[WEIGHT] += weight

@@ -16,7 +16,7 @@ from unisono.errors import UsageError
 from unisono.model.base import TRAIN, Evaluated, Logged, ModelAdapter, Ready, SoFar, StreamKey
 from unisono.model.buffers import Buffers
 from unisono.model.own_step import StepFunction
-from unisono.model.parameters import Empty, FlatParameters
+from unisono.model.parameters import Empty, FlatParameters, Gradients
 from unisono.model.tail import LOSS, NOT_FINITE, WEIGHT, Tail
 
 CLIP_EPS = 1e-6
@@ -26,12 +26,14 @@ CLIP_EPS = 1e-6
 class Outcome(NamedTuple):
     """What a body computed from a batch: summed loss and its weight, and what metrics look at."""
 
-    loss_sum: Tensor
+    loss_sum: Tensor | float
     weight: Tensor | float
     outputs: Any
     targets: Any
     weights: Tensor | None
     num_samples: int
+    gradients: Gradients | None = None
+    """Where a framework has computed them with the loss; else autograd does."""
 
 
 class Body(Protocol):
@@ -115,14 +117,17 @@ class TorchAdapter(ModelAdapter):
 
     def backward(self, found: Outcome, part: FlatParameters) -> None:
         """Local: the gradients of a summed loss for a part of the model, and its sums into the tail."""
-        if not found.loss_sum.requires_grad:
+        if found.gradients is not None:
+            part.take(found.gradients)
+        elif isinstance(found.loss_sum, Tensor) and found.loss_sum.requires_grad:
+            part.begin_pass()
+            torch.autograd.backward(found.loss_sum)
+            part.end_pass()
+        else:
             raise UsageError(
                 "the loss does not depend on any parameter that learns; check that the loss uses the outputs of the model "
                 "and that nothing is detached or frozen on the way"
             )
-        part.begin_pass()
-        torch.autograd.backward(found.loss_sum)
-        part.end_pass()
         self.tail.add(found.loss_sum, found.weight, found.num_samples)
         if self.measure is not None:
             self.tail.add_metrics(self.measure(found.outputs, found.targets, found.weights))

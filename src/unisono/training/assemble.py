@@ -25,6 +25,7 @@ from unisono.data.splits import Splits
 from unisono.errors import UsageError, unknown_name
 from unisono.events import Spans
 from unisono.model.base import StreamKey
+from unisono.model.keras.backends import prepare_backend
 from unisono.model.keras.body import KerasBody
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.recognise import is_keras
@@ -45,6 +46,7 @@ from unisono.training.followed import Followed, in_training
 from unisono.training.group_rules import check_group
 from unisono.training.keras_task import metrics_of, optimizer_of, settle
 from unisono.training.metrics import Metric, resolve_metrics
+from unisono.training.metrics.keras import KerasMetric
 from unisono.training.progress import Goals
 from unisono.training.shard_rules import agreement, refuse_synchronised
 from unisono.training.shared_metrics import share_metrics
@@ -86,6 +88,7 @@ def make_model(changed: Changed, device: torch.device) -> nn.Module:
             f"model of the task is a {type(changed.task.model).__name__} that is made already; give the function that makes it, "
             "e.g. model=lambda: Net(), so that the seed decides its weights"
         )
+    prepare_backend()
     first = StreamKey(changed.task.seed, INITIAL_STEP, 0).value()
     torch.manual_seed(first)
     before = random.getstate()
@@ -151,7 +154,7 @@ def assemble(
     metrics = make_metrics(task, model)
     plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows(splits.train))
     around = Surroundings(task.epochs, plan.steps_per_epoch, comm.rank, comm.size)
-    body = make_body(task, model, around, with_outputs=bool(metrics))
+    body = make_body(task, model, around, with_outputs=any(not isinstance(metric, KerasMetric) for metric in metrics))
     judged = {f"val_{metric.name}": metric.higher_is_better for metric in metrics}
     if isinstance(body, LightningBody):
         judged |= try_steps(body, model, splits, device)
@@ -231,7 +234,7 @@ def make_body(task: Task, model: nn.Module, around: Surroundings | None = None, 
     if brings_steps(task, model):
         return LightningBody(model, around or Surroundings(), with_outputs)
     if isinstance(model, KerasModule):
-        return KerasBody()
+        return KerasBody(with_outputs)
     if task.loss is None and task.step is None:
         raise UsageError("the task has no loss; name one, e.g. loss='cross_entropy', or give a function of outputs and targets")
     return LossBody(None if task.loss is None else resolve_loss(task.loss, task.loss_options))

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from unisono.data.source import Source
 from unisono.errors import UsageError
 from unisono.model.keras.module import KerasModule
-from unisono.model.keras.optimizer import KerasOptimizer, keras_names, make_keras_optimizer, rate_of
+from unisono.model.keras.optimizer import keras_names, make_keras_optimizer, rate_of
 from unisono.model.keras.recognise import is_keras_optimizer
 from unisono.model.keras.take_over import build_with, compile_as
 from unisono.model.torch import in_three
@@ -66,7 +67,7 @@ def _is_plain(optimizer: Any, module: KerasModule) -> bool:
     return not any(limits) and not any(more) and not constrained and not callable(optimizer._learning_rate)
 
 
-def optimizer_of(task: Task, module: KerasModule) -> KerasOptimizer | None:
+def optimizer_of(task: Task, module: KerasModule) -> Optimizer | None:
     """Local: the optimiser of Keras that the task or the model names; None where it is one of torch."""
     spec = task.optimizer
     if isinstance(spec, str):

@@ -16,7 +16,7 @@ from bench.groups import Seat
 from bench.keras import block_key
 from bench.keras_cases import BACKENDS, CASES, CNN, SHAPES, write_data
 from bench.keras_page import publish, verdicts
-from bench.ranks.keras_copies import Stored, Tally
+from bench.ranks.keras_copies import Copying, Tally
 from bench.rounds import Samples, rounded
 
 
@@ -82,16 +82,16 @@ def test_data_have_the_shape_and_ten_classes(name: str, tmp_path: Path) -> None:
     assert set(targets.tolist()) == set(range(10))
 
 
-def test_only_copies_into_what_is_watched_during_a_step_count() -> None:
-    tally, held, other = Tally(), torch.zeros(4), torch.zeros(8)
-    with Stored(tally, [held]):
-        held.copy_(torch.ones(4))  # not during a step
-        with tally.inside():
-            held.copy_(torch.ones(4))
-            other.copy_(torch.ones(8))
-            torch._foreach_copy_([held, other], [torch.ones(4), torch.ones(8)])
-    tally.num_steps = 2
-    assert tally.per_step()["stored"] == {"num": 1.0, "bytes": 16.0}
+def test_only_copies_during_a_step_count() -> None:
+    tally, mine, other = Tally(), torch.zeros(4), torch.zeros(4)
+    with Copying(tally, "stored"):
+        mine.copy_(other)
+    with tally.inside(), Copying(tally, "stored"):
+        mine.copy_(other)
+        torch._foreach_copy_([mine], [other])
+        mine.add_(other)
+    tally.num_steps = 1
+    assert tally.per_step()["stored"] == {"num": 2.0, "bytes": 32.0}
     assert tally.per_step()["packed"] == {"num": 0.0, "bytes": 0.0}
 
 

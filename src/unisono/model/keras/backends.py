@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.model.keras.pure import Pure
+from unisono.model.parameters import Gradients
 
 if TYPE_CHECKING:
     from unisono.model.keras.module import KerasModule
@@ -21,12 +24,14 @@ BACKENDS = ("torch", "tensorflow", "jax")
 class Seen(NamedTuple):
     """One batch."""
 
-    loss_sum: Tensor
-    """From which autograd can go back to the parameters, where it was one to learn from."""
+    loss_sum: Tensor | float
     weight: Tensor | float
     outputs: Any
-    sums: Tensor
-    """What Keras's metrics count, one after the other: float64, on the device of the outputs."""
+    """In arrays of the backend; see `Backend.shown`."""
+    sums: Tensor | Sequence[float]
+    """What Keras's metrics count, one after the other; a tensor (float64) where they are on the device."""
+    gradients: Gradients | None = None
+    """None where autograd can go back from the loss."""
 
 
 class Backend(ABC):
@@ -39,8 +44,20 @@ class Backend(ABC):
         self.pure = pure
 
     @abstractmethod
+    def seen(self, variable: Any) -> Tensor:
+        """The value of a Keras variable, where it lies."""
+
     def copied(self, variable: Any) -> Tensor:
         """The value of a Keras variable, in memory of its own."""
+        return self.seen(variable).clone()
+
+    def handed_over(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """Of the variables that learn, or alike: arrays that Keras may keep, equal to them now."""
+        return [on_host(tensor) for tensor in tensors]
+
+    def shown(self, outputs: Any) -> Any:
+        """Outputs of `learn` and `look` as tensors."""
+        return outputs
 
     @abstractmethod
     def outputs(self, module: KerasModule, inputs: Any) -> Any:
@@ -57,6 +74,19 @@ class Backend(ABC):
     @abstractmethod
     def move(self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]) -> None:
         """One step of a Keras optimiser, in place: `memory` are its variables. Values without a gradient are left alone."""
+
+
+def on_host(value: Tensor) -> Any:
+    """Local: for NumPy, which does not know bfloat16."""
+    value = value.detach().cpu()
+    return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
+
+
+def prepare_backend() -> None:
+    """Local, before the first model is made: what a framework must be told before it computes anything. Nothing is imported that
+    the process has not imported already."""
+    if "jax" in sys.modules and "keras" in sys.modules:
+        import_module("unisono.model.keras.on_jax").prepare()
 
 
 def make_backend(pure: Pure) -> Backend:

@@ -15,20 +15,26 @@ from unisono.model.torch import LossBody, Outcome, in_three, num_rows
 class KerasBody(LossBody):
     """Loss, loss weights, regularisers and added losses are those of the model; batch = (inputs, targets[, weights])."""
 
-    def __init__(self) -> None:
+    def __init__(self, shows_outputs: bool = True) -> None:
+        """Without outputs nobody but Keras's own metrics can judge a batch to learn from."""
         super().__init__(None)
+        self._shows = shows_outputs
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
         inputs, targets, weights = in_three(batch)
-        seen = _keras(model).backend.learn(_keras(model), inputs, targets, weights)
-        _keras(model).pure.remember(seen.outputs, seen.sums)
-        return Outcome(seen.loss_sum, seen.weight, seen.outputs, targets, weights, num_rows(inputs))
+        backend = _keras(model).backend
+        seen = backend.learn(_keras(model), inputs, targets, weights)
+        outputs = backend.shown(seen.outputs) if self._shows else seen.outputs
+        _keras(model).pure.remember(outputs, seen.sums)
+        return Outcome(seen.loss_sum, seen.weight, outputs, targets, weights, num_rows(inputs), seen.gradients)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
         inputs, targets, weights = in_three(batch)
-        seen: Seen = _keras(model).backend.look(_keras(model), inputs, targets, weights)
-        _keras(model).pure.remember(seen.outputs, seen.sums)
-        return Evaluated(seen.outputs, targets, weights, seen.loss_sum, seen.weight, num_rows(inputs))
+        backend = _keras(model).backend
+        seen: Seen = backend.look(_keras(model), inputs, targets, weights)
+        outputs = backend.shown(seen.outputs)
+        _keras(model).pure.remember(outputs, seen.sums)
+        return Evaluated(outputs, targets, weights, seen.loss_sum, seen.weight, num_rows(inputs))
 
 
 def _keras(model: nn.Module) -> KerasModule:

@@ -4,15 +4,16 @@ out is looked at where it lies."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from unisono.model.keras.backends import Backend, Seen
-from unisono.model.keras.packing import Packing
+from unisono.model.keras.packing import KINDS, NAMES, Packing, addresses_of
 from unisono.model.keras.pure import Found, Pure
+from unisono.model.parameters import Gradients
 
 if TYPE_CHECKING:
     from unisono.model.keras.module import KerasModule
@@ -23,13 +24,16 @@ class CompiledBackend(Backend):
 
     def __init__(self, pure: Pure) -> None:
         super().__init__(pure)
-        self._trained = Packing([self.copied(variable) for variable in pure.trained])
-        self._kept = Packing([self.copied(variable) for variable in pure.kept])
-        self._unused: frozenset[int] = frozenset()
+        self._trained = Packing([self.seen(variable) for variable in pure.trained])
+        self._kept = Packing([self.seen(variable) for variable in pure.kept])
+        changes = [one for one, is_frozen in zip(pure.kept, pure.is_frozen, strict=True) if not is_frozen]
+        self._changed = Packing([self.seen(variable) for variable in changes])
+        self._unused: tuple[int, ...] = ()
         """Trained variables that no loss depends on; known once a step is compiled."""
         self._learn = self.compiled(self._learn_natively)
         self._look = self.compiled(self._look_natively)
         self._outputs = self.compiled(self._outputs_natively)
+        self._cut = self.compiled(self._trained.parts)
         self._moves: dict[tuple[int, tuple[bool, ...]], tuple[tuple[Packing, Packing, Packing], Callable[..., Any]]] = {}
 
     @abstractmethod
@@ -50,31 +54,31 @@ class CompiledBackend(Backend):
     def native(self, tensor: Tensor) -> Any:
         """Local: an array of the framework. It may use the memory of the tensor."""
 
+    def copy_in(self, vector: Tensor) -> Any:
+        """Local: an array of the framework with a copy of a vector that will change."""
+        return self.native(vector.clone())
+
     @abstractmethod
     def tensor(self, array: Any) -> Tensor:
-        """Local: a finished array as a tensor in the same memory, which must not be changed."""
+        """Local, blocking: an array, once it is computed, as a tensor in the same memory, which must not be changed."""
 
     @abstractmethod
-    def finished(self, found: Any) -> Any:
-        """Local, blocking: the same once it is computed."""
+    def numbers(self, array: Any) -> list[float]:
+        """Local, blocking: what a short array holds."""
 
     def outputs(self, module: KerasModule, inputs: Any) -> Any:
-        found = self.finished(self._outputs(*self._state(module), self._given(inputs)))
-        return self._shown(found)
+        return self.shown(self._outputs(*self._state(module), self._given(inputs)))
 
     def learn(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
         given = map(self._given, (inputs, targets, weights))
-        found, gradients = self.finished(self._learn(*self._state(module), *given))
-        module.keep(self._kept.views(self._tensors(found.kept)))
-        pieces: list[Tensor | None] = list(self._trained.views(self._tensors(gradients)))
-        for number in self._unused:
-            pieces[number] = None
-        seen = self._seen(found)
-        return seen._replace(loss_sum=KnownGradients.apply(seen.loss_sum, pieces, *module.trained()))  # type: ignore[no-untyped-call]
+        told, outputs, kept, gradients = self._learn(*self._state(module), *given)
+        if kept:
+            module.keep(self._changed.views(self._tensors(kept)))
+        return self._seen(told, outputs)._replace(gradients=Gradients(self._tensors(gradients), self._unused))
 
     def look(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
         given = map(self._given, (inputs, targets, weights))
-        return self._seen(self.finished(self._look(*self._state(module), *given)))
+        return self._seen(*self._look(*self._state(module), *given))
 
     def move(self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]) -> None:
         has = tuple(gradient is not None for gradient in gradients)
@@ -92,10 +96,22 @@ class CompiledBackend(Backend):
         packings, move = self._moves[kind]
         made = [one for one in gradients if one is not None]
         vectors = [self._natives(packing.packed(one)) for packing, one in zip(packings, (values, made, memory), strict=True)]
-        after, learned = self.finished(move(*vectors))
+        after, learned = move(*vectors)
         with torch.no_grad():
             torch._foreach_copy_(list(values), packings[0].views(self._tensors(after)))
             torch._foreach_copy_(list(memory), packings[2].views(self._tensors(learned)))
+
+    def handed_over(self, tensors: Sequence[Tensor]) -> list[Any]:
+        lying = self._trained.lying(tensors)
+        if lying is None:
+            return super().handed_over(tensors)
+        found: list[Any] = self._cut(self._copies(lying.vectors))
+        return found
+
+    def shown(self, outputs: Any) -> Any:
+        from keras import tree as nesting
+
+        return nesting.map_structure(self.tensor, nesting.lists_to_tuples(outputs))
 
     # ---- in the framework ------------------------------------------------------------------------------------------
 
@@ -104,11 +120,12 @@ class CompiledBackend(Backend):
             return self.pure.found(values, self._kept.parts(kept), self._each_seed(seeds), inputs, targets, weights, training=True)
 
         found, gradients = self.with_gradients(of, self._trained.parts(trained))
-        return self._packed(found), self._trained.joined(gradients)
+        return _told(found), found.outputs, self._changed.joined(found.kept), self._trained.joined(gradients)
 
     def _look_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any, targets: Any, weights: Any) -> Any:
         state = self._trained.parts(trained), self._kept.parts(kept), self._each_seed(seeds)
-        return self._packed(self.pure.found(*state, inputs, targets, weights, training=False))
+        found = self.pure.found(*state, inputs, targets, weights, training=False)
+        return _told(found), found.outputs
 
     def _outputs_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any) -> Any:
         return self.pure.outputs(self._trained.parts(trained), self._kept.parts(kept), self._each_seed(seeds), inputs)
@@ -118,55 +135,43 @@ class CompiledBackend(Backend):
 
         return [ops.cast(seeds[number], variable.dtype) for number, variable in enumerate(self.pure.seeds)]
 
-    def _packed(self, found: Found) -> Found:
-        from keras import ops
-
-        sums = [ops.reshape(ops.cast(one, "float32"), (-1,)) for one in found.sums]
-        return found._replace(kept=self._kept.joined(found.kept), sums=ops.concatenate(sums) if sums else None)
-
     # ---- between the two -------------------------------------------------------------------------------------------
 
     def _state(self, module: KerasModule) -> tuple[Any, Any, Any]:
-        seeds = module.seeds()
+        trained = module.trained()
+        if module.lying is None or module.lying.addresses != addresses_of(trained):
+            module.lying = self._trained.lying(trained)
+        lying = module.lying
         return (
-            self._natives(self._trained.packed(module.trained())),
-            self._natives(self._kept.packed(module.kept())),
-            self.native(torch.stack(seeds).to(torch.int32) if seeds else torch.zeros(0, 2, dtype=torch.int32)),
+            self._natives(self._trained.packed(trained)) if lying is None else self._copies(lying.vectors),
+            self._natives(self._kept.packed(module.kept())) if self.pure.kept else {},
+            self.native(module.seeds()) if self.pure.seeds else (),
         )
 
     def _given(self, tree: Any) -> Any:
+        if isinstance(tree, Tensor):
+            return self.native(tree)
         from keras import tree as nesting
 
         return None if tree is None else nesting.map_structure(self.native, tree)
 
-    def _shown(self, outputs: Any) -> Any:
-        from keras import tree as nesting
+    def _natives(self, vectors: Mapping[torch.dtype, Tensor]) -> dict[str, Any]:
+        return {NAMES[kind]: self.native(vector) for kind, vector in vectors.items()}
 
-        return nesting.map_structure(self.tensor, nesting.lists_to_tuples(outputs))
+    def _copies(self, vectors: Mapping[torch.dtype, Tensor]) -> dict[str, Any]:
+        return {NAMES[kind]: self.copy_in(vector) for kind, vector in vectors.items()}
 
-    def _natives(self, vectors: dict[str, Tensor]) -> dict[str, Any]:
-        return {kind: self.native(vector) for kind, vector in vectors.items()}
+    def _tensors(self, arrays: Mapping[str, Any]) -> dict[torch.dtype, Tensor]:
+        return {KINDS[name]: self.tensor(array) for name, array in arrays.items()}
 
-    def _tensors(self, arrays: dict[str, Any]) -> dict[str, Tensor]:
-        return {kind: self.tensor(array) for kind, array in arrays.items()}
-
-    def _seen(self, found: Found) -> Seen:
-        sums = torch.zeros(0) if found.sums is None else self.tensor(found.sums).double()
-        return Seen(self.tensor(found.loss_sum), float(found.weight), self._shown(found.outputs), sums)
+    def _seen(self, told: Any, outputs: Any) -> Seen:
+        loss_sum, weight, *sums = self.numbers(told)
+        return Seen(loss_sum, weight, outputs, sums)
 
 
-class KnownGradients(torch.autograd.Function):
-    """A loss whose gradients were computed with it, as something that autograd can go back from."""
+def _told(found: Found) -> Any:
+    """In the framework: all that is a number or a few, as one array, which is quicker to look at."""
+    from keras import ops
 
-    @staticmethod
-    def forward(context: Any, loss: Tensor, gradients: list[Tensor | None], *parameters: Tensor) -> Tensor:  # noqa: ARG004
-        context.gradients = gradients
-        return loss.clone()
-
-    @staticmethod
-    def backward(context: Any, *factors: Tensor) -> Any:
-        (factor,) = factors
-        gradients = context.gradients
-        if factor.item() != 1:
-            gradients = [None if one is None else one * factor for one in gradients]
-        return None, None, *gradients
+    kind = found.loss_sum.dtype
+    return ops.concatenate([ops.reshape(ops.cast(one, kind), (-1,)) for one in (found.loss_sum, found.weight, *found.sums)])

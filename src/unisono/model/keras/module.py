@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unisono.model.keras.backends import Backend
+from unisono.model.keras.backends import Backend, on_host
+from unisono.model.keras.packing import Lying
 from unisono.model.keras.pure import Pure
 
 
@@ -18,6 +20,8 @@ class KerasModule(nn.Module):
         super().__init__()
         self.pure = pure
         self.backend = backend
+        self.lying: Lying | None = None
+        """Where the parameters that learn were last seen in vectors."""
         for variable in pure.trained:
             self.register_parameter(pure.name(variable), nn.Parameter(backend.copied(variable)))
         for variable, is_frozen in zip(pure.kept, pure.is_frozen, strict=True):
@@ -42,16 +46,16 @@ class KerasModule(nn.Module):
         names = map(self.pure.name, self.pure.kept)
         return [found for name in names if (found := self._buffers.get(name, self._parameters.get(name))) is not None]
 
-    def keep(self, values: list[Tensor]) -> None:
-        """Local: what a pass in training has made of statistics and counters."""
+    def keep(self, values: Sequence[Tensor]) -> None:
+        """Local: what a pass in training has made of statistics and counters, which are not frozen."""
         with torch.no_grad():
-            for held, value, is_frozen in zip(self.kept(), values, self.pure.is_frozen, strict=True):
-                if not is_frozen and held is not value:
-                    held.copy_(value)
+            held = [one for one, is_frozen in zip(self.kept(), self.pure.is_frozen, strict=True) if not is_frozen]
+            for mine, value in zip(held, values, strict=True):
+                mine.copy_(value)
 
-    def seeds(self) -> list[Tensor]:
+    def seeds(self) -> Tensor:
         """Local: for Keras's generators, drawn from torch's; so they are a function of what that was seeded with."""
-        return [torch.randint(2**31 - 1, (2,)) for _ in self.pure.seeds]
+        return torch.randint(2**31 - 1, (len(self.pure.seeds), 2), dtype=torch.int32)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Local: the outputs of the model when it is applied."""
@@ -59,22 +63,17 @@ class KerasModule(nn.Module):
 
     def publish(self) -> None:
         """Local: give the Keras model itself these values, for whoever looks at it or saves it."""
-        for variable, value in zip(self.pure.trained + self.pure.kept, [*self.trained(), *self.kept()], strict=True):
-            variable.assign(on_host(value))
+        values = [*self.backend.handed_over(self.trained()), *map(on_host, self.kept())]
+        for variable, value in zip(self.pure.trained + self.pure.kept, values, strict=True):
+            variable.assign(value)
 
     def differs(self) -> bool:
         """Local: whether the Keras model itself has other values."""
         pairs = zip(self.pure.trained + self.pure.kept, [*self.trained(), *self.kept()], strict=True)
-        return any(not torch.equal(self.backend.copied(variable).to(value.device), value) for variable, value in pairs)
+        return any(not torch.equal(self.backend.seen(variable).to(value.device), value) for variable, value in pairs)
 
     def absorb(self) -> None:
         """Local: take the values of the Keras model itself, which somebody has set."""
         with torch.no_grad():
             for variable, value in zip(self.pure.trained + self.pure.kept, [*self.trained(), *self.kept()], strict=True):
                 value.copy_(self.backend.copied(variable))
-
-
-def on_host(value: Tensor) -> Any:
-    """Local: for NumPy, which does not know bfloat16."""
-    value = value.detach().cpu()
-    return (value.float() if value.dtype is torch.bfloat16 else value).numpy()

@@ -15,6 +15,12 @@ from unisono.model.keras.compiled import CompiledBackend
 from unisono.model.keras.pure import Found
 
 
+def prepare() -> None:
+    """Local, before the first array of the process: a computation runs in the thread that asks for it. Every step waits for its
+    own, which by way of another thread takes longer than the step of a small network itself."""
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
+
+
 class OfThis(CompiledBackend):
     """Steps are jitted. A parameter that the loss does not depend on has a gradient of zero here, and counts as used."""
 
@@ -29,28 +35,33 @@ class OfThis(CompiledBackend):
         (_, found), gradients = jax.value_and_grad(loss_of, has_aux=True)(values)
         return found, gradients
 
-    def copied(self, variable: Any) -> Tensor:
+    def seen(self, variable: Any) -> Tensor:
         value = variable.value
         if str(value.dtype) != variable.dtype:
             raise UsageError(
                 f"{variable.path} was asked for in {variable.dtype}, and JAX made it {value.dtype}; set JAX_ENABLE_X64=1 before "
                 "Python starts"
             )
-        return self.tensor(value).clone()
+        return self.tensor(value)
 
     def native(self, tensor: Tensor) -> Any:
         if tensor.dtype is torch.bfloat16:
             return jax.dlpack.from_dlpack(tensor)
         return tensor.numpy()
 
+    def copy_in(self, vector: Tensor) -> Any:
+        # From NumPy a compiled function copies by itself, whenever it is called.
+        return super().copy_in(vector) if vector.dtype is torch.bfloat16 else vector.numpy()
+
     def tensor(self, array: Any) -> Tensor:
-        if array.dtype.name == "bfloat16":
-            return torch.utils.dlpack.from_dlpack(array)
+        if array.dtype == jax.numpy.bfloat16:
+            return torch.utils.dlpack.from_dlpack(array.block_until_ready())
         found = np.asarray(array)
         return torch.from_numpy(found) if found.flags.writeable else _read_only(found)
 
-    def finished(self, found: Any) -> Any:
-        return jax.block_until_ready(found)  # type: ignore[no-untyped-call]
+    def numbers(self, array: Any) -> list[float]:
+        found: list[float] = np.asarray(array).tolist()
+        return found
 
 
 def _read_only(array: Any) -> Tensor:

@@ -38,7 +38,7 @@ class OfThis(CompiledBackend):
             tape.watch(values)
             found = function(values)
         gradients = [None if one is None else tf.convert_to_tensor(one) for one in tape.gradient(found.loss_sum, values)]
-        self._unused = frozenset(number for number, one in enumerate(gradients) if one is None)
+        self._unused = tuple(number for number, one in enumerate(gradients) if one is None)
         return found, [tf.zeros_like(value) if one is None else one for one, value in zip(gradients, values, strict=True)]
 
     def moved(self, optimizer: Any, values: list[Any], gradients: list[Any], memory: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -51,8 +51,8 @@ class OfThis(CompiledBackend):
         after, learned = ([tf.convert_to_tensor(variable.value) for variable in variables] for variables in held)
         return after, learned
 
-    def copied(self, variable: Any) -> Tensor:
-        return self.tensor(variable.value.read_value()).clone()
+    def seen(self, variable: Any) -> Tensor:
+        return self.tensor(variable.value.read_value())
 
     def native(self, tensor: Tensor) -> Any:
         tensor = tensor.contiguous()
@@ -63,5 +63,6 @@ class OfThis(CompiledBackend):
     def tensor(self, array: Any) -> Tensor:
         return torch.utils.dlpack.from_dlpack(tf.experimental.dlpack.to_dlpack(array))
 
-    def finished(self, found: Any) -> Any:
+    def numbers(self, array: Any) -> list[float]:
+        found: list[float] = array.numpy().tolist()
         return found

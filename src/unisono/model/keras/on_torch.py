@@ -19,13 +19,13 @@ class OfThis(Backend):
 
     takes_cuda: ClassVar[bool] = True
 
-    def copied(self, variable: Any) -> Tensor:
-        found: Tensor = variable.value.detach().clone()
+    def seen(self, variable: Any) -> Tensor:
+        found: Tensor = variable.value.detach()
         return found
 
     def outputs(self, module: KerasModule, inputs: Any) -> Any:
         with torch.no_grad(), _on(_device(module)):
-            return self.pure.outputs(module.trained(), module.kept(), module.seeds(), inputs)
+            return self.pure.outputs(module.trained(), module.kept(), _seeds(module), inputs)
 
     def learn(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
         return self._seen(module, inputs, targets, weights, training=True)
@@ -45,11 +45,15 @@ class OfThis(Backend):
         with _on(_device(module)):
             # A copy, as what is kept is written before autograd has gone back.
             kept = [one.clone() for one in module.kept()] if training else module.kept()
-            found = self.pure.found(module.trained(), kept, module.seeds(), inputs, targets, weights, training=training)
+            found = self.pure.found(module.trained(), kept, _seeds(module), inputs, targets, weights, training=training)
         if training:
             module.keep([one.detach() for one in found.kept])
         sums = [one.detach().reshape(-1).double() for one in found.sums]
         return Seen(found.loss_sum, found.weight, found.outputs, torch.cat(sums) if sums else found.loss_sum.new_zeros(0))
+
+
+def _seeds(module: KerasModule) -> list[Tensor]:
+    return list(module.seeds().long()) if module.pure.seeds else []
 
 
 def _device(module: KerasModule) -> torch.device:

@@ -9,7 +9,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unisono.errors import UsageError
-from unisono.model.keras.module import KerasModule, on_host
+from unisono.model.keras.backends import on_host
+from unisono.model.keras.module import KerasModule
+from unisono.model.keras.rules import KerasRule, publish_rule, rule_of
+from unisono.model.parameters import FlatParameters
 
 MEMORY = "variables"
 """Under which name the state of all parameters together is kept."""
@@ -21,7 +24,6 @@ class KerasOptimizer(Optimizer):
     def __init__(self, module: KerasModule, optimizer: Any) -> None:
         self.of_keras = optimizer
         self._backend = module.backend
-        optimizer.build(module.pure.trained)
         device = module.trained()[0].device
         self._first = [module.backend.copied(variable).to(device) for variable in optimizer.variables]
         lr = optimizer._learning_rate
@@ -39,7 +41,7 @@ class KerasOptimizer(Optimizer):
         self._backend.move(self.of_keras, [one.data for one in parameters], [one.grad for one in parameters], memory)
 
     def publish(self) -> None:
-        """Local: give the Keras optimiser itself what it has learned, for whoever looks at it or saves it."""
+        """Local: give the Keras optimiser itself what this has learned."""
         for variable, value in zip(self.of_keras.variables, self._memory(), strict=True):
             variable.assign(on_host(value))
 
@@ -51,7 +53,7 @@ class KerasOptimizer(Optimizer):
         return [held[str(number)] for number in range(len(self._first))]
 
 
-def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, options: dict[str, Any]) -> KerasOptimizer:
+def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, options: dict[str, Any]) -> Optimizer:
     """Local: the optimiser of a compiled model, by its Keras name, its class, or ready."""
     import keras
 
@@ -79,7 +81,8 @@ def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, optio
     _refuse(made)
     if made.built and {id(one) for one in made._trainable_variables} != {id(one) for one in module.pure.trained}:
         raise UsageError(f"optimizer {type(made).__name__} was built for other variables; make a new one for this model")
-    return KerasOptimizer(module, made)
+    made.build(module.pure.trained)
+    return rule_of(made, module) or KerasOptimizer(module, made)
 
 
 def _refuse(optimizer: Any) -> None:
@@ -98,6 +101,14 @@ def _refuse(optimizer: Any) -> None:
             f"use_ema of {name}: the average takes the place of the weights at the end of fit only, which has no meaning for "
             "workers that go on from a checkpoint; leave it out"
         )
+
+
+def publish_learned(part: FlatParameters, module: KerasModule, optimizer: Any) -> None:
+    """Local: give the optimiser of Keras what was learned in its place, for whoever looks at it or saves it."""
+    if isinstance(part.running, KerasOptimizer):
+        part.running.publish()
+    elif isinstance(part.running, KerasRule):
+        publish_rule(part.running, part, module, optimizer)
 
 
 def rate_of(optimizer: Any) -> float:

@@ -1,54 +1,99 @@
-"""Many tensors as one vector of each type, on its way into a framework that cannot share their memory."""
+"""Many tensors as one vector of each type, on its way into a framework that cannot share their memory. They lie in it as in the
+vectors of a replica, so that those are copied as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from unisono.model.flat import Entry, FlatLayout
+
+KINDS = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
+NAMES = {kind: name for name, kind in KINDS.items()}
+"""As Keras calls the types."""
+
+
+class Lying(NamedTuple):
+    """Tensors that were found to lie in vectors as a packing says."""
+
+    addresses: Sequence[int]
+    vectors: Mapping[torch.dtype, Tensor]
 
 
 class Packing:
     """Where each of some tensors lies in the vectors."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.shapes = [tuple(tensor.shape) for tensor in tensors]
-        self.kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+        self.layout = FlatLayout.of((str(number), tensor.contiguous()) for number, tensor in enumerate(tensors))
+        self._of_kind = {kind: [one for one in self.layout.entries if one.dtype is kind] for kind in self.layout.lengths}
 
-    def packed(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    def lying(self, tensors: Sequence[Tensor]) -> Lying | None:
+        """Local: the vectors in which these tensors lie already; None where they do not."""
+        addresses, vectors = addresses_of(tensors), dict[torch.dtype, Tensor]()
+        for tensor, entry, address in zip(tensors, self.layout.entries, addresses, strict=True):
+            if entry.dtype not in vectors:
+                held = tensor.detach()
+                length = self.layout.lengths[entry.dtype]
+                if held.untyped_storage().nbytes() < (held.storage_offset() + length) * entry.dtype.itemsize:
+                    return None
+                vectors[entry.dtype] = held.as_strided((length,), (1,))
+            start = vectors[entry.dtype].data_ptr()
+            if tensor.dtype is not entry.dtype or tensor.stride() != entry.stride or address != _address(start, entry):
+                return None
+        return Lying(addresses, vectors)
+
+    def packed(self, tensors: Sequence[Tensor]) -> dict[torch.dtype, Tensor]:
         """Local: one copy of all of them, which nobody else knows; so a framework may take it for its own."""
+        found = self.layout.vectors(lambda numel, dtype: torch.empty(numel, dtype=dtype))
         with torch.no_grad():
-            return {
-                kind: torch.cat([one.detach().reshape(-1) for one, its in zip(tensors, self.kinds, strict=True) if its == kind])
-                for kind in dict.fromkeys(self.kinds)
-            }
+            torch._foreach_copy_(list(self.layout.views(found).values()), [tensor.detach() for tensor in tensors])
+        return found
 
     def joined(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """Pure, in the framework: arrays of these shapes as vectors."""
+        """Pure, in the framework: arrays of these shapes as vectors, with zeros between them."""
         from keras import ops
 
-        return {
-            kind: ops.concatenate([ops.reshape(one, (-1,)) for one, its in zip(arrays, self.kinds, strict=True) if its == kind])
-            for kind in dict.fromkeys(self.kinds)
-        }
+        found = {}
+        for kind, entries in self._of_kind.items():
+            pieces = list[Any]()
+            for entry, (start, end) in zip(entries, pairwise(self._edges(kind)), strict=True):
+                pieces.append(ops.reshape(arrays[int(entry.name)], (-1,)))
+                if gap := end - start - entry.numel:
+                    pieces.append(ops.zeros((gap,), NAMES[kind]))
+            found[NAMES[kind]] = ops.concatenate(pieces)
+        return found
 
-    def parts(self, vectors: dict[str, Any]) -> list[Any]:
+    def parts(self, vectors: Mapping[str, Any]) -> list[Any]:
         """Pure, in the framework: the arrays in such vectors."""
         from keras import ops
 
-        cut = {}
-        for kind in dict.fromkeys(self.kinds):
-            sizes = [prod(shape) for shape, its in zip(self.shapes, self.kinds, strict=True) if its == kind]
-            ends = [sum(sizes[: position + 1]) for position in range(len(sizes) - 1)]
-            cut[kind] = iter(ops.split(vectors[kind], ends) if ends else [vectors[kind]])
-        return [ops.reshape(next(cut[kind]), shape) for shape, kind in zip(self.shapes, self.kinds, strict=True)]
+        found: list[Any] = [None] * len(self.layout.entries)
+        for kind, entries in self._of_kind.items():
+            edges = {place for one in entries for place in (one.offset, one.offset + one.numel)}
+            ends = sorted(edges - {0, self.layout.lengths[kind]})
+            pieces = ops.split(vectors[NAMES[kind]], ends) if ends else [vectors[NAMES[kind]]]
+            starts = dict(zip([0, *ends], pieces, strict=True))
+            for entry in entries:
+                piece = starts[entry.offset] if entry.numel else ops.zeros((0,), NAMES[kind])
+                found[int(entry.name)] = ops.reshape(piece, entry.shape)
+        return found
 
-    def views(self, vectors: dict[str, Tensor]) -> list[Tensor]:
+    def views(self, vectors: Mapping[torch.dtype, Tensor]) -> list[Tensor]:
         """Local: the tensors in such vectors of torch, without a copy."""
-        cut = {}
-        for kind in dict.fromkeys(self.kinds):
-            sizes = [prod(shape) for shape, its in zip(self.shapes, self.kinds, strict=True) if its == kind]
-            cut[kind] = iter(torch.split(vectors[kind], sizes))
-        return [next(cut[kind]).view(shape) for shape, kind in zip(self.shapes, self.kinds, strict=True)]
+        return list(self.layout.views(vectors).values())
+
+    def _edges(self, kind: torch.dtype) -> list[int]:
+        return [*(entry.offset for entry in self._of_kind[kind]), self.layout.lengths[kind]]
+
+
+def addresses_of(tensors: Sequence[Tensor]) -> list[int]:
+    """Local: where each begins."""
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _address(start: int, entry: Entry) -> int:
+    return start + entry.offset * entry.dtype.itemsize

@@ -1,6 +1,6 @@
 """A Keras model as a pure function of its variables, the same on every backend.
 
-    (trained, kept, seeds, batch) -> loss sum, weight, outputs, kept afterwards, sums of metrics
+    (trained, kept, seeds, batch) -> loss sum, weight, outputs, what has changed of kept, sums of metrics
 
 Keras's own `compute_loss` gives the mean over the batch of one worker, with regularisers and added losses; times the number that it
 divided by it is a sum, so that the quotient over all workers is what one worker with the whole batch would have computed.
@@ -26,9 +26,9 @@ class Found(NamedTuple):
     loss_sum: Any
     weight: Any
     outputs: Any
-    kept: Any
-    """The values of `Pure.kept`, in its order; packed on their way out of a framework, as the sums."""
-    sums: Any
+    kept: list[Any]
+    """The values of those of `Pure.kept` that are not frozen, in their order."""
+    sums: list[Any]
 
 
 class Pure:
@@ -49,14 +49,16 @@ class Pure:
         self.metric_variables: list[Any] = []
         self._latest = local()
 
-    def remember(self, outputs: Any, sums: Tensor) -> None:
+    def remember(self, outputs: Any, sums: Tensor | Sequence[float]) -> None:
         """Local, of this thread: what the metrics count in the batch that gave these outputs."""
         self._latest.batch = outputs, sums
 
-    def remembered(self, outputs: Any) -> Tensor | None:
-        """Local: that of the batch that gave these outputs, if it was the last one."""
-        latest = getattr(self._latest, "batch", None)
-        return latest[1] if latest is not None and latest[0] is outputs else None
+    def remembered(self, outputs: Any) -> Tensor | Sequence[float]:
+        """Local: that of the batch that gave these outputs, which must be the last one."""
+        whose, sums = self._latest.batch
+        assert whose is outputs, "outputs of another batch than the last one"
+        found: Tensor | Sequence[float] = sums
+        return found
 
     def name(self, variable: Any) -> str:
         """Pure: of a weight, the same in every process."""
@@ -86,6 +88,7 @@ class Pure:
     ) -> Found:
         """Pure: one batch."""
         from keras import StatelessScope, ops, tree
+        from keras.src.backend import standardize_dtype
 
         mapping = self._mapping(trained, kept, seeds)
         mapping += [(variable, ops.zeros(variable.shape, variable.dtype)) for variable in self.metric_variables]
@@ -93,7 +96,8 @@ class Pure:
             given = [scope.get_current_value(variable) for variable in self.trained]
             outputs = self._call(inputs, training)
             mean = self.model._compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=weights, training=training)
-            weight = self._weight(inputs, outputs, weights, mean.dtype)
+            exact = "float64" if standardize_dtype(mean.dtype) == "float64" else "float32"  # halves do not count far
+            weight = self._weight(inputs, outputs, weights, exact)
             if self.metric_variables:  # some of them change the weights in place
                 own = None if weights is None else tree.map_structure(ops.copy, weights)
                 self.model._compile_metrics.update_state(targets, outputs, own)
@@ -104,9 +108,11 @@ class Pure:
                         f"a layer assigns {variable.path} itself while it learns (as SpectralNormalization does), which the update "
                         "of all workers would overwrite; use another layer"
                     )
-        kept_after = [scope.get_current_value(variable) for variable in self.kept]
+        kept_after = [
+            scope.get_current_value(one) for one, is_frozen in zip(self.kept, self.is_frozen, strict=True) if not is_frozen
+        ]
         sums = [scope.get_current_value(variable) for variable in self.metric_variables]
-        return Found(mean * weight, weight, outputs, kept_after, sums)
+        return Found(ops.cast(mean, exact) * weight, weight, outputs, kept_after, sums)
 
     def _call(self, inputs: Any, training: bool) -> Any:
         given = {"training": training} if self.model._call_has_training_arg else {}

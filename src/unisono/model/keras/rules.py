@@ -1,0 +1,204 @@
+"""The optimisers of Keras that most people use, formula by formula, as optimisers of torch. They treat every number by itself; so
+one pass moves the whole vector, on every backend, and a server may have a slice of it.
+
+With anything that is more than the formula (clipping, averages of weights, a schedule, constraints) Keras's own code moves the
+tensors; see `optimizer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unisono.model.keras.module import KerasModule
+from unisono.model.one_vector import EachNumber
+from unisono.model.parameters import FlatParameters
+
+EXACT: Mapping[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+class KerasRule(EachNumber):
+    """One of them. What it has learned lies in tensors by the names of `memory`."""
+
+    memory: ClassVar[Mapping[str, str]] = {}
+    """Name -> attribute of the Keras optimiser, which has a list there with a variable for each that learns."""
+
+    def __init__(self, params: Iterable[Any], lr: float = 0.0, iterations: int = 0, weight_decay: float = 0.0, **more: Any) -> None:
+        super().__init__(params, {"lr": lr, "iterations": iterations, "weight_decay": weight_decay, **more})
+
+    @classmethod
+    def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
+        """Pure: what the formula needs to know; None where it is not the whole truth."""
+        raise NotImplementedError
+
+    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
+        """Local, in place."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Local: one update from the gradients; parameters without one are left alone."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    if group["weight_decay"]:
+                        parameter.mul_(1 - group["weight_decay"] * group["lr"])
+                    self.move(parameter, parameter.grad, self.state[parameter], group)
+            group["iterations"] += 1
+
+
+class KerasSGD(KerasRule):
+    memory: ClassVar[Mapping[str, str]] = {"momentum": "momentums"}
+
+    @classmethod
+    def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
+        return {"momentum": optimizer.momentum, "nesterov": optimizer.nesterov}
+
+    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
+        lr, momentum = group["lr"], group["momentum"]
+        if not momentum:
+            value.sub_(gradient, alpha=lr)
+        elif group["nesterov"]:
+            held = state["momentum"].mul_(momentum).sub_(gradient, alpha=lr)
+            value.add_(held, alpha=momentum).sub_(gradient, alpha=lr)
+        else:
+            # Uphill by -1 of what is dampened to lr: torch's formula is that of Keras then, which has the rate in the momentum.
+            torch._fused_sgd_(
+                [value],
+                [gradient],
+                [state["momentum"]],
+                lr=-1.0,
+                momentum=momentum,
+                dampening=1.0 - lr,
+                weight_decay=0.0,
+                nesterov=False,
+                maximize=True,
+                is_first_step=False,
+            )
+
+
+class KerasAdam(KerasRule):
+    memory: ClassVar[Mapping[str, str]] = {"momentum": "_momentums", "velocity": "_velocities"}
+
+    @classmethod
+    def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
+        if optimizer.amsgrad:
+            return None
+        return {"beta_1": optimizer.beta_1, "beta_2": optimizer.beta_2, "epsilon": optimizer.epsilon}
+
+    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
+        number = EXACT[value.dtype]  # in which Keras corrects the bias, outside of epsilon
+        count = number(group["iterations"] + 1)
+        first, second = number(group["beta_1"]) ** count, number(group["beta_2"]) ** count
+        rate = number(group["lr"]) * np.sqrt(1 - second) / (1 - first)
+        # After infinitely many steps torch corrects no bias any more, and its formula is that of Keras.
+        endless = torch.full((), inf, device=value.device)
+        torch._fused_adam_(
+            [value],
+            [gradient],
+            [state["momentum"]],
+            [state["velocity"]],
+            [],
+            [endless],
+            lr=float(rate),
+            beta1=group["beta_1"],
+            beta2=group["beta_2"],
+            weight_decay=0.0,
+            eps=group["epsilon"],
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+class KerasRMSprop(KerasRule):
+    memory: ClassVar[Mapping[str, str]] = {"velocity": "_velocities", "momentum": "_momentums"}
+
+    @classmethod
+    def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
+        if optimizer.centered:
+            return None
+        return {"rho": optimizer.rho, "momentum": optimizer.momentum, "epsilon": optimizer.epsilon}
+
+    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
+        lr, rho, momentum = group["lr"], group["rho"], group["momentum"]
+        root = state["velocity"].mul_(rho).addcmul_(gradient, gradient, value=1 - rho).add(group["epsilon"]).sqrt_()
+        if momentum:
+            value.sub_(state["momentum"].mul_(momentum).addcdiv_(gradient, root, value=lr))
+        else:
+            value.addcdiv_(gradient, root, value=-lr)
+
+
+class KerasAdagrad(KerasRule):
+    memory: ClassVar[Mapping[str, str]] = {"accumulator": "_accumulators"}
+
+    @classmethod
+    def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
+        return {"epsilon": optimizer.epsilon}
+
+    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
+        root = state["accumulator"].addcmul_(gradient, gradient).add(group["epsilon"]).sqrt_()
+        value.addcdiv_(gradient, root, value=-group["lr"])
+
+
+RULES: Mapping[str, type[KerasRule]] = {
+    "SGD": KerasSGD,
+    "Adam": KerasAdam,
+    "AdamW": KerasAdam,
+    "RMSprop": KerasRMSprop,
+    "Adagrad": KerasAdagrad,
+}
+"""By their names in Keras. AdamW has a decay of weights by default, which all of them can."""
+
+
+def rule_of(optimizer: Any, module: KerasModule) -> KerasRule | None:
+    """Local: a built optimiser of Keras as a rule, with what it has learned; None where it is more than a rule."""
+    kind = RULES.get(type(optimizer).__name__)
+    if kind is None or not type(optimizer).__module__.startswith("keras.") or _does_more(optimizer, module):
+        return None
+    settings = kind.settings_of(optimizer)
+    if settings is None or settings.get("epsilon") == 0:  # which would make the gaps of the vector 0 / 0
+        return None
+    from keras import ops
+
+    lr, iterations = (ops.convert_to_numpy(one).item() for one in (optimizer._learning_rate, optimizer.iterations))
+    parameters = module.trained()
+    found = kind(parameters, lr, iterations, optimizer.weight_decay or 0.0, **settings)
+    for name, attribute in kind.memory.items():
+        if variables := getattr(optimizer, attribute):  # there are none where it is not asked for
+            for parameter, variable in zip(parameters, variables, strict=True):
+                found.state[parameter][name] = module.backend.copied(variable).to(parameter.device)
+    return found
+
+
+def publish_rule(rule: KerasRule, part: FlatParameters, module: KerasModule, optimizer: Any) -> None:
+    """Local: give the Keras optimiser itself what the rule has learned, for whoever looks at it or saves it."""
+    (group,) = rule.param_groups
+    optimizer.iterations.assign(group["iterations"])
+    optimizer.learning_rate = group["lr"]
+    learned = part.optimizer_state()["each"].values()
+    for name, attribute in rule.memory.items():
+        if variables := getattr(optimizer, attribute):
+            for variable, value in zip(variables, module.backend.handed_over([one[name] for one in learned]), strict=True):
+                variable.assign(value)
+
+
+def _does_more(optimizer: Any, module: KerasModule) -> bool:
+    limits = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm)
+    averages = (optimizer.gradient_accumulation_steps, optimizer.use_ema, optimizer.loss_scale_factor)
+    spared = optimizer.weight_decay and any(not optimizer._use_weight_decay(variable) for variable in module.pure.trained)
+    kinds = {parameter.dtype for parameter in module.trained()}
+    return (
+        any(one is not None for one in limits)
+        or any(averages)
+        or bool(spared)
+        or any(variable.constraint is not None for variable in module.pure.trained)
+        or not hasattr(optimizer._learning_rate, "assign")
+        or len(kinds) > 1
+        or not kinds <= set(EXACT)
+    )
