@@ -18,15 +18,15 @@ class TensorBoard(Observer):
 
     def __init__(self, folder: Path, log_every: int = 1) -> None:
         """Refuses at once, so that nobody waits for a run whose record is missing at its end."""
+        # TensorBoard's own switch: where it finds this module it does without TensorFlow, which else it loads just to write files,
+        # and which takes seconds, and memory of the GPUs.
+        sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise UsageError(
                 f"--tensorboard needs the package tensorboard, which cannot be imported ({error}); pip install tensorboard"
             ) from error
-        # TensorBoard's own switch: where it finds this module it does without TensorFlow, which else it loads just to write files,
-        # and which takes seconds, and memory of the GPUs.
-        sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
         self._make = SummaryWriter
         self._folder = folder
         self._log_every = log_every

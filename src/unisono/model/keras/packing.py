@@ -12,8 +12,10 @@ from torch import Tensor
 
 from unisono.model.flat import Entry, FlatLayout
 
-KINDS = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
-NAMES = {kind: name for name, kind in KINDS.items()}
+KINDS: Mapping[str, torch.dtype] = {
+    str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)
+}
+NAMES: Mapping[torch.dtype, str] = {kind: name for name, kind in KINDS.items()}
 """As Keras calls the types."""
 
 

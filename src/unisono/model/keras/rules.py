@@ -164,9 +164,7 @@ def rule_of(optimizer: Any, module: KerasModule) -> KerasRule | None:
     settings = kind.settings_of(optimizer)
     if settings is None or settings.get("epsilon") == 0:  # which would make the gaps of the vector 0 / 0
         return None
-    from keras import ops
-
-    lr, iterations = (ops.convert_to_numpy(one).item() for one in (optimizer._learning_rate, optimizer.iterations))
+    lr, iterations = (module.backend.seen(one).item() for one in (optimizer._learning_rate, optimizer.iterations))
     parameters = module.trained()
     found = kind(parameters, lr, iterations, optimizer.weight_decay or 0.0, **settings)
     for name, attribute in kind.memory.items():
