@@ -166,7 +166,7 @@ def rule_of(optimizer: Any, module: KerasModule) -> KerasRule | None:
         return None
     lr, iterations = (module.backend.seen(one).item() for one in (optimizer._learning_rate, optimizer.iterations))
     parameters = module.trained()
-    found = kind(parameters, lr, iterations, optimizer.weight_decay or 0.0, **settings)
+    found = kind(parameters, float(lr), int(iterations), optimizer.weight_decay or 0.0, **settings)
     for name, attribute in kind.memory.items():
         if variables := getattr(optimizer, attribute):  # there are none where it is not asked for
             for parameter, variable in zip(parameters, variables, strict=True):
