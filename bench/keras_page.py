@@ -134,8 +134,9 @@ def _reading(result: Mapping[str, Any], blocks: Sequence[Block]) -> list[str]:
         "differs by is what the machine does, not the code.",
         "Cores: CPU time of the first worker's process divided by the time that passed. Above 1 Python works beside the framework, "
         "which one worker can do here on the second core; two workers have one core each.",
-        "Arrays: *packed* are copies of our vectors that the framework may have; they and the batches then enter it as they lie, "
-        "or are copied again; its results are looked at where they lie, or copied on leaving; *stored* is what is copied from them "
-        "into our gradients and statistics. The optimiser moves our own vector, in its place.",
+        "Arrays: *packed* are copies of our vectors that the framework may have; batches, and vectors where it shares memory, "
+        "enter as they lie, or are copied again; its results are looked at where they lie, or copied on leaving; *stored* is what "
+        "is copied from them into our gradients and statistics. The optimiser moves our own vector, in its place. What JAX does "
+        "with an array of NumPy, whether it reads it there or copies it again, is not counted.",
         *disturbances(block for block, _ in blocks),
     ]

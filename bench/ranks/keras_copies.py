@@ -1,4 +1,4 @@
-"""How often a step of ours copies between its vectors and the framework, counted by looking at addresses."""
+"""How often a step of ours copies between its vectors and the framework, counted where it does so, and by looking at addresses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from unisono.model.keras.module import KerasModule
+from unisono.model.keras.packing import Packing
 from unisono.model.parameters import FlatParameters
-
-CLONE, COPY, FOREACH_COPY = (getattr(torch.ops.aten, name).default for name in ("clone", "copy_", "_foreach_copy_"))
 
 
 @dataclass
@@ -59,19 +57,6 @@ class Tally:
         return {name: {"num": num / steps, "bytes": num_bytes / steps} for name, (num, num_bytes) in self.counts.items()}
 
 
-class Copying(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what torch copies meanwhile."""
-
-    def __init__(self, tally: Tally, way: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._tally, self._way = tally, way
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for one in args[0] if func is FOREACH_COPY else args[:1] if func in (CLONE, COPY) else ():
-            self._tally.add(self._way, one.nbytes)
-        return func(*args, **(kwargs or {}))
-
-
 def count_copies(backend: str, train: Callable[[], object]) -> dict[str, dict[str, float]]:
     """Local, blocking: copies and their bytes in a mean step of `train`, by way."""
     kind: Any = import_module(f"unisono.model.keras.on_{backend}").OfThis
@@ -84,36 +69,44 @@ def count_copies(backend: str, train: Callable[[], object]) -> dict[str, dict[st
 
 
 def _watched(kind: Any, tally: Tally, backend: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    learn, move, keep, take = kind.learn, kind.move, KerasModule.keep, FlatParameters.take
+    learn, keep, take = kind.learn, KerasModule.keep, FlatParameters.take
 
     def watched_learn(self: Any, *given: Any) -> Any:
         tally.num_steps += 1
-        with tally.inside(), Copying(tally, "packed"):
+        with tally.inside():
             return learn(self, *given)
 
-    def watched_move(self: Any, *given: Any) -> Any:
-        with tally.inside(), Copying(tally, "stored"):
-            return move(self, *given)
-
     def watched_keep(self: Any, values: Any) -> None:
-        with Copying(tally, "stored"):
-            keep(self, values)
+        for value in values:
+            tally.add("stored", value.nbytes)
+        keep(self, values)
 
     def watched_take(self: Any, gradients: Any) -> None:
-        with tally.inside(), Copying(tally, "stored"):
-            take(self, gradients)
+        with tally.inside():
+            for vector in gradients.vectors.values():
+                tally.add("stored", vector.nbytes)
+        take(self, gradients)
 
     yield kind, "learn", watched_learn
-    yield kind, "move", watched_move
     yield KerasModule, "keep", watched_keep
     yield FlatParameters, "take", watched_take
     if backend == "torch":
         return
-    native, tensor = kind.native, kind.tensor
+    native, tensor, copy_in, packed = kind.native, kind.tensor, kind.copy_in, Packing.packed
 
     def watched_native(self: Any, given: Any) -> Any:
         found = native(self, given)
         tally.add("entered as they lie" if _address(found) == given.data_ptr() else "copied again on entry", given.nbytes)
+        return found
+
+    def watched_copy_in(self: Any, vector: Any) -> Any:
+        tally.add("packed", vector.nbytes)
+        return copy_in(self, vector)
+
+    def watched_packed(self: Any, tensors: Any) -> Any:
+        found = packed(self, tensors)
+        for vector in found.values():
+            tally.add("packed", vector.nbytes)
         return found
 
     def watched_tensor(self: Any, array: Any) -> Any:
@@ -122,13 +115,15 @@ def _watched(kind: Any, tally: Tally, backend: str) -> Iterator[tuple[Any, str, 
         return found
 
     yield kind, "native", watched_native
+    yield kind, "copy_in", watched_copy_in
+    yield Packing, "packed", watched_packed
     yield kind, "tensor", watched_tensor
 
 
 def _address(array: Any) -> int:
     """Local: where an array of TensorFlow or JAX has its numbers."""
     if isinstance(array, np.ndarray):
-        return 0  # JAX copies arrays of NumPy whenever a compiled function is called with them
+        return int(array.ctypes.data)  # JAX takes it from there when a compiled function is called with it
     if hasattr(array, "unsafe_buffer_pointer"):
         return int(array.unsafe_buffer_pointer())
     import tensorflow as tf

@@ -128,3 +128,24 @@ def test_a_backend_that_is_not_there_is_told(backend: str, tmp_path: Path) -> No
     )
     assert done.returncode == 2
     assert done.stderr.count(told) == 1 and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.soak  # compiles six times
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_shards_give_the_same_bits_on_any_number_of_workers(backend: str, tmp_path: Path) -> None:
+    task = Path(__file__).parents[2] / "examples" / "keras_digits.py"
+    hashes = set()
+    for workers in ("1", "2"):
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "unisono", "train", str(task), "-n", workers, "--shards", "2"),
+                *("--epochs", "2", "--out", str(tmp_path / workers), "--quiet"),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            check=True,
+            timeout=130,
+        )
+        hashes.add(json.loads((tmp_path / workers / "summary.json").read_text())["weights_sha256"])
+    assert len(hashes) == 1

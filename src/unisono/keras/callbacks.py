@@ -14,7 +14,7 @@ from unisono.comm.base import Communicator
 from unisono.comm.replicate import replicate
 from unisono.events import EpochDone, Observer, StepDone
 from unisono.model.keras.module import KerasModule
-from unisono.model.keras.optimizer import publish_learned, rate_of
+from unisono.model.keras.optimizer import publish_learned, rate_of, set_rate
 from unisono.model.torch import TorchAdapter
 from unisono.training.progress import EARLY, Goals, Progress
 
@@ -116,15 +116,16 @@ class Callbacks(Observer):
             seen = {name.removeprefix("val_"): value for name, value in event.metrics.items() if name.startswith("val_")}
             self._tell("on_test_end", seen)
         self._tell("on_epoch_end", event.epoch, dict(event.metrics))
+        at_end = self._rate()
         if not self._module.pure.model.stop_training and event.epoch + 1 < self.num_epochs:
             self._begin_epoch(event.epoch + 1)
-        self._agree()
+        self._agree(at_end)
 
     def end(self, logs: Mapping[str, float]) -> None:
         """Collective: after the last step."""
         self._publish()
         self._tell("on_train_end", dict(logs))
-        self._agree()
+        self._agree(self._rate())
         self._publish()
 
     def settings(self, step: int) -> Any:  # noqa: ARG002
@@ -138,11 +139,16 @@ class Callbacks(Observer):
         if self.lr is not None:
             self._module.pure.model.optimizer.learning_rate = self.lr
 
-    def _agree(self) -> None:
-        """Collective: what the callbacks of the first worker have changed."""
-        self._agree_on_settings()
-        changed = self.comm.rank == 0 and self._module.differs()
-        if not self.comm.broadcast_object(changed):
+    def _agree(self, at_end: float | None = None) -> None:
+        """Collective: what the callbacks of the first worker have changed; `at_end`: the rate at the end of the epoch, with which
+        another life would begin the next one, whose beginning may change it again."""
+        model = self._module.pure.model
+        mine = (bool(model.stop_training), self._rate(), at_end, self.comm.rank == 0 and self._module.differs())
+        self.stops, self.lr, at_end, has_changed = self.comm.broadcast_object(mine)
+        model.stop_training = self.stops
+        if at_end is not None:
+            set_rate(self.adapter.parts[""], at_end)
+        if not has_changed:
             return
         if self.comm.rank == 0:
             self._module.absorb()
@@ -150,11 +156,8 @@ class Callbacks(Observer):
         if self.comm.rank:
             self._module.publish()
 
-    def _agree_on_settings(self) -> None:
-        model = self._module.pure.model
-        mine = (bool(model.stop_training), None if self.lr is None else rate_of(model.optimizer))
-        self.stops, self.lr = self.comm.broadcast_object(mine)
-        model.stop_training = self.stops
+    def _rate(self) -> float | None:
+        return None if self.lr is None else rate_of(self._module.pure.model.optimizer)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from unisono.errors import TrainingFailed, UsageError
 from unisono.keras.backup import Backup, find_backup
 from unisono.keras.callbacks import CallbackGoals, Callbacks, watches_batches
 from unisono.keras.inputs import Stream, StreamLoader
+from unisono.model.base import BEGINNING, StreamKey
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import rate_of
 from unisono.overrides import change
@@ -62,6 +63,11 @@ class Fit:
     verbose: Any
 
     @property
+    def _draws(self) -> int:
+        """The seed of orders and of dropout: other ones in every fit of a script, as in Keras."""
+        return self.seed if self.number == 0 else StreamKey(self.seed, self.number, 0, BEGINNING).value() % 2**31
+
+    @property
     def _task(self) -> Task:
         splits, batch = Splits(train=self.train, validation=self.validation), max(self.batch, self.comm.size)
         return Task(
@@ -70,7 +76,7 @@ class Fit:
             optimizer=self.model.optimizer,  # itself, also where it is plain SGD: callbacks and backups look at it
             global_batch=batch,
             epochs=max(self.epochs, 1),
-            seed=self.seed,
+            seed=self._draws,
             name="fit",
         )
 
@@ -106,8 +112,8 @@ class Fit:
 
     def _loader(self, parts: Assembled) -> Any:
         if self.stream is None:
-            return replace(parts.loader, plan=Plan(len(self.train), self.batch, self.seed, self.shuffle))
-        plan = Plan(self.stream.num_steps * self.batch, self.batch, self.seed, shuffle=False)
+            return replace(parts.loader, plan=Plan(len(self.train), self.batch, self._draws, self.shuffle))
+        plan = Plan(self.stream.num_steps * self.batch, self.batch, self._draws, shuffle=False)
         shard, num_shards = parts.loader.shard, parts.loader.num_shards
         return StreamLoader(self.stream, self.comm, plan, self.class_weight, shard, num_shards, first_epoch=self.initial_epoch)
 
@@ -143,7 +149,7 @@ class Fit:
             heard.settings,
             CallbackGoals(self.epochs, None, callbacks=heard),
             (heard,),
-            self.seed,
+            self._draws,
             self.validation_batch,
             lambda: deadline.asks(stop),
             str,

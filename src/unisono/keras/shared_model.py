@@ -125,11 +125,11 @@ class SharedModel:
             return asked.through_a_server()
         return asked.in_step([one for one in tree.flatten(callbacks) if one is not None] if callbacks else [])
 
-    def _replica(self) -> KerasModule:
+    def _replica(self, learns: bool = True) -> KerasModule:
         """Local: what computes with the model as it is now; its backend is kept, as steps are compiled there."""
         told = (self.model._compile_loss, self.model._compile_metrics, *map(id, self.model.trainable_variables))
         if self._backend is None or self._compiled != told:
-            made = take_over(self.model)
+            made = take_over(self.model, learns)
             self._backend, self._compiled = made.backend, told
             return made
         return KerasModule(self._backend.pure, self._backend)
@@ -176,7 +176,9 @@ class SharedModel:
 
         def opened() -> tuple[Source, KerasModule]:
             source = read_all(x, steps, "x") if is_stream(x) else x if isinstance(x, Source) else Arrays(map_tree(np.asarray, x))
-            return source, self._replica().to(comm.device)
+            if not len(source):
+                raise UsageError("x has no samples, so there is nothing to predict")
+            return source, self._replica(learns=False).to(comm.device)
 
         source, module = together(comm, opened)
         with torch.no_grad():

@@ -29,6 +29,12 @@ Empty = Callable[[int, torch.dtype], Tensor]
 """Makes an uninitialised vector, e.g. in memory that the peers see too."""
 
 
+NO_GRADIENT = (
+    "the loss does not depend on any parameter that learns; check that the loss uses the outputs of the model and that nothing is "
+    "detached or frozen on the way"
+)
+
+
 class Gradients(NamedTuple):
     """Of a loss, computed elsewhere: vectors of the same layout as those of the parameters."""
 
@@ -94,7 +100,8 @@ class FlatParameters:
         self._whole = _over_the_whole(optimizer, self) if as_one else None
         if self._whole is not None:
             self._rule = bare_rule(self._whole)
-            self._put_together(self._whole, optimizer.state)
+            if isinstance(optimizer, EachNumber):
+                self._put_together(self._whole, optimizer)
         self._made = AsMade.of(self.running)
 
     def check_narrow(self) -> None:
@@ -308,13 +315,17 @@ class FlatParameters:
             }
         return found
 
-    def _put_together(self, whole: Optimizer, of_each: Mapping[Any, Any]) -> None:
-        """Local: what an optimiser of the tensors has learned already, as one of the whole vector has it."""
+    def _put_together(self, whole: Optimizer, of_each: EachNumber) -> None:
+        """Local: what an optimiser of the tensors has learned before, as one of the whole vector has it; moved, not copied."""
         (vector,) = whole.param_groups[0]["params"]
-        for name in of_each.get(self.tensors[0], {}):
+        for name, first in of_each.state[self.tensors[0]].items():
+            if not is_like(first, self.tensors[0]):
+                whole.state[vector][name] = first
+                continue
             joined = whole.state[vector][name] = torch.zeros_like(vector.detach())
             for entry, tensor in zip(self.layout.entries, self.tensors, strict=True):
-                view_of(entry, joined).copy_(of_each[tensor][name])
+                view_of(entry, joined).copy_(of_each.state[tensor][name])
+        of_each.state.clear()
 
     def optimizer_state(self) -> dict[str, Any]:
         """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""

@@ -16,7 +16,7 @@ from unisono.errors import UsageError
 from unisono.model.base import TRAIN, Evaluated, Logged, ModelAdapter, Ready, SoFar, StreamKey
 from unisono.model.buffers import Buffers
 from unisono.model.own_step import StepFunction
-from unisono.model.parameters import Empty, FlatParameters, Gradients
+from unisono.model.parameters import NO_GRADIENT, Empty, FlatParameters, Gradients
 from unisono.model.tail import LOSS, NOT_FINITE, WEIGHT, Tail
 
 CLIP_EPS = 1e-6
@@ -124,10 +124,7 @@ class TorchAdapter(ModelAdapter):
             torch.autograd.backward(found.loss_sum)
             part.end_pass()
         else:
-            raise UsageError(
-                "the loss does not depend on any parameter that learns; check that the loss uses the outputs of the model "
-                "and that nothing is detached or frozen on the way"
-            )
+            raise UsageError(NO_GRADIENT)
         self.tail.add(found.loss_sum, found.weight, found.num_samples)
         if self.measure is not None:
             self.tail.add_metrics(self.measure(found.outputs, found.targets, found.weights))

@@ -18,7 +18,10 @@ from unisono.training.local_imports import local_imports
 from unisono.training.repository import repository_state
 from unisono.version import __version__
 
-PACKAGES = ("torch", "numpy", "safetensors", "mpi4py", "h5py", "zarr", "nibabel", "tifffile", "scipy", "sklearn", "lightning")
+PACKAGES = (
+    *("torch", "numpy", "safetensors", "mpi4py", "h5py", "zarr", "nibabel", "tifffile", "scipy", "sklearn"),
+    *("lightning", "keras", "tensorflow", "jax"),
+)
 """Whose versions matter to a result, besides those that the task itself imports."""
 
 

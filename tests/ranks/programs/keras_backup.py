@@ -1,4 +1,4 @@
-"""A fit with a backup, which ends by a kill of one worker where asked to: python keras_backup.py OUT FOLDER [STEP]
+"""A fit with a backup, which ends by a kill of one worker where asked to: python keras_backup.py OUT FOLDER EVERY [STEP]
 
 Writes OUT.RANK: hash of the weights, history, learning rates that a callback saw.
 """
@@ -32,23 +32,30 @@ class KillAt(keras.callbacks.Callback):  # type: ignore[misc]
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Lower(keras.callbacks.Callback):  # type: ignore[misc]
+    """Sets the rate between two epochs, as ReduceLROnPlateau does."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self.model.optimizer.learning_rate = float(self.model.optimizer.learning_rate) * 0.9
+
+
 def halved(epoch: int, rate: float) -> float:
     return rate * 0.5 if epoch == 1 else rate
 
 
 def main() -> None:
-    out, folder, *step = sys.argv[1:]
+    out, folder, every, *step = sys.argv[1:]
     draw = np.random.default_rng(3)
     x = draw.normal(size=(70, 6)).astype(np.float32)
     y = (x @ draw.normal(size=(6, 3))).argmax(1)
-    strategy = un.keras.Strategy(backup=folder, backup_every="2steps")
+    strategy = un.keras.Strategy(backup=folder, backup_every=every)
     with strategy.scope():
         layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2), keras.layers.Dense(3)]
         model = keras.Sequential([keras.Input((6,)), *layers])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=keras.optimizers.Adam(0.02), loss=loss, metrics=["accuracy"])
     rates = keras.callbacks.LearningRateScheduler(halved)
-    callbacks = [rates, *([KillAt(int(step[0]))] if step else [])]
+    callbacks = [rates, Lower(), *([KillAt(int(step[0]))] if step else [])]
     history = model.fit(x, y, batch_size=16, epochs=4, validation_data=(x[:9], y[:9]), callbacks=callbacks, verbose=0)
     model.compile(optimizer=keras.optimizers.SGD(0.5), loss=loss, metrics=["accuracy"])
     best = keras.callbacks.EarlyStopping("loss", patience=0, restore_best_weights=True)

@@ -109,6 +109,18 @@ def main() -> None:
     watched.fit(torch.utils.data.DataLoader(pairs, batch_size=8, shuffle=True), verbose=0)
     found["moves"] = len(set(seen.sums)) == len(seen.sums)
 
+    orders, start = list[list[float]](), small(strategy).get_weights()
+    for _ in range(2):
+        again, seen = small(strategy), Seen()
+        again.set_weights(start)
+        again.fit(x, y, batch_size=10, callbacks=[seen], verbose=0)
+        orders.append(seen.sums)
+    found["orders differ"] = orders[0] != orders[1] if rank == 0 else None
+    frozen = small(strategy)
+    rows = frozen.predict(x)
+    frozen.trainable = False
+    found["frozen"] = bool(np.array_equal(frozen.predict(x), rows))
+
     weighted, alone = small(strategy), small(strategy)
     alone.set_weights(weighted.get_weights())
     each = {0: 1.0, 1: 2.0, 2: 0.5}
@@ -130,6 +142,7 @@ def main() -> None:
         "few steps": refused(lambda: other.fit(x, y, batch_size=10, steps_per_epoch=2)),
         "one worker": refused(lambda: other.train_on_batch(x, y)),
         "batch of a stream": refused(lambda: other.fit(iter([(x, y)]), batch_size=3, steps_per_epoch=1)),
+        "nothing": refused(lambda: other.predict(x[:0])),
         "TPU": refused(un.keras.TPUStrategy),
         "storage": refused(un.keras.CentralStorageStrategy),
     }

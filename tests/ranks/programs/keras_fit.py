@@ -44,13 +44,49 @@ def fitted(model: Any, num: int) -> dict[str, Any]:
     x, y = samples(num)
     seen = tuple(one[:37] for one in samples(60))
     history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, validation_data=seen, shuffle=False, verbose=0)
+    again = model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)  # with an optimiser that has learned something
     return {
+        "again": [float(value) for value in again.history["loss"]],
         "history": {name: [float(value) for value in values] for name, values in history.history.items()},
         "weights": [value.astype(np.float64).tolist() for value in model.get_weights()],
         "evaluated": [float(value) for value in model.evaluate(*seen, batch_size=8, verbose=0)],
         "predicted": np.asarray(model.predict(seen[0], batch_size=8, verbose=0)).astype(np.float64).tolist(),
         "iterations": int(model.optimizer.iterations),
     }
+
+
+class Watching(keras.layers.Layer):  # type: ignore[misc]
+    """Tells the mean of what goes through it."""
+
+    def __init__(self) -> None:
+        super().__init__(name="watching")
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, inputs: Any) -> Any:
+        self.seen.update_state(keras.ops.mean(inputs, axis=-1))
+        return inputs
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape
+
+
+def of_two_outputs(num: int) -> dict[str, Any]:
+    """The losses of each output and a metric that a layer holds, as `fit` and `evaluate` tell them."""
+    x, y = samples(num)
+    given = keras.Input((6,))
+    hidden = keras.layers.Dense(8, activation="tanh")(given)
+    if keras.config.backend() != "jax":  # where Keras itself cannot count in a layer
+        hidden = Watching()(hidden)
+    outputs = {"kind": keras.layers.Dense(3, name="kind")(hidden), "size": keras.layers.Dense(1, name="size")(hidden)}
+    model = keras.Model(given, outputs)
+    losses = {"kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": "mse"}
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss=losses, loss_weights={"kind": 1.0, "size": 0.5})
+    draw = np.random.default_rng(8)
+    model.set_weights([0.3 * draw.normal(size=one.shape) for one in model.get_weights()])
+    targets = {"kind": y, "size": x.sum(1, keepdims=True)}
+    history = model.fit(x, targets, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+    told = model.evaluate(x, targets, batch_size=8, verbose=0, return_dict=True)
+    return {name: [*map(float, values), float(told[name])] for name, values in history.items()}
 
 
 def streamed(strategy: Any, kind: str) -> dict[str, Any]:
@@ -100,6 +136,12 @@ def main() -> None:
         if rank == 0:  # the others take it from there
             model.set_weights(first_weights())
         found[f"shared {kind}"] = fitted(model, num)
+    # Keras on TensorFlow gives the losses of short batches the weight of a whole one.
+    num = 48 if keras.config.backend() == "tensorflow" else 50
+    if rank == 0:
+        found["plain outputs"] = of_two_outputs(num)
+    with strategy.scope():
+        found["shared outputs"] = of_two_outputs(num)
     found["streams"] = {kind: streamed(strategy, kind) for kind in ("arrays", *STREAMS[keras.config.backend()])}
     sums = strategy.reduce("SUM", {"a": np.full(2, rank + 1.0), "b": 1.0})
     found["reduced"] = [sums["a"].tolist(), float(sums["b"]), float(strategy.reduce("MEAN", np.float64(rank)))]

@@ -77,16 +77,19 @@ class Backend(ABC):
 
 
 def on_host(value: Tensor) -> Any:
-    """Local: for NumPy, which does not know bfloat16."""
-    value = value.detach().cpu()
-    return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
+    """Local: a copy for NumPy, which does not know bfloat16."""
+    value = value.detach()
+    return (value.float() if value.dtype is torch.bfloat16 else value).to("cpu", copy=True).numpy()
 
 
 def prepare_backend() -> None:
     """Local, before the first model is made: what a framework must be told before it computes anything. Nothing is imported that
     the process has not imported already."""
-    if "jax" in sys.modules and "keras" in sys.modules:
-        import_module("unisono.model.keras.on_jax").prepare()
+    if "keras" in sys.modules:
+        from keras import config
+
+        if config.backend() == "jax":
+            import_module("unisono.model.keras.on_jax").prepare()
 
 
 def make_backend(pure: Pure) -> Backend:

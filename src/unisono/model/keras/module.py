@@ -76,4 +76,4 @@ class KerasModule(nn.Module):
         """Local: take the values of the Keras model itself, which somebody has set."""
         with torch.no_grad():
             for variable, value in zip(self.pure.trained + self.pure.kept, [*self.trained(), *self.kept()], strict=True):
-                value.copy_(self.backend.copied(variable))
+                value.copy_(self.backend.seen(variable))

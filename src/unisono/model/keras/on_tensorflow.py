@@ -10,8 +10,10 @@ import tensorflow as tf
 import torch
 from torch import Tensor
 
+from unisono.errors import UsageError
 from unisono.model.keras.compiled import CompiledBackend
 from unisono.model.keras.pure import Found, Pure
+from unisono.model.parameters import NO_GRADIENT
 
 ALIGN_BYTES = 64
 
@@ -39,6 +41,8 @@ class OfThis(CompiledBackend):
             found = function(values)
         gradients = [None if one is None else tf.convert_to_tensor(one) for one in tape.gradient(found.loss_sum, values)]
         self._unused = tuple(number for number, one in enumerate(gradients) if one is None)
+        if len(self._unused) == len(values):
+            raise UsageError(NO_GRADIENT)
         return found, [tf.zeros_like(value) if one is None else one for one, value in zip(gradients, values, strict=True)]
 
     def moved(self, optimizer: Any, values: list[Any], gradients: list[Any], memory: list[Any]) -> tuple[list[Any], list[Any]]:

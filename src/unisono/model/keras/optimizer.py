@@ -35,10 +35,14 @@ class KerasOptimizer(Optimizer):
         assert closure is None
         (group,) = self.param_groups
         memory = self._memory()
-        if self._lr is not None:
-            memory[self._lr].fill_(group["lr"])
+        self.set_rate(group.get("lr", 0.0))
         parameters: Sequence[nn.Parameter] = group["params"]
         self._backend.move(self.of_keras, [one.data for one in parameters], [one.grad for one in parameters], memory)
+
+    def set_rate(self, lr: float) -> None:
+        """Local: in its memory too."""
+        if self._lr is not None:
+            self._memory()[self._lr].fill_(lr)
 
     def publish(self) -> None:
         """Local: give the Keras optimiser itself what this has learned."""
@@ -79,8 +83,11 @@ def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, optio
                 f"optimizer {spec} of Keras cannot be made: {str(error).splitlines()[0]}; check its options"
             ) from error
     _refuse(made)
-    if made.built and {id(one) for one in made._trainable_variables} != {id(one) for one in module.pure.trained}:
-        raise UsageError(f"optimizer {type(made).__name__} was built for other variables; make a new one for this model")
+    if made.built and list(map(id, made._trainable_variables)) != list(map(id, module.pure.trained)):
+        raise UsageError(
+            f"optimizer {type(made).__name__} was built for other variables, or for these in another order; make a new one for "
+            "this model"
+        )
     made.build(module.pure.trained)
     return rule_of(made, module) or KerasOptimizer(module, made)
 
@@ -109,6 +116,14 @@ def publish_learned(part: FlatParameters, module: KerasModule, optimizer: Any) -
         part.running.publish()
     elif isinstance(part.running, KerasRule):
         publish_rule(part.running, part, module, optimizer)
+
+
+def set_rate(part: FlatParameters, lr: float) -> None:
+    """Local: the rate with which another life of the training would begin."""
+    (group,) = part.running.param_groups
+    group["lr"] = lr
+    if isinstance(part.running, KerasOptimizer):
+        part.running.set_rate(lr)
 
 
 def rate_of(optimizer: Any) -> float:

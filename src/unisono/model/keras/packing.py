@@ -37,6 +37,8 @@ class Packing:
         """Local: the vectors in which these tensors lie already; None where they do not."""
         addresses, vectors = addresses_of(tensors), dict[torch.dtype, Tensor]()
         for tensor, entry, address in zip(tensors, self.layout.entries, addresses, strict=True):
+            if not entry.numel:
+                continue
             if entry.dtype not in vectors:
                 held = tensor.detach()
                 length = self.layout.lengths[entry.dtype]

@@ -46,6 +46,8 @@ class Pure:
         known = {id(variable) for variable in (*weights, *model.metrics_variables)}
         self.seeds = [variable for variable in unique(model.variables) if id(variable) not in known]
         self.names = dict(zip(map(id, weights), stable_names(model, weights), strict=True))
+        self.metrics: list[tuple[str, Any]] = []
+        """Of Keras, each with the name under which it is told."""
         self.metric_variables: list[Any] = []
         self._latest = local()
 
@@ -65,9 +67,27 @@ class Pure:
         return self.names[id(variable)]
 
     def follow_metrics(self) -> None:
-        """Local, once they are built: what Keras's metrics count is computed with every batch from now on."""
-        compiled = self.model._compile_metrics
-        self.metric_variables = [] if compiled is None else list(compiled.variables)
+        """Local, once they are built: what Keras's metrics count is computed with every batch from now on: those of `compile`, the
+        losses of several outputs, and those that layers hold."""
+        from keras.metrics import Mean, Sum
+
+        compiled, losses = self.model._compile_metrics, self._losses()
+        self.metrics = [] if compiled is None else list(zip(compiled.result(), compiled.metrics, strict=True))
+        known = {id(one) for one in (self.model._loss_tracker, compiled, *losses)}
+        held = [one for one in self.model.metrics if id(one) not in known]
+        for metric in held:
+            if not isinstance(metric, (Mean, Sum)):
+                raise UsageError(
+                    f"metric {metric.name!r} that a layer of the Keras model holds may count what cannot be added up over workers; "
+                    "hold a keras.metrics.Mean or Sum, or give the metric to compile"
+                )
+        told = {"loss", *(name for name, _ in self.metrics)}
+        self.metrics += [(one.name, one) for one in (*losses, *held) if one.name not in told]
+        self.metric_variables = [variable for _, metric in self.metrics for variable in metric.variables]
+
+    def _losses(self) -> list[Any]:
+        """What tells the loss of each of several outputs."""
+        return [] if self.model._compile_loss is None else list(self.model._compile_loss.metrics)
 
     def outputs(self, trained: Sequence[Any], kept: Sequence[Any], seeds: Sequence[Any], inputs: Any) -> Any:
         """Pure: what the model gives when it is applied."""
@@ -98,7 +118,7 @@ class Pure:
             mean = self.model._compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=weights, training=training)
             exact = "float64" if standardize_dtype(mean.dtype) == "float64" else "float32"  # halves do not count far
             weight = self._weight(inputs, outputs, weights, exact)
-            if self.metric_variables:  # some of them change the weights in place
+            if self.model._compile_metrics is not None and self.metric_variables:  # some of them change the weights in place
                 own = None if weights is None else tree.map_structure(ops.copy, weights)
                 self.model._compile_metrics.update_state(targets, outputs, own)
             self.model._clear_losses()
@@ -112,6 +132,12 @@ class Pure:
             scope.get_current_value(one) for one, is_frozen in zip(self.kept, self.is_frozen, strict=True) if not is_frozen
         ]
         sums = [scope.get_current_value(variable) for variable in self.metric_variables]
+        numbers = {id(variable): number for number, variable in enumerate(self.metric_variables)}
+        for metric in self._losses():  # which Keras counts as one where a compiled step does not know how many samples come
+            if id(metric.total) in numbers:
+                rows = ops.cast(ops.shape(tree.flatten(inputs)[0])[0], metric.dtype)
+                total, count = numbers[id(metric.total)], numbers[id(metric.count)]
+                sums[total], sums[count] = sums[total] / sums[count] * rows, rows
         return Found(ops.cast(mean, exact) * weight, weight, outputs, kept_after, sums)
 
     def _call(self, inputs: Any, training: bool) -> Any:

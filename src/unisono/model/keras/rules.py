@@ -19,6 +19,8 @@ from unisono.model.keras.module import KerasModule
 from unisono.model.one_vector import EachNumber
 from unisono.model.parameters import FlatParameters
 
+ITERATIONS = "iterations"
+"""Under which name the state of a parameter counts the steps."""
 EXACT: Mapping[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -28,29 +30,47 @@ class KerasRule(EachNumber):
     memory: ClassVar[Mapping[str, str]] = {}
     """Name -> attribute of the Keras optimiser, which has a list there with a variable for each that learns."""
 
-    def __init__(self, params: Iterable[Any], lr: float = 0.0, iterations: int = 0, weight_decay: float = 0.0, **more: Any) -> None:
-        super().__init__(params, {"lr": lr, "iterations": iterations, "weight_decay": weight_decay, **more})
+    def __init__(self, params: Iterable[Any], lr: float = 0.0, weight_decay: float = 0.0, **more: Any) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **more})
 
     @classmethod
     def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
         """Pure: what the formula needs to know; None where it is not the whole truth."""
         raise NotImplementedError
 
-    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
+    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
         """Local, in place."""
         raise NotImplementedError
 
+    def learned(self, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Local: what it knows of a parameter; as in the beginning where somebody has cleared the state."""
+        state: dict[str, Any] = self.state[parameter]
+        if not state:
+            names = self.remembers(group)
+            first = {name: torch.full_like(parameter, self.first(group), requires_grad=False) for name in names}
+            state.update({ITERATIONS: 0, **first})
+        return state
+
+    def remembers(self, group: Mapping[str, Any]) -> list[str]:
+        """Pure: the names of its memory; there is none of a momentum of 0."""
+        return [name for name in self.memory if name != "momentum" or group.get("momentum") != 0]
+
+    def first(self, group: Mapping[str, Any]) -> float:  # noqa: ARG002
+        """Pure: what the memory holds in the beginning."""
+        return 0.0
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Local: one update from the gradients; parameters without one are left alone."""
+        """Local: one update from the gradients; parameters without one are left alone, and count the step."""
         assert closure is None
         for group in self.param_groups:
             for parameter in group["params"]:
+                state = self.learned(parameter, group)
                 if parameter.grad is not None:
                     if group["weight_decay"]:
                         parameter.mul_(1 - group["weight_decay"] * group["lr"])
-                    self.move(parameter, parameter.grad, self.state[parameter], group)
-            group["iterations"] += 1
+                    self.move(parameter, parameter.grad, state, group)
+                state[ITERATIONS] += 1
 
 
 class KerasSGD(KerasRule):
@@ -60,7 +80,7 @@ class KerasSGD(KerasRule):
     def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
         return {"momentum": optimizer.momentum, "nesterov": optimizer.nesterov}
 
-    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
+    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
         lr, momentum = group["lr"], group["momentum"]
         if not momentum:
             value.sub_(gradient, alpha=lr)
@@ -92,9 +112,9 @@ class KerasAdam(KerasRule):
             return None
         return {"beta_1": optimizer.beta_1, "beta_2": optimizer.beta_2, "epsilon": optimizer.epsilon}
 
-    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
+    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
         number = EXACT[value.dtype]  # in which Keras corrects the bias, outside of epsilon
-        count = number(group["iterations"] + 1)
+        count = number(state[ITERATIONS] + 1)
         first, second = number(group["beta_1"]) ** count, number(group["beta_2"]) ** count
         rate = number(group["lr"]) * np.sqrt(1 - second) / (1 - first)
         # After infinitely many steps torch corrects no bias any more, and its formula is that of Keras.
@@ -125,7 +145,7 @@ class KerasRMSprop(KerasRule):
             return None
         return {"rho": optimizer.rho, "momentum": optimizer.momentum, "epsilon": optimizer.epsilon}
 
-    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
+    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
         lr, rho, momentum = group["lr"], group["rho"], group["momentum"]
         root = state["velocity"].mul_(rho).addcmul_(gradient, gradient, value=1 - rho).add(group["epsilon"]).sqrt_()
         if momentum:
@@ -139,9 +159,12 @@ class KerasAdagrad(KerasRule):
 
     @classmethod
     def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
-        return {"epsilon": optimizer.epsilon}
+        return {"epsilon": optimizer.epsilon, "initial": optimizer.initial_accumulator_value}
 
-    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
+    def first(self, group: Mapping[str, Any]) -> float:
+        return float(group["initial"])
+
+    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
         root = state["accumulator"].addcmul_(gradient, gradient).add(group["epsilon"]).sqrt_()
         value.addcdiv_(gradient, root, value=-group["lr"])
 
@@ -166,24 +189,26 @@ def rule_of(optimizer: Any, module: KerasModule) -> KerasRule | None:
         return None
     lr, iterations = (module.backend.seen(one).item() for one in (optimizer._learning_rate, optimizer.iterations))
     parameters = module.trained()
-    found = kind(parameters, float(lr), int(iterations), optimizer.weight_decay or 0.0, **settings)
-    for name, attribute in kind.memory.items():
-        if variables := getattr(optimizer, attribute):  # there are none where it is not asked for
-            for parameter, variable in zip(parameters, variables, strict=True):
-                found.state[parameter][name] = module.backend.copied(variable).to(parameter.device)
+    found = kind(parameters, float(lr), optimizer.weight_decay or 0.0, **settings)
+    for number, parameter in enumerate(parameters):
+        state = found.learned(parameter, found.param_groups[0])
+        state[ITERATIONS] = int(iterations)
+        for name in found.remembers(found.param_groups[0]):
+            state[name].copy_(module.backend.seen(getattr(optimizer, kind.memory[name])[number]))
     return found
 
 
 def publish_rule(rule: KerasRule, part: FlatParameters, module: KerasModule, optimizer: Any) -> None:
     """Local: give the Keras optimiser itself what the rule has learned, for whoever looks at it or saves it."""
     (group,) = rule.param_groups
-    optimizer.iterations.assign(group["iterations"])
+    states = [rule.learned(parameter, group) for parameter in group["params"]]
+    optimizer.iterations.assign(states[0][ITERATIONS])
     optimizer.learning_rate = group["lr"]
     learned = part.optimizer_state()["each"].values()
-    for name, attribute in rule.memory.items():
-        if variables := getattr(optimizer, attribute):
-            for variable, value in zip(variables, module.backend.handed_over([one[name] for one in learned]), strict=True):
-                variable.assign(value)
+    for name in rule.remembers(group):
+        values = module.backend.handed_over([one[name] for one in learned])
+        for variable, value in zip(getattr(optimizer, rule.memory[name]), values, strict=True):
+            variable.assign(value)
 
 
 def _does_more(optimizer: Any, module: KerasModule) -> bool:

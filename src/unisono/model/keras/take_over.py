@@ -15,8 +15,8 @@ from unisono.model.keras.pure import Pure
 from unisono.model.torch import call
 
 
-def take_over(model: Any) -> KerasModule:
-    """Local: the replica of a Keras model."""
+def take_over(model: Any, learns: bool = True) -> KerasModule:
+    """Local: the replica of a Keras model. One that is only applied may be frozen as a whole."""
     name = type(model).__name__
     if not model.built:
         raise UsageError(
@@ -24,7 +24,7 @@ def take_over(model: Any) -> KerasModule:
             "model.build(input_shape) in model()"
         )
     _refuse_own_steps(model)
-    if not model.trainable_variables:
+    if learns and not model.trainable_variables:
         raise UsageError(f"the Keras model {name} has no variable that learns (trainable); leave some layers free")
     for variable in model.trainable_variables:
         if variable.overwrite_with_gradient:
@@ -86,7 +86,7 @@ def build_with(module: KerasModule, inputs: Any, targets: Any) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"loss or metrics of the Keras model do not fit the data: {str(error).splitlines()[0]}") from error
     module.pure.follow_metrics()
-    if module.pure.metric_variables:
+    if model._compile_metrics is not None:
         _refuse_what_cannot_be_added(model._compile_metrics, targets, outputs)
 
 

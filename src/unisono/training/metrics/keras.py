@@ -60,11 +60,8 @@ class KerasMetric(Metric):
 
 def keras_metrics(pure: Pure) -> Sequence[KerasMetric]:
     """Local: those of a compiled model, once they are built."""
-    compiled = pure.model._compile_metrics
-    if compiled is None:
-        return ()
     found, start = list[KerasMetric](), 0
-    for name, metric in zip(compiled.result(), compiled.metrics, strict=True):
+    for name, metric in pure.metrics:
         found.append(KerasMetric(pure, metric, name, start))
         start += sum(prod(variable.shape) for variable in metric.variables)
     return found
