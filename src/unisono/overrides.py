@@ -98,7 +98,7 @@ def arguments(factory: Callable[..., Any], what: str, given: Mapping[str, Any]) 
         ) from None
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     known = {name: one for name, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
-    hints = _hints(factory)
+    hints = hints_of(factory)
     found = {name: one.default for name, one in known.items() if one.default is not one.empty}
     for name, value in given.items():
         if name not in known and not takes_any:
@@ -117,7 +117,8 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}" if name in DIRECT else f"--set {name}"
 
 
-def _hints(factory: Callable[..., Any]) -> Mapping[str, Any]:
+def hints_of(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    """Pure: the annotations of the arguments of a factory, with what `Annotated` adds to them."""
     target = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
     try:
         return typing.get_type_hints(target, include_extras=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.ranks.launching import Launcher
+from tests.system.ports import free_ports
 
 PROGRAM = Path(__file__).parent / "programs" / "keras_fit.py"
 LIMIT_S = 220.0
@@ -141,6 +145,7 @@ def test_callbacks_act_on_all_workers(tmp_path: Path) -> None:
         assert rank["epochs"] < 9 and abs(rank["now"] - rank["best"]) < 1e-6, "stopped early, with the best weights"
         assert rank["weights"] == ranks[0]["weights"]
         assert rank["class weights"] and rank["frozen"]
+        assert rank["cut"] == [2, 2, 4 + 2], "stopped in the middle of an epoch, which counts"
         assert rank["rate"] == 0.125
         assert abs(rank["of the first"] - np.log(3)) < 1e-6
         assert rank["ended"] == 2
@@ -162,3 +167,43 @@ def test_workers_that_do_not_wait(tmp_path: Path) -> None:
         assert rank["sum"] == ranks[0]["sum"]
         assert rank["predicted"] > 0.85 and abs(rank["evaluated"][1] - rank["predicted"]) < 1e-6
         assert abs(rank["history"]["val_loss"][-1] - rank["evaluated"][0]) < 1e-5
+
+
+MEET = """
+import sys, keras, numpy as np, unisono as un
+strategy = un.keras.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+x = np.arange(40, dtype=np.float32).reshape(10, 4) / 40
+model.fit(x, x[:, :1], batch_size=5, verbose=0)
+print(strategy.num_replicas_in_sync, strategy.is_chief, [one.tolist() for one in model.get_weights()])
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_script_of_tf_distribute_is_started_as_before() -> None:
+    """By plain `python` with TF_CONFIG for each worker."""
+    workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEET],
+            env={
+                **os.environ,
+                "KERAS_BACKEND": "torch",
+                "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        ended = [process.communicate(timeout=100) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    told = [out.splitlines()[-1].split(" ", 2) for out, _ in ended if out]
+    assert [(size, chief) for size, chief, _ in told] == [("2", "True"), ("2", "False")], ended
+    assert told[0][2] == told[1][2]

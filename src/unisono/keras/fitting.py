@@ -154,6 +154,7 @@ class Fit:
             lambda: deadline.asks(stop),
             str,
             lambda: None,
+            epoch_is_enough=lambda: heard.stops,
             is_due=_due(self.validation_freq),
         )
         trainer.progress = Progress(epoch=self.initial_epoch, step=self.initial_epoch * loader.plan.steps_per_epoch)

@@ -56,6 +56,8 @@ class Trainer:
     """After so many steps of the whole run it stops, as if told to."""
     after_step: Callable[[int], None] | None = None
     """Told the number of steps that are done, after each."""
+    epoch_is_enough: Callable[[], bool] = bool
+    """Asked after each step, with the same answer on all ranks: whether the epoch ends here, as if it had no more steps."""
     no_time_to_evaluate: Callable[[], bool] = bool
     """Asked on rank 0 before an evaluation."""
     restored: Restored | None = None
@@ -146,7 +148,7 @@ class Trainer:
                 self.after_step(done.step)
             if done.step == self.max_steps:
                 done.reason = done.reason or INTERRUPTED
-            if done.reason:
+            if done.reason or self.epoch_is_enough():
                 break
             is_due = self.saving is not None and (self._save_asked or self.saving.after_step(done.step))
             if is_due and not self._save(sums, began, waited):

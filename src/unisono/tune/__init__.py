@@ -1,0 +1,1 @@
+"""Search for the settings of a task: trials in blocks of workers, inside one allocation or over many jobs."""

@@ -1,0 +1,142 @@
+"""The journal of a study: what happened, record after record, in a folder that any number of jobs may share.
+
+Every writer has a file of its own, so that nobody waits for a lock and a network file system needs none. A record is
+
+    RS  checksum  space  JSON  LF          RS = 0x1e, which never occurs in JSON; the checksum is that of the JSON
+
+A byte that is lost or changed costs the record in which it lies: a reader goes on with the next RS, and says what it lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unisono.training.atomic import explained, sync
+
+START, END = b"\x1e", b"\n"
+SUFFIX = ".journal"
+CHECKSUM_BYTES = 8
+
+
+class Record(NamedTuple):
+    """What one writer has written at one time."""
+
+    writer: str
+    number: int
+    """Among the readable ones of its writer."""
+    value: Mapping[str, Any]
+
+
+class Damage(NamedTuple):
+    """A stretch of a file that is no record."""
+
+    file: Path
+    offset: int
+    num_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.num_bytes} bytes at {self.offset} cannot be read; at most one record is lost there"
+
+
+def framed(value: Mapping[str, Any]) -> bytes:
+    """Pure: a record as it stands in a file."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=True).encode()
+    return b"%c%08x %s%c" % (START, zlib.crc32(text), text, END)
+
+
+def unframed(body: bytes) -> Mapping[str, Any] | None:
+    """Pure: what stands between START and END; None where it is damaged."""
+    checksum, space, text = body[:CHECKSUM_BYTES], body[CHECKSUM_BYTES : CHECKSUM_BYTES + 1], body[CHECKSUM_BYTES + 1 :]
+    if space != b" " or not text or checksum != b"%08x" % zlib.crc32(text):
+        return None
+    found: Mapping[str, Any] = json.loads(text)
+    return found
+
+
+class Writer:
+    """One job's file. Local; every record is on the disk when `append` returns."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{name}{SUFFIX}"
+        with explained(self.path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+            sync(folder)
+
+    def append(self, value: Mapping[str, Any]) -> None:
+        """Local, blocking."""
+        record = framed(value)
+        with explained(self.path):
+            while record:  # a full disk may take a part of it, which a reader then skips
+                record = record[os.write(self._handle, record) :]
+            os.fsync(self._handle)
+
+    def close(self) -> None:
+        """Local."""
+        os.close(self._handle)
+
+
+@dataclass
+class _File:
+    path: Path
+    offset: int = 0
+    """Up to here it was read."""
+    num_records: int = 0
+
+
+@dataclass
+class Reader:
+    """All files of a folder, read on from where the last call ended. Local; writers may be at work meanwhile."""
+
+    folder: Path
+    damages: list[Damage] = field(default_factory=list)
+    """All that could not be read so far."""
+    _files: dict[str, _File] = field(default_factory=dict)
+
+    def read(self, is_over: bool = False) -> list[Record]:
+        """Blocking: the records that are new, those of one writer in their order. What stands at the end of a file and is no whole
+        record is left for the next call, as its writer may be at it; where all `is_over`, it counts as damage."""
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            self._files.setdefault(path.name, _File(path))
+        return [record for file in self._files.values() for record in self._read(file, is_over)]
+
+    def unfinished(self) -> list[Path]:
+        """Blocking: files that end within a record, because its writer is at it, or died at it."""
+        return [file.path for file in self._files.values() if file.path.stat().st_size > file.offset]
+
+    def _read(self, file: _File, is_over: bool) -> list[Record]:
+        with file.path.open("rb") as opened:
+            opened.seek(file.offset)
+            data = opened.read()
+        found, place = list[Record](), 0
+        while place < len(data):
+            start = data.find(START, place)
+            if start != place:  # something stands before the next record
+                stop = len(data) if start < 0 else start
+                if start < 0 and not is_over:
+                    break
+                self.damages.append(Damage(file.path, file.offset + place, stop - place))
+                place = stop
+                continue
+            after = data.find(START, start + 1)
+            end = data.find(END, start + 1, len(data) if after < 0 else after)
+            if end < 0 and after < 0 and not is_over:
+                break
+            body = data[start + 1 : end] if end >= 0 else data[start + 1 : after - 1] if after >= 0 else data[start + 1 :]
+            value = unframed(body)
+            if value is None:
+                stop = after if after >= 0 else len(data)
+                self.damages.append(Damage(file.path, file.offset + start, stop - start))
+                place = stop
+                continue
+            found.append(Record(file.path.name.removesuffix(SUFFIX), file.num_records, value))
+            file.num_records += 1
+            place = end + 1 if end >= 0 else after if after >= 0 else len(data)
+        file.offset += place
+        return found

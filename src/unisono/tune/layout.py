@@ -1,0 +1,75 @@
+"""Which ranks of a job train which trial together: blocks of equal size, and one that coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unisono.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Of one job. Pure: a function of its numbers alone, so that every rank knows all of it."""
+
+    num_ranks: int
+    workers: int
+    """That train one model together."""
+    parallel_folds: int = 1
+    """Models that a block trains at the same time, one on each fold."""
+
+    @property
+    def block_size(self) -> int:
+        return self.workers * self.parallel_folds
+
+    @property
+    def num_blocks(self) -> int:
+        return self.num_ranks // self.block_size
+
+    @property
+    def coordinator(self) -> int | None:
+        """The rank that only coordinates, the one that is left over; None where it is a thread beside rank 0."""
+        return self.num_ranks - 1 if self.num_ranks % self.block_size else None
+
+    def block_of(self, rank: int) -> int | None:
+        """The block of a rank; None for the coordinator."""
+        return None if rank == self.coordinator else rank // self.block_size
+
+    def ranks_of(self, block: int) -> range:
+        """The ranks of a block, those of one model side by side."""
+        return range(block * self.block_size, (block + 1) * self.block_size)
+
+    def fold_place(self, rank: int) -> tuple[int, int]:
+        """Which of the models of its block a rank trains, and as which worker of it."""
+        return divmod(rank % self.block_size, self.workers)
+
+    def __str__(self) -> str:
+        folds = f", {self.parallel_folds} folds at a time" if self.parallel_folds > 1 else ""
+        blocks = f"{self.num_blocks} block{'s' if self.num_blocks > 1 else ''} of {self.block_size}"
+        where = "a thread beside rank 0 coordinates" if self.coordinator is None else f"rank {self.coordinator} coordinates"
+        return f"{self.num_ranks} ranks: {blocks} ({self.workers} worker{'s' if self.workers > 1 else ''} a model{folds}); {where}"
+
+
+def layout_of(num_ranks: int, workers: int, parallel_folds: int = 1, num_trials: int | None = None) -> Layout:
+    """Pure: refuses ranks that would have nothing to do."""
+    for name, value in (("-n", num_ranks), ("--workers", workers), ("folds at a time", parallel_folds)):
+        if value < 1:
+            raise UsageError(f"{name} must be at least 1; received {value}")
+    found = Layout(num_ranks, workers, parallel_folds)
+    size = found.block_size
+    if num_ranks < size:
+        raise UsageError(
+            f"{num_ranks} ranks are fewer than one block of {size} ({workers} workers times {parallel_folds} folds at a time); "
+            f"use -n {size}, or fewer --workers"
+        )
+    idle = num_ranks % size - 1
+    if idle > 0:
+        below, above = found.num_blocks * size, (found.num_blocks + 1) * size
+        raise UsageError(
+            f"{num_ranks} ranks make {found.num_blocks} blocks of {size} and a coordinator, and {idle} would have nothing to do; "
+            f"use -n {below}, {below + 1} or {above}"
+        )
+    if num_trials is not None and found.num_blocks > num_trials:
+        raise UsageError(
+            f"{found.num_blocks} blocks are more than {num_trials} trials can use; use -n {num_trials * size}, or more --workers"
+        )
+    return found

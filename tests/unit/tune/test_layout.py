@@ -1,0 +1,39 @@
+"""Blocks of ranks: the layout of a talk, every rank used, and a clear word where that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from unisono.errors import UsageError
+from unisono.tune.layout import layout_of
+
+
+def test_thirteen_ranks_are_a_coordinator_and_two_blocks_of_six() -> None:
+    found = layout_of(13, workers=3, parallel_folds=2)
+    assert (found.num_blocks, found.block_size, found.coordinator) == (2, 6, 12)
+    assert [found.block_of(rank) for rank in range(13)] == [0] * 6 + [1] * 6 + [None]
+    assert list(found.ranks_of(1)) == [6, 7, 8, 9, 10, 11]
+    assert [found.fold_place(rank) for rank in found.ranks_of(1)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert str(found) == "13 ranks: 2 blocks of 6 (3 workers a model, 2 folds at a time); rank 12 coordinates"
+
+
+@pytest.mark.parametrize(("num_ranks", "workers", "blocks"), [(1, 1, 1), (4, 1, 4), (4, 2, 2), (6, 6, 1)])
+def test_without_a_rest_a_thread_coordinates(num_ranks: int, workers: int, blocks: int) -> None:
+    found = layout_of(num_ranks, workers)
+    assert found.num_blocks == blocks and found.coordinator is None
+    assert sorted(rank for block in range(blocks) for rank in found.ranks_of(block)) == list(range(num_ranks))
+    assert "a thread beside rank 0 coordinates" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "trials", "message"),
+    [
+        ((2, 3, 1), None, r"2 ranks are fewer than one block of 3 .*; use -n 3, or fewer --workers"),
+        ((15, 3, 2), None, r"15 ranks make 2 blocks of 6 and a coordinator, and 2 would have nothing to do; use -n 12, 13 or 18"),
+        ((8, 1, 1), 3, r"8 blocks are more than 3 trials can use; use -n 3"),
+        ((4, 0, 1), None, r"--workers must be at least 1; received 0"),
+    ],
+)
+def test_ranks_that_would_do_nothing_are_refused(numbers: tuple[int, int, int], trials: int | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        layout_of(*numbers, num_trials=trials)

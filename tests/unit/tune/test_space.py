@@ -1,0 +1,127 @@
+"""The space of a search: from annotations and from a file; whatever cannot be is refused with one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+import unisono as un
+from unisono.errors import UsageError
+from unisono.tune.space import Space, space_of
+
+
+def model(
+    width: Annotated[int, un.Range(16, 256, log=True)] = 64,
+    act: Annotated[str, un.Choice("relu", "tanh")] = "relu",
+    depth: int = 2,
+    rate: float = 0.1,
+) -> Any:
+    return width, act, depth, rate
+
+
+def data(size: Annotated[int, un.Range(1, 9)] = 3) -> Any:
+    return size
+
+
+TASK = un.Task(model=model, data=data, optimizer="sgd")
+
+
+def read(tmp_path: Path, text: str) -> Space:
+    file = tmp_path / "space.toml"
+    file.write_text(text)
+    return space_of(TASK, file)
+
+
+def test_annotations_are_dimensions() -> None:
+    found = {one.name: one for one in space_of(TASK).dimensions}
+    assert set(found) == {"model.width", "model.act", "data.size"}
+    assert found["model.width"].is_whole and str(found["model.width"]) == "model.width: 16 to 256, by powers"
+    assert found["model.act"].holds("tanh") and not found["model.act"].holds("gelu")
+    assert found["data.size"].holds(9) and not found["data.size"].holds(2.5) and not found["data.size"].holds(10)
+
+
+def test_a_file_adds_changes_and_takes_away(tmp_path: Path) -> None:
+    space = read(
+        tmp_path,
+        """
+        [lr]
+        low = 1e-3
+        high = 1
+        log = true
+        [global_batch]
+        choice = [32, 64]
+        [optimizer.momentum]
+        low = 0
+        high = 0.99
+        when = { optimizer = "sgd" }
+        [optimizer]
+        choice = ["sgd", "adam"]
+        [model.width]
+        low = 8
+        high = 32
+        [model.depth]
+        low = 1
+        high = 3
+        [model.rate]
+        low = 0
+        high = 1
+        [algorithm]
+        choice = ["allreduce", "local_sgd"]
+        [algorithm.period]
+        low = 1
+        high = 8
+        when = { algorithm = ["local_sgd"] }
+        ["data.size"]
+        fixed = 4
+        """,
+    )
+    found = {one.name: one for one in space.dimensions}
+    assert space.fixed == {"data.size": 4} and "data.size" not in found
+    assert [found[name].is_whole for name in ("model.width", "model.depth", "model.rate", "lr", "algorithm.period")] == [
+        *(True, True, False, False, True)
+    ]
+    names = list(found)
+    assert names.index("optimizer") < names.index("optimizer.momentum")
+    momentum = found["optimizer.momentum"]
+    assert space.means_something(momentum, {"optimizer": "sgd"}) and not space.means_something(momentum, {"optimizer": "adam"})
+    assert not space.means_something(momentum, {})
+    assert space.described() == read(tmp_path, (tmp_path / "space.toml").read_text()).described()
+
+
+REFUSED = {
+    "[model.widht]\nlow=1\nhigh=2": "did you mean 'model.width'",
+    "[nonsense]\nchoice=[1]": "nonsense",
+    "[lr]\nlow=1.0\nhigh=1.0": "lr in .*space.toml: a Range needs low < high; received 1.0 and 1.0",
+    "[lr]\nlow=0\nhigh=1\nlog=true": "needs low < high above 0",
+    "[lr]\nlow=0.1": "needs low and high, or choice, or fixed",
+    "[lr]\nlow='a'\nhigh=1": "low of lr in .* must be a number; received 'a'",
+    "[lr]\nlow=0.1\nhihg=1": "hihg",
+    "[lr]\nchoice=[]": "at least one value",
+    "[lr]\nchoice=[1]\nlow=2": "has choice and low or high",
+    "[lr]\nfixed=1\nlow=2": "is fixed and has other keys too",
+    "[lr]": r"\[lr\] in the space .* is empty",
+    "lr=3": r"lr = 3 in the space .* is no dimension; write \[lr\]",
+    "[lr": "is no TOML",
+    "[algorithm]\nchoice=['allreduce', 'alreduce']": "--algorithm must be one of .*; received 'alreduce'",
+    "[lr]\nlow=-1\nhigh=1": "lr of the task must be above 0; received -1",
+    "[lr]\nlow=0.1\nhigh=1\nwhen={depth=3}": "lr depends on depth .*, which is no other dimension",
+    "[lr]\nlow=0.1\nhigh=1\nwhen={'model.act'='gelu'}": "depends on model.act being 'gelu' .*, which it never is",
+    "[lr]\nchoice=[1]\nwhen={global_batch=1}\n[global_batch]\nchoice=[1]\nwhen={lr=1}": "in a circle: lr -> global_batch -> lr",
+    "[global_batch]\nchoice=['many']": "global_batch|--global-batch",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_cannot_be_searched_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=REFUSED[text]):
+        read(tmp_path, text)
+
+
+def test_an_empty_space_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    plain = un.Task(model=lambda: None, data=lambda: None)
+    with pytest.raises(UsageError, match="there is nothing to search: annotate"):
+        space_of(plain)
+    with pytest.raises(UsageError, match=r"cannot read .*none\.toml \(--space\): No such file"):
+        space_of(plain, tmp_path / "none.toml")
