@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Any
 
@@ -22,7 +22,7 @@ class Range:
     log: bool = False
 
     def __post_init__(self) -> None:
-        if not self.low < self.high or (self.log and self.low <= 0):
+        if not -inf < self.low < self.high < inf or (self.log and self.low <= 0):
             above = " above 0" if self.log else ""
             raise UsageError(f"a Range needs low < high{above}; received {self.low} and {self.high}")
 

@@ -104,10 +104,12 @@ class Callbacks(Observer):
         if self._is_heard:
             logs = {"loss": self._loss[0] / self._loss[1], **event.sums}
             self._tell("on_train_batch_end", event.step_in_epoch, logs)
-            if event.step_in_epoch + 1 < self.listed.params["steps"]:
+            model = self._module.pure.model
+            model.stop_training = model.stop_training or self.stops  # said of an earlier step of the same round
+            if event.step_in_epoch + 1 < self.listed.params["steps"] and not model.stop_training:
                 self._tell("on_train_batch_begin", event.step_in_epoch + 1)
         if self.watches_batches:
-            self._agree()
+            self._agree(self._rate())
 
     def epoch(self, event: EpochDone) -> None:
         self._publish()

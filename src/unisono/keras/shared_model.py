@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,7 +165,7 @@ class SharedModel:
         assert values is not None
         if return_dict:
             return values
-        return list(values.values()) if len(values) > 1 else values["loss"]
+        return self.model._flatten_metrics_in_order(values) if len(values) > 1 else values["loss"]
 
     def predict(
         self, x: Any, batch_size: int | None = None, verbose: Any = "auto", steps: int | None = None, callbacks: Any = None
@@ -183,7 +184,7 @@ class SharedModel:
         source, module = together(comm, opened)
         with torch.no_grad():
             replicate(comm, [*module.trained(), *module.kept()])
-        kind = next(module.parameters())
+        kind = next(chain(module.parameters(), module.buffers()), torch.zeros(()))
         found = []
         for _, batch in in_order(source, cut(len(source), comm.size, comm.rank), batch_size or DEFAULT_BATCH):
             inputs = map_tree(partial(_like, kind), batch[0] if isinstance(batch, tuple) else batch)

@@ -341,6 +341,8 @@ class FlatParameters:
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
         """Local: go on with what `optimizer_state` gave, here or elsewhere. Tensors are copied."""
+        if isinstance(self.running, EachNumber):
+            self.running.state.clear()  # nothing is what it may have learned
         if self._whole is not None and "of_all" not in state:
             self._one_by_one(self._whole)
         if self._whole is None:

@@ -44,7 +44,7 @@ from unisono.training.defaults import DEFAULT_LR, brings_steps, with_defaults
 from unisono.training.device import compute_device
 from unisono.training.followed import Followed, in_training
 from unisono.training.group_rules import check_group
-from unisono.training.keras_task import metrics_of, optimizer_of, settle
+from unisono.training.keras_task import beside_last, metrics_of, optimizer_of, settle
 from unisono.training.metrics import Metric, resolve_metrics
 from unisono.training.metrics.keras import KerasMetric
 from unisono.training.progress import Goals
@@ -221,7 +221,7 @@ def assemble(
         metrics,
         followed,
         settings,
-        make_goals(task, judged, splits, on_nan),
+        make_goals(task, beside_last(judged, metrics), splits, on_nan),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from unisono.model.torch import in_three
 from unisono.optim.optimizers import optimizer_class
 from unisono.task import Task
 from unisono.training.metrics import Metric, resolve_metrics
-from unisono.training.metrics.keras import keras_metrics
+from unisono.training.metrics.keras import KerasMetric, keras_metrics
 from unisono.training.metrics.resolve import METRICS, TOP
 from unisono.training.try_out import first, first_outputs
 
@@ -44,6 +45,12 @@ def metrics_of(module: KerasModule, task: Task) -> tuple[Metric, ...]:
     """Local: those that the model counts itself, and ours by name."""
     ours = resolve_metrics([metric for metric in task.metrics if not _is_of_keras(metric)])
     return (*keras_metrics(module.pure), *ours)
+
+
+def beside_last(judged: Mapping[str, bool], metrics: Sequence[Metric]) -> dict[str, bool]:
+    """Pure: by what epochs may be judged, the first of which does so unless another is named."""
+    beside = {f"val_{one.name}" for one in metrics if isinstance(one, KerasMetric) and one.is_beside}
+    return dict(sorted(judged.items(), key=lambda pair: pair[0] in beside))
 
 
 def _is_of_keras(metric: Any) -> bool:

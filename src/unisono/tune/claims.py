@@ -5,36 +5,37 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
-from unisono.training.atomic import explained
+from unisono.training.atomic import explained, sync
 
 
 @dataclass(frozen=True)
 class Claims:
-    """Of the trials of a study. A trial that was given back is claimed again as another attempt."""
+    """The claims on the trials of a study. A trial that was given back is claimed again as another attempt."""
 
     folder: Path
 
     def take(self, trial: int, attempt: int, who: str) -> bool:
         """Local, blocking: whether this attempt is ours. Of all that ask, one gets True."""
         path = self._path(trial, attempt)
+        draft = path.with_name(f".{path.name}.{uuid4().hex}")
         with explained(path):
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
-                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                draft.write_bytes(who.encode())
+                sync(draft)
+                os.link(draft, path)  # one of all succeeds, and nobody ever sees it empty
             except FileExistsError:
                 return self.owner(trial, attempt) == who  # asked a second time, e.g. where the first answer was lost on its way
-            try:
-                os.write(handle, who.encode())
-                os.fsync(handle)
             finally:
-                os.close(handle)
+                draft.unlink(missing_ok=True)
         return True
 
     def owner(self, trial: int, attempt: int) -> str | None:
-        """Local, blocking: who has it; None where nobody has, and empty while somebody is at it."""
+        """Local, blocking: who has it; None where nobody has."""
         try:
-            return self._path(trial, attempt).read_text()
+            return self._path(trial, attempt).read_bytes().decode(errors="replace")
         except FileNotFoundError:
             return None
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from unisono.errors import CannotWrite
 from unisono.training.atomic import explained, sync
 
 START, END = b"\x1e", b"\n"
@@ -66,11 +67,14 @@ class Writer:
         self.path = folder / f"{name}{SUFFIX}"
         with explained(self.path):
             folder.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+            try:
+                self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+            except FileExistsError:
+                raise CannotWrite(f"{self.path} is another writer's; a job that starts again must write under a new name") from None
             sync(folder)
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Local, blocking."""
+        """Local, blocking: write one record."""
         record = framed(value)
         with explained(self.path):
             while record:  # a full disk may take a part of it, which a reader then skips
@@ -78,7 +82,7 @@ class Writer:
             os.fsync(self._handle)
 
     def close(self) -> None:
-        """Local."""
+        """Local: nothing more will be written."""
         os.close(self._handle)
 
 
@@ -107,7 +111,7 @@ class Reader:
         return [record for file in self._files.values() for record in self._read(file, is_over)]
 
     def unfinished(self) -> list[Path]:
-        """Blocking: files that end within a record, because its writer is at it, or died at it."""
+        """Blocking, after `read`: files that end within a record, because its writer is at it, or died at it."""
         return [file.path for file in self._files.values() if file.path.stat().st_size > file.offset]
 
     def _read(self, file: _File, is_over: bool) -> list[Record]:
@@ -130,6 +134,8 @@ class Reader:
                 break
             body = data[start + 1 : end] if end >= 0 else data[start + 1 : after - 1] if after >= 0 else data[start + 1 :]
             value = unframed(body)
+            if value is None and after < 0 and not is_over:
+                break  # a network file system may show the end of a record before its middle
             if value is None:
                 stop = after if after >= 0 else len(data)
                 self.damages.append(Damage(file.path, file.offset + start, stop - start))

@@ -9,7 +9,7 @@ from unisono.errors import UsageError
 
 @dataclass(frozen=True)
 class Layout:
-    """Of one job. Pure: a function of its numbers alone, so that every rank knows all of it."""
+    """The layout of one job. Pure: a function of its numbers alone, so that every rank knows all of it."""
 
     num_ranks: int
     workers: int
@@ -65,10 +65,10 @@ def layout_of(num_ranks: int, workers: int, parallel_folds: int = 1, num_trials:
     if idle > 0:
         below, above = found.num_blocks * size, (found.num_blocks + 1) * size
         raise UsageError(
-            f"{num_ranks} ranks make {found.num_blocks} blocks of {size} and a coordinator, and {idle} would have nothing to do; "
+            f"of {num_ranks} ranks {below} make blocks of {size}, one coordinates, and {idle} would have nothing to do; "
             f"use -n {below}, {below + 1} or {above}"
         )
-    if num_trials is not None and found.num_blocks > num_trials:
+    if num_trials is not None and found.num_blocks > num_trials > 0:
         raise UsageError(
             f"{found.num_blocks} blocks are more than {num_trials} trials can use; use -n {num_trials * size}, or more --workers"
         )

@@ -32,6 +32,7 @@ from unisono.overrides import FACTORIES, change, hints_of
 from unisono.task import Choice, Range, Task
 
 LEAF_KEYS = ("low", "high", "log", "choice", "fixed", "when")
+PLAIN = (str, bool, int, float, type(None))
 ALGORITHM = "algorithm"
 """A name that `train` has an option for and a task has not."""
 
@@ -80,9 +81,9 @@ class Space:
         known = {**self.fixed, **values}
         return all(name in known and known[name] in wanted for name, wanted in dimension.when.items())
 
-    def described(self) -> list[dict[str, Any]]:
+    def described(self) -> dict[str, Any]:
         """Pure: in plain values, by which a study knows its space again."""
-        return [
+        dimensions = [
             {
                 "name": one.name,
                 **({"choice": list(one.values.values)} if isinstance(one.values, Choice) else _range(one.values)),
@@ -91,6 +92,7 @@ class Space:
             }
             for one in self.dimensions
         ]
+        return {"dimensions": dimensions, "fixed": dict(self.fixed)}
 
 
 def space_of(task: Task, file: Path | None = None) -> Space:
@@ -98,8 +100,12 @@ def space_of(task: Task, file: Path | None = None) -> Space:
     nothing reads, and a space without dimensions."""
     found = {one.name: one for one in _annotated(task)}
     fixed: dict[str, Any] = {}
+    named = set[str]()
     for name, leaf in _leaves(_read(file)) if file is not None else ():
         where = f"{name} in {file}"
+        if name in named:
+            raise UsageError(f"{where} is given twice; give it once")
+        named.add(name)
         if "fixed" in leaf:
             if len(leaf) > 1:
                 raise UsageError(f"{where} is fixed and has other keys too; leave one out")
@@ -113,10 +119,12 @@ def space_of(task: Task, file: Path | None = None) -> Space:
             "or give a file (--space)"
         )
     for dimension in found.values():
+        _check_values(dimension)
         _check_conditions(dimension, found, fixed)
     space = Space(_ordered(found), fixed)
+    usual = {**fixed, **{one.name: one.ends()[0] for one in found.values()}}  # so that arguments without a default have a value
     for name, value in (*fixed.items(), *((one.name, value) for one in found.values() for value in one.ends())):
-        _check_name(task, name, value)
+        _check_name(task, {**usual, name: value})
     return space
 
 
@@ -127,12 +135,12 @@ def _annotated(task: Task) -> Iterator[Dimension]:
                 inner, *extras = typing.get_args(hint)
                 for extra in extras:
                     if isinstance(extra, (Range, Choice)):
-                        yield Dimension(f"{factory}.{name}", extra, inner is int)
+                        yield Dimension(f"{factory}.{name}", extra, isinstance(extra, Range) and _is_whole_kind(inner, extra))
 
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {file} (--space): {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -158,7 +166,11 @@ def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Di
     for key in leaf:
         if key not in LEAF_KEYS:
             raise unknown_name(f"key of {where}", key, LEAF_KEYS)
-    when = {other: wanted if isinstance(wanted, list) else [wanted] for other, wanted in leaf.get("when", {}).items()}
+    if not isinstance(leaf.get("when", {}), Mapping):
+        raise UsageError(
+            f"when of {where} must name other dimensions, e.g. when = {{ optimizer = 'sgd' }}; received {leaf['when']!r}"
+        )
+    when = {other: wanted if isinstance(wanted, list) else [wanted] for other, wanted in _flat(leaf.get("when", {}))}
     if "choice" in leaf:
         if {"low", "high", "log"} & leaf.keys():
             raise UsageError(f"{where} has choice and low or high; leave one out")
@@ -170,8 +182,10 @@ def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Di
     for key in ("low", "high"):
         if isinstance(leaf[key], bool) or not isinstance(leaf[key], (int, float)):
             raise UsageError(f"{key} of {where} must be a number; received {leaf[key]!r}")
+    if not isinstance(leaf.get("log", False), bool):
+        raise UsageError(f"log of {where} must be true or false; received {leaf['log']!r}")
     try:
-        values = Range(leaf["low"], leaf["high"], bool(leaf.get("log", False)))
+        values = Range(leaf["low"], leaf["high"], leaf.get("log", False))
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     return Dimension(name, values, _is_whole(task, name, values), when)
@@ -182,16 +196,43 @@ def _is_whole(task: Task, name: str, values: Range) -> bool:
     head, dot, rest = name.partition(".")
     hints = hints_of(getattr(task, head)) if dot and head in FACTORIES else {} if dot else typing.get_type_hints(Task)
     hint = hints.get(rest if dot else head)
-    if typing.get_origin(hint) is typing.Annotated:
-        hint = typing.get_args(hint)[0]
+    return _is_whole_kind(typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint, values)
+
+
+def _is_whole_kind(hint: Any, values: Range) -> bool:
     kinds = {hint, *typing.get_args(hint)}
     if int in kinds or float in kinds:
         return float not in kinds
     return isinstance(values.low, int) and isinstance(values.high, int)
 
 
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _check_values(dimension: Dimension) -> None:
+    if isinstance(dimension.values, Choice):
+        for value in dimension.values.values:
+            if not isinstance(value, PLAIN):
+                raise UsageError(
+                    f"{dimension.name} may be {value!r}, which is neither a text, a number, a truth value nor nothing, so a study "
+                    "could not write it down; let the choice be of names, and look the thing up in the model"
+                )
+    elif dimension.is_whole and (dimension.values.low % 1 or dimension.values.high % 1):
+        raise UsageError(
+            f"{dimension.name} takes whole numbers, and its range is {dimension.values.low:g} to {dimension.values.high:g}; give "
+            "whole ends"
+        )
+
+
 def _check_conditions(dimension: Dimension, found: Mapping[str, Dimension], fixed: Mapping[str, Any]) -> None:
     for other, wanted in dimension.when.items():
+        if not wanted or (other in fixed and fixed[other] not in wanted):
+            raise UsageError(f"{dimension.name} could never take part: it depends on {other} being one of {list(wanted)} (when)")
         if other == dimension.name or (other not in found and other not in fixed):
             raise UsageError(
                 f"{dimension.name} depends on {other} (when), which is no other dimension of the space; name one, or fix it"
@@ -218,12 +259,11 @@ def _ordered(found: Mapping[str, Dimension]) -> list[Dimension]:
     return list(ordered.values())
 
 
-def _check_name(task: Task, name: str, value: Any) -> None:
-    """Refuses what `train` would refuse."""
-    if name == ALGORITHM:
-        find_algorithm(value)
-    else:
-        change(task, {name: value})
+def _check_name(task: Task, values: Mapping[str, Any]) -> None:
+    """Refuses names that nothing reads and values of a wrong type, as `train` does."""
+    if ALGORITHM in values:
+        find_algorithm(values[ALGORITHM])
+    change(task, {name: value for name, value in values.items() if name != ALGORITHM})
 
 
 def _range(values: Range) -> dict[str, Any]:

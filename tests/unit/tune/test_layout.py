@@ -29,7 +29,11 @@ def test_without_a_rest_a_thread_coordinates(num_ranks: int, workers: int, block
     ("numbers", "trials", "message"),
     [
         ((2, 3, 1), None, r"2 ranks are fewer than one block of 3 .*; use -n 3, or fewer --workers"),
-        ((15, 3, 2), None, r"15 ranks make 2 blocks of 6 and a coordinator, and 2 would have nothing to do; use -n 12, 13 or 18"),
+        (
+            (15, 3, 2),
+            None,
+            r"of 15 ranks 12 make blocks of 6, one coordinates, and 2 would .*; use -n 12, 13 or 18",
+        ),
         ((8, 1, 1), 3, r"8 blocks are more than 3 trials can use; use -n 3"),
         ((4, 0, 1), None, r"--workers must be at least 1; received 0"),
     ],

@@ -109,6 +109,16 @@ REFUSED = {
     "[lr]\nlow=0.1\nhigh=1\nwhen={depth=3}": "lr depends on depth .*, which is no other dimension",
     "[lr]\nlow=0.1\nhigh=1\nwhen={'model.act'='gelu'}": "depends on model.act being 'gelu' .*, which it never is",
     "[lr]\nchoice=[1]\nwhen={global_batch=1}\n[global_batch]\nchoice=[1]\nwhen={lr=1}": "in a circle: lr -> global_batch -> lr",
+    "[lr]\nlow=0.1\nhigh=1\nwhen='sgd'": "when of lr in .* must name other dimensions",
+    "[lr]\nlow=0.1\nhigh=1\nwhen={model={act='gelu'}}": "depends on model.act being 'gelu' .*, which it never is",
+    "[lr]\nlow=0.1\nhigh=1\nwhen={'model.act'=[]}": "lr could never take part",
+    "[lr]\nlow=0.1\nhigh=1\nwhen={epochs=2}\n[epochs]\nfixed=3": "lr could never take part",
+    "[lr]\nlow=0.1\nhigh=inf": "a Range needs low < high",
+    "[lr]\nlow=0.1\nhigh=1\nlog='false'": "log of lr in .* must be true or false; received 'false'",
+    "[epochs]\nlow=0.5\nhigh=3": "epochs takes whole numbers, and its range is 0.5 to 3; give whole ends",
+    "[lr]\nchoice=[1]\n['lr']\nchoice=[2]": "is no TOML",
+    "[data.size]\nchoice=[1]\n['data.size']\nchoice=[2]": "data.size in .* is given twice",
+    "[lr]\nchoice=[[1, 2]]": "which is neither a text, a number",
     "[global_batch]\nchoice=['many']": "global_batch|--global-batch",
 }
 
@@ -117,6 +127,14 @@ REFUSED = {
 def test_what_cannot_be_searched_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=REFUSED[text]):
         read(tmp_path, text)
+
+
+def test_arguments_without_a_default_are_given_by_the_space() -> None:
+    def needs(width: Annotated[int, un.Range(1, 4)], depth: Annotated[int | None, un.Range(1, 2)]) -> Any:
+        return width, depth
+
+    found = space_of(un.Task(model=needs, data=data)).dimensions
+    assert [(one.name, one.is_whole) for one in found] == [("model.width", True), ("model.depth", True), ("data.size", True)]
 
 
 def test_an_empty_space_and_a_missing_file_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -57,7 +58,7 @@ def _seeds(module: KerasModule) -> list[Tensor]:
 
 
 def _device(module: KerasModule) -> torch.device:
-    return next(module.parameters()).device
+    return next(chain(module.parameters(), module.buffers()), torch.zeros(())).device
 
 
 def _on(where: torch.device) -> Any:

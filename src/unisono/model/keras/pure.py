@@ -47,7 +47,9 @@ class Pure:
         self.seeds = [variable for variable in unique(model.variables) if id(variable) not in known]
         self.names = dict(zip(map(id, weights), stable_names(model, weights), strict=True))
         self.metrics: list[tuple[str, Any]] = []
-        """Of Keras, each with the name under which it is told."""
+        """Of Keras, each with the name under which it is told; those that `compile` was given first."""
+        self.num_compiled = 0
+        """How many these are."""
         self.metric_variables: list[Any] = []
         self._latest = local()
 
@@ -82,7 +84,9 @@ class Pure:
                     "hold a keras.metrics.Mean or Sum, or give the metric to compile"
                 )
         told = {"loss", *(name for name, _ in self.metrics)}
-        self.metrics += [(one.name, one) for one in (*losses, *held) if one.name not in told]
+        self.num_compiled = len(self.metrics)
+        # Of those with one name Keras tells the last; one that lies deep is found more than once.
+        self.metrics += list({one.name: one for one in (*losses, *held) if one.name not in told}.items())
         self.metric_variables = [variable for _, metric in self.metrics for variable in metric.variables]
 
     def _losses(self) -> list[Any]:
@@ -137,7 +141,7 @@ class Pure:
             if id(metric.total) in numbers:
                 rows = ops.cast(ops.shape(tree.flatten(inputs)[0])[0], metric.dtype)
                 total, count = numbers[id(metric.total)], numbers[id(metric.count)]
-                sums[total], sums[count] = sums[total] / sums[count] * rows, rows
+                sums[total], sums[count] = ops.divide_no_nan(sums[total], sums[count]) * rows, rows
         return Found(ops.cast(mean, exact) * weight, weight, outputs, kept_after, sums)
 
     def _call(self, inputs: Any, training: bool) -> Any:

@@ -22,10 +22,12 @@ MOST_FOLLOWED = 4096
 class KerasMetric(Metric):
     """One metric of a compiled model. Its sums were computed with the batch itself."""
 
-    def __init__(self, pure: Pure, metric: Any, name: str, start: int) -> None:
+    def __init__(self, pure: Pure, metric: Any, name: str, start: int, is_beside: bool) -> None:
         self.pure = pure
         self.metric = metric
         self.name = name
+        self.is_beside = is_beside
+        """Whether nobody asked for it in `compile`, so that it judges no epoch unless it is named."""
         self._where = slice(start, start + sum(prod(variable.shape) for variable in metric.variables))
         self.num_sums = width if (width := self._where.stop - start) <= MOST_FOLLOWED else None
         direction = getattr(metric, "_direction", None)
@@ -61,7 +63,7 @@ class KerasMetric(Metric):
 def keras_metrics(pure: Pure) -> Sequence[KerasMetric]:
     """Local: those of a compiled model, once they are built."""
     found, start = list[KerasMetric](), 0
-    for name, metric in pure.metrics:
-        found.append(KerasMetric(pure, metric, name, start))
+    for number, (name, metric) in enumerate(pure.metrics):
+        found.append(KerasMetric(pure, metric, name, start, number >= pure.num_compiled))
         start += sum(prod(variable.shape) for variable in metric.variables)
     return found

@@ -1,0 +1,153 @@
+"""What a study knows: its trials, folded from the records of its journal.
+
+Records of different writers have no common order; so the fold gives the same whatever the order in which they come, and as often as
+they come. A trial may be begun several times (attempts), as workers die; the first attempt that ended counts, and a second result
+is kept and ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from unisono.tune.journal import Record
+
+ASKED, BEGAN, GIVEN_BACK, ENDED = "asked", "began", "given back", "ended"
+COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
+"""How an attempt ends."""
+WAITING, RUNNING = "waiting", "running"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a trial by one block."""
+
+    number: int
+    who: str
+    began_s: float
+    """Since 1970, by the clock of its machine."""
+
+
+@dataclass(frozen=True, order=True)
+class Result:
+    """How an attempt ended. In the order in which one is preferred to others of the same trial."""
+
+    attempt: int
+    writer: str
+    place: int
+    """Of its record."""
+    state: str = field(compare=False)
+    values: Sequence[float] = field(compare=False)
+    """One for each objective; empty where it failed."""
+    reason: str = field(compare=False)
+    took_s: float = field(compare=False)
+    details: Mapping[str, Any] = field(compare=False)
+    """E.g. what every fold gave."""
+
+
+@dataclass
+class Trial:
+    """One point of the space."""
+
+    number: int
+    values: Mapping[str, Any] | None = None
+    """None where the record that says it was lost."""
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    given_back: set[int] = field(default_factory=set)
+    results: dict[tuple[str, int], Result] = field(default_factory=dict)
+
+    @property
+    def result(self) -> Result | None:
+        """The one that counts."""
+        return min(self.results.values(), default=None)
+
+    @property
+    def state(self) -> str:
+        if (result := self.result) is not None:
+            return result.state
+        return RUNNING if self.attempts.keys() - self.given_back else WAITING
+
+    @property
+    def next_attempt(self) -> int:
+        """The number that a new attempt has."""
+        return max((*self.attempts, *self.given_back), default=-1) + 1
+
+
+@dataclass
+class Study:
+    """All trials. Local; `apply` may see a record twice, and records in any order."""
+
+    trials: dict[int, Trial] = field(default_factory=dict)
+
+    def apply(self, record: Record) -> None:
+        """Local: one record of the journal; events of other kinds are for others."""
+        event = record.value.get("event")
+        if event not in (ASKED, BEGAN, GIVEN_BACK, ENDED):
+            return
+        value = record.value
+        trial = self.trials.setdefault(value["trial"], Trial(value["trial"]))
+        if event == ASKED:
+            trial.values = dict(value["values"])
+        elif event == BEGAN:
+            trial.attempts[value["attempt"]] = Attempt(value["attempt"], value["who"], value["at_s"])
+        elif event == GIVEN_BACK:
+            trial.given_back.add(value["attempt"])
+        else:
+            trial.results[record.writer, record.number] = Result(
+                value["attempt"],
+                record.writer,
+                record.number,
+                value["state"],
+                tuple(value["values"]),
+                value.get("reason", ""),
+                value["took_s"],
+                value.get("details", {}),
+            )
+
+    def in_state(self, *states: str) -> list[Trial]:
+        """Pure: in the order of their numbers."""
+        return [self.trials[number] for number in sorted(self.trials) if self.trials[number].state in states]
+
+    def best(self, higher_is_better: bool) -> Trial | None:
+        """Pure: of one objective; the first of equals."""
+        complete = [trial for trial in self.in_state(COMPLETE) if trial.result is not None and trial.result.values]
+        sign = -1 if higher_is_better else 1
+        return min(complete, key=lambda trial: (sign * trial.result.values[0], trial.number), default=None)  # type: ignore[union-attr]
+
+
+def asked(trial: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: the record of a proposal."""
+    return {"event": ASKED, "trial": trial, "values": dict(values)}
+
+
+def began(trial: int, attempt: int, who: str, at_s: float) -> dict[str, Any]:
+    """Pure: the record of a block that takes a trial in hand."""
+    return {"event": BEGAN, "trial": trial, "attempt": attempt, "who": who, "at_s": at_s}
+
+
+def given_back(trial: int, attempt: int, reason: str) -> dict[str, Any]:
+    """Pure: the record of an attempt that nobody is at any more."""
+    return {"event": GIVEN_BACK, "trial": trial, "attempt": attempt, "reason": reason}
+
+
+def ended(
+    trial: int,
+    attempt: int,
+    state: str,
+    values: Sequence[float],
+    took_s: float,
+    reason: str = "",
+    details: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Pure: the record of a result."""
+    return {
+        "event": ENDED,
+        "trial": trial,
+        "attempt": attempt,
+        "state": state,
+        "values": list(values),
+        "took_s": took_s,
+        "reason": reason,
+        "details": dict(details or {}),
+    }
