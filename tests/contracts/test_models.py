@@ -9,7 +9,7 @@ import sys
 import pytest
 
 ROWS = {"torch": ("torch", "torch"), **{f"Keras on {backend}": ("keras", backend) for backend in ("torch", "tensorflow", "jax")}}
-NUM_CHECKS = 15
+NUM_CHECKS = 16
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -74,7 +74,13 @@ class RemoteRank:
         return f" in {function}\n".encode() in seen
 
     def send_signal(self, number: signal.Signals) -> None:
+        """Blocking with SIGSTOP: until no thread runs any more, as the signal reaches some of them later than it is sent."""
         self._process.send_signal(number)
+        if number == signal.SIGSTOP:
+            until(lambda: all(one.read_text().rpartition(")")[2].split()[0] == "T" for one in self._threads()))
+
+    def _threads(self) -> list[Path]:
+        return list(Path(f"/proc/{self._process.pid}/task").glob("*/stat"))
 
     def kill(self) -> None:
         self._process.kill()
