@@ -12,12 +12,13 @@ ROWS = {"torch": ("torch", "torch"), **{f"Keras on {backend}": ("keras", backend
 NUM_CHECKS = 16
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("row", ROWS)
 def test_a_replica_keeps_its_contract(row: str) -> None:
     kind, backend = ROWS[row]
     env = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, "-m", "unisono.testing.model_contract", kind], env=env, capture_output=True, text=True, timeout=110
+        [sys.executable, "-m", "unisono.testing.model_contract", kind], env=env, capture_output=True, text=True, timeout=220
     )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.count("ok ") == NUM_CHECKS

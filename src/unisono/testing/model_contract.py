@@ -268,12 +268,9 @@ def check_a_rule_is_what_keras_does(kind: str) -> None:
     from unisono.model.keras.rules import KerasRule
 
     made: list[Callable[[], Any]] = [
-        optimizers.SGD,
         partial(optimizers.SGD, momentum=0.9),
         partial(optimizers.SGD, momentum=0.9, nesterov=True, weight_decay=0.1),
-        optimizers.Adam,
         partial(optimizers.AdamW, weight_decay=0.2),
-        optimizers.RMSprop,
         partial(optimizers.RMSprop, momentum=0.5),
         optimizers.Adagrad,
     ]
