@@ -7,6 +7,7 @@ tensors; see `optimizer.py`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ ITERATIONS = "iterations"
 EXACT: Mapping[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
-class KerasRule(EachNumber):
+class KerasRule(EachNumber, ABC):
     """One of them. What it has learned lies in tensors by the names of `memory`."""
 
     memory: ClassVar[Mapping[str, str]] = {}
@@ -34,13 +35,13 @@ class KerasRule(EachNumber):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **more})
 
     @classmethod
+    @abstractmethod
     def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
         """Pure: what the formula needs to know; None where it is not the whole truth."""
-        raise NotImplementedError
 
+    @abstractmethod
     def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
-        """Local, in place."""
-        raise NotImplementedError
+        """Local: one update of a parameter and of what is known of it, in place."""
 
     def learned(self, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
         """Local: what it knows of a parameter; as in the beginning where somebody has cleared the state."""
