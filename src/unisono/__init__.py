@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unisono.comm.base import ANY, MAX, MIN, SUM, Communicator, Op
     from unisono.comm.connect import connect
     from unisono.commands.train import train
+    from unisono.commands.tune import tune
     from unisono.data.arrays import Arrays
     from unisono.data.catalogue import locate
     from unisono.data.digits import digits
@@ -53,6 +54,7 @@ _HOMES: Mapping[str, str] = {
     "SampleRandom": "unisono.data.sample_random",
     "OwnStep": "unisono.model.own_step",
     "train": "unisono.commands.train",
+    "tune": "unisono.commands.tune",
     **dict.fromkeys(("DistributedOptimizer", "ShardedLoader"), "unisono.own_loop"),
     **dict.fromkeys(("Splits", "folds", "split"), "unisono.data.splits"),
     "stage": "unisono.data.staging",
@@ -105,6 +107,7 @@ __all__ = [
     "split",
     "stage",
     "train",
+    "tune",
 ]
 
 

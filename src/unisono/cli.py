@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from unisono.commands import apply, compare, data, evaluate, join, status, submit, train, verify
+from unisono.commands import apply, compare, data, evaluate, join, status, submit, train, tune, verify
 from unisono.errors import AlreadyTold, PeerLost, TrainingFailed, UsageError
 from unisono.version import __version__
 
@@ -22,6 +22,7 @@ DEFAULT_RESTARTS = 3
 
 COMMANDS: Mapping[str, ModuleType] = {
     "train": train,
+    "tune": tune,
     "join": join,
     "submit": submit,
     "status": status,

@@ -65,6 +65,8 @@ class TrainConfig:
     """Where the workers compute: auto, cpu, cuda or cuda:NUMBER."""
     threads: int | None = None
     """Of each worker; None takes what the launcher gave, or divides the CPUs."""
+    division: Mapping[str, Any] | None = None
+    """Of the task's data, where it is not the task's own (`data/folded.py`): one of several folds, or all for training."""
     quiet: bool = False
     command: tuple[str, ...] = ()
     """How it was started, for the record."""

@@ -26,6 +26,10 @@ class CannotWrite(UsageError):
     """The system refuses to write a file: a full disk, a place that is not ours or is gone."""
 
 
+class InUse(UsageError):
+    """Another process has the run directory; it may be about to end."""
+
+
 class TrainingFailed(UnisonoError):
     """A training that cannot go on, e.g. as its loss is not finite: the message alone, and exit code 1."""
 

@@ -34,6 +34,8 @@ class Changed:
     data: Mapping[str, Any]
     algorithm: Mapping[str, Any]
     simulate: Mapping[str, Any] = field(default_factory=dict)
+    division: Mapping[str, Any] | None = None
+    """As `TrainConfig` has it."""
 
 
 def parse(items: Sequence[str], option: str = "--set", example: str = "model.width=128") -> dict[str, Any]:

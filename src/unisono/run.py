@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,9 +74,23 @@ class Ended:
     """Of the process that says so; all have the same summary."""
 
 
-def execute(config: TrainConfig, comm: Communicator, screen: Screen | None = None, task: Task | None = None) -> Ended:
+@dataclass(frozen=True)
+class Steering:
+    """One of many trainings that somebody compares while they run."""
+
+    goes_on: Callable[[int, Mapping[str, float]], bool]
+    """As `Trainer.goes_on`."""
+
+
+def execute(
+    config: TrainConfig,
+    comm: Communicator,
+    screen: Screen | None = None,
+    task: Task | None = None,
+    steering: Steering | None = None,
+) -> Ended:
     """Collective, blocking: one training, from the task to the summary. Without a screen it is silent. `task` stands for the one of
-    the task file.
+    the task file. With `steering` it may end early, and no curves are drawn.
 
     One rank raises what is wrong, the others `AlreadyTold`: a mistake that is seen before work starts, or `TrainingFailed` for a
     loss that is not finite; what was reached is written before that. The first Ctrl-C or SIGTERM ends it after the step in hand,
@@ -103,7 +117,7 @@ def execute(config: TrainConfig, comm: Communicator, screen: Screen | None = Non
         observers = together(comm, lambda: _observers(config, comm, place, out, screen))
         for observer in observers:
             held.callback(observer.close)
-        return _live(config, comm, job, place, out, observers, spans, began, stop)
+        return _live(config, comm, job, place, out, observers, spans, began, stop, steering)
 
 
 def _observers(config: TrainConfig, comm: Communicator, place: Place | None, out: Path, screen: Screen | None) -> list[Observer]:
@@ -135,6 +149,7 @@ def _live(
     spans: Spans | None,
     began: float,
     stop: StopRequest,
+    steering: Steering | None,
 ) -> Ended:
     """Collective, blocking: one life of the run, whose beginning and end are in status.json."""
 
@@ -148,6 +163,7 @@ def _live(
     state = share_state(comm, state, job.parts.algorithm)
     saving = Saving(job.parts.algorithm.comm, job.parts.adapter, job.parts.algorithm, job.every, None, Best(), say, spans)
     trainer = _trainer(comm, job, observers, stop, saving, place is not None, spans, config.max_steps)
+    trainer.goes_on = None if steering is None else steering.goes_on
     lived = Restored(state) if state is not None else None
     notes = [] if lived is None else together(comm, lambda: trainer.go_on_from(lived))
     mixed = _mixed(comm, job.parts.adapter.device) if job.parts.task.shards is not None else []
@@ -337,7 +353,8 @@ def _train(
     if place is not None:
         place.directory.write_json("summary.json", summary)
         steps = [row for row in read_lines(place.directory.metrics) if row.get("event") == "step"]
-        draw_curves(done.history, place.directory.curves, task.name, steps, started.target)
+        if trainer.goes_on is None:
+            draw_curves(done.history, place.directory.curves, task.name, steps, started.target)
     summary = comm.broadcast_object(as_json(summary))
     for observer in observers:
         if done.reason == INTERRUPTED:

@@ -14,21 +14,24 @@ from unisono.commands.evaluate import add_task_arguments
 from unisono.errors import UsageError
 from unisono.overrides import parse
 from unisono.predict.finished_run import KINDS, SPLITS, WEIGHTS, is_run, open_run, refuse_idle_workers
+from unisono.tuning.result import fold_models, is_study
 
 if TYPE_CHECKING:
     from unisono.predict.apply_run import Applied, ApplyConfig
 
 HELP = "apply trained models to inputs and write their predictions"
 DESCRIPTION = """Applies a trained model to a part of its task's data, or to files: arrays (.npy, .npz, HDF5, Zarr), volumes,
-pictures (a folder, or a table .csv). Several runs are averaged. The output is in the order of the inputs, whatever the number of
-workers. Work that was stopped goes on with the same command: finished pieces lie in OUT.parts until all are there.
+pictures (a folder, or a table .csv). Several runs are averaged; a study stands for the models of its best trial.
+The output is in the order of the inputs, whatever the number of workers. Work that was stopped goes on with the same command:
+finished pieces lie in OUT.parts until all are there.
 Inputs from files are prepared as the task prepares its own (map_inputs; size and mode of pictures)."""
 EPILOG = """examples:
   unisono apply runs/digits                                    labels of the test data, in predictions.csv
   unisono apply runs/digits new.npy -n 4 --out new-labels.npy
   unisono apply runs/a runs/b runs/c test.h5 --open inputs=images --kind probabilities --out mean.h5
   unisono apply runs/melanoma test-pictures/ --kind scores --id image_name --columns target --out submission.csv
-  unisono apply runs/digits new.npy --kind probabilities --columns zero=p0,one=p1"""
+  unisono apply runs/digits new.npy --kind probabilities --columns zero=p0,one=p1
+  unisono apply studies/digits new.npy                         mean of the models of the best trial, one for each fold"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +94,9 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _runs_and_inputs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Run directories come first; what follows is input."""
-    runs = list(takewhile(lambda path: is_run(Path(path)), args.paths)) or args.paths[:1]
-    inputs = args.paths[len(runs) :]
+    named = list(takewhile(lambda path: is_run(Path(path)) or is_study(Path(path)), args.paths)) or args.paths[:1]
+    inputs = args.paths[len(named) :]
+    runs = [run for path in named for run in (map(str, fold_models(Path(path))) if is_study(Path(path)) else [path])]
     for path in runs:
         run = open_run(path)
         if not inputs:

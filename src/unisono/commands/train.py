@@ -18,6 +18,7 @@ from unisono.errors import AlreadyTold, TrainingFailed, UsageError, unknown_name
 from unisono.overrides import DIRECT, PLAIN, literal, parse
 from unisono.task import Task
 from unisono.taskfile import PICKLED, check_file, read_pickled, write_pickled
+from unisono.tuning.result import best_settings
 
 if TYPE_CHECKING:
     from unisono.run import Ended
@@ -44,6 +45,7 @@ EPILOG = """examples:
   srun -N 2 -n 8 unisono train task.py                         eight workers under SLURM
   mpirun -n 8 unisono train task.py
   unisono train task.py --out runs/a --time-limit 2h           stops in time; the same command goes on
+  unisono train task.py --from-study studies/x                 the best settings of a search, on training and validation data
 Ctrl-C, SIGTERM, SIGUSR1 and the time limit end the training after the step in hand, with everything saved: the same command with
 the same --out goes on from there, also after a crash, on any number of workers. A second Ctrl-C ends it at once.
 exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data, 75 stopped in time and to be gone on with"""
@@ -106,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="changes",
         help="model.NAME, data.NAME, optimizer.NAME, schedule.NAME, loss.NAME, algorithm.NAME, simulate.NAME or a field of it",
     )
-    experiment.add_argument("--algorithm", default="allreduce", metavar="A", help="how the workers agree (default allreduce)")
+    experiment.add_argument("--algorithm", metavar="A", help="how the workers agree (default allreduce)")
     experiment.add_argument(
         "--group", type=int, metavar="G", help="processes of one worker, where workers learn by themselves between exchanges"
     )
@@ -126,6 +128,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replay",
         metavar="RUN",
         help="repeat an asynchronous run (an --elastic one in one process): its order, its bits",
+    )
+    experiment.add_argument(
+        "--from-study", metavar="DIR", help="the best settings that `unisono tune` has found there, on training and validation data"
     )
     experiment.add_argument("--init-from", metavar="FILE", help="begin with the weights of a file (.safetensors, .pt)")
     going_on = parser.add_argument_group("stop and go on")
@@ -230,13 +235,15 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
     """Pure: what the options say."""
     direct = {name: literal(value) for name in DIRECT if (value := getattr(args, name)) is not None}
     changes: Mapping[str, Any] = parse(args.changes)
+    found = None if args.from_study is None else best_settings(Path(args.from_study), Path(args.task), args.accept_changes)
     twice = [name for name in direct if name in changes]
     if twice:
         raise UsageError(f"--{twice[0].replace('_', '-')} and --set {twice[0]} say the same thing; give one of them")
     return TrainConfig(
         task_file=args.task,
-        changes={**changes, **direct},
-        algorithm=args.algorithm,
+        changes={**({} if found is None else found.changes), **changes, **direct},
+        algorithm=args.algorithm or ("allreduce" if found is None else found.algorithm),
+        division=None if found is None else {"fold": None},
         group=args.group,
         servers=args.servers,
         simulate=args.simulate,

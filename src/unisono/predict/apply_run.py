@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,6 +26,7 @@ from unisono.predict.inputs import Inputs, class_names, file_inputs, sample_name
 from unisono.predict.kinds import Kind, make_kind
 from unisono.predict.pieces import Pieces, make_pieces, num_samples_of
 from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_splits, rebuild_task
+from unisono.training.assemble import make_splits
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,8 @@ def _layout(asked: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: An
 def _splits(asked: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[Changed]) -> Splits:
     """The data of the first run; the other runs must have been made with the same."""
     found = {run.summary["split"]["sha256"] for run in runs}
+    if asked.split == "test" and all(run.config.get("division", {}).get("held_out") for run in runs):
+        found = {make_splits(replace(changed, division=None)).sha256() for changed in tasks}  # folds of one search share it
     if len(found) > 1 and not asked.inputs:
         listed = ", ".join(f"{run.path} ({run.summary['split']['sha256'][:12]})" for run in runs)
         raise UsageError(f"these runs divide their data differently, so they have no common --split: {listed}; give inputs")

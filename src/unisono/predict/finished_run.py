@@ -42,7 +42,7 @@ class FinishedRun:
 
     def num_samples(self, split: str) -> int:
         """Of a part of its data, as they were in the training."""
-        counts: Mapping[str, int] = self.summary["split"]["num_samples"]
+        counts: Mapping[str, int] = {**self.config.get("division", {}).get("held_out", {}), **self.summary["split"]["num_samples"]}
         if split not in counts:
             raise UsageError(f"the task of {self.path} has no {split} data (--split); it has {', '.join(counts)}")
         return counts[split]

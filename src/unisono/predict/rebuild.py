@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def rebuild_task(run: FinishedRun, task_file: str | None = None, accept_changes:
             "or take it as it is now with --accept-changes"
         )
     task = load_task(str(file))
-    return change(task, dict(_recorded_changes(task, run.config)))
+    return replace(change(task, dict(_recorded_changes(task, run.config))), division=run.config.get("division"))
 
 
 def rebuild_splits(run: FinishedRun, changed: Changed, accept_changes: bool = False) -> Splits:
@@ -50,7 +51,13 @@ def rebuild_splits(run: FinishedRun, changed: Changed, accept_changes: bool = Fa
             f"the data of {run.path} are others than in its training, or divided otherwise{counts}; bring them back, "
             "or take them as they are now with --accept-changes"
         )
-    return splits
+    held_out = make_splits(replace(changed, division=None)).test if splits.test is None and changed.division is not None else None
+    return splits if held_out is None else replace_test(splits, held_out)
+
+
+def replace_test(splits: Splits, test: Source) -> Splits:
+    """Local: a fold with the test data that no fold of a search sees; they are for the models that it made."""
+    return Splits(splits.train, splits.validation, test, splits.how, splits.seed, splits.num_dropped, splits.warnings)
 
 
 def rebuild_model(

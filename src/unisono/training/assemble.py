@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from unisono.algorithms.base import Algorithm, Settings, find_algorithm, make_op
 from unisono.algorithms.sharded import shards_of_all
 from unisono.comm.base import Communicator
 from unisono.data.checks import check_finite
+from unisono.data.folded import divided
 from unisono.data.loader import Loader
 from unisono.data.plan import Plan, Windows
 from unisono.data.source import Source
@@ -71,6 +72,8 @@ class Assembled:
     """Those that are computed in every training step."""
     settings: Callable[[int], Settings]
     goals: Goals
+    judged: Mapping[str, bool] = field(default_factory=dict)
+    """What an epoch can be judged by -> whether more of it is better."""
 
 
 def make_splits(changed: Changed) -> Splits:
@@ -78,7 +81,7 @@ def make_splits(changed: Changed) -> Splits:
     found = changed.task.data(**changed.data)
     if not isinstance(found, Splits):
         raise UsageError(f"data of the task must give un.Splits(train=..., validation=..., test=...); it gave {_kind(found)}")
-    return found
+    return divided(found, changed.division)
 
 
 def make_model(changed: Changed, device: torch.device) -> nn.Module:
@@ -222,6 +225,7 @@ def assemble(
         followed,
         settings,
         make_goals(task, beside_last(judged, metrics), splits, on_nan),
+        beside_last(judged, metrics),
     )
 
 

@@ -47,10 +47,18 @@ class Job:
     every: Every
 
 
+def without_judging(changed: Changed) -> Changed:
+    """Pure: a training on all data has nothing to judge its epochs by, whatever the task says."""
+    if changed.division is None or changed.division["fold"] is not None:
+        return changed
+    return replace(changed, task=replace(changed.task, monitor=None, target=None, patience=None))
+
+
 def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: Task | None, restores: bool) -> Job:
     """Local, blocking: all that can be wrong is told here. `restores`: a state will be loaded, so no first weights are needed."""
     asked = Asked(config.group, config.servers, config.simulate, config.elastic)
     changed = change(load_task(config.task_file) if task is None else task, config.changes)
+    changed = without_judging(replace(changed, division=config.division))
     if changed.task.shards is not None:
         set_threads(config.threads or 1)  # another number gives other bits, so it must not depend on the machine
         prepare_cublas()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 INTERRUPTED, NOT_FINITE, FINISHED = "interrupted", "not finite", "finished"
-TARGET, EARLY = "target reached", "stopped early"
+TARGET, EARLY, PRUNED = "target reached", "stopped early", "pruned"
 """Reasons why a training ended: told to stop, in time; a loss that is no number; all epochs done; or a goal of the user."""
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from unisono.errors import UsageError
+from unisono.errors import InUse, UsageError
 from unisono.training.atomic import explained, replacing
 
 CHECKPOINTS = "checkpoints"
@@ -155,7 +155,7 @@ class RunDirectory:
         except BlockingIOError:
             holder = _holder(os.pread(lock, 4096, 0))
             os.close(lock)
-            raise UsageError(f"{self.path} is in use by another run ({holder}); wait for it, or give another --out") from None
+            raise InUse(f"{self.path} is in use by another run ({holder}); wait for it, or give another --out") from None
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 os.close(lock)

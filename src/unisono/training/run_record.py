@@ -55,6 +55,7 @@ def record_of(config: TrainConfig, changed: Changed, size: int) -> dict[str, Any
         "settings": settings,
         "algorithm": {"name": config.algorithm if task.shards is None else SHARDED, **changed.algorithm, **who},
         "init_from": config.init_from,
+        **({} if config.division is None else {"division": dict(config.division)}),
         "num_workers": size,
         "on_nan": config.on_nan,
         **threads,

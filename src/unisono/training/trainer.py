@@ -21,7 +21,7 @@ from unisono.training.evaluation import Shards, evaluate
 from unisono.training.logged import means
 from unisono.training.metrics import Metric
 from unisono.training.not_finite import culprits
-from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE, TARGET, Goals, Progress
+from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE, PRUNED, TARGET, Goals, Progress
 from unisono.training.saving import Saving
 from unisono.training.state import Restored
 
@@ -58,6 +58,8 @@ class Trainer:
     """Told the number of steps that are done, after each."""
     epoch_is_enough: Callable[[], bool] = bool
     """Asked after each step, with the same answer on all ranks: whether the epoch ends here, as if it had no more steps."""
+    goes_on: Callable[[int, Mapping[str, float]], bool] | None = None
+    """Asked on rank 0 after each epoch, by its number from 1 and its metrics: whether more are worth while, as a search decides."""
     no_time_to_evaluate: Callable[[], bool] = bool
     """Asked on rank 0 before an evaluation."""
     restored: Restored | None = None
@@ -289,9 +291,16 @@ class Trainer:
         done.reason = goals.verdict(done)
         if done.reason == TARGET:
             done.time_to_target_s = wall_s
+        if self.goes_on is not None and not self._ask_goes_on(metrics) and not done.reason and done.epoch < goals.num_epochs:
+            done.reason = PRUNED
         is_last = done.reason or done.epoch == goals.num_epochs  # which `run` saves
         if self.saving is not None and not is_last and self.saving.after_epoch(done.epoch):
             self._keep(self.state(None), mid_epoch=False)
+
+    def _ask_goes_on(self, metrics: Mapping[str, float]) -> bool:
+        """Collective: all end at the same step."""
+        assert self.goes_on is not None
+        return bool(self.comm.broadcast_object(self.goes_on(self.progress.epoch, metrics) if self.comm.rank == 0 else None))
 
     def evaluate(self) -> dict[str, float] | None:
         """Collective, blocking: the validation data, each sample once; None if a rank was told to stop meanwhile."""

@@ -303,6 +303,11 @@ class CentralTrainer(Trainer):
         self.looked_at = looked_at
         self._end_of_epoch(sums, metrics)
 
+    def _ask_goes_on(self, metrics: Mapping[str, float]) -> bool:
+        """Local: who serves ends epochs alone, and then tells the workers."""
+        assert self.goes_on is not None
+        return self.goes_on(self.progress.epoch, metrics)
+
     def keep(self, state: Mapping[str, Any], mid_epoch: bool, is_last: bool) -> None:
         """Local: save; all that is needed is here."""
         super()._keep(state, mid_epoch, is_last)

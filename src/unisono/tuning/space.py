@@ -19,6 +19,7 @@ fixed = 64                            # not searched, though the task would let 
 
 from __future__ import annotations
 
+import inspect
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from typing import Any
 
 from unisono.algorithms.base import find_algorithm
 from unisono.errors import UsageError, unknown_name
-from unisono.overrides import FACTORIES, change, hints_of
+from unisono.overrides import FACTORIES, OPTION_FIELDS, change, hints_of
 from unisono.task import Choice, Range, Task
 
 LEAF_KEYS = ("low", "high", "log", "choice", "fixed", "when")
@@ -268,3 +269,38 @@ def _check_name(task: Task, values: Mapping[str, Any]) -> None:
 
 def _range(values: Range) -> dict[str, Any]:
     return {"low": values.low, "high": values.high, "log": values.log}
+
+
+def space_from(described: Mapping[str, Any]) -> Space:
+    """Pure: the space that `Space.described` told of."""
+    dimensions = [
+        Dimension(
+            one["name"],
+            Choice(*one["choice"]) if "choice" in one else Range(one["low"], one["high"], one["log"]),
+            one["whole"],
+            one["when"],
+        )
+        for one in described["dimensions"]
+    ]
+    return Space(dimensions, described["fixed"])
+
+
+def defaults_of(task: Task, space: Space, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: what the task itself says of the dimensions, as far as it lies in them; a search begins there."""
+    found: dict[str, Any] = {}
+    for dimension in space.dimensions:
+        value = fixed.get(dimension.name, _default(task, dimension.name))
+        value = int(value) if dimension.is_whole and isinstance(value, float) and value.is_integer() else value
+        if dimension.holds(value) and Space(space.dimensions, fixed).means_something(dimension, found):
+            found[dimension.name] = value
+    return found
+
+
+def _default(task: Task, name: str) -> Any:
+    head, dot, rest = name.partition(".")
+    if head in FACTORIES:
+        argument = inspect.signature(getattr(task, head)).parameters.get(rest)
+        return None if argument is None or argument.default is argument.empty else argument.default
+    if dot:
+        return getattr(task, OPTION_FIELDS[head]).get(rest) if head in OPTION_FIELDS else None
+    return "allreduce" if name == ALGORITHM else getattr(task, name)

@@ -9,7 +9,7 @@ import pytest
 
 import unisono as un
 from unisono.errors import UsageError
-from unisono.tune.space import Space, space_of
+from unisono.tuning.space import Space, space_of
 
 
 def model(

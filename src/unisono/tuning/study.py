@@ -7,13 +7,16 @@ is kept and ignored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from unisono.tune.journal import Record
+from unisono.tuning.journal import Record
 
-ASKED, BEGAN, GIVEN_BACK, ENDED = "asked", "began", "given back", "ended"
+ASKED, BEGAN, REPORTED, GIVEN_BACK, ENDED = "asked", "began", "reported", "given back", "ended"
+JOB, ALIVE, LEFT = "job", "alive", "left"
+OF_TRIALS = (ASKED, BEGAN, REPORTED, GIVEN_BACK, ENDED)
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 """How an attempt ends."""
 WAITING, RUNNING = "waiting", "running"
@@ -25,6 +28,7 @@ class Attempt:
 
     number: int
     who: str
+    """JOB/BLOCK."""
     began_s: float
     """Since 1970, by the clock of its machine."""
 
@@ -43,7 +47,16 @@ class Result:
     reason: str = field(compare=False)
     took_s: float = field(compare=False)
     details: Mapping[str, Any] = field(compare=False)
-    """E.g. what every fold gave."""
+    """E.g. `parts`, what every training of the trial gave: {"fold", "repeat", "values", "epochs", "took_s"}."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A set of processes that works at the study together."""
+
+    name: str
+    about: Mapping[str, Any]
+    """`host`, `pid`, `num_ranks`, `num_blocks`, `block_size`, `command`, `at_s`."""
 
 
 @dataclass
@@ -51,11 +64,20 @@ class Trial:
     """One point of the space."""
 
     number: int
-    values: Mapping[str, Any] | None = None
-    """None where the record that says it was lost."""
+    asked: Mapping[str, Any] | None = None
+    """What was proposed; None where the record that says it was lost."""
     attempts: dict[int, Attempt] = field(default_factory=dict)
-    given_back: set[int] = field(default_factory=set)
+    reports: dict[int, float] = field(default_factory=dict)
+    """Step -> the objective so far."""
+    given_back: dict[int, float] = field(default_factory=dict)
+    """Attempt -> when, since 1970."""
     results: dict[tuple[str, int], Result] = field(default_factory=dict)
+
+    @property
+    def values(self) -> Mapping[str, Any] | None:
+        """Its point; an objective says only while it runs what it wants to know."""
+        result = self.result
+        return self.asked if result is None else result.details.get("asked", self.asked)
 
     @property
     def result(self) -> Result | None:
@@ -66,7 +88,7 @@ class Trial:
     def state(self) -> str:
         if (result := self.result) is not None:
             return result.state
-        return RUNNING if self.attempts.keys() - self.given_back else WAITING
+        return RUNNING if self.attempts.keys() - self.given_back.keys() else WAITING
 
     @property
     def next_attempt(self) -> int:
@@ -79,20 +101,28 @@ class Study:
     """All trials. Local; `apply` may see a record twice, and records in any order."""
 
     trials: dict[int, Trial] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    left: dict[str, float] = field(default_factory=dict)
+    """Job -> when it went, since 1970; missing where it is at work, or died."""
 
     def apply(self, record: Record) -> None:
         """Local: one record of the journal; events of other kinds are for others."""
-        event = record.value.get("event")
-        if event not in (ASKED, BEGAN, GIVEN_BACK, ENDED):
+        event, value = record.value.get("event"), record.value
+        if event == JOB:
+            self.jobs[value["job"]] = Job(value["job"], value)
+        elif event == LEFT:
+            self.left[value["job"]] = value["at_s"]
+        if event not in OF_TRIALS:
             return
-        value = record.value
         trial = self.trials.setdefault(value["trial"], Trial(value["trial"]))
         if event == ASKED:
-            trial.values = dict(value["values"])
+            trial.asked = dict(value["values"])
         elif event == BEGAN:
             trial.attempts[value["attempt"]] = Attempt(value["attempt"], value["who"], value["at_s"])
+        elif event == REPORTED:
+            trial.reports[value["step"]] = value["value"]
         elif event == GIVEN_BACK:
-            trial.given_back.add(value["attempt"])
+            trial.given_back[value["attempt"]] = value["at_s"]
         else:
             trial.results[record.writer, record.number] = Result(
                 value["attempt"],
@@ -111,9 +141,13 @@ class Study:
 
     def best(self, higher_is_better: bool) -> Trial | None:
         """Pure: of one objective; the first of equals."""
-        complete = [trial for trial in self.in_state(COMPLETE) if trial.result is not None and trial.result.values]
+        complete = [trial for trial in self.in_state(COMPLETE) if trial.result is not None and _is_number(trial.result.values)]
         sign = -1 if higher_is_better else 1
         return min(complete, key=lambda trial: (sign * trial.result.values[0], trial.number), default=None)  # type: ignore[union-attr]
+
+
+def _is_number(values: Sequence[float]) -> bool:
+    return bool(values) and math.isfinite(values[0])
 
 
 def asked(trial: int, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,9 +160,14 @@ def began(trial: int, attempt: int, who: str, at_s: float) -> dict[str, Any]:
     return {"event": BEGAN, "trial": trial, "attempt": attempt, "who": who, "at_s": at_s}
 
 
-def given_back(trial: int, attempt: int, reason: str) -> dict[str, Any]:
+def reported(trial: int, step: int, value: float) -> dict[str, Any]:
+    """Pure: the record of the objective in the middle of a trial, by which others may be pruned."""
+    return {"event": REPORTED, "trial": trial, "step": step, "value": value}
+
+
+def given_back(trial: int, attempt: int, reason: str, at_s: float) -> dict[str, Any]:
     """Pure: the record of an attempt that nobody is at any more."""
-    return {"event": GIVEN_BACK, "trial": trial, "attempt": attempt, "reason": reason}
+    return {"event": GIVEN_BACK, "trial": trial, "attempt": attempt, "reason": reason, "at_s": at_s}
 
 
 def ended(

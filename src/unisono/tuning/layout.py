@@ -26,26 +26,23 @@ class Layout:
         return self.num_ranks // self.block_size
 
     @property
-    def coordinator(self) -> int | None:
-        """The rank that only coordinates, the one that is left over; None where it is a thread beside rank 0."""
-        return self.num_ranks - 1 if self.num_ranks % self.block_size else None
+    def first(self) -> int:
+        """The first rank that trains: 1 where one is left over, so that rank 0, whom all find, has nothing to do but coordinate;
+        else 0, beside whom a thread coordinates."""
+        return 1 if self.num_ranks % self.block_size else 0
 
     def block_of(self, rank: int) -> int | None:
-        """The block of a rank; None for the coordinator."""
-        return None if rank == self.coordinator else rank // self.block_size
+        """The block of a rank; None for one that only coordinates."""
+        return None if rank < self.first else (rank - self.first) // self.block_size
 
     def ranks_of(self, block: int) -> range:
         """The ranks of a block, those of one model side by side."""
-        return range(block * self.block_size, (block + 1) * self.block_size)
-
-    def fold_place(self, rank: int) -> tuple[int, int]:
-        """Which of the models of its block a rank trains, and as which worker of it."""
-        return divmod(rank % self.block_size, self.workers)
+        return range(self.first + block * self.block_size, self.first + (block + 1) * self.block_size)
 
     def __str__(self) -> str:
         folds = f", {self.parallel_folds} folds at a time" if self.parallel_folds > 1 else ""
         blocks = f"{self.num_blocks} block{'s' if self.num_blocks > 1 else ''} of {self.block_size}"
-        where = "a thread beside rank 0 coordinates" if self.coordinator is None else f"rank {self.coordinator} coordinates"
+        where = "rank 0 coordinates" if self.first else "a thread beside rank 0 coordinates"
         return f"{self.num_ranks} ranks: {blocks} ({self.workers} worker{'s' if self.workers > 1 else ''} a model{folds}); {where}"
 
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import pytest
 
 from unisono.errors import UsageError
-from unisono.tune.layout import layout_of
+from unisono.tuning.layout import layout_of
 
 
 def test_thirteen_ranks_are_a_coordinator_and_two_blocks_of_six() -> None:
     found = layout_of(13, workers=3, parallel_folds=2)
-    assert (found.num_blocks, found.block_size, found.coordinator) == (2, 6, 12)
-    assert [found.block_of(rank) for rank in range(13)] == [0] * 6 + [1] * 6 + [None]
-    assert list(found.ranks_of(1)) == [6, 7, 8, 9, 10, 11]
-    assert [found.fold_place(rank) for rank in found.ranks_of(1)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-    assert str(found) == "13 ranks: 2 blocks of 6 (3 workers a model, 2 folds at a time); rank 12 coordinates"
+    assert (found.num_blocks, found.block_size, found.first) == (2, 6, 1)
+    assert [found.block_of(rank) for rank in range(13)] == [None] + [0] * 6 + [1] * 6
+    assert list(found.ranks_of(1)) == [7, 8, 9, 10, 11, 12]
+    assert str(found) == "13 ranks: 2 blocks of 6 (3 workers a model, 2 folds at a time); rank 0 coordinates"
 
 
 @pytest.mark.parametrize(("num_ranks", "workers", "blocks"), [(1, 1, 1), (4, 1, 4), (4, 2, 2), (6, 6, 1)])
 def test_without_a_rest_a_thread_coordinates(num_ranks: int, workers: int, blocks: int) -> None:
     found = layout_of(num_ranks, workers)
-    assert found.num_blocks == blocks and found.coordinator is None
+    assert found.num_blocks == blocks and found.first == 0
     assert sorted(rank for block in range(blocks) for rank in found.ranks_of(block)) == list(range(num_ranks))
     assert "a thread beside rank 0 coordinates" in str(found)
 

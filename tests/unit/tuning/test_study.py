@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from unisono.tune.journal import Record
-from unisono.tune.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, Study, asked, began, ended, given_back
+from unisono.tuning.journal import Record
+from unisono.tuning.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, Study, asked, began, ended, given_back
 
 HISTORY = (
     Record("a", 0, asked(0, {"lr": 0.1})),
@@ -13,7 +13,7 @@ HISTORY = (
     Record("a", 2, ended(0, 0, COMPLETE, [0.9], 5.0)),
     Record("a", 3, asked(1, {"lr": 0.2})),
     Record("a", 4, began(1, 0, "block 1", 11.0)),
-    Record("b", 0, given_back(1, 0, "its job is gone")),
+    Record("b", 0, given_back(1, 0, "its job is gone", 9.0)),
     Record("b", 1, began(1, 1, "block 2", 30.0)),
     Record("b", 2, ended(1, 1, COMPLETE, [0.95], 6.0)),
     Record("a", 5, ended(1, 0, COMPLETE, [0.99], 40.0)),  # the first block was not dead after all
@@ -28,7 +28,7 @@ HISTORY = (
     Record("b", 10, {"event": "something of a later version", "trial": 9}),
     Record("b", 11, asked(6, {"lr": 0.7})),
     Record("b", 12, began(6, 0, "block 3", 60.0)),
-    Record("b", 13, given_back(6, 0, "told to stop")),
+    Record("b", 13, given_back(6, 0, "told to stop", 9.0)),
 )
 
 

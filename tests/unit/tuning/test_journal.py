@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from unisono.errors import CannotWrite
-from unisono.tune.claims import Claims
-from unisono.tune.journal import Reader, Writer, framed, unframed
+from unisono.tuning.claims import Claims
+from unisono.tuning.journal import Reader, Writer, framed, unframed
 
 
 def value(number: int) -> Mapping[str, Any]:
@@ -133,7 +133,7 @@ def test_a_full_disk_is_told_and_what_came_after_is_read(tmp_path: Path, monkeyp
             file.write(data[:11])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("unisono.tune.journal.os.write", full)
+    monkeypatch.setattr("unisono.tuning.journal.os.write", full)
     with pytest.raises(CannotWrite, match="No space left on device; free some space"):
         writer.append(value(1))
     writer.append(value(2))

@@ -61,10 +61,11 @@ def unframed(body: bytes) -> Mapping[str, Any] | None:
 
 
 class Writer:
-    """One job's file. Local; every record is on the disk when `append` returns."""
+    """One job's file. Local; a record is on the disk when `append` returns, or with `later` when `settle` does."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{name}{SUFFIX}"
+        self._is_settled = True
         with explained(self.path):
             folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -73,13 +74,22 @@ class Writer:
                 raise CannotWrite(f"{self.path} is another writer's; a job that starts again must write under a new name") from None
             sync(folder)
 
-    def append(self, value: Mapping[str, Any]) -> None:
+    def append(self, value: Mapping[str, Any], later: bool = False) -> None:
         """Local, blocking: write one record."""
         record = framed(value)
         with explained(self.path):
             while record:  # a full disk may take a part of it, which a reader then skips
                 record = record[os.write(self._handle, record) :]
-            os.fsync(self._handle)
+        self._is_settled = False
+        if not later:
+            self.settle()
+
+    def settle(self) -> None:
+        """Local, blocking: all that was written is on the disk; one wait for many records."""
+        if not self._is_settled:
+            with explained(self.path):
+                os.fsync(self._handle)
+            self._is_settled = True
 
     def close(self) -> None:
         """Local: nothing more will be written."""

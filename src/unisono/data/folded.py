@@ -1,0 +1,238 @@
+"""The data of a trial: the folds of a task's training and validation samples, and in the end both together.
+
+Folds are made of training and validation together where both were taken from one source, else of the training part alone. The test
+part is in no fold. A sample goes through the changes (`map`, `map_inputs`) of the part that it is in for this fold: those of the
+task's training part in training, those of its validation part in validation. As a change treats each sample alone, they can be
+applied to other samples of the same source. Nothing is copied but the numbers of the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unisono.data.checks import PART_NAMES, members
+from unisono.data.source import Indices, Mapped, Source, Subset
+from unisono.data.splits import HOWS, Splits, folds
+from unisono.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Folding:
+    """On what a trial is measured. One for all trials of a study, so that they are compared on the same samples."""
+
+    folds: int = 1
+    """1: the task's own division into training and validation."""
+    by: str | None = None
+    """random, stratified, group or blocks; None: as the task's data were divided, else stratified where the targets are classes,
+    else random."""
+    seed: int = 0
+    block_size: int | None = None
+    """Pixels, for blocks only."""
+
+    def __post_init__(self) -> None:
+        if self.folds < 1:
+            raise UsageError(f"--folds must be at least 1; received {self.folds}")
+        if self.by is not None and self.by not in HOWS:
+            raise UsageError(f"folds can be made by {', '.join(HOWS)}; received {self.by!r} (--fold-by)")
+        if self.folds == 1 and (self.by is not None or self.block_size is not None):
+            given = "--block-size" if self.by is None else "--fold-by"
+            raise UsageError(f"--folds 1 keeps the task's own division, so nothing reads {given}; leave it out, or give --folds 3")
+
+
+def folded(splits: Splits, folding: Folding) -> list[Splits]:
+    """Local, blocking for one read of the labels: the data of each fold. The test part is in none of them, so that nothing of it
+    can steer a search.
+
+    Each sample of training and validation is in the validation part of one fold and in the training part of all others (with
+    blocks, less the guard margin). One that the task repeats is repeated in training, and counts once in validation. A validation
+    part from another source is used with one fold only; with several, the warnings say so.
+    """
+    if folding.folds == 1:
+        return [_as_divided(splits)]
+    joined = _joined(splits)
+    by = _by(splits, folding, joined)
+    if folding.block_size is not None and by != "blocks":
+        raise UsageError(f"--block-size {folding.block_size} is read for folds by blocks only, and these are by {by}; leave it out")
+    _refuse_unknown(by, folding, joined)
+    pool = joined.source.subset(joined.indices)
+    try:
+        made = folds(pool, folding.folds, by, folding.seed, block_size=folding.block_size)
+    except UsageError as error:
+        raise UsageError(
+            f"{folding.folds} folds by {by} cannot be made of {joined}: {error}; or change --folds, --fold-by or --block-size"
+        ) from None
+    notes = _notes_that_hold(splits)
+    if splits.validation is not None and not joined.with_validation:
+        notes.append("the validation data come from another source than the training data, so no fold has samples of them")
+    return [_fold(one, joined, notes, by, folding.seed) for one in made]
+
+
+def whole(splits: Splits) -> Splits:
+    """Local: training and validation together as training, and the test part; for the last training with the settings that were
+    found. A validation part from another source stays what it is, and the warnings say so."""
+    if splits.validation is None:
+        return splits
+    joined = _joined(splits)
+    if not joined.with_validation:
+        note = "the validation data come from another source than the training data, so they are not joined to them"
+        notes = (*splits.warnings, *(text for text in [note] if text not in splits.warnings))
+        return Splits(splits.train, splits.validation, splits.test, splits.how, splits.seed, splits.num_dropped, notes)
+    return Splits(
+        joined.training(joined.indices),
+        test=splits.test,
+        how=f"{splits.how}, validation joined to training",
+        seed=splits.seed,
+        num_dropped=splits.num_dropped,
+        warnings=_notes_that_hold(splits, "test"),
+    )
+
+
+def divided(splits: Splits, how: Mapping[str, Any] | None) -> Splits:
+    """Local, as `folded`: the data as a run divides them. None leaves them as they are; {"fold": 1, ...} with the fields of a
+    `Folding` is one fold, with the numbers of samples that are `held_out` of all of them; {"fold": None} is `whole`."""
+    if how is None:
+        return splits
+    if how["fold"] is None:
+        return whole(splits)
+    fold: int = how["fold"]
+    return folded(splits, Folding(**{name: value for name, value in how.items() if name not in ("fold", "held_out")}))[fold]
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """The samples of which folds are made, each once and in the order of their source."""
+
+    source: Source
+    indices: Indices
+    repeats: Indices
+    """How often the task has each of them."""
+    train_changes: Sequence[Mapped]
+    validation_changes: Sequence[Mapped]
+    with_validation: bool
+
+    def training(self, indices: Indices) -> Source:
+        """Some of the samples, as the task trains on them."""
+        times = self.repeats[np.searchsorted(self.indices, indices)]
+        return _changed(self.source.subset(np.repeat(indices, times)), self.train_changes)
+
+    def validation(self, indices: Indices) -> Source:
+        """Some of the samples, as the task measures on them."""
+        return _changed(self.source.subset(indices), self.validation_changes)
+
+    def __str__(self) -> str:
+        parts = "training and validation samples" if self.with_validation else "training samples"
+        return f"{len(self.indices)} {parts}"
+
+
+def _joined(splits: Splits) -> _Joined:
+    source, indices = members(splits.train)
+    changes = other_changes = _changes(splits.train)
+    with_validation = False
+    if splits.validation is not None:
+        other, others = members(splits.validation)
+        with_validation = other is source
+        if with_validation:
+            indices, other_changes = np.concatenate([indices, others]), _changes(splits.validation)
+    each, repeats = np.unique(indices, return_counts=True)
+    return _Joined(source, each, repeats, changes, other_changes, with_validation)
+
+
+def _changes(part: Source) -> list[Mapped]:
+    """What is done to a sample between its source and a part, first things first."""
+    found: list[Mapped] = []
+    while isinstance(part, (Subset, Mapped)):
+        if isinstance(part, Mapped):
+            found.insert(0, part)
+        part = part.source
+    return found
+
+
+def _changed(part: Source, changes: Sequence[Mapped]) -> Source:
+    for one in changes:
+        part = Mapped(part, one.change, one.inputs_only)
+    return part
+
+
+def _as_divided(splits: Splits) -> Splits:
+    if splits.validation is None:
+        raise UsageError(
+            "--folds 1 measures on the validation data, and the task has none; give --folds 3, or validation= in its data"
+        )
+    notes = _notes_that_hold(splits, "train", "validation")
+    return Splits(splits.train, splits.validation, None, splits.how, splits.seed, splits.num_dropped, notes)
+
+
+def _by(splits: Splits, folding: Folding, joined: _Joined) -> str:
+    if folding.by is not None:
+        return folding.by
+    as_made = splits.how.split(",")[0]  # "blocks, fold 0 of 3"
+    if as_made in HOWS:
+        return as_made
+    # Of the parts and not of their source: a change of the whole batch may have made something else of its targets.
+    parts = [splits.train] if splits.validation is None or not joined.with_validation else [splits.train, splits.validation]
+    return "stratified" if any(_are_classes(part.targets()) for part in parts) else "random"
+
+
+def _are_classes(targets: npt.NDArray[Any] | None) -> bool:
+    """One class for each sample, as whole numbers or one-hot rows."""
+    if targets is not None and targets.ndim == 2:
+        return bool(((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all())
+    return targets is not None and targets.ndim == 1 and not np.issubdtype(targets.dtype, np.inexact)
+
+
+def _refuse_unknown(by: str, folding: Folding, joined: _Joined) -> None:
+    """The source must know by what the folds shall be made, as nobody can give it here."""
+    why = "asked for" if folding.by is not None else "as the task's data were divided"
+    if by == "group" and joined.source.groups() is None:
+        lacking, remedy = "the group of each sample", "use a source with groups, or other folds (--fold-by random)"
+    elif by == "stratified" and not _are_classes(joined.source.targets()):
+        lacking, remedy = (
+            "the class of each sample",
+            "use a source with targets that are classes, or other folds (--fold-by random)",
+        )
+    elif by == "blocks" and not (hasattr(joined.source, "coordinates") and hasattr(joined.source, "patch_size")):
+        lacking, remedy = "the row and the column of each sample", "use a scene, or other folds (--fold-by random or group)"
+    else:
+        return
+    kind = type(joined.source).__name__
+    raise UsageError(f"folds by {by} ({why}) need {lacking}, which the source ({kind}) does not know; {remedy}")
+
+
+def _fold(made: Splits, joined: _Joined, notes: Sequence[str], by: str, seed: int) -> Splits:
+    assert made.validation is not None
+    train, validation = members(made.train)[1], members(made.validation)[1]
+    mixed = [] if by == "group" else _mixed_groups(joined.source, train, validation)
+    return Splits(
+        joined.training(train),
+        joined.validation(validation),
+        how=made.how,
+        seed=seed,
+        num_dropped=made.num_dropped,
+        warnings=(*made.warnings, *mixed, *notes),
+    )
+
+
+def _mixed_groups(source: Source, train: Indices, validation: Indices) -> list[str]:
+    groups = source.groups()
+    if groups is None:
+        return []
+    held = np.unique(groups[validation])
+    mixed = int(np.isin(held, groups[train]).sum())
+    if not mixed:
+        return []
+    return [
+        f"{mixed} of {len(held)} groups with validation samples of this fold have training samples too, so its result is better "
+        "than on new groups; use --fold-by group"
+    ]
+
+
+def _notes_that_hold(splits: Splits, *unchanged: str) -> list[str]:
+    """The warnings of the task that hold for new parts as well, where these parts of it are unchanged."""
+    made_anew = Splits(splits.train, splits.validation, splits.test).warnings  # on pixels that parts share
+    others = tuple(f"the {called} data have no sample" for name, called in PART_NAMES.items() if name not in unchanged)
+    return [text for text in splits.warnings if text not in made_anew and not text.startswith(others)]

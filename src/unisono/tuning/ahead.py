@@ -1,0 +1,117 @@
+"""Proposals made before they are asked for, so that no block waits for one: a thread fills a small store and, when results have
+come in, makes what lies there anew, where that costs little."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+from unisono.tuning.search import Proposal, Search
+
+MOST_AHEAD = 32
+SMOOTHING = 0.2
+RENEW_SHARE = 0.25
+"""Proposals are made anew only where all of them take less than this share of the time between two results."""
+FRESH_SHARE = 0.001
+"""A block waits for one that knows all results where that costs less than this share of a trial."""
+
+
+class Proposals(Protocol):
+    """Where a coordinator gets points from."""
+
+    def take(self, trial_s: float | None) -> Proposal | None:
+        """Not blocking: the newest; None where one is being made, and the coordinator is woken when it is there."""
+
+    def renew(self, result_every_s: float | None) -> None:
+        """Not blocking: results have come in; one comes every so many seconds."""
+
+    def close(self) -> None:
+        """Blocking for one proposal."""
+
+
+@dataclass
+class _Ready:
+    proposal: Proposal
+    version: int
+
+
+class Ahead:
+    """The thread. `wake` is called by it, whenever something is ready or has failed."""
+
+    def __init__(self, search: Search, depth: int, wake: Callable[[], None]) -> None:
+        self._search = search
+        self._depth = min(max(depth, 1), MOST_AHEAD)
+        self._wake = wake
+        self._ready: deque[_Ready] = deque()
+        self._version = 0
+        self._ask_s = 0.0
+        self._every_s: float | None = None
+        self._is_over = False
+        self._changed = threading.Condition()
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="unisono-proposals", daemon=True)
+        self._thread.start()
+
+    def take(self, trial_s: float | None) -> Proposal | None:
+        with self._changed:
+            if self.failure is not None:
+                raise self.failure
+            if not self._ready:
+                return None
+            is_quick = trial_s is not None and self._ask_s < FRESH_SHARE * trial_s
+            if self._ready[-1].version != self._version and is_quick:
+                return None
+            found = self._ready.popleft() if self._ready[0].version == self._version else self._ready.pop()
+            self._changed.notify()
+            return found.proposal
+
+    def renew(self, result_every_s: float | None) -> None:
+        with self._changed:
+            self._version += 1
+            self._every_s = result_every_s
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not self._is_over and not self._has_work():
+                        self._changed.wait()
+                    if self._is_over:
+                        return
+                    version = self._version
+                self._make(version)
+                self._wake()
+        except BaseException as error:  # noqa: BLE001 - told to whoever takes
+            self.failure = error
+            self._wake()
+
+    def _has_work(self) -> bool:
+        if len(self._ready) < self._depth:
+            return True
+        is_cheap = self._every_s is not None and self._depth * self._ask_s < RENEW_SHARE * self._every_s
+        return is_cheap and self._ready[0].version != self._version
+
+    def _make(self, version: int) -> None:
+        began = perf_counter()
+        proposal = self._search.propose()
+        took_s = perf_counter() - began
+        with self._changed:
+            self._ask_s += (took_s - self._ask_s) * (SMOOTHING if self._ask_s else 1.0)
+            if proposal is None:
+                self._is_over = True
+                return
+            self._ready.append(_Ready(proposal, version))
+            old = self._ready.popleft() if len(self._ready) > self._depth else None
+        if old is not None:
+            self._search.withdraw(old.proposal)

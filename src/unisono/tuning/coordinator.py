@@ -1,0 +1,499 @@
+"""Gives trials to blocks, collects what they give, and decides which are hopeless. One thread, which never waits for a block.
+
+a block that is ready gets a trial at once; a part that ends brings the next, and the last of them the result;
+a trial whose process dies is given back and begun again from its checkpoints; one that raises has failed, with its reason
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+from unisono.cluster.rendezvous import derived_port
+from unisono.tuning.ahead import Proposals
+from unisono.tuning.layout import Layout
+from unisono.tuning.letters import Letter
+from unisono.tuning.plan import Part, Plan, mean_of, spread_of, values_of
+from unisono.tuning.search import Search
+from unisono.tuning.store import Due, Store
+from unisono.tuning.study import COMPLETE, FAILED, PRUNED, Trial, ended, reported
+from unisono.tuning.worker import ERROR, MEMORY, PEER
+
+KILLED, LIMIT, STOPPED = "killed", "limit", "stopped"
+"""Kinds of ends besides those that a worker tells."""
+GIVES_BACK = (STOPPED, KILLED, PEER)
+PEER_WAIT_S = 5.0
+"""How long one who lost a peer waits for the peer's own word."""
+STOP_WAIT_S = 60.0
+"""How long trials have to save what they have when all must stop."""
+
+
+class Crew(Protocol):
+    """The worker processes, wherever they are."""
+
+    def start(self, rank: int) -> None:
+        """Not blocking: a new process for a rank; {"is": "ready"} comes from it."""
+
+    def send(self, rank: int, letter: Letter) -> None:
+        """Not blocking."""
+
+    def signal(self, rank: int, signum: int) -> None:
+        """Not blocking."""
+
+    def place_of(self, rank: int) -> Mapping[str, Any]:
+        """Pure: `node`, `address`, `gpus`, `our_gpus`, `threads` of a rank."""
+
+
+class Watcher(Protocol):
+    """Who shows how it goes."""
+
+    def trial_ended(self, trial: Trial) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+@dataclass
+class Running:
+    """A trial in the hands of a block."""
+
+    due: Due
+    values: Mapping[str, Any]
+    began: float
+    wave: int = 0
+    results: list[dict[str, Any]] = field(default_factory=list)
+    """Of the parts that have ended."""
+    parts: dict[int, Part] = field(default_factory=dict)
+    """Rank of the first worker -> what it trains in this wave."""
+    busy: set[int] = field(default_factory=set)
+    """Ranks that are at it."""
+    told: dict[int, Letter] = field(default_factory=dict)
+    """What the first workers gave in the end."""
+    epochs: dict[int, dict[int, float]] = field(default_factory=dict)
+    """First worker -> epoch -> objective."""
+    asking: dict[int, int] = field(default_factory=dict)
+    """First workers that wait to hear whether to go on -> epoch."""
+    last_step: int = 0
+    is_hopeless: bool = False
+    failure: tuple[str, str] | None = None
+    kill_at: float | None = None
+
+
+@dataclass
+class Block:
+    """Ranks that work at one trial together."""
+
+    number: int
+    ranks: Sequence[int]
+    ready: set[int] = field(default_factory=set)
+    running: Running | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.running is None and len(self.ready) == len(self.ranks)
+
+
+class Coordinator:
+    """Local. `heard` and `tick` are called by one loop; nothing blocks but for the journal."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        layout: Layout,
+        crew: Crew,
+        store: Store,
+        search: Search,
+        proposals: Proposals,
+        watcher: Watcher,
+        order: Callable[[Due, Mapping[str, Any], Part, Path], dict[str, Any]],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`order` makes what a worker is told of a part, besides where it meets the others."""
+        self._plan, self._crew, self._store, self._search = plan, crew, store, search
+        self._proposals, self._watcher, self._order, self._clock = proposals, watcher, order, clock
+        self._block_size = layout.block_size
+        self.blocks = {number: Block(number, tuple(layout.ranks_of(number))) for number in range(layout.num_blocks)}
+        self._block_of = {rank: block for block in self.blocks.values() for rank in block.ranks}
+        self._spare: list[int] = []
+        """Ranks of blocks that lost a member."""
+        self._num_blocks = layout.num_blocks
+        self._claimed: list[Due] = []
+        self._hungry: list[Block] = []
+        """Blocks without a trial, the longest waiting first."""
+        self._mine: set[int] = set()
+        self._stop_by: float | None = None
+        self._stop_reason = ""
+        self._trial_s: float | None = None
+        self._ids = 0
+        self.best: Trial | None = None
+
+    # ---- what comes ------------------------------------------------------------------------------------------------
+
+    def heard(self, rank: int, letter: Letter) -> None:
+        """Local: a letter of a worker."""
+        block = self._block_of.get(rank)
+        if block is None:
+            return
+        kind = letter["is"]
+        if kind == "ready":
+            block.ready.add(rank)
+            self._feed(block)
+        elif kind == "gone":
+            self._gone(block, rank, letter)
+        elif kind == "suggest":
+            if block.running is not None and letter["id"] == self._id_of(block):
+                self._suggest(block.running, rank, letter)
+        elif block.running is not None and rank in block.running.busy and letter["id"] == self._id_of(block):
+            self._of_running(block, block.running, rank, letter)
+
+    def lost(self, ranks: Sequence[int]) -> None:
+        """Local: these ranks are gone with their supervisor and do not come back; what is left of their blocks makes new ones."""
+        gone = set(ranks)
+        for block in {block.number: block for rank in ranks if (block := self._block_of.get(rank)) is not None}.values():
+            if block.running is not None:
+                for rank in block.ranks:
+                    if rank not in gone:
+                        self._crew.signal(rank, signal.SIGKILL)
+                block.running.busy &= gone
+                self._fail(block, block.running, KILLED, f"its processes are gone (rank {min(gone)})")
+                block.running.busy.clear()
+                self._conclude(block, block.running)
+            del self.blocks[block.number]
+            if block in self._hungry:
+                self._hungry.remove(block)
+            left = [rank for rank in block.ranks if rank not in gone]
+            self._watcher.say(f"block {block.number} lost {len(block.ranks) - len(left)} of its {len(block.ranks)} processes")
+            for rank in block.ranks:
+                del self._block_of[rank]
+            self._spare += left
+        self._spare = [rank for rank in self._spare if rank not in gone]
+        while len(self._spare) >= self._block_size:
+            members, self._spare = self._spare[: self._block_size], self._spare[self._block_size :]
+            block = Block(self._num_blocks, tuple(members))
+            self._num_blocks += 1
+            self.blocks[block.number] = block
+            for rank in members:
+                self._block_of[rank] = block
+                self._crew.signal(rank, signal.SIGKILL)  # its end brings a new one
+            self._watcher.say(f"block {block.number} is made of processes that were left over")
+
+    def tick(self) -> None:
+        """Local: what no letter tells; to be called after every round of letters and at least every second."""
+        now = self._clock()
+        for block in tuple(self.blocks.values()):
+            running = block.running
+            if running is None:
+                continue
+            if running.kill_at is not None and now >= running.kill_at:
+                running.kill_at = None
+                self._kill(block, running)
+            limit_s = self._plan.limit_s
+            if running.failure is None and limit_s is not None and now - running.began > limit_s:
+                self._fail(block, running, LIMIT, f"it ran past its limit of {limit_s:g} s (--trial-limit)")
+            if self._stop_by is not None and now >= self._stop_by and running.failure is None:
+                self._fail(block, running, STOPPED, self._stop_reason)
+                self._kill(block, running)
+        self._learn()
+        for block in tuple(self._hungry):
+            self._feed(block)
+        self._claim_ahead()
+        self._store.settle()
+
+    def stop(self, reason: str, wait_s: float = STOP_WAIT_S) -> None:
+        """Local: begin nothing more; what runs saves what it has and is given back."""
+        self._stop_reason = reason
+        self._stop_by = self._clock() + wait_s
+        for block in self.blocks.values():
+            if block.running is not None:
+                for rank in block.running.busy:
+                    self._crew.signal(rank, signal.SIGTERM)
+                self._answer(block.running, goes_on=True)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop_by is not None
+
+    @property
+    def stop_reason(self) -> str:
+        return self._stop_reason
+
+    @property
+    def num_running(self) -> int:
+        """Trials in the hands of this job."""
+        return sum(block.running is not None for block in self.blocks.values())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no block of this job has a trial."""
+        return not self.num_running
+
+    # ---- giving out ------------------------------------------------------------------------------------------------
+
+    def _feed(self, block: Block) -> None:
+        if not block.is_ready or self.is_stopping:
+            return
+        if block not in self._hungry:
+            self._hungry.append(block)
+        if not self._claimed:
+            self._claim_ahead(1)
+        if not self._claimed:
+            return  # nothing left, or all in other hands
+        due = self._claimed[0]
+        if due.values is None:
+            proposal = self._proposals.take(self._trial_s)
+            if proposal is None:
+                return
+            self._search.adopt(due.number, proposal)
+            values: Mapping[str, Any] = proposal.values
+        else:
+            values = due.values
+        self._claimed.pop(0)
+        self._hungry.remove(block)
+        self._mine.add(due.number)
+        known = self._store.study.trials.get(due.number)
+        block.running = Running(due, values, self._clock(), last_step=max(known.reports, default=0) if known is not None else 0)
+        self._start_wave(block, block.running)
+        self._store.begin(due, values, block.number)  # after it was sent: the disk is waited for while the block works
+
+    def _claim_ahead(self, least: int | None = None) -> None:
+        wanted = min(len(self.blocks), 8) if least is None else least
+        while len(self._claimed) < wanted and not self.is_stopping:
+            due = self._store.next_due()
+            if due is None:
+                return
+            self._claimed.append(due)
+
+    def _start_wave(self, block: Block, running: Running) -> None:
+        workers = self._plan.workers
+        running.parts, running.busy, running.told, running.epochs = {}, set(), {}, {}
+        self._ids += 1
+        for place, part in enumerate(self._plan.waves[running.wave]):
+            members = block.ranks[place * workers : (place + 1) * workers]
+            running.parts[members[0]] = part
+            folder = self._store.folder / "trials" / f"{running.due.number:06d}"
+            told = self._order(running.due, running.values, part, folder)
+            if self._search.space is None:
+                told["distributions"] = self._search.distributions(running.due.number)
+            token = secrets.token_hex(16)
+            nodes = [self._crew.place_of(rank) for rank in members]
+            for index, rank in enumerate(members):
+                running.busy.add(rank)
+                here = [other for other in range(workers) if nodes[other]["node"] == nodes[index]["node"]]
+                at = {
+                    "launcher": "unisono",
+                    "global_rank": index,
+                    "world_size": workers,
+                    "local_rank": here.index(index),
+                    "local_size": len(here),
+                    "node_rank": None,
+                    "num_nodes": None,
+                    "node_name": nodes[index]["node"],
+                    "address": nodes[0]["address"],
+                    "port": derived_port(token),
+                    "token": token,
+                    "job": f"trial {running.due.number}",
+                    "gpus": list(nodes[index]["gpus"]),
+                    "our_gpus": list(nodes[index]["our_gpus"]),
+                }
+                name = f"{running.due.number}.{running.due.attempt}.{running.wave}"
+                self._crew.send(rank, {**told, "id": name, "at": at, "threads": nodes[index]["threads"]})
+
+    def _id_of(self, block: Block) -> str:
+        running = block.running
+        return "" if running is None else f"{running.due.number}.{running.due.attempt}.{running.wave}"
+
+    # ---- a trial that runs -----------------------------------------------------------------------------------------
+
+    def _of_running(self, block: Block, running: Running, rank: int, letter: Letter) -> None:
+        if letter["is"] == "epoch":
+            self._epoch(running, rank, letter)
+            return
+        if letter["is"] == "report":
+            self._report(running, letter["step"], letter["value"])
+            self._crew.send(rank, {"go": not running.is_hopeless})
+            return
+        running.busy.discard(rank)
+        if letter["is"] == "failed":
+            self._fail(block, running, letter["kind"], letter["reason"])
+        elif letter["reason"] == "interrupted":
+            self._fail(block, running, STOPPED, self._stop_reason or "told to stop")
+        elif rank in running.parts:
+            running.told[rank] = letter
+            self._weigh(running)  # others may wait for it
+        if not running.busy:
+            self._conclude(block, running)
+
+    def _epoch(self, running: Running, rank: int, letter: Letter) -> None:
+        value = values_of(self._plan.objectives, letter["metrics"], self._clock() - running.began)[0]
+        running.epochs.setdefault(rank, {})[letter["epoch"]] = value
+        if self._plan.prune == "none":
+            return
+        running.asking[rank] = letter["epoch"]
+        if self._plan.prune == "wilcoxon":
+            self._answer(running, goes_on=True)
+        else:
+            self._weigh(running)
+
+    def _weigh(self, running: Running) -> None:
+        """Once all parts of the wave have come as far: report, and answer those that wait."""
+        if self._plan.prune in ("none", "wilcoxon") or not running.asking:
+            return
+        epoch = min(running.asking.values())
+        now: list[float] = []
+        for rank in running.parts:
+            if rank in running.told:
+                now.append(self._values(running.told[rank])[0])
+            elif epoch in running.epochs.get(rank, {}):
+                now.append(running.epochs[rank][epoch])
+            else:
+                return
+        before = [one["values"][0] for one in running.results]
+        self._report(running, running.wave * self._plan.epochs + epoch, math.fsum(now + before) / len(now + before))
+        self._answer(running, goes_on=not running.is_hopeless)
+
+    def _report(self, running: Running, step: int, value: float) -> None:
+        if step <= running.last_step:
+            return  # a life before this one has said it
+        running.last_step = step
+        number = running.due.number
+        self._search.report(number, step, value)
+        running.is_hopeless = running.is_hopeless or self._search.is_hopeless(number)
+        self._store.append(reported(number, step, value))
+
+    def _answer(self, running: Running, goes_on: bool) -> None:
+        for rank in tuple(running.asking):
+            self._crew.send(rank, {"go": goes_on})
+        running.asking.clear()
+
+    def _values(self, told: Letter) -> list[float]:
+        if "values" in told:  # of an objective, which gives them itself
+            return [float(one) for one in told["values"]]
+        return values_of(self._plan.objectives, told["metrics"], told["took_s"])
+
+    def _suggest(self, running: Running, rank: int, letter: Letter) -> None:
+        value = self._search.suggest(running.due.number, letter["name"], letter["distribution"])
+        running.values = {**running.values, letter["name"]: value}
+        self._crew.send(rank, {"value": value})
+
+    def _conclude(self, block: Block, running: Running) -> None:
+        """Nobody is at the wave any more."""
+        if running.failure is not None:
+            self._end_of_failed(block, running)
+            return
+        for rank, part in running.parts.items():
+            told = running.told[rank]
+            one = {**part._asdict(), "values": self._values(told), "epochs": told.get("epochs"), "took_s": told["took_s"]}
+            if told.get("user"):
+                one["user"] = told["user"]
+            running.results.append(one)
+            if self._plan.prune == "wilcoxon" and one["values"]:
+                self._report(running, len(running.results), one["values"][0])
+        running.wave += 1
+        is_pruned = any(told["reason"] == "pruned" for told in running.told.values())
+        is_last = running.wave == len(self._plan.waves)
+        if is_pruned or (running.is_hopeless and not is_last):
+            self._end(block, running, PRUNED, (), "")
+        elif problem := self._problem(running):
+            self._end(block, running, FAILED, (), problem)
+        elif is_last:
+            self._end(block, running, COMPLETE, mean_of([one["values"] for one in running.results]), "")
+        elif self.is_stopping:
+            self._fail(block, running, STOPPED, self._stop_reason)
+            self._end_of_failed(block, running)
+        else:
+            self._start_wave(block, running)
+
+    def _problem(self, running: Running) -> str:
+        wanted = len(self._plan.objectives)
+        for one in running.results:
+            if len(one["values"]) != wanted:
+                return f"{wanted} number{'s' * (wanted > 1)} were asked for, and it gave {len(one['values'])}"
+            if any(math.isnan(value) for value in one["values"]):
+                return f"{self._plan.objectives[0].metric} has no value (nan)"
+        return ""
+
+    def _end(self, block: Block, running: Running, state: str, values: Sequence[float], reason: str) -> None:
+        due, took_s = running.due, self._clock() - running.began
+        block.running = None
+        self._mine.discard(due.number)
+        self._search.tell(due.number, state, values)
+        if state != FAILED:
+            self._trial_s = took_s if self._trial_s is None else 0.8 * self._trial_s + 0.2 * took_s
+        self._proposals.renew(None if self._trial_s is None else self._trial_s / max(len(self.blocks), 1))
+        self._feed(block)  # before the disk is waited for
+        parts = [one["values"] for one in running.results]
+        details = {"parts": running.results, **({"spread": spread_of(parts)} if parts else {})}
+        if self._search.space is None:  # an objective says only when it runs what it wants to know
+            details |= {"asked": dict(running.values), "distributions": self._search.distributions(due.number)}
+        self._store.append(ended(due.number, due.attempt, state, values, took_s, reason, details))
+        self._learn()
+
+    # ---- what goes wrong -------------------------------------------------------------------------------------------
+
+    def _gone(self, block: Block, rank: int, letter: Letter) -> None:
+        block.ready.discard(rank)
+        status = letter["status"]
+        running = block.running
+        if running is not None and rank in running.busy:
+            running.busy.discard(rank)
+            how = f"signal {-status}" if status < 0 else f"exit code {status}"
+            if self.is_stopping:
+                self._fail(block, running, STOPPED, self._stop_reason)
+            elif letter.get("no_memory"):
+                self._fail(block, running, MEMORY, "out of memory (the system ended its process)")
+            else:
+                self._fail(block, running, KILLED if status < 0 else ERROR, f"its process ended by {how}")
+            if not running.busy:
+                self._conclude(block, running)
+        self._crew.start(rank)
+
+    def _fail(self, block: Block, running: Running, kind: str, reason: str) -> None:
+        """Note what went wrong; the first word counts. Those who are still at it are ended."""
+        if running.failure is None or (running.failure[0] == PEER and kind != PEER):  # a peer's own word says more
+            running.failure = (kind, reason)
+        self._answer(running, goes_on=False)
+        if kind == PEER:
+            running.kill_at = running.kill_at or self._clock() + PEER_WAIT_S
+        elif kind != STOPPED:
+            self._kill(block, running)
+
+    def _kill(self, block: Block, running: Running) -> None:
+        for rank in tuple(running.busy):
+            if rank in block.ready:
+                self._crew.signal(rank, signal.SIGKILL)
+
+    def _end_of_failed(self, block: Block, running: Running) -> None:
+        assert running.failure is not None
+        kind, reason = running.failure
+        due = running.due
+        if len(block.ranks) > 1 or kind == MEMORY:  # the others may be anywhere in their work
+            for rank in tuple(block.ready):
+                block.ready.discard(rank)
+                self._crew.signal(rank, signal.SIGKILL)
+        if kind in GIVES_BACK and (due.attempt + 1 < self._plan.attempts or kind == STOPPED):
+            block.running = None
+            self._mine.discard(due.number)
+            self._store.give_back(due.number, due.attempt, reason)
+            self._learn()
+            if kind != STOPPED:
+                self._watcher.say(f"trial {due.number} is given back: {reason}")
+            self._feed(block)
+            return
+        if kind in GIVES_BACK:
+            reason = f"{reason}; it was begun {due.attempt + 1} times (--attempts)"
+        self._end(block, running, FAILED, (), reason)
+
+    # ---- what is known ---------------------------------------------------------------------------------------------
+
+    def _learn(self) -> None:
+        """What the journal says that is new, of this job and of others."""
+        for trial in self._store.refresh():
+            if trial.number not in self._mine:
+                self._search.remember(trial)
+            if trial.result is not None:
+                self._watcher.trial_ended(trial)

@@ -1,0 +1,63 @@
+"""A study as one of Optuna's, so that its plots and optuna-dashboard work with it."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.tuning.result import read
+from unisono.tuning.search import distribution_of, load_optuna
+from unisono.tuning.space import space_from
+from unisono.tuning.study import COMPLETE, FAILED, PRUNED, Trial
+
+
+def to_optuna(folder: Path, storage: str | None = None) -> Any:
+    """Local, blocking: all trials that have ended, with what their folds gave. `storage` is a database that Optuna knows, where the
+    study must not be yet; None keeps it in memory."""
+    library = load_optuna("random")
+    about, study = read(folder)
+    directions = ["maximize" if one["higher_is_better"] else "minimize" for one in about["objectives"]]
+    try:
+        made = library.create_study(storage=storage, study_name=folder.resolve().name, directions=directions)
+    except library.exceptions.DuplicatedStudyError:
+        raise UsageError(f"{storage} has a study {folder.resolve().name!r} already; give another database") from None
+    except Exception as error:
+        raise UsageError(f"{storage} cannot be opened: {error}; give e.g. sqlite:///study.db") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the names of metrics are new there
+        made.set_metric_names([one["metric"] for one in about["objectives"]])
+    dimensions = {} if about["space"] is None else {one.name: one for one in space_from(about["space"]).dimensions}
+    for trial in study.in_state(COMPLETE, PRUNED, FAILED):
+        values = trial.values or {}
+        if about["space"] is None:
+            told = {} if trial.result is None else trial.result.details.get("distributions", {})
+            distributions = {name: library.distributions.json_to_distribution(text) for name, text in told.items()}
+        else:
+            distributions = {name: distribution_of(library, one) for name, one in dimensions.items() if name in values}
+        made.add_trial(_trial_of(library, trial, {name: values[name] for name in distributions}, distributions))
+    return made
+
+
+def _trial_of(library: Any, trial: Trial, params: dict[str, Any], distributions: dict[str, Any]) -> Any:
+    result = trial.result
+    assert result is not None
+    states = library.trial.TrialState
+    began = trial.attempts[result.attempt].began_s if result.attempt in trial.attempts else 0.0
+    found = library.trial.create_trial(
+        state={COMPLETE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL}[result.state],
+        values=list(result.values) if result.state == COMPLETE else None,
+        params=params,
+        distributions=distributions,
+        intermediate_values=dict(trial.reports),
+        user_attrs={
+            "number": trial.number,
+            "reason": result.reason,
+            **{k: result.details[k] for k in ("parts", "spread") if k in result.details},
+        },
+    )
+    found.datetime_start = datetime.fromtimestamp(began)
+    found.datetime_complete = datetime.fromtimestamp(began + result.took_s)
+    return found

@@ -1,0 +1,357 @@
+"""One job of a study, from its options to its results: the process that coordinates, and those that only supervise."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unisono.cluster import affinity
+from unisono.cluster.deadline import of_this_process
+from unisono.cluster.gpus import divide, num_found
+from unisono.cluster.resolve import NO_OVERRIDES, environment, here
+from unisono.cluster.stop_request import StopRequest
+from unisono.cluster.topology import Topology
+from unisono.errors import TrainingFailed, UsageError
+from unisono.tuning.ahead import Ahead
+from unisono.tuning.coordinator import Coordinator
+from unisono.tuning.crew import LOST, Workers, ranks_heard, supervise
+from unisono.tuning.layout import Layout, layout_of
+from unisono.tuning.plan import TIME, Objective, Part, Plan
+from unisono.tuning.progress import Progress, counts
+from unisono.tuning.report.document import write_report
+from unisono.tuning.result import describe_best, keep_best_models, write_best
+from unisono.tuning.search import Search, grid
+from unisono.tuning.seats import Seats
+from unisono.tuning.space import space_from
+from unisono.tuning.store import Due, Store, machine, make_study, new_job, read_study
+
+STOPPED_CODE = 75
+MEET_S = 600.0
+"""How long a supervisor looks for the coordinator."""
+SWITCH_S = 0.0005
+"""How long the thread that makes proposals may keep the one that answers blocks waiting."""
+SAVE_GUESS_S = 15.0
+TICK_S = 0.2
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """What a job of a study was asked for."""
+
+    out: str
+    order: Mapping[str, Any]
+    """What its workers do: see `nursery.make_work`."""
+    trials: int = 20
+    search: str = "tpe"
+    metrics: Sequence[str] = ()
+    """NAME, or NAME:max, NAME:min; none: what the task is judged by."""
+    prune: str = "none"
+    folds: int = 1
+    repeats: int = 1
+    workers: int = 1
+    parallel_folds: int = 1
+    seed: int = 0
+    attempts: int = 5
+    trial_limit_s: float | None = None
+    time_limit_s: float | None = None
+    threads: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of every training, as `TrainConfig` has them."""
+    joins: bool = False
+    """The study must be there."""
+    quiet: bool = False
+    command: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in (("--trials", self.trials), ("--repeats", self.repeats), ("--attempts", self.attempts)):
+            if value < 1:
+                raise UsageError(f"{name} must be at least 1; received {value}")
+        num_parts = self.folds * self.repeats
+        if self.parallel_folds > num_parts:
+            raise UsageError(
+                f"--parallel-folds {self.parallel_folds} is more than the {num_parts} trainings of a trial (folds times repeats); "
+                f"use at most {num_parts}"
+            )
+
+
+def work_at(config: TuneConfig, num_ranks: int | None, columns: int | None) -> int:
+    """Local, or collective inside a job of several processes; blocking: give the exit code."""
+    at = here()
+    is_alone = at.launcher == "local"
+    if num_ranks is not None and not is_alone and num_ranks != at.world_size:
+        raise UsageError(f"{num_ranks} ranks were asked for (-n), but {at.world_size} were started; leave it out")
+    layout = layout_of((num_ranks or 1) if is_alone else at.world_size, config.workers, config.parallel_folds, config.trials)
+    if not is_alone and at.address is None:
+        from unisono.comm.mpi import completed
+
+        at = completed(at)
+    with selectors.DefaultSelector() as selector:
+        if at.global_rank:
+            place = _place(at, at.local_rank, at.local_size, config.threads)
+            seats = Seats(config.order, {at.global_rank: None}, selector)
+            return supervise(seats, at.global_rank, place, at, selector, MEET_S)
+        return _Coordinating(config, layout, at, is_alone, columns, selector).run()
+
+
+def _place(at: Topology, local_rank: int, local_size: int, threads: int | None) -> dict[str, Any]:
+    """Local: what a block must know of one of its ranks."""
+    seen, ours = divide(environment(), local_rank, local_size, num_found(), NO_OVERRIDES)
+    node = f"node {at.node_rank}" if at.node_rank is not None else at.node_name or machine()
+    return {"node": node, "gpus": seen, "our_gpus": ours, "threads": threads}
+
+
+@dataclass
+class _Coordinating:
+    """The process of rank 0."""
+
+    config: TuneConfig
+    layout: Layout
+    at: Topology
+    is_alone: bool
+    columns: int | None
+    selector: selectors.BaseSelector
+
+    def run(self) -> int:
+        sys.setswitchinterval(SWITCH_S)
+        self._say(f"{self.layout}")
+        if self.config.joins:
+            read_study(Path(self.config.out))
+        own = self._own_ranks()
+        with ExitStack() as held, StopRequest() as stop:
+            seats = Seats(self.config.order, {rank: cpus for rank, (cpus, _) in own.items()}, self.selector)
+            address = "127.0.0.1" if self.is_alone or self.at.one_node else socket.gethostbyname(socket.gethostname())
+            workers = Workers(seats, {rank: place for rank, (_, place) in own.items()}, self.selector, self.at, address)
+            held.callback(workers.close)
+            if not self.is_alone and self.at.world_size > 1:
+                workers.listen()
+            seats.begin()
+            early = []  # what supervisors say before we know the task ourselves
+            while not seats.is_loaded:
+                early += [one for one in ranks_heard(self.selector, TICK_S) if one[0] >= 0]
+                if stop.asked():
+                    return STOPPED_CODE
+            return self._search(seats, workers, own, early, stop, held)
+
+    def _search(
+        self, seats: Seats, workers: Workers, own: Mapping[int, Any], early: list[Any], stop: StopRequest, held: ExitStack
+    ) -> int:
+        config, about, folder = self.config, seats.about, Path(self.config.out)
+        objectives = objectives_of(config.metrics, about)
+        space = None if about["space"] is None else space_from(about["space"])
+        plan = Plan(
+            objectives,
+            config.folds,
+            config.repeats,
+            config.parallel_folds,
+            config.workers,
+            about["epochs"],
+            config.prune,
+            config.attempts,
+            config.trial_limit_s,
+            config.options,
+        )
+        num_trials = config.trials
+        if config.search == "grid" and space is not None:
+            num_trials = min(num_trials, len(grid(space)))
+        for text in about["warnings"]:
+            self._say(f"warning: {text}")
+        known = make_study(folder, self._about(about, objectives))
+        store = Store(folder, known, num_trials, new_job())
+        store.refresh()
+        search = Search(
+            space,
+            config.search,
+            [one.higher_is_better for one in objectives],
+            config.seed + len(store.study.jobs) * 1_000_003,  # another job, and another life, must not repeat the same draws
+            config.prune,
+            plan.num_steps,
+            num_trials,
+            about["first"] or None if not store.study.trials else None,
+        )
+        progress = Progress(None if config.quiet else sys.stdout, self.columns, store.study, objectives, num_trials)
+        progress.earlier(list(store.study.trials.values()))
+        for trial in store.study.trials.values():
+            search.remember(trial)
+        if store.study.trials:
+            self._say(f"goes on with {folder}: {counts(store.study)}")
+        for text in store.losses:
+            self._say(f"warning: {text}")
+        wake, woken = socket.socketpair()
+        held.callback(wake.close)
+        held.callback(woken.close)
+        for one in (wake, woken):
+            one.setblocking(False)
+        self.selector.register(woken, selectors.EVENT_READ, lambda: _emptied(woken))
+        proposals = Ahead(search, self.layout.num_blocks, lambda: _wake(wake))
+        held.callback(proposals.close)
+        store.enter(
+            {
+                **asdict(self.layout),
+                "num_blocks": self.layout.num_blocks,
+                "block_size": self.layout.block_size,
+                "command": list(config.command),
+            }
+        )
+        coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, progress, self._order_of(plan))
+        try:
+            if num_trials and store.num_open():
+                for rank in own:
+                    seats.start(rank)
+                for rank, letter in early:
+                    coordinator.heard(rank, letter)
+                self._loop(coordinator, workers, store, progress, stop)
+        finally:
+            reason = coordinator.stop_reason or "done"
+            store.leave(reason)
+        return self._finish(store, objectives, plan)
+
+    def _loop(self, coordinator: Coordinator, workers: Workers, store: Store, progress: Progress, stop: StopRequest) -> None:
+        deadline = of_this_process(self.config.time_limit_s)
+        deadline.save_will_take(min(SAVE_GUESS_S, 0.05 * (self.config.time_limit_s or 1e9)))
+        for text in (deadline.note, deadline.describe()):
+            if text:
+                self._say(text)
+        while store.num_open() and not (coordinator.is_stopping and coordinator.is_idle):
+            for rank, letter in ranks_heard(self.selector, TICK_S):
+                if letter["is"] == LOST:
+                    coordinator.lost([rank])
+                elif rank >= 0:
+                    coordinator.heard(rank, letter)
+            if deadline.asks(stop) and not coordinator.is_stopping:
+                progress.say(f"stops ({stop.why()}); what runs is saved and given back")
+                coordinator.stop(stop.why() or "told to stop")
+            coordinator.tick()
+            workers.flush()
+            progress.draw(coordinator.num_running)
+            if not coordinator.blocks:
+                raise TrainingFailed(f"all blocks are lost; what was finished is in {store.folder}, and the same command goes on")
+
+    def _finish(self, store: Store, objectives: Sequence[Objective], plan: Plan) -> int:
+        folder = store.folder
+        store.refresh()
+        about = read_study(folder)
+        write_report(store.study, about, folder / "report.html")
+        best = store.study.best(objectives[0].higher_is_better)
+        if best is not None:
+            write_best(folder, best, about, objectives)
+            keep_best_models(folder, store.study, best)
+        is_over = not store.num_open()
+        self._say(f"{'done' if is_over else 'stopped'}: {counts(store.study)}; report in {folder / 'report.html'}")
+        for text in store.losses:
+            self._say(f"warning: {text}")
+        if best is not None:
+            self._say(describe_best(folder, best, about, objectives, plan.num_parts))
+        if not is_over:
+            self._say("the same command goes on")
+            return STOPPED_CODE
+        if best is None:
+            raise TrainingFailed(f"no trial of {folder} gave a value; {folder / 'report.html'} has their reasons")
+        return 0
+
+    def _own_ranks(self) -> dict[int, tuple[Sequence[int] | None, dict[str, Any]]]:
+        """The ranks whose workers are our children: alone all, else rank 0, unless it only coordinates."""
+        if not self.is_alone:
+            mine = _place(self.at, self.at.local_rank, self.at.local_size, self.config.threads)
+            return {} if self.layout.first else {0: (None, mine)}
+        count = self.layout.num_ranks - self.layout.first
+        threads = self.config.threads or affinity.threads_per_worker(count)
+        found: dict[int, tuple[Sequence[int] | None, dict[str, Any]]] = {}
+        for index in range(count):
+            cpus = affinity.share(index, count) if threads == affinity.threads_per_worker(count) and count > 1 else None
+            place = _place(self.at, index, count, threads)
+            found[self.layout.first + index] = (None if cpus is None else sorted(cpus), place)
+        return found
+
+    def _about(self, about: Mapping[str, Any], objectives: Sequence[Objective]) -> dict[str, Any]:
+        config = self.config
+        return {
+            "task": about["task"],
+            "task_file": config.order["file"] if config.order["kind"] == "task" else None,
+            "sources": about["sources"],
+            "space": about["space"],
+            "fixed": about["fixed"],
+            "first": about["first"],
+            "objectives": [one._asdict() for one in objectives],
+            "folds": config.folds,
+            "fold_by": about["fold_by"],
+            "num_samples": about["num_samples"],
+            "repeats": config.repeats,
+            "search": config.search,
+            "prune": config.prune,
+            "trials": config.trials,
+            "seed": config.seed,
+            "workers": config.workers,
+            "parallel_folds": config.parallel_folds,
+            "order": dict(config.order),
+            "made_by": about["versions"],
+        }
+
+    def _order_of(self, plan: Plan) -> Any:
+        def order(due: Due, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
+            name = f"fold-{part.fold}" + (f"-start-{part.repeat}" if plan.repeats > 1 else "")
+            return {
+                "do": "train",
+                "number": due.number,
+                "values": dict(values),
+                "fold": part.fold,
+                "repeat": part.repeat,
+                "out": str(folder / name),
+                "output": str(folder / "output.txt"),
+                "asks": plan.prune not in ("none", "wilcoxon"),
+                "options": dict(plan.options),
+            }
+
+        return order
+
+    def _say(self, text: str) -> None:
+        if not self.config.quiet:
+            print(text, flush=True)
+
+
+def objectives_of(asked: Sequence[str], about: Mapping[str, Any]) -> list[Objective]:
+    """Pure: refuses a metric that the task does not report."""
+    known: Mapping[str, bool] = about["metrics"]
+    if about["space"] is None:  # an objective gives what it gives
+        return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in asked)]
+    names = list(asked) or ([about["monitor"]] if about["monitor"] else [])
+    if not names:
+        raise UsageError(
+            "the task reports nothing by which trials can be compared; name metrics of the task, or give it validation data"
+        )
+    found = []
+    for text in names:
+        name, colon, direction = text.partition(":")
+        if colon and direction not in ("max", "min"):
+            raise UsageError(f"--metric {text}: after the colon comes max or min; received {direction!r}")
+        base = name.removeprefix("best_")
+        judged = next((one for one in (base, f"val_{base}") if one in known), None)
+        if name == TIME:
+            found.append(Objective(TIME, direction == "max"))
+        elif judged is None:
+            options = ", ".join([*known, TIME])
+            raise UsageError(f"the task does not report {name!r} (--metric); it reports {options}, each also as best_...")
+        else:
+            metric = f"best_{judged}" if name.startswith("best_") else judged
+            found.append(Objective(metric, direction == "max" if colon else known[judged]))
+    twice = [one.metric for number, one in enumerate(found) if one.metric in [other.metric for other in found[:number]]]
+    if twice:
+        raise UsageError(f"--metric {twice[0]} is given twice; give it once")
+    return found
+
+
+def _wake(sock: socket.socket) -> None:
+    try:
+        sock.send(b"1")
+    except OSError:
+        return  # it is full of the same news, or the loop is over
+
+
+def _emptied(sock: socket.socket) -> Any:
+    sock.recv(4096)
+    yield from ()

@@ -1,0 +1,151 @@
+"""A plain objective of Optuna's, unchanged, as the work of a study: `def objective(trial): x = trial.suggest_float("x", -1, 1)`.
+
+The trial that it is given asks the coordinator for what was not proposed ahead; after the first few trials that is nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from unisono.comm.control_plane.channel import Channel
+from unisono.errors import TrainingFailed, UsageError
+from unisono.training.atomic import explained, replacing
+from unisono.training.provenance import source_of, versions
+from unisono.tuning.letters import Letter, post, wait_for
+from unisono.tuning.worker import Work
+
+
+@dataclass
+class ObjectiveWork(Work):
+    """Calls of a function."""
+
+    objective: Callable[[Any], Any]
+    name: str
+    sha256: str | None
+
+    @classmethod
+    def load_from(cls, file: str) -> ObjectiveWork:
+        """Local: what `write_objective` wrote. Modules are looked for where they were there."""
+        paths, name, sha256, value = pickle.loads(Path(file).read_bytes())
+        sys.path.extend(path for path in paths if path not in sys.path)
+        return cls(pickle.loads(value), name, sha256)
+
+    def load(self) -> None:
+        """What the function needs was loaded with it."""
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "task": self.name,
+            "space": None,
+            "fixed": {},
+            "first": {},
+            "epochs": 1,
+            "metrics": {},
+            "monitor": None,
+            "fold_by": None,
+            "num_samples": {},
+            "warnings": [],
+            "sources": {self.name: self.sha256},
+            "versions": versions(),
+        }
+
+    def do(self, letter: Letter, channel: Channel) -> dict[str, Any]:
+        from optuna.exceptions import TrialPruned
+
+        trial = ObjectiveTrial(letter, channel)
+        try:
+            value = self.objective(trial)
+        except TrialPruned:
+            return {"reason": "pruned", "values": [], "user": trial.user_attrs}
+        values = list(value) if isinstance(value, Sequence) else [value]
+        try:
+            return {"reason": "", "values": [float(one) for one in values], "user": trial.user_attrs}
+        except (TypeError, ValueError):
+            raise TrainingFailed(f"the objective must give a number, or several; it gave {value!r}") from None
+
+
+@dataclass
+class ObjectiveTrial:
+    """What an objective sees of its trial: the part of Optuna's `Trial` that objectives use."""
+
+    _letter: Letter
+    _channel: Channel
+    params: dict[str, Any] = field(default_factory=dict)
+    user_attrs: dict[str, Any] = field(default_factory=dict)
+    distributions: dict[str, Any] = field(default_factory=dict)
+    datetime_start: datetime = field(default_factory=datetime.now)
+    _is_hopeless: bool = False
+
+    @property
+    def number(self) -> int:
+        return int(self._letter["number"])
+
+    def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
+        from optuna.distributions import FloatDistribution
+
+        return float(self._suggest(name, FloatDistribution(low, high, log, step)))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        from optuna.distributions import IntDistribution
+
+        return int(self._suggest(name, IntDistribution(low, high, log, step)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        from optuna.distributions import CategoricalDistribution
+
+        return self._suggest(name, CategoricalDistribution(choices))
+
+    def report(self, value: float, step: int) -> None:
+        """Blocking for the coordinator's answer."""
+        post(self._channel, {"is": "report", "id": self._letter["id"], "step": int(step), "value": float(value)})
+        self._is_hopeless = not wait_for(self._channel)["go"]
+
+    def should_prune(self) -> bool:
+        return self._is_hopeless
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        self.user_attrs[key] = value
+
+    def _suggest(self, name: str, distribution: Any) -> Any:
+        from optuna.distributions import distribution_to_json
+
+        if name in self.params:
+            return self.params[name]
+        text = distribution_to_json(distribution)
+        values: Mapping[str, Any] = self._letter["values"]
+        known: Mapping[str, str] = self._letter["distributions"]
+        if name in values and known.get(name, text) == text:
+            found = values[name]
+        else:
+            post(self._channel, {"is": "suggest", "id": self._letter["id"], "name": name, "distribution": text})
+            found = wait_for(self._channel)["value"]
+        self.params[name], self.distributions[name] = found, distribution
+        return found
+
+
+def write_objective(objective: Callable[[Any], Any], folder: Path) -> Path:
+    """Local, blocking: a file by which any process can call it; functions of a notebook travel by value."""
+    import cloudpickle
+
+    name = getattr(objective, "__name__", type(objective).__name__)
+    text = source_of(objective)
+    sha256 = None if text is None else hashlib.sha256(text.encode()).hexdigest()
+    try:
+        value = cloudpickle.dumps(objective)
+    except (TypeError, pickle.PicklingError) as error:
+        raise UsageError(
+            f"the objective cannot travel to its workers: {error}; open files, locks and the like inside of it"
+        ) from error
+    file = folder / f"objective-{hashlib.sha256(value).hexdigest()[:8]}.cloudpickle"
+    with explained(file):
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as draft:
+            draft.write_bytes(pickle.dumps((list(sys.path), name, sha256, value)))
+    return file

@@ -1,0 +1,79 @@
+"""What a trial consists of: trainings on every fold from every random start, some at the same time; and what they amount to."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+TIME = "time_s"
+"""An objective that every task has: seconds of training."""
+
+
+class Objective(NamedTuple):
+    """A number that a trial gives."""
+
+    metric: str
+    higher_is_better: bool
+
+
+class Part(NamedTuple):
+    """One training of a trial."""
+
+    fold: int
+    repeat: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The same for all trials of a study. Pure."""
+
+    objectives: Sequence[Objective]
+    folds: int = 1
+    repeats: int = 1
+    parallel: int = 1
+    """Trainings of one trial at the same time."""
+    workers: int = 1
+    epochs: int = 1
+    """Of one training, at most; by which reports of parts are lined up."""
+    prune: str = "none"
+    attempts: int = 5
+    """How often a trial may be begun whose process is killed."""
+    limit_s: float | None = None
+    """Of one trial."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of every training, as `TrainConfig` has them."""
+
+    @property
+    def waves(self) -> list[list[Part]]:
+        """Which parts run at the same time, wave after wave."""
+        parts = [Part(fold, repeat) for repeat in range(self.repeats) for fold in range(self.folds)]
+        return [parts[first : first + self.parallel] for first in range(0, len(parts), self.parallel)]
+
+    @property
+    def num_parts(self) -> int:
+        return self.folds * self.repeats
+
+    @property
+    def num_steps(self) -> int:
+        """Reports of one trial, at most."""
+        return self.num_parts if self.prune == "wilcoxon" else len(self.waves) * self.epochs
+
+
+def values_of(objectives: Sequence[Objective], metrics: Mapping[str, Any], took_s: float) -> list[float]:
+    """Pure: of one training; NaN where a metric is missing or has no value."""
+    found = {**metrics, TIME: took_s}
+    return [math.nan if found.get(one.metric) is None else float(found[one.metric]) for one in objectives]
+
+
+def mean_of(parts: Sequence[Sequence[float]]) -> list[float]:
+    """Pure: of each objective over the parts of a trial."""
+    return [statistics.fmean(column) for column in zip(*parts, strict=True)]
+
+
+def spread_of(parts: Sequence[Sequence[float]]) -> float:
+    """Pure: the standard deviation of the first objective over the parts; 0 of one alone."""
+    first = [values[0] for values in parts]
+    return statistics.stdev(first) if len(first) > 1 else 0.0

@@ -1,0 +1,1 @@
+"""The report of a study: one page with pictures that needs nothing else."""

@@ -1,0 +1,141 @@
+"""What the trials of a study say, as a report needs it: numbers that are numbers, the best, and which settings were searched.
+
+A journal may hold anything that a training gave: a loss that is no number, a trial whose settings were lost, parts without a fold.
+Here all of that is sorted out once, so that whoever draws or counts need not ask again.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from unisono.tuning.study import COMPLETE, Study, Trial
+
+TOO_LARGE = 1e100
+"""From here on a diverged loss is as good as infinite, and its square soon is."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is made small or large."""
+
+    place: int
+    """Among the values of a result."""
+    metric: str
+    higher_is_better: bool
+
+    def gain(self, value: float) -> float:
+        """Pure: more of it is better, whatever the direction."""
+        return value if self.higher_is_better else -value
+
+    def __str__(self) -> str:
+        return f"{self.metric} ({'higher' if self.higher_is_better else 'lower'} is better)"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A dimension of the space as it is drawn: an axis with numbers, or with one place for each choice."""
+
+    name: str
+    choices: Sequence[Any] | None
+    """None for a range."""
+    low: float = 0.0
+    high: float = 1.0
+    log: bool = False
+
+
+class Part(NamedTuple):
+    """One training of a trial."""
+
+    fold: int
+    repeat: int
+    value: float
+
+
+def objectives_of(about: Mapping[str, Any]) -> list[Objective]:
+    """Pure: at least one."""
+    given = about.get("objectives") or [{}]
+    return [
+        Objective(place, str(one.get("metric", "objective")), bool(one.get("higher_is_better", False)))
+        for place, one in enumerate(given)
+    ]
+
+
+def settings_of(study: Study, about: Mapping[str, Any]) -> list[Setting]:
+    """Pure: the dimensions of the space; whatever else trials had (e.g. under a space of an earlier version) comes after them."""
+    described = {one["name"]: one for one in (about.get("space") or {}).get("dimensions") or ()}
+    names = [*described, *sorted({name for trial in study.trials.values() for name in trial.values or ()} - described.keys())]
+    known = [trial.values for _, trial in sorted(study.trials.items()) if trial.values is not None]
+    return [_setting(name, described.get(name, {}), [values[name] for values in known if name in values]) for name in names]
+
+
+def _setting(name: str, described: Mapping[str, Any], seen: Sequence[Any]) -> Setting:
+    ends = [described[end] for end in ("low", "high") if is_number(described.get(end))]
+    if "choice" in described or not all(is_number(value) for value in seen) or not (seen or ends):
+        choices = list(described.get("choice", ()))
+        for value in seen:
+            if value not in choices:
+                choices.append(value)
+        return Setting(name, tuple(choices))
+    low, high = min(*ends, *seen, math.inf), max(*ends, *seen, -math.inf)
+    return Setting(name, None, float(low), float(high), bool(described.get("log")) and low > 0)
+
+
+def is_number(value: Any) -> bool:
+    """Pure: whether one can draw it and count with it."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < TOO_LARGE
+
+
+def value_of(trial: Trial, place: int = 0) -> float | None:
+    """Pure: an objective of a trial that has ended; None where there is none or where it is no finite number."""
+    values = () if trial.result is None else trial.result.values
+    return float(values[place]) if place < len(values) and is_number(values[place]) else None
+
+
+def parts_of(trial: Trial, place: int = 0) -> list[Part]:
+    """Pure: what each training of the trial gave for an objective, those without a number left out."""
+    parts = () if trial.result is None else trial.result.details.get("parts") or ()
+    found = [(int(part.get("fold") or 0), int(part.get("repeat") or 0), part.get("values") or ()) for part in parts]
+    return sorted(
+        Part(fold, repeat, float(values[place]))
+        for fold, repeat, values in found
+        if place < len(values) and is_number(values[place])
+    )
+
+
+def spread_of(trial: Trial, place: int = 0) -> float | None:
+    """Pure: the standard deviation over the trainings of the trial; None with fewer than two."""
+    given = None if trial.result is None else trial.result.details.get("spread")
+    if isinstance(given, Sequence):
+        given = given[place] if place < len(given) else None
+    elif place:  # one number is that of the first objective
+        given = None
+    if is_number(given):
+        return float(given)  # type: ignore[arg-type]
+    values = [part.value for part in parts_of(trial, place)]
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def ranked(study: Study, objective: Objective) -> list[Trial]:
+    """Pure: the complete trials that have a number, best first; the first of equals first."""
+    found = [(trial, value_of(trial, objective.place)) for trial in study.in_state(COMPLETE)]
+    numbers = [(-objective.gain(value), trial.number) for trial, value in found if value is not None]
+    return [study.trials[number] for _, number in sorted(numbers)]
+
+
+def front_of(study: Study, objectives: Sequence[Objective]) -> list[Trial]:
+    """Pure: the complete trials than which no other is better in one objective and at least as good in all."""
+    gains: dict[int, tuple[float, ...]] = {}
+    for trial in study.in_state(COMPLETE):
+        values = [value_of(trial, one.place) for one in objectives]
+        if None not in values:
+            gains[trial.number] = tuple(one.gain(value) for one, value in zip(objectives, values, strict=True) if value is not None)
+
+    def is_beaten(mine: tuple[float, ...]) -> bool:
+        return any(other != mine and all(a >= b for a, b in zip(other, mine, strict=True)) for other in gains.values())
+
+    kept = [number for number, mine in gains.items() if not is_beaten(mine)]
+    return [study.trials[number] for number in sorted(kept, key=lambda number: (gains[number], -number), reverse=True)]

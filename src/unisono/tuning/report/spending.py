@@ -1,0 +1,125 @@
+"""What a study has cost and how well its blocks were used: every attempt as a span of time on a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unisono.tuning.report.findings import is_number
+from unisono.tuning.study import COMPLETE, FAILED, GIVEN_BACK, PRUNED, RUNNING, Attempt, Study, Trial
+
+DONE_TWICE = "done twice"
+"""An attempt that ended after another whose result counts."""
+ENDS = (COMPLETE, PRUNED, FAILED, GIVEN_BACK, DONE_TWICE, RUNNING)
+
+
+@dataclass(frozen=True)
+class Span:
+    """One attempt in time."""
+
+    trial: int
+    attempt: int
+    who: str
+    """JOB/BLOCK; the job alone where the record of the beginning was lost."""
+    began_s: float | None
+    """None where that record was lost."""
+    took_s: float
+    end: str
+    """One of ENDS."""
+    block_size: int
+
+    @property
+    def job(self) -> str:
+        return _job(self.who)
+
+    @property
+    def worker_s(self) -> float:
+        return self.took_s * self.block_size
+
+
+@dataclass(frozen=True)
+class Block:
+    """One row of the picture: a block, from when its job came until it left, or was last heard of."""
+
+    who: str
+    began_s: float
+    ended_s: float
+    spans: Sequence[Span]
+
+    @property
+    def busy_share(self) -> float:
+        """Of its time, the part in which it had a trial in hand."""
+        length = self.ended_s - self.began_s
+        return min(1.0, sum(span.took_s for span in self.spans) / length) if length > 0 else 0.0
+
+
+def spans_of(study: Study, about: Mapping[str, Any], now_s: float) -> list[Span]:
+    """Pure: all attempts, also those that came to nothing. One that is at work counts until now, or until its job left."""
+    return [span for number in sorted(study.trials) for span in _of_trial(study, study.trials[number], about, now_s)]
+
+
+def _of_trial(study: Study, trial: Trial, about: Mapping[str, Any], now_s: float) -> Iterator[Span]:
+    first = {result.attempt: result for result in sorted(trial.results.values(), reverse=True)}
+    for number in sorted(trial.attempts.keys() | first.keys()):
+        attempt, result = trial.attempts.get(number), first.get(number)
+        began_s = None if attempt is None else attempt.began_s
+        who = attempt.who if attempt is not None else first[number].writer
+        if result is not None:
+            took_s, end = result.took_s, result.state if result == trial.result else DONE_TWICE
+        else:
+            took_s, end = _without_result(study, trial, trial.attempts[number], now_s)
+        job = study.jobs.get(_job(who))
+        block_size = (None if job is None else job.about.get("block_size")) or about.get("workers") or 1
+        yield Span(trial.number, number, who, began_s, max(0.0, float(took_s)), end, int(block_size))
+
+
+def _without_result(study: Study, trial: Trial, attempt: Attempt, now_s: float) -> tuple[float, str]:
+    if attempt.number in trial.given_back:
+        return trial.given_back[attempt.number] - attempt.began_s, GIVEN_BACK
+    return min(now_s, study.left.get(_job(attempt.who), now_s)) - attempt.began_s, RUNNING
+
+
+def blocks_of(study: Study, spans: Sequence[Span]) -> list[Block]:
+    """Pure: every block that had a trial, and those of known jobs that had none; the jobs in the order in which they came."""
+    rows: dict[str, list[Span]] = {}
+    for name, job in study.jobs.items():
+        if is_number(job.about.get("at_s")):
+            rows.update({f"{name}/{block}": [] for block in range(int(job.about.get("num_blocks") or 0))})
+    for span in spans:
+        if span.began_s is not None:
+            rows.setdefault(span.who, []).append(span)
+    times = {job: _times(study, job, spans) for job in {_job(who) for who in rows}}
+    order = sorted(rows, key=lambda who: (times[_job(who)][0], _job(who), len(who), who))
+    return [Block(who, *times[_job(who)], sorted(rows[who], key=lambda span: span.began_s or 0.0)) for who in order]
+
+
+def wall_s(blocks: Sequence[Block]) -> tuple[float, float]:
+    """Pure: from the first beginning to the last end; and of that, the time for which some job was there."""
+    stretches = stretches_of(blocks)
+    return stretches[-1][1] - stretches[0][0] if stretches else 0.0, sum(end - begin for begin, end in stretches)
+
+
+def stretches_of(blocks: Sequence[Block], longest_gap_s: float = 0.0) -> list[tuple[float, float]]:
+    """Pure: when some job was there, in their order; two that are no further apart than the gap are one."""
+    found = list[tuple[float, float]]()
+    for begin, end in sorted((block.began_s, block.ended_s) for block in blocks):
+        if found and begin - found[-1][1] <= longest_gap_s:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _job(who: str) -> str:
+    return who.rpartition("/")[0] or who
+
+
+def _times(study: Study, job: str, spans: Sequence[Span]) -> tuple[float, float]:
+    """When a job came and went. One that has not said that it left may have died: its last attempt is what is known of it."""
+    ends = [(span.began_s, span.began_s + span.took_s) for span in spans if span.job == job and span.began_s is not None]
+    came = study.jobs[job].about.get("at_s") if job in study.jobs else None
+    began = [float(came)] if came is not None and is_number(came) else []
+    first = min([*began, *(begin for begin, _ in ends)])
+    last = max([*(end for _, end in ends), first])
+    return first, max(study.left.get(job, last), last)

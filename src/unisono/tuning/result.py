@@ -1,0 +1,124 @@
+"""What a study has found, ready to be used: a line to type, a file to read, and the models of the best trial's folds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.training.atomic import replacing
+from unisono.tuning.journal import Reader
+from unisono.tuning.plan import Objective
+from unisono.tuning.progress import shown_settings, shown_values
+from unisono.tuning.report.document import command_of
+from unisono.tuning.space import ALGORITHM
+from unisono.tuning.store import ABOUT, read_study
+from unisono.tuning.study import Study, Trial
+
+BEST = "best.toml"
+WEIGHTS = ("weights.safetensors", "best.safetensors")
+
+
+def read(folder: Path) -> tuple[dict[str, Any], Study]:
+    """Local, blocking: a study as it is on the disk."""
+    about = read_study(folder)
+    study, reader = Study(), Reader(folder / "journal")
+    for record in reader.read(is_over=True):
+        study.apply(record)
+    return about, study
+
+
+def best_of(folder: Path) -> tuple[dict[str, Any], Trial]:
+    """Local, blocking: what the study is, and its best trial by the first objective; refuses one without any."""
+    about, study = read(folder)
+    best = study.best(about["objectives"][0]["higher_is_better"])
+    if best is None or best.values is None:
+        raise UsageError(f"no trial of {folder} has given a value yet; let the study go on first")
+    return about, best
+
+
+def settings_of(about: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
+    """Pure: all settings of a trial, those that the study has fixed among them."""
+    return {**about.get("fixed", {}), **(trial.values or {})}
+
+
+@dataclass(frozen=True)
+class BestSettings:
+    """As `unisono train` takes them."""
+
+    changes: Mapping[str, Any]
+    algorithm: str
+
+
+def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSettings:
+    """Local, blocking: of a study of this task; refuses one of another, or of a file that has changed since."""
+    about, best = best_of(folder)
+    then = about["sources"].get(task_file.name)
+    now = hashlib.sha256(task_file.read_bytes()).hexdigest() if task_file.is_file() else None
+    if then is None or (now is not None and now != then and not accept_changes):
+        what = "has changed since" if then is not None else f"is not that of the study ({about['task_file']})"
+        raise UsageError(
+            f"{task_file} {what}, so the settings of {folder} may be no good for it; --accept-changes takes them anyway"
+        )
+    settings = settings_of(about, best)
+    algorithm = settings.pop(ALGORITHM, "allreduce")
+    return BestSettings(settings, algorithm)
+
+
+def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective]) -> None:
+    """Local, blocking: a file that --space reads too, with nothing left to search."""
+    assert best.result is not None
+    lines = [
+        f"# the best of {len(about['space']['dimensions']) if about.get('space') else 'all'} settings searched: trial {best.number}"
+    ]
+    lines.append(f"# {shown_values(objectives, best.result.values)}")
+    lines.append(f"# {command_of(about, best)}")
+    for name, value in settings_of(about, best).items():
+        if value is None:
+            lines.append(f"# {name} is none, which TOML cannot say")
+            continue
+        lines += ["", f"[{name}]", f"fixed = {json.dumps(value)}"]
+    with replacing(folder / BEST) as draft:
+        draft.write_text("\n".join(lines) + "\n")
+
+
+def describe_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective], num_parts: int) -> str:
+    """Pure: for the last lines of the command."""
+    assert best.result is not None
+    spread = best.result.details.get("spread")
+    over = f" ± {spread:.2g} over {num_parts} trainings" if spread else ""
+    text = f"best: trial {best.number}, {shown_values(objectives, best.result.values)}{over}"
+    if not about.get("task_file"):
+        return f"{text}: {shown_settings(best.values)}"
+    words = ("unisono", "train", str(about["task_file"]), "--from-study", str(folder))
+    return f"{text}\nagain: {command_of(about, best)}\non all data: {shlex.join(words)}"
+
+
+def keep_best_models(folder: Path, study: Study, best: Trial) -> None:
+    """Local, blocking: the weights of all other trials that have ended are removed, as they would fill the disk."""
+    for trial in study.trials.values():
+        if trial.number != best.number and trial.result is not None:
+            for name in WEIGHTS:
+                for file in (folder / "trials" / f"{trial.number:06d}").glob(f"*/{name}"):
+                    file.unlink(missing_ok=True)
+
+
+def is_study(path: Path) -> bool:
+    """Local."""
+    return (path / ABOUT).is_file()
+
+
+def fold_models(folder: Path) -> list[Path]:
+    """Local: the run directories of the best trial, whose models predict together."""
+    _, best = best_of(folder)
+    found = sorted(path.parent for path in (folder / "trials" / f"{best.number:06d}").glob(f"*/{WEIGHTS[0]}"))
+    if not found:
+        raise UsageError(
+            f"{folder} has no models of its best trial, {best.number}; train one with its settings: --from-study {folder}"
+        )
+    return found

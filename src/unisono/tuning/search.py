@@ -1,0 +1,326 @@
+"""Where to look next, and which trials are hopeless: Optuna through ask and tell, and the only file that loads it for that.
+
+Numbers of trials are those of our study; Optuna's own never leave this file. A proposal that nobody takes is withdrawn and is then
+as if it had never been made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from unisono.errors import UsageError, unknown_name
+from unisono.task import Choice
+from unisono.tuning.space import Dimension, Space
+from unisono.tuning.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+SEARCHES = ("tpe", "gp", "cmaes", "evolution", "random", "grid")
+PRUNERS = ("none", "asha", "median", "wilcoxon")
+GRID_POINTS = 5
+"""Of a range, in a grid."""
+HALVING = 3
+"""Of all trials that reach a rung of successive halving, one in so many goes on."""
+NUM_RUNGS = 2
+MEDIAN_STARTUP = 5
+"""Trials that are finished before others are compared with their median."""
+MOST_REPEATS = 10
+"""Draws of a point that was tried before, after which it is tried again: a small space may have no other."""
+NEEDED: Mapping[str, str] = {"cmaes": "cmaes", "gp": "scipy"}
+"""What a search needs besides Optuna."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point that may be tried."""
+
+    values: Mapping[str, Any]
+    trial: Any
+    """As Optuna has it."""
+
+
+@dataclass
+class Search:
+    """One study as Optuna sees it. `propose` and `withdraw` may be called by one thread, all else by another."""
+
+    space: Space | None
+    """None: whatever an objective asks for."""
+    name: str
+    higher_is_better: Sequence[bool]
+    seed: int = 0
+    prune: str = "none"
+    num_steps: int = 1
+    """At most so many reports of one trial, by which rungs are laid out."""
+    num_trials: int = 100
+    first: Mapping[str, Any] | None = None
+    """Tried before all others, e.g. the task's own settings."""
+    _trials: dict[int, Any] = field(default_factory=dict)
+    _told: set[int] = field(default_factory=set)
+    _seen: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.name not in SEARCHES:
+            raise unknown_name("search (--search)", self.name, SEARCHES)
+        if self.prune not in PRUNERS:
+            raise unknown_name("way to prune (--prune)", self.prune, PRUNERS)
+        if self.prune != "none" and len(self.higher_is_better) > 1:
+            raise UsageError(
+                "--prune compares one number, and several metrics are asked for; leave --prune or all but one --metric out"
+            )
+        if self.name == "cmaes" and len(self.higher_is_better) > 1:
+            raise UsageError("--search cmaes is for one metric; use tpe, gp or evolution for several")
+        if self.name == "grid" and self.space is None:
+            raise UsageError("--search grid needs to know the space before; use another search for an objective")
+        self._optuna = load_optuna(self.name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that some of its samplers are experimental is not for the user of ours
+            self._study = self._optuna.create_study(
+                directions=["maximize" if one else "minimize" for one in self.higher_is_better],
+                sampler=self._sampler(),
+                pruner=self._pruner(),
+            )
+        self._points = self._listed()
+
+    def propose(self) -> Proposal | None:
+        """Local, blocking for milliseconds, with `gp` for seconds: another point; None where a grid has no more."""
+        if self._points is not None:
+            if (point := next(self._points, None)) is None:
+                return None
+            self._study.enqueue_trial(point)
+        elif self.first is not None:
+            self._study.enqueue_trial(dict(self.first))
+            self.first = None
+        for _ in range(MOST_REPEATS):
+            proposal = self._drawn()
+            text = json.dumps(proposal.values, sort_keys=True)
+            if self.space is None or text not in self._seen:  # a point that was tried gives nothing new
+                break
+            self._forget(proposal)
+        else:
+            proposal = self._drawn()
+        self._seen.add(text)
+        return proposal
+
+    def _drawn(self) -> Proposal:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trial = self._study.ask()
+            if self.space is None:
+                known = self._optuna.search_space.intersection_search_space(self._study.get_trials(deepcopy=False))
+                return Proposal({name: trial._suggest(name, one) for name, one in known.items()}, trial)
+            values: dict[str, Any] = {}
+            for dimension in self.space.dimensions:
+                if self.space.means_something(dimension, values):
+                    values[dimension.name] = _suggest(trial, dimension)
+        return Proposal(values, trial)
+
+    def suggest(self, number: int, name: str, distribution: str) -> Any:
+        """Local: one more value of a trial under way, of a distribution as Optuna writes it in JSON."""
+        found = self._optuna.distributions.json_to_distribution(distribution)
+        trial = self._trials[number]
+        if not hasattr(trial, "_suggest"):  # of an earlier life
+            trial = self._trials[number] = self._optuna.trial.Trial(self._study, trial._trial_id)
+        return trial._suggest(name, found)
+
+    def distributions(self, number: int) -> dict[str, str]:
+        """Local: of what was suggested for a trial so far, as JSON."""
+        found = self._study._storage.get_trial(self._trials[number]._trial_id).distributions
+        return {name: self._optuna.distributions.distribution_to_json(one) for name, one in found.items()}
+
+    def withdraw(self, proposal: Proposal) -> None:
+        """Local: nobody will try it."""
+        self._forget(proposal)
+        self._seen.discard(json.dumps(proposal.values, sort_keys=True))
+
+    def _forget(self, proposal: Proposal) -> None:
+        self._study.tell(proposal.trial, state=self._optuna.trial.TrialState.FAIL)
+
+    def adopt(self, number: int, proposal: Proposal) -> None:
+        """Local: it is being tried under this number."""
+        self._trials[number] = proposal.trial
+
+    def remember(self, trial: Trial) -> None:
+        """Local: a trial as the journal has it, of an earlier life or of another job; once more where more is known of it."""
+        if trial.number in self._told or trial.values is None:
+            return
+        self._seen.add(json.dumps(dict(trial.values), sort_keys=True))
+        if trial.number not in self._trials and trial.state in (RUNNING, WAITING, COMPLETE, PRUNED):
+            self._add(trial)
+        result = trial.result
+        if result is not None and trial.number in self._trials:
+            self.tell(trial.number, result.state, result.values)
+
+    def tell(self, number: int, state: str, values: Sequence[float]) -> None:
+        """Local: how a trial ended; a second time counts for nothing."""
+        if number in self._told or number not in self._trials:
+            return
+        self._told.add(number)
+        states = self._optuna.trial.TrialState
+        ended = {COMPLETE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL}[state]
+        if ended == states.COMPLETE and not self._is_whole(values):
+            ended = states.FAIL
+        self._study.tell(self._trials[number].number, list(values) if ended == states.COMPLETE else None, ended)
+
+    def report(self, number: int, step: int, value: float) -> None:
+        """Local: the objective in the middle of a trial."""
+        if number in self._trials and number not in self._told:
+            self._study._storage.set_trial_intermediate_value(self._trials[number]._trial_id, step, value)
+
+    def is_hopeless(self, number: int) -> bool:
+        """Local: whether a trial should be pruned after what was last reported of it."""
+        if self.prune == "none" or number not in self._trials:
+            return False
+        trial = self._study._storage.get_trial(self._trials[number]._trial_id)
+        if not trial.intermediate_values:
+            return False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return bool(self._study.pruner.prune(self._study, trial))
+
+    def _add(self, trial: Trial) -> None:
+        """As it is, with what pruning needs of it."""
+        assert trial.values is not None
+        states = self._optuna.trial.TrialState
+        result = trial.result
+        is_complete = result is not None and result.state == COMPLETE and self._is_whole(result.values)
+        if self.space is None:
+            told = {} if result is None else result.details.get("distributions", {})
+            distributions = {name: self._optuna.distributions.json_to_distribution(text) for name, text in told.items()}
+        else:
+            distributions = {
+                one.name: distribution_of(self._optuna, one) for one in self.space.dimensions if one.name in trial.values
+            }
+        if result is not None:
+            self._told.add(trial.number)
+        frozen = self._optuna.trial.create_trial(
+            state=states.COMPLETE if is_complete else states.RUNNING if result is None else states.PRUNED,
+            values=list(result.values) if result is not None and is_complete else None,
+            params={name: value for name, value in trial.values.items() if name in distributions},
+            distributions=distributions,
+            intermediate_values=dict(trial.reports),
+            system_attrs=self._rungs(trial.reports) if self.prune == "asha" else {},
+        )
+        storage = self._study._storage
+        self._trials[trial.number] = storage.get_trial(storage.create_new_trial(self._study._study_id, template_trial=frozen))
+
+    def _is_whole(self, values: Sequence[float]) -> bool:
+        return len(values) == len(self.higher_is_better) and all(math.isfinite(one) for one in values)
+
+    def _rungs(self, reports: Mapping[int, float]) -> dict[str, float]:
+        """The rungs that a trial has passed, as Optuna keeps them."""
+        found = {}
+        for rung in range(NUM_RUNGS + 1):
+            steps = [step for step in sorted(reports) if step >= self._first_rung * HALVING**rung]
+            if steps:
+                found[f"completed_rung_{rung}"] = reports[steps[0]]
+        return found
+
+    @property
+    def _first_rung(self) -> int:
+        return int(max(1, self.num_steps // HALVING**NUM_RUNGS))
+
+    def _sampler(self) -> Any:
+        samplers, seed = self._optuna.samplers, self.seed
+        if self.name == "tpe":
+            conditional = self.space is not None and any(one.when for one in self.space.dimensions)
+            return samplers.TPESampler(seed=seed, constant_liar=True, group=conditional)
+        if self.name == "gp":
+            return samplers.GPSampler(seed=seed, warn_independent_sampling=False)
+        if self.name == "cmaes":
+            return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        if self.name == "evolution":
+            return samplers.NSGAIISampler(seed=seed, population_size=min(50, max(4, self.num_trials // 5)))
+        return samplers.RandomSampler(seed=seed)
+
+    def _pruner(self) -> Any:
+        pruners = self._optuna.pruners
+        if self.prune == "asha":
+            return pruners.SuccessiveHalvingPruner(min_resource=self._first_rung, reduction_factor=HALVING)
+        if self.prune == "median":
+            return pruners.MedianPruner(n_startup_trials=MEDIAN_STARTUP, n_warmup_steps=self.num_steps // 10)
+        if self.prune == "wilcoxon":
+            if self.num_steps < 3:
+                raise UsageError(
+                    f"--prune wilcoxon compares trainings pair by pair and needs several of them; received folds times repeats = "
+                    f"{self.num_steps}; use at least 3, or --prune asha"
+                )
+            return pruners.WilcoxonPruner(p_threshold=0.1, n_startup_steps=2)
+        return pruners.NopPruner()
+
+    def _listed(self) -> Any:
+        """The points of a grid that are not yet tried, in their order; None where points are drawn."""
+        if self.name != "grid":
+            return None
+        assert self.space is not None
+        points = grid(self.space)
+        if self.first is not None and self.first in points:
+            points.remove(dict(self.first))
+            points.insert(0, dict(self.first))
+        return (point for point in points if point not in self._tried())
+
+    def _tried(self) -> list[Mapping[str, Any]]:
+        return [one.params for one in self._study.get_trials(deepcopy=False) if one.params]
+
+
+def grid(space: Space) -> list[dict[str, Any]]:
+    """Pure: all points of a grid, those that differ only in settings without meaning once."""
+    found: list[dict[str, Any]] = []
+    for values in itertools.product(*(_points(one) for one in space.dimensions)):
+        point: dict[str, Any] = {}
+        for dimension, value in zip(space.dimensions, values, strict=True):
+            if space.means_something(dimension, point):
+                point[dimension.name] = value
+        if point not in found:
+            found.append(point)
+    return found
+
+
+def _points(dimension: Dimension) -> Sequence[Any]:
+    values = dimension.values
+    if isinstance(values, Choice):
+        return values.values
+    low, high = (math.log(values.low), math.log(values.high)) if values.log else (values.low, values.high)
+    spread = [low + (high - low) * one / (GRID_POINTS - 1) for one in range(GRID_POINTS)]
+    found = [min(max(math.exp(one) if values.log else one, values.low), values.high) for one in spread]
+    return sorted({round(one) for one in found}) if dimension.is_whole else found
+
+
+def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
+    values = dimension.values
+    if isinstance(values, Choice):
+        return trial.suggest_categorical(dimension.name, values.values)
+    if dimension.is_whole:
+        return trial.suggest_int(dimension.name, int(values.low), int(values.high), log=values.log)
+    return trial.suggest_float(dimension.name, values.low, values.high, log=values.log)
+
+
+def distribution_of(library: Any, dimension: Dimension) -> Any:
+    """Pure: a dimension as Optuna has it."""
+    values = dimension.values
+    if isinstance(values, Choice):
+        return library.distributions.CategoricalDistribution(values.values)
+    kind = library.distributions.IntDistribution if dimension.is_whole else library.distributions.FloatDistribution
+    return kind(*(map(int, (values.low, values.high)) if dimension.is_whole else (values.low, values.high)), log=values.log)
+
+
+def load_optuna(search: str) -> Any:
+    """Local: the library, which says nothing by itself."""
+    missing = []
+    for package in ("optuna", *([NEEDED[search]] if search in NEEDED else [])):
+        try:
+            __import__(package)
+        except ImportError:
+            missing.append(package)
+    if missing:
+        raise UsageError(f"--search {search} needs {' and '.join(missing)}, which is not installed; pip install 'unisono[tune]'")
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

@@ -1,0 +1,276 @@
+"""A study on the disk, shared by any number of jobs without a server and without locks: a journal, and a file for each claim.
+
+studies/x/study.json          what is searched, and how; written once
+         /journal/JOB.journal one for each job
+         /claims/000007.0     who has attempt 0 of trial 7
+         /trials/000007/      runs of its folds
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, time
+from typing import Any
+from uuid import uuid4
+
+from unisono.errors import UsageError
+from unisono.training.atomic import explained, sync
+from unisono.training.run_directory import as_json, differences
+from unisono.tuning.claims import Claims
+from unisono.tuning.journal import Reader, Writer
+from unisono.tuning.study import ALIVE, JOB, LEFT, Study, Trial, asked, began, given_back
+
+ABOUT = "study.json"
+SAME_STUDY = ("task", "sources", "space", "objectives", "folds", "fold_by", "repeats", "seed", "workers_matter")
+"""What must not change in a study, or its trials could not be compared."""
+OURS = ("journal", "claims", "trials", "objective-")
+"""What a study may have before it is written down what it is."""
+ALIVE_EVERY_S = 15.0
+LOOK_EVERY_S = 1.0
+DEAD_AFTER_S = 90.0
+"""A job on another machine whose journal has not grown for so long, by our clock, is gone."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """A trial that somebody must begin."""
+
+    number: int
+    attempt: int
+    values: Mapping[str, Any] | None
+    """None where new values must be proposed."""
+
+
+@dataclass
+class Store:
+    """The study as one job sees it. Local; methods block for as long as the file system takes."""
+
+    folder: Path
+    about: Mapping[str, Any]
+    num_trials: int
+    job: str
+    clock: Callable[[], float] = time
+    study: Study = field(default_factory=Study)
+
+    def __post_init__(self) -> None:
+        self.claims = Claims(self.folder / "claims")
+        self._reader = Reader(self.folder / "journal")
+        self._writer = Writer(self.folder / "journal", self.job)
+        self._grew: dict[str, tuple[int, float]] = {}
+        """Job -> bytes of its journal, and since when."""
+        self._alive_at = self._look_at = 0.0
+        self._next = 0
+        """The first trial that was not looked at."""
+        self._free: list[int] = []
+        """Looked at, and nobody has them in hand."""
+        self._others: set[int] = set()
+        """In the hands of other jobs, as far as we know."""
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def enter(self, about: Mapping[str, Any]) -> None:
+        """Say that this job works here."""
+        self.append({"event": JOB, "job": self.job, "at_s": self.clock(), **identity(), **about})
+
+    def leave(self, reason: str) -> None:
+        """Say that this job works here no more; what it has in hand is anybody's."""
+        self.append({"event": LEFT, "job": self.job, "at_s": self.clock(), "reason": reason})
+        self._writer.settle()
+        self._writer.close()
+
+    def append(self, value: Mapping[str, Any]) -> None:
+        """Write a record, and know it; it is on the disk after `settle`."""
+        self._writer.append(as_json_with_nan(value), later=True)
+
+    def settle(self) -> None:
+        """What was written is on the disk, and others see that we live."""
+        if monotonic() >= self._alive_at:
+            self._alive_at = monotonic() + ALIVE_EVERY_S
+            self.append({"event": ALIVE, "job": self.job, "at_s": self.clock()})
+        self._writer.settle()
+
+    def begin(self, due: Due, values: Mapping[str, Any], block: int) -> None:
+        """Write that a block of ours is at a trial that `next_due` gave."""
+        if due.values is None:
+            self.append(asked(due.number, values))
+        self.append(began(due.number, due.attempt, f"{self.job}/{block}", self.clock()))
+
+    def give_back(self, number: int, attempt: int, reason: str) -> None:
+        """Write that nobody is at a trial of ours any more."""
+        self.append(given_back(number, attempt, reason, self.clock()))
+        heapq.heappush(self._free, number)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> list[Trial]:
+        """All trials of which something new is known."""
+        changed: dict[int, Trial] = {}
+        for record in self._reader.read():
+            self.study.apply(record)
+            number = record.value.get("trial")
+            if number is not None:
+                changed[number] = self.study.trials[number]
+        return list(changed.values())
+
+    @property
+    def losses(self) -> list[str]:
+        """What could not be read of the journal so far."""
+        return [str(one) for one in self._reader.damages]
+
+    def num_open(self) -> int:
+        """Trials that have no result."""
+        return sum(not self._has_result(number) for number in range(self.num_trials))
+
+    def next_due(self) -> Due | None:
+        """Claim the first trial that nobody has in hand: one that was given back or whose job died, else a new one."""
+        self._look_at_others()
+        while self._free or self._next < self.num_trials:
+            if self._free:
+                number = heapq.heappop(self._free)
+            else:
+                number, self._next = self._next, self._next + 1
+            if self._has_result(number):
+                continue
+            attempt = self._next_attempt(number)
+            if attempt is not None and self.claims.take(number, attempt, self.job):
+                trial = self.study.trials.get(number)
+                return Due(number, attempt, None if trial is None else trial.values)
+            self._others.add(number)
+        return None
+
+    def _look_at_others(self) -> None:
+        """Trials of jobs that gave them back, or died, are free again."""
+        if not self._others or monotonic() < self._look_at:
+            return
+        self._look_at = monotonic() + LOOK_EVERY_S
+        for number in tuple(self._others):
+            if self._has_result(number) or self._next_attempt(number) is not None:
+                self._others.discard(number)
+                heapq.heappush(self._free, number)
+
+    def _has_result(self, number: int) -> bool:
+        return number in self.study.trials and self.study.trials[number].result is not None
+
+    def _next_attempt(self, number: int) -> int | None:
+        """The number that a new attempt has, where nobody is at the trial; None where another job is."""
+        trial = self.study.trials.get(number)
+        attempt = 0 if trial is None else trial.next_attempt
+        while self.claims.owner(number, attempt) is not None:  # claimed, and the record of it is lost or on its way
+            attempt += 1
+        if not attempt or (trial is not None and attempt - 1 in trial.given_back):
+            return attempt
+        owner = self.claims.owner(number, attempt - 1)
+        if owner is None and trial is not None and attempt - 1 in trial.attempts:
+            owner = trial.attempts[attempt - 1].who.partition("/")[0]
+        return attempt if owner is None or owner == self.job or not self._lives(owner) else None
+
+    def _lives(self, name: str) -> bool:
+        if name in self.study.left:
+            return False
+        job = self.study.jobs.get(name)
+        if job is not None and job.about.get("machine") == machine():
+            return lives(job.about)
+        try:
+            size = (self.folder / "journal" / f"{name}.journal").stat().st_size
+        except FileNotFoundError:
+            return False
+        before = self._grew.get(name)
+        if before is None or before[0] != size:
+            self._grew[name] = (size, monotonic())
+            return True
+        return monotonic() - before[1] < DEAD_AFTER_S
+
+
+def as_json_with_nan(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: plain values; numbers that are not finite stay, as the journal keeps them."""
+    return {key: part.item() if hasattr(part, "item") else part for key, part in value.items()}
+
+
+def new_job(hint: str = "") -> str:
+    """Local: a name that no other job has."""
+    return f"{hint or socket.gethostname().split('.')[0]}-{uuid4().hex[:8]}"
+
+
+def machine() -> str:
+    """Local: what tells one running machine, and one container of it, from another."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
+
+
+def identity() -> dict[str, Any]:
+    """Local: by which others see whether this process lives."""
+    return {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def lives(about: Mapping[str, Any]) -> bool:
+    """Local: whether a process of this machine lives; its number may have gone to another."""
+    try:
+        os.kill(about["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return bool(_started(about["pid"]) == about["started"])
+
+
+def _started(pid: int) -> str | None:
+    """When a process began, in ticks since the machine did; a zombie has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else fields[19]
+
+
+def make_study(folder: Path, about: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Local, blocking: write down what the study is, unless that was done before; refuses another study that is there."""
+    path = folder / ABOUT
+    with explained(path):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        found = sorted(one.name for one in folder.iterdir() if not one.name.startswith((".", *OURS)))
+        if found:
+            raise UsageError(f"{folder} holds other things ({', '.join(found[:3])}) and no study; give another --out")
+        draft = folder / f".{ABOUT}.{uuid4().hex}"
+        with explained(path):
+            try:
+                draft.write_text(json.dumps(as_json(about), indent=2) + "\n")
+                sync(draft)
+                os.link(draft, path)  # of jobs that come at the same time one makes it
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink(missing_ok=True)
+    there = read_study(folder)
+    here = as_json(about)
+    found = [one for name in SAME_STUDY for one in differences(there.get(name), here.get(name), name)]
+    if found:
+        what = "another task" if there.get("task") != here.get("task") else "a study with other settings"
+        if any(one.startswith("space") for one in found):
+            what = "a study of another space"
+        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+        raise UsageError(
+            f"{folder} holds {what}: {'; '.join(found[:4])}{more}. Trials of both cannot be compared; give another --out"
+        )
+    return there
+
+
+def read_study(folder: Path) -> dict[str, Any]:
+    """Local, blocking: what a study is."""
+    path = folder / ABOUT
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{folder} holds no study ({ABOUT} is missing); check the path") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}; give another study") from error
+    return found
