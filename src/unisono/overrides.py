@@ -19,7 +19,9 @@ OPTION_FIELDS: Mapping[str, str] = {
     "loss": "loss_options",
 }
 FACTORIES = ("model", "data")
-PLAIN = tuple(entry.name for entry in fields(Task) if entry.name not in (*FACTORIES, *OPTION_FIELDS.values(), "augment", "step"))
+PLAIN = tuple(
+    entry.name for entry in fields(Task) if entry.name not in (*FACTORIES, *OPTION_FIELDS.values(), "augment", "step", "space")
+)
 """What --set may name without a dot."""
 DIRECT = ("epochs", "global_batch", "lr", "seed", "target", "patience", "precision", "accumulate", "shards")
 """Settings of a task with an option of their own; every other goes through --set."""

@@ -20,6 +20,8 @@ class Range:
     low: float
     high: float
     log: bool = False
+    when: Mapping[str, Any] = field(default_factory=dict)
+    """Other settings and the value, or list of values, that each must have so that this one means something."""
 
     def __post_init__(self) -> None:
         if not -inf < self.low < self.high < inf or (self.log and self.low <= 0):
@@ -32,11 +34,14 @@ class Choice:
     """Values of a model argument that tuning may choose from: `act: Annotated[str, un.Choice("relu", "gelu")] = "relu"`."""
 
     values: tuple[Any, ...]
+    when: Mapping[str, Any]
+    """As for a `Range`."""
 
-    def __init__(self, *values: Any) -> None:
+    def __init__(self, *values: Any, when: Mapping[str, Any] | None = None) -> None:
         if not values:
             raise UsageError("a Choice needs at least one value")
         object.__setattr__(self, "values", values)
+        object.__setattr__(self, "when", dict(when or {}))
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,9 @@ class Task:
     """Stop when the monitored metric has not improved for so many epochs."""
     seed: int = 0
     name: str = ""
+    space: Mapping[str, Range | Choice] = field(default_factory=dict)
+    """What tuning may try besides annotated arguments, as --set calls it: {"lr": un.Range(0.001, 1, log=True),
+    "optimizer.momentum": un.Range(0, 0.99, when={"optimizer": "sgd"}), "algorithm": un.Choice("allreduce", "local_sgd")}."""
 
     def __post_init__(self) -> None:
         for name in ("model", "data"):
@@ -96,6 +104,13 @@ class Task:
         for name in ("optimizer_options", "schedule_options", "loss_options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise UsageError(f"{name} of the task must be a dict of names and values; received {getattr(self, name)!r}")
+        wrong = (
+            [name for name, one in self.space.items() if not isinstance(one, (Range, Choice))]
+            if isinstance(self.space, Mapping)
+            else [""]
+        )
+        if wrong:
+            raise UsageError(f"space of the task must be a dict of names with un.Range or un.Choice; received {self.space!r}")
         if isinstance(self.metrics, str) or callable(self.metrics):
             object.__setattr__(self, "metrics", (self.metrics,))
         if not isinstance(self.metrics, (tuple, list)):

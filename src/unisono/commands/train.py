@@ -130,8 +130,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="repeat an asynchronous run (an --elastic one in one process): its order, its bits",
     )
     experiment.add_argument(
-        "--from-study", metavar="DIR", help="the best settings that `unisono tune` has found there, on training and validation data"
+        "--from-study", metavar="DIR", help="the best settings that `unisono tune` has found there; with --all-data"
     )
+    experiment.add_argument("--all-data", action="store_true", help="train on training and validation data together")
     experiment.add_argument("--init-from", metavar="FILE", help="begin with the weights of a file (.safetensors, .pt)")
     going_on = parser.add_argument_group("stop and go on")
     going_on.add_argument(
@@ -243,7 +244,7 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
         task_file=args.task,
         changes={**({} if found is None else found.changes), **changes, **direct},
         algorithm=args.algorithm or ("allreduce" if found is None else found.algorithm),
-        division=None if found is None else {"fold": None},
+        division={"fold": None} if args.all_data or found is not None else None,
         group=args.group,
         servers=args.servers,
         simulate=args.simulate,

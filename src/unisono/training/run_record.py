@@ -46,7 +46,9 @@ def record_of(config: TrainConfig, changed: Changed, size: int) -> dict[str, Any
         who["elastic"] = config.elastic
     if config.simulate is not None:  # its clock decides the order of calls
         who["simulate"] = {"workers": config.simulate, **changed.simulate}
-    settings = {name: shown(getattr(task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data", "name")}
+    settings = {
+        name: shown(getattr(task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data", "name", "space")
+    }
     return {
         "task": task.name,
         "task_file": config.task_file or None,

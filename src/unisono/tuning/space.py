@@ -117,7 +117,7 @@ def space_of(task: Task, file: Path | None = None) -> Space:
     if not found:
         raise UsageError(
             "there is nothing to search: annotate arguments of the model, e.g. width: Annotated[int, un.Range(16, 256, log=True)], "
-            "or give a file (--space)"
+            "give the task a space, e.g. space={'lr': un.Range(0.001, 1, log=True)}, or give a file (--space)"
         )
     for dimension in found.values():
         _check_values(dimension)
@@ -136,7 +136,10 @@ def _annotated(task: Task) -> Iterator[Dimension]:
                 inner, *extras = typing.get_args(hint)
                 for extra in extras:
                     if isinstance(extra, (Range, Choice)):
-                        yield Dimension(f"{factory}.{name}", extra, isinstance(extra, Range) and _is_whole_kind(inner, extra))
+                        is_whole = isinstance(extra, Range) and _is_whole_kind(inner, extra)
+                        yield Dimension(f"{factory}.{name}", extra, is_whole, _listed(extra.when))
+    for name, values in task.space.items():
+        yield Dimension(name, values, isinstance(values, Range) and _is_whole(task, name, values), _listed(values.when))
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -171,7 +174,7 @@ def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Di
         raise UsageError(
             f"when of {where} must name other dimensions, e.g. when = {{ optimizer = 'sgd' }}; received {leaf['when']!r}"
         )
-    when = {other: wanted if isinstance(wanted, list) else [wanted] for other, wanted in _flat(leaf.get("when", {}))}
+    when = _listed(dict(_flat(leaf.get("when", {}))))
     if "choice" in leaf:
         if {"low", "high", "log"} & leaf.keys():
             raise UsageError(f"{where} has choice and low or high; leave one out")
@@ -205,6 +208,10 @@ def _is_whole_kind(hint: Any, values: Range) -> bool:
     if int in kinds or float in kinds:
         return float not in kinds
     return isinstance(values.low, int) and isinstance(values.high, int)
+
+
+def _listed(when: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    return {name: list(wanted) if isinstance(wanted, (list, tuple)) else [wanted] for name, wanted in when.items()}
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,329 @@
+"""`unisono tune` and `un.tune` as users start them: every trial ends once, whatever becomes of it; the same command goes on; and
+what cannot work is refused in one line."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import statistics
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from tests.system.processes import Outcome, Program, plain_environment, run_together, within
+from tests.system.studies import SPACE, TASK, UNISONO, all_ended_once, first_steps, records, written_task
+from unisono.tuning.study import BEGAN, COMPLETE, FAILED, GIVEN_BACK, LEFT, PRUNED
+
+LIMIT_S = 100.0
+STOPPED_CODE = 75
+NUM_TRIALS = 6
+
+
+def tune(*arguments: str) -> list[str]:
+    return [UNISONO, "tune", *arguments]
+
+
+def ran(*commands: list[str], code: int = 0) -> list[Outcome]:
+    """Blocking: all of them at the same time, and all with this exit code."""
+    outcomes = run_together(commands, plain_environment(), LIMIT_S)
+    for outcome in outcomes:
+        assert outcome.code == code, str(outcome)
+        assert "Traceback" not in outcome.output, str(outcome)
+    return outcomes
+
+
+# ---- a study, from its first command on ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A task, a space, and a study of NUM_TRIALS trials, which nobody changes."""
+    folder = tmp_path_factory.mktemp("tune")
+    written_task(folder)
+    (folder / "space.toml").write_text(SPACE)
+    (outcome,) = ran([*of(folder), "-n", "2"])
+    (folder / "printed.txt").write_text(outcome.output)
+    return folder
+
+
+def of(folder: Path, out: str = "study", trials: int = NUM_TRIALS) -> list[str]:
+    given = ("--space", str(folder / "space.toml"), "--trials", str(trials), "--out", str(folder / out))
+    return tune(str(folder / "task.py"), *given)
+
+
+def test_every_trial_ends_once_and_the_best_is_written_down(files: Path) -> None:
+    results = all_ended_once(files / "study", NUM_TRIALS)
+    assert {result.state for result in results.values()} == {COMPLETE}
+    best = max(results, key=lambda number: (results[number].values[0], -number))
+    found = tomllib.loads((files / "study" / "best.toml").read_text())
+    assert found["lr"]["fixed"] > 0 and found["optimizer"]["fixed"] in ("sgd", "adamw")
+    assert ("momentum" in found["optimizer"]) == (found["optimizer"]["fixed"] == "sgd")
+    assert set(found) == {"lr", "optimizer", "global_batch", "algorithm", "model"}
+    assert (files / "study" / "report.html").read_text().startswith("<!")
+    printed = (files / "printed.txt").read_text()
+    assert printed.count("2 ranks: 2 blocks of 1 (1 worker a model)") == 1, printed
+    for number in range(NUM_TRIALS):
+        assert printed.count(f"trial {number}: val_accuracy ") == 1, printed
+    assert f"done: {NUM_TRIALS} complete; report in " in printed
+    assert f"best: trial {best}, val_accuracy {results[best].values[0]:.5g}" in printed
+    assert "--from-study" in printed.splitlines()[-1]
+
+
+def test_a_condition_of_the_space_holds_in_every_trial(files: Path) -> None:
+    for asked in records(files / "study", "asked"):
+        values = asked["values"]
+        assert ("optimizer.momentum" in values) == (values["optimizer"] == "sgd"), asked
+        assert 2 <= values["model.width"] <= 8 and values["global_batch"] in (6, 12) and 1e-3 <= values["lr"] <= 1.0, asked
+
+
+def test_more_trials_by_two_jobs_at_once(files: Path, tmp_path: Path) -> None:
+    """Another command works at the same study; both take part, and no trial is done twice."""
+    for name in ("task.py", "space.toml"):
+        shutil.copy(files / name, tmp_path)
+    study, trials = tmp_path / "study", NUM_TRIALS + 8
+    shutil.copytree(files / "study", study)
+    with Program(tune("--join", str(study), "--trials", str(trials)), plain_environment()) as joined:
+        (files / "hold").touch()  # of the file that the study knows
+        try:
+            with Program([*of(tmp_path, trials=trials), "-n", "2"], plain_environment()) as more:
+                (tmp_path / "hold").touch()
+                both = 1 + 2  # the job that was, and these
+                assert within(LIMIT_S, lambda: len(writers(study)) == both), writers(study)
+                (tmp_path / "hold").unlink()
+                (files / "hold").unlink()
+                outcomes = [more.finish(LIMIT_S), joined.finish(LIMIT_S)]
+        finally:
+            (files / "hold").unlink(missing_ok=True)
+    for outcome in outcomes:
+        assert outcome.code == 0, str(outcome)
+        assert f"goes on with {study}: {NUM_TRIALS} complete" in outcome.output, str(outcome)
+        assert f"done: {trials} complete" in outcome.output, str(outcome)
+    all_ended_once(study, trials)
+
+
+def writers(study: Path) -> set[str]:
+    """Jobs that have begun a trial."""
+    return {one["who"].partition("/")[0] for one in records(study, BEGAN)}
+
+
+# ---- what cannot work ------------------------------------------------------------------------------------------------
+
+
+REFUSED = {
+    "a setting that the task has not": (("--space", "unknown.toml"), "model.depth", "model.width"),
+    "an empty range": (("--space", "empty.toml"), "lr in", "a Range needs low < high; received 1.0 and 1.0"),
+    "a metric that is not reported": (("--metric", "val_f1"), "does not report 'val_f1' (--metric)", "val_accuracy, val_loss"),
+    "more ranks than a block can use": (("-n", "6", "--workers", "4"), "1 would have nothing to do", "use -n 4, 5 or 8"),
+    "more blocks than trials": (("-n", "4", "--trials", "3"), "4 blocks are more than 3 trials can use", "use -n 3"),
+    "a study of another task": ((), "holds another task", "give another --out"),
+    "a study of another space": ((), "holds a study of another space", "give another --out"),
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(files: Path) -> Mapping[str, Outcome]:
+    """Of REFUSED, and of the same command as before, which has nothing to do: all at the same time, as most of it is starting."""
+    (files / "unknown.toml").write_text("[model.depth]\nlow = 1\nhigh = 3\n")
+    (files / "empty.toml").write_text("[lr]\nlow = 1.0\nhigh = 1.0\n")
+    (files / "other.py").write_text(TASK)
+    (files / "wider.toml").write_text(SPACE.replace("0.99", "0.999"))
+    task, study = str(files / "task.py"), str(files / "study")
+    commands = {
+        name: tune(task, *(str(files / word) if word.endswith(".toml") else word for word in words), "--out", str(files / "new"))
+        for name, (words, *_) in REFUSED.items()
+        if words
+    }
+    commands["a study of another task"] = tune(str(files / "other.py"), "--space", str(files / "space.toml"), "--out", study)
+    commands["a study of another space"] = tune(task, "--space", str(files / "wider.toml"), "--out", study)
+    commands["nothing to do"] = of(files)
+    outcomes = run_together(list(commands.values()), plain_environment(), LIMIT_S)
+    return dict(zip(commands, outcomes, strict=True))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_in_one_line(name: str, refusals: Mapping[str, Outcome], files: Path) -> None:
+    outcome = refusals[name]
+    _, *texts = REFUSED[name]
+    assert outcome.code == 2, str(outcome)
+    told = [line for line in outcome.output.splitlines() if " ranks: " not in line]
+    assert len(told) == 1 and told[0].startswith("unisono: error: "), str(outcome)
+    assert all(text in told[0] for text in texts), str(outcome)
+    assert not (files / "new").exists()
+
+
+def test_the_same_command_says_that_it_is_done(refusals: Mapping[str, Outcome], files: Path) -> None:
+    outcome = refusals["nothing to do"]
+    assert outcome.code == 0, str(outcome)
+    assert f"goes on with {files / 'study'}: {NUM_TRIALS} complete" in outcome.output
+    assert f"done: {NUM_TRIALS} complete" in outcome.output and "best: trial " in outcome.output
+    all_ended_once(files / "study", NUM_TRIALS)
+    assert len(records(files / "study", LEFT)) == 2  # those who were refused have written nothing
+
+
+# ---- folds, random starts, workers -----------------------------------------------------------------------------------
+
+
+def test_folds_with_pruning_and_random_starts(tmp_path: Path) -> None:
+    task, folds, starts = written_task(tmp_path), tmp_path / "folds", tmp_path / "starts"
+    pruned = ("--folds", "3", "--prune", "asha", "--metric", "val_loss", "--trials", "9")
+    ran(
+        tune(task, "-n", "2", *pruned, "--out", str(folds)),
+        tune(task, "--repeats", "2", "--trials", "2", "--out", str(starts)),
+    )
+    results = all_ended_once(folds, 9)
+    states = [result.state for result in results.values()]
+    assert set(states) == {COMPLETE, PRUNED}, "one in three goes on at each rung"
+    for result in results.values():
+        parts = result.details["parts"]
+        assert [part["fold"] for part in parts] == [0, 1, 2][: len(parts)]
+        if result.state == COMPLETE:
+            assert len(parts) == 3
+            assert math.isclose(result.values[0], statistics.fmean(part["values"][0] for part in parts))
+    for number, result in all_ended_once(starts, 2).items():
+        parts = result.details["parts"]
+        assert [(part["fold"], part["repeat"]) for part in parts] == [(0, 0), (0, 1)]
+        assert [first_steps(starts, number, f"fold-0-start-{start}") for start in (0, 1)] == [[0], [0]]
+
+
+def test_two_workers_of_a_model_and_two_folds_at_a_time(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    layout = ("-n", "5", "--workers", "2", "--parallel-folds", "2", "--folds", "2")
+    (outcome,) = ran(tune(written_task(tmp_path), *layout, "--trials", "2", "--out", str(study)))
+    assert "5 ranks: 1 block of 4 (2 workers a model, 2 folds at a time); rank 0 coordinates" in outcome.output
+    for number, result in all_ended_once(study, 2).items():
+        assert result.state == COMPLETE
+        assert [part["fold"] for part in result.details["parts"]] == [0, 1]
+        for fold in (0, 1):
+            text = (study / "trials" / f"{number:06d}" / f"fold-{fold}" / "summary.json").read_text()
+            assert '"num_workers": 2' in text and '"replicas_equal": true' in text
+
+
+# ---- an objective of Optuna's ----------------------------------------------------------------------------------------
+
+
+def script(folder: Path, objective: str, options: str) -> list[str]:
+    """A program that calls `un.tune`."""
+    body = f"import os, sys, time\nimport unisono as un\n\n{dedent(objective)}\n\nprint(un.tune(objective, {options}))\n"
+    (folder / "search.py").write_text(body)
+    return [sys.executable, str(folder / "search.py")]
+
+
+WHAT_HAPPENS = """
+def objective(trial):
+    import optuna
+
+    x = trial.suggest_float("x", -1.0, 1.0)
+    kind = trial.suggest_categorical("kind", ["a", "b"])
+    steps = trial.suggest_int("steps", 1, 3) if kind == "a" else 0
+    if trial.number == 0:
+        raise ValueError("x is of no use")
+    if trial.number == 1:
+        os._exit(7)
+    if trial.number == 2:
+        while True:
+            time.sleep(1)
+    if trial.number == 3:
+        raise MemoryError
+    if trial.number == 4:
+        raise optuna.TrialPruned
+    if trial.number == 5:
+        return "nothing"
+    if trial.number == 6:
+        return float("nan")
+    return x * x + steps
+"""
+REASONS = {
+    0: "ValueError: x is of no use",
+    1: "its process ended by exit code 7",
+    2: "it ran past its limit of 5 s",
+    3: "out of memory (MemoryError)",
+    5: "the objective must give a number, or several; it gave 'nothing'",
+    6: "value has no value (nan)",
+}
+
+
+def test_what_an_objective_does_ends_nothing_but_its_trial(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    options = f"trials=14, blocks=2, out={str(study)!r}, trial_limit='5s'"
+    (outcome,) = ran(script(tmp_path, WHAT_HAPPENS, options))
+    results = all_ended_once(study, 14)
+    for number, result in results.items():
+        expected = PRUNED if number == 4 else FAILED if number in REASONS else COMPLETE
+        assert result.state == expected, f"trial {number}: {result}"
+        assert REASONS.get(number, "") in result.reason and result.attempt == 0, f"trial {number}: {result}"
+        if number in REASONS:
+            assert f"trial {number}: failed: {REASONS[number]}" in outcome.output, str(outcome)
+    for result in results.values():
+        if result.state == COMPLETE:
+            asked = result.details["asked"]
+            assert ("steps" in asked) == (asked["kind"] == "a")
+            assert result.values == (asked["x"] ** 2 + asked.get("steps", 0),)
+    assert "done: 7 complete, 1 pruned, 6 failed" in outcome.output, str(outcome)
+    best = min((result.values[0], number) for number, result in results.items() if result.state == COMPLETE)[1]
+    assert f"best_number={best})" in outcome.output, str(outcome)
+
+
+# ---- stopped, and gone on with ---------------------------------------------------------------------------------------
+
+
+def test_sigterm_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -> None:
+    study, hold = tmp_path / "study", tmp_path / "hold"
+    command = tune(written_task(tmp_path), "-n", "2", "--trials", "3", "--epochs", "60", "--out", str(study))
+    hold.touch()
+    with Program(command, plain_environment()) as program:
+        assert within(LIMIT_S, lambda: first_steps(study, 0) == first_steps(study, 1) == [0]), program.finish(0)
+        expect_a_light_supervisor()
+        program.send(signal.SIGTERM)
+        outcome = program.finish(LIMIT_S)
+    assert outcome.code == STOPPED_CODE, str(outcome)
+    assert "stops (SIGTERM); what runs is saved and given back" in outcome.output, str(outcome)
+    assert "the same command goes on" in outcome.output, str(outcome)
+    assert sorted(one["trial"] for one in records(study, GIVEN_BACK)) == [0, 1]
+    all_ended_once(study, 0)
+    hold.unlink()
+    ran(command)
+    results = all_ended_once(study, 3)
+    assert [result.attempt for result in results.values()] == [1, 1, 0]
+    for number in (0, 1):
+        first, again = first_steps(study, number)
+        assert first == 0 < again, "it goes on from its checkpoint"
+
+
+def expect_a_light_supervisor() -> None:
+    """The process that coordinates has no PyTorch; those that train have."""
+    (coordinator,) = (one for one in psutil.Process().children() if "tune" in one.cmdline())
+    (nursery,) = coordinator.children()
+    assert "libtorch" not in Path(f"/proc/{coordinator.pid}/maps").read_text()
+    for process in (nursery, *nursery.children()):
+        assert "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+HELD = """
+def objective(trial):
+    x = trial.suggest_float("x", -1.0, 1.0)
+    while os.path.exists({hold!r}):
+        time.sleep(0.01)
+    return x
+"""
+
+
+def test_the_time_limit_gives_back_and_another_command_finishes(tmp_path: Path) -> None:
+    study, hold = tmp_path / "study", tmp_path / "hold"
+    hold.touch()
+    options = f"trials=6, blocks=2, out={str(study)!r}, time_limit='5s'"
+    (outcome,) = ran(script(tmp_path, HELD.format(hold=str(hold)), options), code=1)
+    assert f"the study was stopped before its end; the same call goes on with {study}" in outcome.output, str(outcome)
+    join = tune("--join", str(study), "-n", "2", "--time-limit", "5s")
+    (outcome,) = ran(join, code=STOPPED_CODE)
+    assert "stops (time limit); what runs is saved and given back" in outcome.output, str(outcome)
+    assert len(records(study, GIVEN_BACK)) == len(records(study, BEGAN))
+    hold.unlink()
+    ran(join[:-2])
+    results = all_ended_once(study, 6)
+    assert all(result.values == (result.details["asked"]["x"],) for result in results.values())

@@ -1,0 +1,543 @@
+"""A search proposes what the space allows, forgets what nobody tries, and knows after a restart all that it knew before."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import optuna
+import pytest
+
+from unisono.errors import UsageError
+from unisono.task import Choice, Range
+from unisono.tuning.journal import Record
+from unisono.tuning.search import GRID_POINTS, SEARCHES, Proposal, Search, grid
+from unisono.tuning.space import Dimension, Space
+from unisono.tuning.study import COMPLETE, FAILED, PRUNED, Study, asked, began, ended, given_back, reported
+
+SGD = {"optimizer": ["sgd"]}
+SPACE = Space(
+    [
+        Dimension("lr", Range(1e-4, 1.0, log=True)),
+        Dimension("width", Range(1, 64, log=True), is_whole=True),
+        Dimension("optimizer", Choice("sgd", "adam", None)),
+        Dimension("optimizer.momentum", Range(0.0, 0.9), when=SGD),
+        Dimension("nesterov", Choice(True, False), when={"optimizer.momentum": [0.9], **SGD}),
+        Dimension("depth", Range(1, 3), is_whole=True, when={"act": ["relu"]}),
+        Dimension("batch", Choice(16, 32), when={"act": ["tanh"]}),
+    ],
+    {"act": "relu"},
+)
+LINE = Space([Dimension("x", Range(-1.0, 1.0))])
+DRAWN = [name for name in SEARCHES if name != "grid"]
+
+
+def proposed(search: Search) -> Proposal:
+    found = search.propose()
+    assert found is not None
+    return found
+
+
+def told(search: Search, number: int, value: float | None, reports: Sequence[float] = (), state: str = "") -> Proposal:
+    """One trial from its proposal to its end; without a value it goes on."""
+    proposal = proposed(search)
+    search.adopt(number, proposal)
+    for step, one in enumerate(reports, 1):
+        search.report(number, step, one)
+        if search.prune == "asha":
+            search.is_hopeless(number)  # which notes the rung
+    if value is not None or state:
+        search.tell(number, state or COMPLETE, [] if value is None else [value])
+    return proposal
+
+
+def states(search: Search) -> Counter[str]:
+    return Counter(one.state.name for one in search._study.get_trials(deepcopy=False))
+
+
+def of(*records: Mapping[str, Any]) -> Study:
+    study = Study()
+    for number, record in enumerate(records):
+        study.apply(Record("job", number, record))
+    return study
+
+
+def assert_inside(space: Space, values: Mapping[str, Any]) -> None:
+    assert set(values) == {one.name for one in space.dimensions if space.means_something(one, values)}
+    for one in space.dimensions:
+        if one.name in values:
+            value = values[one.name]
+            assert one.holds(value), (one.name, value)
+            kind = type(None) if value is None else int if one.is_whole else float if isinstance(one.values, Range) else type(value)
+            assert type(value) is kind, (one.name, value)
+            assert not isinstance(one.values, Choice) or any(value is known for known in one.values.values)
+
+
+# ---- what is proposed ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_proposals_lie_in_the_space(name: str) -> None:
+    search = Search(SPACE, name, [False], seed=3)
+    seen = set[Any]()
+    for number in range(12 if name == "gp" else 25):
+        proposal = told(search, number, (number * 7 % 5) / 5)
+        assert_inside(SPACE, proposal.values)
+        assert {"depth"} <= proposal.values.keys() and "batch" not in proposal.values, "what is fixed counts as a condition"
+        seen.add(proposal.values["optimizer"])
+    assert seen == {"sgd", "adam", None} or name in ("gp", "cmaes")
+    assert states(search) == {"COMPLETE": number + 1}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_first_is_proposed_first_and_once(name: str) -> None:
+    first = {"lr": 0.03, "width": 17, "optimizer": "adam", "depth": 2}
+    search = Search(SPACE, name, [True], first=first)
+    assert proposed(search).values == first
+    assert proposed(search).values != first
+
+
+def test_a_part_of_a_point_may_be_first() -> None:
+    values = proposed(Search(SPACE, "tpe", [True], first={"optimizer": "sgd", "width": 5})).values
+    assert (values["optimizer"], values["width"]) == ("sgd", 5)
+    assert_inside(SPACE, values)
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "evolution"])
+@pytest.mark.parametrize("num_told", [0, 10])
+def test_proposals_at_the_same_time_differ(name: str, num_told: int) -> None:
+    search = Search(LINE, name, [False], seed=1)
+    for number in range(num_told):
+        told(search, number, float(number))
+    values = [proposed(search).values["x"] for _ in range(5)]
+    assert len(set(values)) == 5
+
+
+@pytest.mark.parametrize("name", ["tpe", "cmaes"])
+def test_a_search_that_learns_comes_near_the_best(name: str) -> None:
+    search = Search(LINE, name, [False], seed=5)
+    found = []
+    for number in range(25):
+        proposal = proposed(search)
+        search.adopt(number, proposal)
+        found.append(abs(proposal.values["x"] - 0.3))
+        search.tell(number, COMPLETE, [found[-1]])
+    assert min(found) < 0.05
+
+
+def test_the_same_seed_draws_the_same_and_another_another() -> None:
+    def draws(seed: int) -> list[Mapping[str, Any]]:
+        search = Search(SPACE, "tpe", [False], seed=seed)
+        return [told(search, number, float(number)).values for number in range(15)]
+
+    assert draws(4) == draws(4) != draws(5)
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "evolution", "random"])
+def test_several_objectives(name: str) -> None:
+    search = Search(LINE, name, [True, False], seed=2)
+    for number in range(10):
+        proposal = proposed(search)
+        assert_inside(LINE, proposal.values)
+        search.adopt(number, proposal)
+        search.tell(number, COMPLETE, [proposal.values["x"], proposal.values["x"] ** 2])
+    search.tell(search_running(search, 10), COMPLETE, [1.0])  # one value of two is none
+    assert states(search) == {"COMPLETE": 10, "FAIL": 1}
+    assert [one.name for one in search._study.directions] == ["MAXIMIZE", "MINIMIZE"]
+
+
+def search_running(search: Search, number: int) -> int:
+    search.adopt(number, proposed(search))
+    return number
+
+
+# ---- a grid --------------------------------------------------------------------------------------------------------------
+
+SMALL = Space(
+    [
+        Dimension("optimizer", Choice("sgd", "adam")),
+        Dimension("momentum", Range(0.0, 0.8), when=SGD),
+        Dimension("depth", Range(1, 3), is_whole=True),
+    ]
+)
+
+
+def all_points(search: Search) -> Iterator[dict[str, Any]]:
+    while (proposal := search.propose()) is not None:
+        yield dict(proposal.values)
+
+
+def test_a_grid_lists_every_point_once() -> None:
+    points = list(all_points(Search(SMALL, "grid", [True])))
+    assert len(points) == 3 * GRID_POINTS + 3 and points == grid(SMALL)
+    assert all(points.count(point) == 1 for point in points)
+    for point in points:
+        assert_inside(SMALL, point)
+    assert sorted({one["momentum"] for one in points if "momentum" in one}) == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8])
+    assert all(("momentum" in one) == (one["optimizer"] == "sgd") for one in points)
+
+
+def test_a_grid_that_is_over_stays_over() -> None:
+    search = Search(LINE, "grid", [True])
+    assert len(list(all_points(search))) == GRID_POINTS
+    assert search.propose() is None and search.propose() is None
+
+
+def test_points_of_a_range_by_powers() -> None:
+    points = grid(Space([Dimension("lr", Range(1e-4, 1.0, log=True)), Dimension("width", Range(1, 3, log=True), is_whole=True)]))
+    assert sorted({one["lr"] for one in points}) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0])
+    assert sorted({one["width"] for one in points}) == [1, 2, 3]
+    assert all(1e-4 <= one["lr"] <= 1.0 for one in points), "also where rounding would lead outside"
+
+
+def test_a_grid_begins_with_what_is_first() -> None:
+    first = {"optimizer": "adam", "depth": 2}
+    points = list(all_points(Search(SMALL, "grid", [True], first=first)))
+    assert points[0] == first and len(points) == 3 * GRID_POINTS + 3
+    beside = list(all_points(Search(SMALL, "grid", [True], first={"optimizer": "adam", "depth": 9})))
+    assert beside == grid(SMALL), "what is no point of the grid is none of its points"
+
+
+def test_a_grid_goes_on_where_it_stopped() -> None:
+    points = grid(SMALL)
+    study = of(asked(0, points[0]), ended(0, 0, COMPLETE, [1.0], 1.0), asked(1, points[3]), began(1, 0, "job/0", 0.0))
+    search = Search(SMALL, "grid", [True])
+    for trial in study.trials.values():
+        search.remember(trial)
+    assert list(all_points(search)) == [point for point in points if point not in (points[0], points[3])]
+
+
+def test_a_point_of_a_grid_that_is_withdrawn_comes_again() -> None:
+    search = Search(LINE, "grid", [True])
+    first = proposed(search)
+    second = proposed(search)
+    search.withdraw(first)
+    left = list(all_points(search))
+    assert sorted(one["x"] for one in (second.values, *left)) == [-1.0, -0.5, 0.0, 0.5, 1.0]
+
+
+def test_a_grid_does_not_repeat_a_point_that_has_failed() -> None:
+    search = Search(LINE, "grid", [True])
+    for trial in of(asked(0, {"x": -0.5}), ended(0, 0, FAILED, [], 1.0)).trials.values():
+        search.remember(trial)
+    assert sorted(one["x"] for one in all_points(search)) == [-1.0, 0.0, 0.5, 1.0]
+
+
+# ---- what is withdrawn ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tpe", "cmaes", "evolution"])
+def test_what_is_withdrawn_leaves_no_trace(name: str) -> None:
+    search = Search(LINE, name, [False], seed=1, num_trials=20)
+    for number in range(12):
+        told(search, number, float(number))
+    kept = proposed(search)
+    search.adopt(12, kept)
+    dropped = [proposed(search) for _ in range(4)]
+    for one in dropped:
+        search.withdraw(one)
+    assert states(search) == {"COMPLETE": 12, "RUNNING": 1, "FAIL": 4}
+    counted = search._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.RUNNING))
+    assert not {one.values["x"] for one in dropped} & {one.params["x"] for one in counted}
+    search.tell(12, COMPLETE, [-5.0])
+    assert search._study.best_value == -5.0 and search._study.best_trial.params == kept.values
+
+
+def test_a_sampler_draws_alike_whether_others_were_withdrawn_or_never_made() -> None:
+    found = []
+    for withdraws in (False, True):
+        search = Search(LINE, "tpe", [False], seed=1)
+        for number in range(12):
+            told(search, number, float(number))
+        for one in [proposed(search) for _ in range(3 if withdraws else 0)]:
+            search.withdraw(one)
+        search._study.sampler = optuna.samplers.TPESampler(seed=9)
+        found.append([proposed(search).values for _ in range(3)])
+    assert found[0] == found[1]
+
+
+# ---- what is remembered --------------------------------------------------------------------------------------------------
+
+VALUES = (0.5, 0.1, 0.9, 0.4, 0.2, 0.3, 0.8, 0.7, 0.6, 0.05, 0.45, 0.35)
+
+
+def lived(prune: str = "none", num_steps: int = 9) -> tuple[Search, Study]:
+    """A search that was told everything as it came, and the journal of that: complete, pruned, failed, under way, given back."""
+    search = Search(SPACE, "tpe", [True], seed=8, prune=prune, num_steps=num_steps)
+    records: list[Mapping[str, Any]] = []
+    for number, value in enumerate(VALUES):
+        reports = [value * step / 9 for step in range(1, 10)]
+        proposal = told(search, number, value, reports)
+        records += [asked(number, proposal.values), began(number, 0, "job/0", 1.0)]
+        records += [reported(number, step, one) for step, one in enumerate(reports, 1)]
+        records.append(ended(number, 0, COMPLETE, [value], 2.0))
+    number += 1
+    proposal = told(search, number, None, [0.01, 0.02], state=PRUNED)
+    records += [asked(number, proposal.values), reported(number, 1, 0.01), reported(number, 2, 0.02)]
+    records.append(ended(number, 0, PRUNED, [], 1.0))
+    number += 1
+    proposal = told(search, number, None, state=FAILED)
+    records += [asked(number, proposal.values), ended(number, 0, FAILED, [], 1.0, "it raised")]
+    for gives_back in (False, True):
+        number += 1
+        proposal = told(search, number, None, [0.03])
+        records += [asked(number, proposal.values), began(number, 0, "job/0", 1.0), reported(number, 1, 0.03)]
+        if gives_back:
+            records.append(given_back(number, 0, "stopped", 2.0))
+    return search, of(*records)
+
+
+def again(study: Study, prune: str = "none", num_steps: int = 9) -> Search:
+    search = Search(SPACE, "tpe", [True], seed=8, prune=prune, num_steps=num_steps)
+    for _ in range(2):  # once more changes nothing
+        for trial in study.trials.values():
+            search.remember(trial)
+    return search
+
+
+def test_a_search_remembers_what_it_was_told() -> None:
+    live, study = lived()
+    remembered = again(study)
+    expected = {state: count for state, count in states(live).items() if state != "FAIL"}
+    assert {state: count for state, count in states(remembered).items() if state != "FAIL"} == expected
+    assert expected == {"COMPLETE": 12, "PRUNED": 1, "RUNNING": 2}
+    assert remembered._study.best_value == live._study.best_value == 0.9
+    assert remembered._study.best_trial.params == live._study.best_trial.params
+    kept = [
+        [(one.params, one.intermediate_values) for one in search._study.get_trials(deepcopy=False) if one.state.name != "FAIL"]
+        for search in (live, remembered)
+    ]
+    assert kept[0] == kept[1]
+    for search in (live, remembered):
+        search._study.sampler = optuna.samplers.TPESampler(seed=9)
+    assert [proposed(live).values for _ in range(3)] == [proposed(remembered).values for _ in range(3)]
+
+
+def test_what_was_under_way_can_be_ended_after_it_is_remembered() -> None:
+    _, study = lived()
+    search = again(study)
+    study.apply(Record("job", 1000, ended(14, 0, COMPLETE, [0.99], 1.0)))
+    study.apply(Record("job", 1001, ended(15, 0, FAILED, [], 1.0)))
+    for number in (14, 15):
+        search.remember(study.trials[number])
+    assert search._study.best_value == 0.99
+    assert states(search)["RUNNING"] == 0 and states(search)["COMPLETE"] == 13
+
+
+def test_a_trial_without_its_point_is_not_remembered() -> None:
+    search = again(of(began(0, 0, "job/0", 1.0), ended(1, 0, COMPLETE, [1.0], 1.0)))
+    assert not states(search)
+    search.tell(1, COMPLETE, [1.0])
+    search.report(1, 1, 0.5)
+    assert not states(search) and not search.is_hopeless(1)
+
+
+def test_a_result_that_is_no_number_counts_alike_live_and_remembered() -> None:
+    live = Search(LINE, "tpe", [True])
+    points = [told(live, number, value).values for number, value in enumerate((math.inf, math.nan, 1.0))]
+    assert states(live) == {"FAIL": 2, "COMPLETE": 1}
+    records = [asked(number, point) for number, point in enumerate(points)]
+    records += [ended(number, 0, COMPLETE, [value], 1.0) for number, value in enumerate((math.inf, math.nan, 1.0))]
+    remembered = Search(LINE, "tpe", [True])
+    for trial in of(*records).trials.values():
+        remembered.remember(trial)
+    assert states(remembered)["PRUNED"] == 0 and states(remembered)["COMPLETE"] == 1
+
+
+def test_a_second_result_counts_for_nothing() -> None:
+    search = Search(LINE, "tpe", [True])
+    told(search, 0, 1.0)
+    search.tell(0, COMPLETE, [5.0])
+    search.tell(0, FAILED, [])
+    search.report(0, 1, 3.0)
+    assert search._study.best_value == 1.0 and states(search) == {"COMPLETE": 1}
+    assert search._study.best_trial.intermediate_values == {}
+
+
+def test_reports_of_another_job_are_learned_while_it_goes_on() -> None:
+    search = Search(LINE, "random", [True], prune="asha", num_steps=9)
+    study = of(asked(0, {"x": 0.5}), began(0, 0, "other/0", 1.0))
+    search.remember(study.trials[0])
+    for step in (1, 2, 3):
+        study.apply(Record("other", 10 + step, reported(0, step, step / 9)))
+    search.remember(study.trials[0])
+    (known,) = search._study.get_trials()
+    assert known.intermediate_values == {1: 1 / 9, 2: 2 / 9, 3: 3 / 9}
+    told(search, 1, None, [0.01])
+    assert search.is_hopeless(1), "the other was better at the first rung"
+
+
+# ---- pruning -------------------------------------------------------------------------------------------------------------
+
+
+def rungs(search: Search) -> list[Mapping[str, float]]:
+    trials = [one for one in search._study.get_trials(deepcopy=False) if one.state.name != "FAIL"]
+    return [{name: value for name, value in one.system_attrs.items() if "rung" in name} for one in trials]
+
+
+@pytest.mark.parametrize("num_steps", [9, 18, 1], ids=["first rung 1", "first rung 2", "an objective, which says no number"])
+def test_rungs_are_remembered(num_steps: int) -> None:
+    live, study = lived("asha", num_steps)
+    remembered = again(study, "asha", num_steps)
+    assert any(rungs(live)) and rungs(remembered) == rungs(live)
+    for value in (0.02, 0.089, 0.2):
+        answers = []
+        for search in (live, remembered):
+            told(search, 50, None, [value, value])
+            answers.append((search.is_hopeless(50), rungs(search)[-1]))
+        assert answers[0] == answers[1]
+
+
+def test_all_rungs_are_remembered_however_long_an_objective_goes_on() -> None:
+    live = Search(LINE, "random", [False], prune="asha", num_steps=1)
+    reports = [1 / step for step in range(1, 90)]
+    proposal = told(live, 0, 0.5, reports)
+    remembered = Search(LINE, "random", [False], prune="asha", num_steps=1)
+    records = [reported(0, step, value) for step, value in enumerate(reports, 1)]
+    for trial in of(asked(0, proposal.values), *records, ended(0, 0, COMPLETE, [0.5], 1.0)).trials.values():
+        remembered.remember(trial)
+    assert set(rungs(live)[0]) == {f"completed_rung_{rung}" for rung in range(5)}
+    assert rungs(remembered) == rungs(live)
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+@pytest.mark.parametrize("prune", ["asha", "median", "wilcoxon"])
+def test_a_bad_trial_is_hopeless_and_a_good_one_is_not(prune: str, higher_is_better: bool) -> None:
+    search = Search(LINE, "random", [higher_is_better], prune=prune, num_steps=9)
+    sign = 1 if higher_is_better else -1
+    for number in range(9):
+        told(search, number, sign * (1.0 + number / 100), [sign * (1.0 + number / 100 + step / 1000) for step in range(9)])
+    hopeless = dict[int, list[bool]]()
+    for number, value in ((20, -3.0), (21, 7.0)):
+        search.adopt(number, proposed(search))
+        hopeless[number] = []
+        for step in range(1, 9):
+            search.report(number, step, sign * (value + step / 1000))
+            hopeless[number].append(search.is_hopeless(number))
+    assert any(hopeless[20]) and not any(hopeless[21])
+
+
+def test_without_pruning_nothing_is_hopeless() -> None:
+    search = Search(LINE, "random", [True])
+    for number in range(8):
+        told(search, number, 1.0, [1.0])
+    told(search, 8, None, [-100.0])
+    assert not search.is_hopeless(8)
+
+
+@pytest.mark.parametrize("prune", ["asha", "median", "wilcoxon"])
+def test_nothing_is_hopeless_of_which_nothing_is_known(prune: str) -> None:
+    search = Search(LINE, "random", [True], prune=prune, num_steps=9)
+    search.adopt(0, proposed(search))
+    assert not search.is_hopeless(0) and not search.is_hopeless(77)
+    search.report(0, 1, 0.1)
+    assert not search.is_hopeless(0), "the first of all has nobody to be compared with"
+
+
+@pytest.mark.parametrize("prune", ["asha", "median"])
+def test_a_trial_that_has_no_value_in_the_middle_is_pruned_in_silence(prune: str) -> None:
+    search = Search(LINE, "random", [True], prune=prune, num_steps=9)
+    for number in range(8):
+        told(search, number, 1.0, [1.0, 1.0])
+    told(search, 9, None, [math.nan, math.nan])
+    assert search.is_hopeless(9)
+    search.tell(9, PRUNED, [])
+    assert states(search) == {"COMPLETE": 8, "PRUNED": 1}
+
+
+@pytest.mark.parametrize("num_steps", [3, 4])
+def test_wilcoxon_is_refused_where_it_could_never_prune(num_steps: int) -> None:
+    """Of three pairs the smallest p is 1/8, above the threshold; of four 1/16, when nothing is left to be saved."""
+    try:
+        search = Search(LINE, "random", [True], prune="wilcoxon", num_steps=num_steps)
+    except UsageError as error:
+        assert f"folds times repeats = {num_steps}; use at least 5" in str(error)
+        return
+    told(search, 0, 100.0, [100.0 + step for step in range(num_steps)])
+    search.adopt(1, proposed(search))
+    hopeless = []
+    for step in range(1, num_steps):
+        search.report(1, step, float(step))
+        hopeless.append(search.is_hopeless(1))
+    assert any(hopeless), f"--prune wilcoxon is accepted with {num_steps} trainings, and can never prune"
+
+
+# ---- objectives, whose space nobody knows before -------------------------------------------------------------------------
+
+
+def text_of(distribution: optuna.distributions.BaseDistribution) -> str:
+    return optuna.distributions.distribution_to_json(distribution)
+
+
+def test_what_an_objective_asks_for_is_proposed_ahead_from_then_on() -> None:
+    search = Search(None, "tpe", [False], seed=1)
+    whole, real = optuna.distributions.IntDistribution(1, 9), optuna.distributions.FloatDistribution(0.1, 1.0, log=True)
+    first = proposed(search)
+    assert first.values == {}
+    search.adopt(0, first)
+    values = {"n": search.suggest(0, "n", text_of(whole)), "x": search.suggest(0, "x", text_of(real))}
+    assert type(values["n"]) is int and 1 <= values["n"] <= 9 and 0.1 <= values["x"] <= 1.0
+    assert search.suggest(0, "n", text_of(whole)) == values["n"], "asked again, the same"
+    assert search.distributions(0) == {"n": text_of(whole), "x": text_of(real)}
+    search.tell(0, COMPLETE, [1.0])
+    assert set(proposed(search).values) == {"n", "x"}
+
+    details = {"asked": values, "distributions": {"n": text_of(whole), "x": text_of(real)}}
+    remembered = Search(None, "tpe", [False])
+    remembered.remember(of(asked(0, {}), ended(0, 0, COMPLETE, [1.0], 1.0, details=details)).trials[0])
+    assert remembered._study.best_trial.params == values
+    assert set(proposed(remembered).values) == {"n", "x"}
+
+
+def test_an_objective_of_an_earlier_life_may_ask_on() -> None:
+    search = Search(None, "tpe", [False], seed=1)
+    search.remember(of(asked(0, {}), began(0, 0, "job/0", 1.0), given_back(0, 0, "stopped", 2.0)).trials[0])
+    value = search.suggest(0, "x", text_of(optuna.distributions.FloatDistribution(3.0, 4.0)))
+    assert 3.0 <= value <= 4.0
+    search.tell(0, COMPLETE, [1.0])
+    assert search._study.best_trial.params == {"x": value}
+
+
+def test_an_objective_may_change_its_mind_about_a_range() -> None:
+    search = Search(None, "random", [False], seed=1)
+    search.adopt(0, proposed(search))
+    search.suggest(0, "x", text_of(optuna.distributions.FloatDistribution(0.0, 1.0)))
+    search.tell(0, COMPLETE, [1.0])
+    search.adopt(1, proposed(search))
+    value = search.suggest(1, "x", text_of(optuna.distributions.FloatDistribution(5.0, 6.0)))
+    assert 5.0 <= value <= 6.0, "what was proposed ahead lay in the range of the trial before"
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------------
+
+REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "unknown search": ({"name": "tpee"}, r"unknown search \(--search\) 'tpee'; did you mean 'tpe'"),
+    "unknown pruner": ({"name": "tpe", "prune": "ashe"}, r"unknown way to prune \(--prune\) 'ashe'; did you mean 'asha'"),
+    "pruning of two": ({"name": "tpe", "prune": "asha", "higher_is_better": [True, False]}, "--prune compares one number"),
+    "cmaes of two": ({"name": "cmaes", "higher_is_better": [True, True]}, "--search cmaes is for one metric; use tpe"),
+    "grid of nothing": ({"name": "grid", "space": None}, "--search grid needs to know the space before"),
+    "one training": ({"name": "tpe", "prune": "wilcoxon", "num_steps": 1}, r"needs several of them; received .* = 1; use at least"),
+    "two trainings": (
+        {"name": "tpe", "prune": "wilcoxon", "num_steps": 2},
+        r"needs several of them; received .* = 2; use at least",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused(case: str) -> None:
+    options, message = REFUSED[case]
+    with pytest.raises(UsageError, match=message):
+        Search(**{"space": LINE, "higher_is_better": [True], **options})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_the_search_cannot_use_is_the_users_mistake(seed: int) -> None:
+    try:
+        found = Search(LINE, "tpe", [True], seed=seed).propose()
+    except UsageError as error:
+        assert "--seed" in str(error)
+    else:
+        assert found is not None
