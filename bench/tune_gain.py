@@ -4,7 +4,8 @@
     python -m bench.tune_gain --task indian_pines --data DIR --seeds 3    # DIR holds the two files of the scene
 
 For every seed, which divides the data anew: `unisono tune` as a user types it; then, with the task's own settings and with the best
-that were found, trainings on all that is not test data, from several random starts each. Writes tune_digits.* or tune_indian_pines.*.
+that were found, trainings on all that is not test data, from several random starts each.
+Writes tune_digits.* or tune_indian_pines.*.
 """
 
 from __future__ import annotations
@@ -92,18 +93,22 @@ def _unisono(arguments: Sequence[str]) -> None:
 
 def _journal(folder: Path) -> dict[str, Any]:
     """What the search cost, and what it found."""
-    from unisono.tuning.report.spending import spans_of, wall_s
     from unisono.tuning.result import best_of, read
 
     about, study = read(folder)
     _, best = best_of(folder)
     assert best.result is not None
     default = study.trials[0].result
+    spans = [
+        (attempt.began_s, trial.result.took_s)
+        for trial in study.trials.values()
+        if trial.result is not None and (attempt := trial.attempts.get(trial.result.attempt)) is not None
+    ]
     return {
         "worker_hours": sum(trial.result.took_s for trial in study.trials.values() if trial.result is not None)
         * about["workers"]
         / 3600,
-        "wall_s": wall_s(spans_of(study)),
+        "wall_s": max(one + took_s for one, took_s in spans) - min(one for one, _ in spans),
         "num_trials": len(study.trials),
         "best": {"trial": best.number, "values": dict(best.values or {}), "folds": list(best.result.values)},
         "default_on_folds": list(default.values) if default is not None else None,
@@ -153,7 +158,8 @@ def _page(result: Mapping[str, Any]) -> str:
     verdict = f"**{'holds' if share >= LEAST_REMOVED else 'MISSED'}**: at least {LEAST_REMOVED:.0%} of the error is removed"
     if task != "digits":
         gains = sum(_error(one, "found") < _error(one, "default") for one in searches)
-        verdict = f"**{'holds' if share > 0 else 'MISSED'}**: accuracy on spatially disjoint pixels rises, here for {gains} of {len(searches)} seeds"
+        rises = f"accuracy on spatially disjoint pixels rises, here for {gains} of {len(searches)} seeds"
+        verdict = f"**{'holds' if share > 0 else 'MISSED'}**: {rises}"
     best = "\n".join(
         f"- seed {one['seed']}: " + ", ".join(f"{name} {value}" for name, value in one["best"]["values"].items())
         for one in searches

@@ -48,7 +48,7 @@ OWNERS = MappingProxyType(
         ),
         "tensorflow": ("model/keras/on_tensorflow.py", "model/keras/hidden_state.py"),
         "jax": ("model/keras/on_jax.py",),
-        "optuna": ("tuning/search.py", "tuning/objective.py", "tuning/export.py"),
+        "optuna": ("tuning/search.py", "tuning/objective.py"),
         "zmq": ("comm/exchange_zmq.py", "comm/exchange_zmq_caller.py", "comm/exchange_gate.py", "comm/exchange_listen.py"),
         "h5py": ("data/hdf5.py",),
         "cloudpickle": ("taskfile.py", "tuning/objective.py"),

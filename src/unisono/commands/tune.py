@@ -155,6 +155,7 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> Any:
         workers=args.workers,
         parallel_folds=args.parallel_folds,
         seed=args.seed,
+        storage=args.storage,
         **_of_this_job(args, argv),
     )
 
@@ -179,6 +180,7 @@ def _joined(args: argparse.Namespace, argv: Sequence[str]) -> Any:
         workers=known["workers"],
         parallel_folds=known["parallel_folds"],
         seed=known["seed"],
+        storage=known["storage"],
         joins=True,
         **_of_this_job(args, argv),
     )

@@ -33,6 +33,19 @@ class Proposals(Protocol):
         """Blocking for one proposal."""
 
 
+class NothingAhead:
+    """For a search whose points are known by the number of the trial."""
+
+    def take(self, trial_s: float | None) -> Proposal | None:  # noqa: ARG002
+        return None
+
+    def renew(self, result_every_s: float | None) -> None:
+        """Nothing would change."""
+
+    def close(self) -> None:
+        """Nothing is at work."""
+
+
 @dataclass
 class _Ready:
     proposal: Proposal
@@ -50,7 +63,7 @@ class Ahead:
         self._version = 0
         self._ask_s = 0.0
         self._every_s: float | None = None
-        self._is_over = False
+        self._is_over = self._is_exhausted = self._is_waited_for = False
         self._changed = threading.Condition()
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="unisono-proposals", daemon=True)
@@ -63,9 +76,12 @@ class Ahead:
             if not self._ready:
                 return None
             is_quick = trial_s is not None and self._ask_s < FRESH_SHARE * trial_s
-            if self._ready[-1].version != self._version and is_quick:
+            if self._is_old(self._ready[-1]) and is_quick and not self._is_exhausted:
+                self._is_waited_for = True
+                self._changed.notify()
                 return None
-            found = self._ready.popleft() if self._ready[0].version == self._version else self._ready.pop()
+            found = self._ready.pop() if self._is_old(self._ready[0]) else self._ready.popleft()
+            self._is_waited_for = False
             self._changed.notify()
             return found.proposal
 
@@ -97,10 +113,15 @@ class Ahead:
             self._wake()
 
     def _has_work(self) -> bool:
-        if len(self._ready) < self._depth:
+        if self._is_exhausted:
+            return False
+        if len(self._ready) < self._depth or (self._is_waited_for and self._is_old(self._ready[-1])):
             return True
         is_cheap = self._every_s is not None and self._depth * self._ask_s < RENEW_SHARE * self._every_s
-        return is_cheap and self._ready[0].version != self._version
+        return is_cheap and self._is_old(self._ready[0])
+
+    def _is_old(self, ready: _Ready) -> bool:
+        return self._search.learns and ready.version != self._version
 
     def _make(self, version: int) -> None:
         began = perf_counter()
@@ -109,7 +130,7 @@ class Ahead:
         with self._changed:
             self._ask_s += (took_s - self._ask_s) * (SMOOTHING if self._ask_s else 1.0)
             if proposal is None:
-                self._is_over = True
+                self._is_exhausted = True
                 return
             self._ready.append(_Ready(proposal, version))
             old = self._ready.popleft() if len(self._ready) > self._depth else None

@@ -78,7 +78,8 @@ class Running:
     """First worker -> epoch -> objective."""
     asking: dict[int, int] = field(default_factory=dict)
     """First workers that wait to hear whether to go on -> epoch."""
-    last_step: int = 0
+    last_step: int = -1
+    """Of the reports."""
     is_hopeless: bool = False
     failure: tuple[str, str] | None = None
     kill_at: float | None = None
@@ -90,12 +91,7 @@ class Block:
 
     number: int
     ranks: Sequence[int]
-    ready: set[int] = field(default_factory=set)
     running: Running | None = None
-
-    @property
-    def is_ready(self) -> bool:
-        return self.running is None and len(self.ready) == len(self.ranks)
 
 
 class Coordinator:
@@ -119,6 +115,8 @@ class Coordinator:
         self._block_size = layout.block_size
         self.blocks = {number: Block(number, tuple(layout.ranks_of(number))) for number in range(layout.num_blocks)}
         self._block_of = {rank: block for block in self.blocks.values() for rank in block.ranks}
+        self._ready: set[int] = set()
+        """Ranks with a process that can be told something."""
         self._spare: list[int] = []
         """Ranks of blocks that lost a member."""
         self._num_blocks = layout.num_blocks
@@ -136,36 +134,36 @@ class Coordinator:
 
     def heard(self, rank: int, letter: Letter) -> None:
         """Local: a letter of a worker."""
-        block = self._block_of.get(rank)
-        if block is None:
-            return
-        kind = letter["is"]
+        block, kind = self._block_of.get(rank), letter["is"]
         if kind == "ready":
-            block.ready.add(rank)
-            self._feed(block)
+            self._ready.add(rank)
+            if block is not None:
+                self._feed(block)
         elif kind == "gone":
-            self._gone(block, rank, letter)
-        elif kind == "suggest":
-            if block.running is not None and letter["id"] == self._id_of(block):
-                self._suggest(block.running, rank, letter)
-        elif block.running is not None and rank in block.running.busy and letter["id"] == self._id_of(block):
+            self._ready.discard(rank)
+            if block is not None:
+                self._gone(block, rank, letter)
+            if block is not None or rank in self._spare:
+                self._crew.start(rank)
+        elif block is not None and block.running is not None and rank in block.running.busy and letter["id"] == self._id_of(block):
             self._of_running(block, block.running, rank, letter)
 
     def lost(self, ranks: Sequence[int]) -> None:
         """Local: these ranks are gone with their supervisor and do not come back; what is left of their blocks makes new ones."""
         gone = set(ranks)
+        self._ready -= gone
         for block in {block.number: block for rank in ranks if (block := self._block_of.get(rank)) is not None}.values():
+            del self.blocks[block.number]
+            if block in self._hungry:
+                self._hungry.remove(block)
             if block.running is not None:
                 for rank in block.ranks:
                     if rank not in gone:
                         self._crew.signal(rank, signal.SIGKILL)
                 block.running.busy &= gone
-                self._fail(block, block.running, KILLED, f"its processes are gone (rank {min(gone)})")
+                self._fail(block.running, KILLED, f"its processes are gone (rank {min(gone)})")
                 block.running.busy.clear()
                 self._conclude(block, block.running)
-            del self.blocks[block.number]
-            if block in self._hungry:
-                self._hungry.remove(block)
             left = [rank for rank in block.ranks if rank not in gone]
             self._watcher.say(f"block {block.number} lost {len(block.ranks) - len(left)} of its {len(block.ranks)} processes")
             for rank in block.ranks:
@@ -179,8 +177,8 @@ class Coordinator:
             self.blocks[block.number] = block
             for rank in members:
                 self._block_of[rank] = block
-                self._crew.signal(rank, signal.SIGKILL)  # its end brings a new one
             self._watcher.say(f"block {block.number} is made of processes that were left over")
+            self._feed(block)
 
     def tick(self) -> None:
         """Local: what no letter tells; to be called after every round of letters and at least every second."""
@@ -191,13 +189,13 @@ class Coordinator:
                 continue
             if running.kill_at is not None and now >= running.kill_at:
                 running.kill_at = None
-                self._kill(block, running)
+                self._kill(running)
             limit_s = self._plan.limit_s
             if running.failure is None and limit_s is not None and now - running.began > limit_s:
-                self._fail(block, running, LIMIT, f"it ran past its limit of {limit_s:g} s (--trial-limit)")
-            if self._stop_by is not None and now >= self._stop_by and running.failure is None:
-                self._fail(block, running, STOPPED, self._stop_reason)
-                self._kill(block, running)
+                self._fail(running, LIMIT, f"it ran past its limit of {limit_s:g} s (--trial-limit)")
+            if self._stop_by is not None and now >= self._stop_by:
+                self._fail(running, STOPPED, self._stop_reason)
+                self._kill(running)
         self._learn()
         for block in tuple(self._hungry):
             self._feed(block)
@@ -212,7 +210,7 @@ class Coordinator:
             if block.running is not None:
                 for rank in block.running.busy:
                     self._crew.signal(rank, signal.SIGTERM)
-                self._answer(block.running, goes_on=True)
+                self._answer(block.running)
 
     @property
     def is_stopping(self) -> bool:
@@ -235,7 +233,8 @@ class Coordinator:
     # ---- giving out ------------------------------------------------------------------------------------------------
 
     def _feed(self, block: Block) -> None:
-        if not block.is_ready or self.is_stopping:
+        is_ready = block.running is None and block.number in self.blocks and self._ready.issuperset(block.ranks)
+        if not is_ready or self.is_stopping:
             return
         if block not in self._hungry:
             self._hungry.append(block)
@@ -245,7 +244,7 @@ class Coordinator:
             return  # nothing left, or all in other hands
         due = self._claimed[0]
         if due.values is None:
-            proposal = self._proposals.take(self._trial_s)
+            proposal = self._search.planned(due.number) or self._proposals.take(self._trial_s)
             if proposal is None:
                 return
             self._search.adopt(due.number, proposal)
@@ -256,7 +255,7 @@ class Coordinator:
         self._hungry.remove(block)
         self._mine.add(due.number)
         known = self._store.study.trials.get(due.number)
-        block.running = Running(due, values, self._clock(), last_step=max(known.reports, default=0) if known is not None else 0)
+        block.running = Running(due, values, self._clock(), last_step=max(known.reports, default=-1) if known is not None else -1)
         self._start_wave(block, block.running)
         self._store.begin(due, values, block.number)  # after it was sent: the disk is waited for while the block works
 
@@ -313,15 +312,18 @@ class Coordinator:
         if letter["is"] == "epoch":
             self._epoch(running, rank, letter)
             return
+        if letter["is"] == "suggest":
+            self._suggest(running, rank, letter)
+            return
         if letter["is"] == "report":
             self._report(running, letter["step"], letter["value"])
             self._crew.send(rank, {"go": not running.is_hopeless})
             return
         running.busy.discard(rank)
         if letter["is"] == "failed":
-            self._fail(block, running, letter["kind"], letter["reason"])
+            self._fail(running, letter["kind"], letter["reason"])
         elif letter["reason"] == "interrupted":
-            self._fail(block, running, STOPPED, self._stop_reason or "told to stop")
+            self._fail(running, STOPPED, self._stop_reason or "told to stop")
         elif rank in running.parts:
             running.told[rank] = letter
             self._weigh(running)  # others may wait for it
@@ -331,30 +333,36 @@ class Coordinator:
     def _epoch(self, running: Running, rank: int, letter: Letter) -> None:
         value = values_of(self._plan.objectives, letter["metrics"], self._clock() - running.began)[0]
         running.epochs.setdefault(rank, {})[letter["epoch"]] = value
-        if self._plan.prune == "none":
-            return
+        if self._plan.prune in ("none", "wilcoxon"):
+            return  # it does not ask
         running.asking[rank] = letter["epoch"]
-        if self._plan.prune == "wilcoxon":
-            self._answer(running, goes_on=True)
+        if running.failure is not None or self.is_stopping:
+            self._answer(running)  # nobody else will come as far
         else:
             self._weigh(running)
 
     def _weigh(self, running: Running) -> None:
-        """Once all parts of the wave have come as far: report, and answer those that wait."""
-        if self._plan.prune in ("none", "wilcoxon") or not running.asking:
-            return
-        epoch = min(running.asking.values())
-        now: list[float] = []
-        for rank in running.parts:
-            if rank in running.told:
-                now.append(self._values(running.told[rank])[0])
-            elif epoch in running.epochs.get(rank, {}):
-                now.append(running.epochs[rank][epoch])
-            else:
+        """Once all parts of the wave have come as far: report, and answer those that wait. A part that goes on from a checkpoint
+        may be ahead of the others, and waits for them."""
+        while running.asking:
+            epoch = min(running.asking.values())
+            now = [self._value_at(running, rank, epoch) for rank in running.parts]
+            known = [value for value in now if value is not None]
+            if len(known) < len(now):
                 return
-        before = [one["values"][0] for one in running.results]
-        self._report(running, running.wave * self._plan.epochs + epoch, math.fsum(now + before) / len(now + before))
-        self._answer(running, goes_on=not running.is_hopeless)
+            known += [one["values"][0] for one in running.results]
+            self._report(running, running.wave * self._plan.epochs + epoch, math.fsum(known) / len(known))
+            if running.is_hopeless:
+                self._answer(running, goes_on=False)
+            else:
+                self._answer(running, up_to=epoch)
+
+    def _value_at(self, running: Running, rank: int, epoch: int) -> float | None:
+        """What a part gave at an epoch, or at the first after it that is known; None where it has not come as far."""
+        if rank in running.told:
+            return self._values(running.told[rank])[0]
+        later = [one for one in running.epochs.get(rank, ()) if one >= epoch]
+        return running.epochs[rank][min(later)] if later else None
 
     def _report(self, running: Running, step: int, value: float) -> None:
         if step <= running.last_step:
@@ -365,10 +373,11 @@ class Coordinator:
         running.is_hopeless = running.is_hopeless or self._search.is_hopeless(number)
         self._store.append(reported(number, step, value))
 
-    def _answer(self, running: Running, goes_on: bool) -> None:
-        for rank in tuple(running.asking):
-            self._crew.send(rank, {"go": goes_on})
-        running.asking.clear()
+    def _answer(self, running: Running, goes_on: bool = True, up_to: float = math.inf) -> None:
+        for rank, epoch in tuple(running.asking.items()):
+            if epoch <= up_to:
+                self._crew.send(rank, {"go": goes_on})
+                del running.asking[rank]
 
     def _values(self, told: Letter) -> list[float]:
         if "values" in told:  # of an objective, which gives them itself
@@ -376,7 +385,11 @@ class Coordinator:
         return values_of(self._plan.objectives, told["metrics"], told["took_s"])
 
     def _suggest(self, running: Running, rank: int, letter: Letter) -> None:
-        value = self._search.suggest(running.due.number, letter["name"], letter["distribution"])
+        try:
+            value = self._search.suggest(running.due.number, letter["name"], letter["distribution"])
+        except ValueError as error:  # an objective that asks for a number first and then for a name
+            self._fail(running, ERROR, f"{letter['name']}: {error}")
+            return
         running.values = {**running.values, letter["name"]: value}
         self._crew.send(rank, {"value": value})
 
@@ -403,7 +416,7 @@ class Coordinator:
         elif is_last:
             self._end(block, running, COMPLETE, mean_of([one["values"] for one in running.results]), "")
         elif self.is_stopping:
-            self._fail(block, running, STOPPED, self._stop_reason)
+            self._fail(running, STOPPED, self._stop_reason)
             self._end_of_failed(block, running)
         else:
             self._start_wave(block, running)
@@ -413,8 +426,9 @@ class Coordinator:
         for one in running.results:
             if len(one["values"]) != wanted:
                 return f"{wanted} number{'s' * (wanted > 1)} were asked for, and it gave {len(one['values'])}"
-            if any(math.isnan(value) for value in one["values"]):
-                return f"{self._plan.objectives[0].metric} has no value (nan)"
+            for objective, value in zip(self._plan.objectives, one["values"], strict=True):
+                if math.isnan(value):
+                    return f"{objective.metric} has no value (nan)"
         return ""
 
     def _end(self, block: Block, running: Running, state: str, values: Sequence[float], reason: str) -> None:
@@ -426,7 +440,7 @@ class Coordinator:
             self._trial_s = took_s if self._trial_s is None else 0.8 * self._trial_s + 0.2 * took_s
         self._proposals.renew(None if self._trial_s is None else self._trial_s / max(len(self.blocks), 1))
         self._feed(block)  # before the disk is waited for
-        parts = [one["values"] for one in running.results]
+        parts = [one["values"] for one in running.results if one["values"]]
         details = {"parts": running.results, **({"spread": spread_of(parts)} if parts else {})}
         if self._search.space is None:  # an objective says only when it runs what it wants to know
             details |= {"asked": dict(running.values), "distributions": self._search.distributions(due.number)}
@@ -436,44 +450,41 @@ class Coordinator:
     # ---- what goes wrong -------------------------------------------------------------------------------------------
 
     def _gone(self, block: Block, rank: int, letter: Letter) -> None:
-        block.ready.discard(rank)
         status = letter["status"]
         running = block.running
         if running is not None and rank in running.busy:
             running.busy.discard(rank)
             how = f"signal {-status}" if status < 0 else f"exit code {status}"
             if self.is_stopping:
-                self._fail(block, running, STOPPED, self._stop_reason)
+                self._fail(running, STOPPED, self._stop_reason)
             elif letter.get("no_memory"):
-                self._fail(block, running, MEMORY, "out of memory (the system ended its process)")
+                self._fail(running, MEMORY, "out of memory (the system ended its process)")
             else:
-                self._fail(block, running, KILLED if status < 0 else ERROR, f"its process ended by {how}")
+                self._fail(running, KILLED if status < 0 else ERROR, f"its process ended by {how}")
             if not running.busy:
                 self._conclude(block, running)
-        self._crew.start(rank)
 
-    def _fail(self, block: Block, running: Running, kind: str, reason: str) -> None:
+    def _fail(self, running: Running, kind: str, reason: str) -> None:
         """Note what went wrong; the first word counts. Those who are still at it are ended."""
         if running.failure is None or (running.failure[0] == PEER and kind != PEER):  # a peer's own word says more
             running.failure = (kind, reason)
-        self._answer(running, goes_on=False)
+        self._answer(running)
         if kind == PEER:
             running.kill_at = running.kill_at or self._clock() + PEER_WAIT_S
         elif kind != STOPPED:
-            self._kill(block, running)
+            self._kill(running)
 
-    def _kill(self, block: Block, running: Running) -> None:
-        for rank in tuple(running.busy):
-            if rank in block.ready:
-                self._crew.signal(rank, signal.SIGKILL)
+    def _kill(self, running: Running) -> None:
+        for rank in running.busy & self._ready:
+            self._crew.signal(rank, signal.SIGKILL)
 
     def _end_of_failed(self, block: Block, running: Running) -> None:
         assert running.failure is not None
         kind, reason = running.failure
         due = running.due
         if len(block.ranks) > 1 or kind == MEMORY:  # the others may be anywhere in their work
-            for rank in tuple(block.ready):
-                block.ready.discard(rank)
+            for rank in self._ready.intersection(block.ranks):
+                self._ready.discard(rank)
                 self._crew.signal(rank, signal.SIGKILL)
         if kind in GIVES_BACK and (due.attempt + 1 < self._plan.attempts or kind == STOPPED):
             block.running = None

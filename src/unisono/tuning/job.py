@@ -18,7 +18,7 @@ from unisono.cluster.resolve import NO_OVERRIDES, environment, here
 from unisono.cluster.stop_request import StopRequest
 from unisono.cluster.topology import Topology
 from unisono.errors import TrainingFailed, UsageError
-from unisono.tuning.ahead import Ahead
+from unisono.tuning.ahead import Ahead, NothingAhead
 from unisono.tuning.coordinator import Coordinator
 from unisono.tuning.crew import LOST, Workers, ranks_heard, supervise
 from unisono.tuning.layout import Layout, layout_of
@@ -29,7 +29,7 @@ from unisono.tuning.result import describe_best, keep_best_models, write_best
 from unisono.tuning.search import Search, grid
 from unisono.tuning.seats import Seats
 from unisono.tuning.space import space_from
-from unisono.tuning.store import Due, Store, machine, make_study, new_job, read_study
+from unisono.tuning.store import LOOK_EVERY_S, Due, Store, machine, make_study, new_job, read_study
 
 STOPPED_CODE = 75
 MEET_S = 600.0
@@ -57,6 +57,8 @@ class TuneConfig:
     workers: int = 1
     parallel_folds: int = 1
     seed: int = 0
+    storage: str | None = None
+    """Of a database that keeps the study, in place of files."""
     attempts: int = 5
     trial_limit_s: float | None = None
     time_limit_s: float | None = None
@@ -72,6 +74,8 @@ class TuneConfig:
         for name, value in (("--trials", self.trials), ("--repeats", self.repeats), ("--attempts", self.attempts)):
             if value < 1:
                 raise UsageError(f"{name} must be at least 1; received {value}")
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(f"--seed must lie in 0..{2**32 - 1}; received {self.seed}")
         num_parts = self.folds * self.repeats
         if self.parallel_folds > num_parts:
             raise UsageError(
@@ -162,13 +166,14 @@ class _Coordinating:
         for text in about["warnings"]:
             self._say(f"warning: {text}")
         known = make_study(folder, self._about(about, objectives))
-        store = Store(folder, known, num_trials, new_job())
+        store = Store(folder, known, num_trials, new_job(), look_every_s=LOOK_EVERY_S)
         store.refresh()
         search = Search(
             space,
             config.search,
             [one.higher_is_better for one in objectives],
-            config.seed + len(store.study.jobs) * 1_000_003,  # another job, and another life, must not repeat the same draws
+            (config.seed + len(store.study.jobs) * 1_000_003)
+            % 2**32,  # another job, and another life, must not repeat the same draws
             config.prune,
             plan.num_steps,
             num_trials,
@@ -188,7 +193,8 @@ class _Coordinating:
         for one in (wake, woken):
             one.setblocking(False)
         self.selector.register(woken, selectors.EVENT_READ, lambda: _emptied(woken))
-        proposals = Ahead(search, self.layout.num_blocks, lambda: _wake(wake))
+        is_planned = config.search == "grid"
+        proposals = NothingAhead() if is_planned else Ahead(search, self.layout.num_blocks, lambda: _wake(wake))
         held.callback(proposals.close)
         store.enter(
             {
@@ -286,6 +292,7 @@ class _Coordinating:
             "prune": config.prune,
             "trials": config.trials,
             "seed": config.seed,
+            "storage": config.storage,
             "workers": config.workers,
             "parallel_folds": config.parallel_folds,
             "order": dict(config.order),

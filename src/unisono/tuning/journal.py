@@ -47,8 +47,14 @@ class Damage(NamedTuple):
 
 def framed(value: Mapping[str, Any]) -> bytes:
     """Pure: a record as it stands in a file."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=True).encode()
+    text = json.dumps(value, separators=(",", ":"), allow_nan=True, default=_plain).encode()
     return b"%c%08x %s%c" % (START, zlib.crc32(text), text, END)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):  # a number of NumPy's
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot be written into a journal")
 
 
 def unframed(body: bytes) -> Mapping[str, Any] | None:
@@ -109,6 +115,8 @@ class Reader:
     """All files of a folder, read on from where the last call ended. Local; writers may be at work meanwhile."""
 
     folder: Path
+    without: str = ""
+    """The writer whose file is left out."""
     damages: list[Damage] = field(default_factory=list)
     """All that could not be read so far."""
     _files: dict[str, _File] = field(default_factory=dict)
@@ -117,7 +125,8 @@ class Reader:
         """Blocking: the records that are new, those of one writer in their order. What stands at the end of a file and is no whole
         record is left for the next call, as its writer may be at it; where all `is_over`, it counts as damage."""
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
-            self._files.setdefault(path.name, _File(path))
+            if path.name != f"{self.without}{SUFFIX}":
+                self._files.setdefault(path.name, _File(path))
         return [record for file in self._files.values() for record in self._read(file, is_over)]
 
     def unfinished(self) -> list[Path]:

@@ -74,6 +74,8 @@ def mean_of(parts: Sequence[Sequence[float]]) -> list[float]:
 
 
 def spread_of(parts: Sequence[Sequence[float]]) -> float:
-    """Pure: the standard deviation of the first objective over the parts; 0 of one alone."""
+    """Pure: the standard deviation of the first objective over the parts; 0 of one alone, and no number where one is none."""
     first = [values[0] for values in parts]
+    if not all(map(math.isfinite, first)):
+        return math.nan
     return statistics.stdev(first) if len(first) > 1 else 0.0

@@ -12,12 +12,11 @@ from typing import Any
 
 from unisono.errors import UsageError
 from unisono.training.atomic import replacing
-from unisono.tuning.journal import Reader
 from unisono.tuning.plan import Objective
 from unisono.tuning.progress import shown_settings, shown_values
 from unisono.tuning.report.document import command_of
 from unisono.tuning.space import ALGORITHM
-from unisono.tuning.store import ABOUT, read_study
+from unisono.tuning.store import ABOUT, read_study, records_of
 from unisono.tuning.study import Study, Trial
 
 BEST = "best.toml"
@@ -27,8 +26,8 @@ WEIGHTS = ("weights.safetensors", "best.safetensors")
 def read(folder: Path) -> tuple[dict[str, Any], Study]:
     """Local, blocking: a study as it is on the disk."""
     about = read_study(folder)
-    study, reader = Study(), Reader(folder / "journal")
-    for record in reader.read(is_over=True):
+    study = Study()
+    for record in records_of(folder, about):
         study.apply(record)
     return about, study
 
@@ -73,9 +72,7 @@ def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSe
 def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective]) -> None:
     """Local, blocking: a file that --space reads too, with nothing left to search."""
     assert best.result is not None
-    lines = [
-        f"# the best of {len(about['space']['dimensions']) if about.get('space') else 'all'} settings searched: trial {best.number}"
-    ]
+    lines = [f"# the best of {folder.name}: trial {best.number}"]
     lines.append(f"# {shown_values(objectives, best.result.values)}")
     lines.append(f"# {command_of(about, best)}")
     for name, value in settings_of(about, best).items():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unisono.errors import UsageError, unknown_name
 from unisono.task import Choice
 from unisono.tuning.space import Dimension, Space
-from unisono.tuning.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, Trial
+from unisono.tuning.study import COMPLETE, PRUNED, Trial
 
 if TYPE_CHECKING:
     import optuna
@@ -31,6 +31,8 @@ HALVING = 3
 NUM_RUNGS = 2
 MEDIAN_STARTUP = 5
 """Trials that are finished before others are compared with their median."""
+LEAST_PAIRS, LEAST_CHANCE = 4, 0.2
+"""A trial is hopeless where the chance that it is as good as the best is below this; of three pairs the least chance is 1/8."""
 MOST_REPEATS = 10
 """Draws of a point that was tried before, after which it is tried again: a small space may have no other."""
 NEEDED: Mapping[str, str] = {"cmaes": "cmaes", "gp": "scipy"}
@@ -68,6 +70,8 @@ class Search:
     def __post_init__(self) -> None:
         if self.name not in SEARCHES:
             raise unknown_name("search (--search)", self.name, SEARCHES)
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(f"--seed must lie in 0..{2**32 - 1}; received {self.seed}")
         if self.prune not in PRUNERS:
             raise unknown_name("way to prune (--prune)", self.prune, PRUNERS)
         if self.prune != "none" and len(self.higher_is_better) > 1:
@@ -86,27 +90,42 @@ class Search:
                 sampler=self._sampler(),
                 pruner=self._pruner(),
             )
-        self._points = self._listed()
+        self._grid = self._listed() or []
+        self._points = list(self._grid) if self.name == "grid" else None
+
+    @property
+    def learns(self) -> bool:
+        """Whether results change where it looks."""
+        return self.name not in ("random", "grid")
 
     def propose(self) -> Proposal | None:
         """Local, blocking for milliseconds, with `gp` for seconds: another point; None where a grid has no more."""
         if self._points is not None:
-            if (point := next(self._points, None)) is None:
+            while self._points and _key(self._points[0]) in self._seen:
+                self._points.pop(0)
+            if not self._points:
                 return None
-            self._study.enqueue_trial(point)
+            self._study.enqueue_trial(self._points.pop(0))
         elif self.first is not None:
             self._study.enqueue_trial(dict(self.first))
             self.first = None
         for _ in range(MOST_REPEATS):
             proposal = self._drawn()
-            text = json.dumps(proposal.values, sort_keys=True)
-            if self.space is None or text not in self._seen:  # a point that was tried gives nothing new
+            if self.space is None or _key(proposal.values) not in self._seen:  # a point that was tried gives nothing new
                 break
             self._forget(proposal)
         else:
             proposal = self._drawn()
-        self._seen.add(text)
+        self._seen.add(_key(proposal.values))
         return proposal
+
+    def planned(self, number: int) -> Proposal | None:
+        """Local: the point that a trial of this number has in any case, as in a grid, which several jobs then share; else None."""
+        if self.name != "grid":
+            return None
+        assert self.space is not None
+        self._study.enqueue_trial(self._grid[number])
+        return self._drawn()
 
     def _drawn(self) -> Proposal:
         with warnings.catch_warnings():
@@ -122,22 +141,33 @@ class Search:
         return Proposal(values, trial)
 
     def suggest(self, number: int, name: str, distribution: str) -> Any:
-        """Local: one more value of a trial under way, of a distribution as Optuna writes it in JSON."""
-        found = self._optuna.distributions.json_to_distribution(distribution)
-        trial = self._trials[number]
-        if not hasattr(trial, "_suggest"):  # of an earlier life
-            trial = self._trials[number] = self._optuna.trial.Trial(self._study, trial._trial_id)
-        return trial._suggest(name, found)
+        """Local: one more value of a trial under way, of a distribution as Optuna writes it in JSON. Raises `ValueError` for one
+        that contradicts an earlier one."""
+        wanted = self._optuna.distributions.json_to_distribution(distribution)
+        storage, key = self._study._storage, self._trials[number]._trial_id
+        trial = storage.get_trial(key)
+        if trial.distributions.get(name) == wanted:
+            return trial.params[name]
+        if isinstance(self._trials[number], self._optuna.trial.Trial) and name not in trial.distributions:
+            return self._trials[number]._suggest(name, wanted)
+        # Proposed ahead in another range, or a trial of an earlier life: Optuna would insist on what it has.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = self._study.sampler.sample_independent(self._study, trial, name, wanted)
+        storage.set_trial_param(key, name, wanted.to_internal_repr(value), wanted)
+        return value
 
     def distributions(self, number: int) -> dict[str, str]:
         """Local: of what was suggested for a trial so far, as JSON."""
-        found = self._study._storage.get_trial(self._trials[number]._trial_id).distributions
+        found = self._frozen(number).distributions
         return {name: self._optuna.distributions.distribution_to_json(one) for name, one in found.items()}
 
     def withdraw(self, proposal: Proposal) -> None:
         """Local: nobody will try it."""
         self._forget(proposal)
-        self._seen.discard(json.dumps(proposal.values, sort_keys=True))
+        self._seen.discard(_key(proposal.values))
+        if self._points is not None:
+            self._points.insert(0, dict(proposal.values))
 
     def _forget(self, proposal: Proposal) -> None:
         self._study.tell(proposal.trial, state=self._optuna.trial.TrialState.FAIL)
@@ -150,23 +180,37 @@ class Search:
         """Local: a trial as the journal has it, of an earlier life or of another job; once more where more is known of it."""
         if trial.number in self._told or trial.values is None:
             return
-        self._seen.add(json.dumps(dict(trial.values), sort_keys=True))
-        if trial.number not in self._trials and trial.state in (RUNNING, WAITING, COMPLETE, PRUNED):
+        self._seen.add(_key(trial.values))
+        if trial.number not in self._trials:
             self._add(trial)
-        result = trial.result
-        if result is not None and trial.number in self._trials:
-            self.tell(trial.number, result.state, result.values)
+            return
+        known = self._frozen(trial.number)
+        for step, value in trial.reports.items():
+            if step not in known.intermediate_values:
+                self._study._storage.set_trial_intermediate_value(known._trial_id, step, value)
+        for name, value in self._rungs(trial.reports).items():
+            self._study._storage.set_trial_system_attr(known._trial_id, name, value)
+        if trial.result is not None:
+            self.tell(trial.number, trial.result.state, trial.result.values)
+
+    def _frozen(self, number: int) -> Any:
+        return self._study._storage.get_trial(self._trials[number]._trial_id)
 
     def tell(self, number: int, state: str, values: Sequence[float]) -> None:
         """Local: how a trial ended; a second time counts for nothing."""
         if number in self._told or number not in self._trials:
             return
         self._told.add(number)
+        ended = self._state_of(state, values)
+        is_complete = ended == self._optuna.trial.TrialState.COMPLETE
+        self._study.tell(self._trials[number].number, list(values) if is_complete else None, ended)
+
+    def _state_of(self, state: str, values: Sequence[float]) -> Any:
+        """As Optuna calls it, to which a result without numbers is a failure."""
         states = self._optuna.trial.TrialState
-        ended = {COMPLETE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL}[state]
-        if ended == states.COMPLETE and not self._is_whole(values):
-            ended = states.FAIL
-        self._study.tell(self._trials[number].number, list(values) if ended == states.COMPLETE else None, ended)
+        if state == COMPLETE:
+            return states.COMPLETE if self._is_whole(values) else states.FAIL
+        return states.PRUNED if state == PRUNED else states.FAIL
 
     def report(self, number: int, step: int, value: float) -> None:
         """Local: the objective in the middle of a trial."""
@@ -177,7 +221,7 @@ class Search:
         """Local: whether a trial should be pruned after what was last reported of it."""
         if self.prune == "none" or number not in self._trials:
             return False
-        trial = self._study._storage.get_trial(self._trials[number]._trial_id)
+        trial = self._frozen(number)
         if not trial.intermediate_values:
             return False
         with warnings.catch_warnings():
@@ -187,9 +231,8 @@ class Search:
     def _add(self, trial: Trial) -> None:
         """As it is, with what pruning needs of it."""
         assert trial.values is not None
-        states = self._optuna.trial.TrialState
         result = trial.result
-        is_complete = result is not None and result.state == COMPLETE and self._is_whole(result.values)
+        state = self._state_of(result.state, result.values) if result is not None else self._optuna.trial.TrialState.RUNNING
         if self.space is None:
             told = {} if result is None else result.details.get("distributions", {})
             distributions = {name: self._optuna.distributions.json_to_distribution(text) for name, text in told.items()}
@@ -200,12 +243,12 @@ class Search:
         if result is not None:
             self._told.add(trial.number)
         frozen = self._optuna.trial.create_trial(
-            state=states.COMPLETE if is_complete else states.RUNNING if result is None else states.PRUNED,
-            values=list(result.values) if result is not None and is_complete else None,
+            state=state,
+            values=list(result.values) if result is not None and state == self._optuna.trial.TrialState.COMPLETE else None,
             params={name: value for name, value in trial.values.items() if name in distributions},
             distributions=distributions,
             intermediate_values=dict(trial.reports),
-            system_attrs=self._rungs(trial.reports) if self.prune == "asha" else {},
+            system_attrs=self._rungs(trial.reports),
         )
         storage = self._study._storage
         self._trials[trial.number] = storage.get_trial(storage.create_new_trial(self._study._study_id, template_trial=frozen))
@@ -214,12 +257,14 @@ class Search:
         return len(values) == len(self.higher_is_better) and all(math.isfinite(one) for one in values)
 
     def _rungs(self, reports: Mapping[int, float]) -> dict[str, float]:
-        """The rungs that a trial has passed, as Optuna keeps them."""
-        found = {}
-        for rung in range(NUM_RUNGS + 1):
-            steps = [step for step in sorted(reports) if step >= self._first_rung * HALVING**rung]
-            if steps:
-                found[f"completed_rung_{rung}"] = reports[steps[0]]
+        """The rungs of successive halving that a trial has passed, as Optuna keeps them."""
+        found: dict[str, float] = {}
+        if self.prune == "asha":
+            for rung in itertools.count():
+                steps = [step for step in reports if step >= self._first_rung * HALVING**rung]
+                if not steps:
+                    break
+                found[f"completed_rung_{rung}"] = reports[min(steps)]
         return found
 
     @property
@@ -246,16 +291,16 @@ class Search:
         if self.prune == "median":
             return pruners.MedianPruner(n_startup_trials=MEDIAN_STARTUP, n_warmup_steps=self.num_steps // 10)
         if self.prune == "wilcoxon":
-            if self.num_steps < 3:
+            if self.num_steps < LEAST_PAIRS:
                 raise UsageError(
                     f"--prune wilcoxon compares trainings pair by pair and needs several of them; received folds times repeats = "
-                    f"{self.num_steps}; use at least 3, or --prune asha"
+                    f"{self.num_steps}; use at least {LEAST_PAIRS}, or --prune asha"
                 )
-            return pruners.WilcoxonPruner(p_threshold=0.1, n_startup_steps=2)
+            return pruners.WilcoxonPruner(p_threshold=LEAST_CHANCE, n_startup_steps=2)
         return pruners.NopPruner()
 
-    def _listed(self) -> Any:
-        """The points of a grid that are not yet tried, in their order; None where points are drawn."""
+    def _listed(self) -> list[dict[str, Any]] | None:
+        """The points of a grid, in their order; None where points are drawn."""
         if self.name != "grid":
             return None
         assert self.space is not None
@@ -263,10 +308,11 @@ class Search:
         if self.first is not None and self.first in points:
             points.remove(dict(self.first))
             points.insert(0, dict(self.first))
-        return (point for point in points if point not in self._tried())
+        return points
 
-    def _tried(self) -> list[Mapping[str, Any]]:
-        return [one.params for one in self._study.get_trials(deepcopy=False) if one.params]
+
+def _key(values: Mapping[str, Any]) -> str:
+    return json.dumps(dict(values), sort_keys=True)
 
 
 def grid(space: Space) -> list[dict[str, Any]]:

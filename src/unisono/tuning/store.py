@@ -23,18 +23,19 @@ from unisono.errors import UsageError
 from unisono.training.atomic import explained, sync
 from unisono.training.run_directory import as_json, differences
 from unisono.tuning.claims import Claims
-from unisono.tuning.journal import Reader, Writer
-from unisono.tuning.study import ALIVE, JOB, LEFT, Study, Trial, asked, began, given_back
+from unisono.tuning.database import Database, DatabaseClaims, DatabaseReader, DatabaseWriter
+from unisono.tuning.journal import Reader, Record, Writer
+from unisono.tuning.study import ALIVE, ENDED, JOB, LEFT, Study, Trial, asked, began, given_back
 
 ABOUT = "study.json"
-SAME_STUDY = ("task", "sources", "space", "objectives", "folds", "fold_by", "repeats", "seed", "workers_matter")
+SAME_STUDY = ("task", "sources", "space", "fixed", "objectives", "folds", "fold_by", "repeats", "seed", "storage")
 """What must not change in a study, or its trials could not be compared."""
-OURS = ("journal", "claims", "trials", "objective-")
+OURS = (ABOUT, "journal", "claims", "trials", "objective-")
 """What a study may have before it is written down what it is."""
 ALIVE_EVERY_S = 15.0
 LOOK_EVERY_S = 1.0
 DEAD_AFTER_S = 90.0
-"""A job on another machine whose journal has not grown for so long, by our clock, is gone."""
+"""A job on another machine that has written nothing for so long, by our clock, is gone."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,27 @@ class Store:
     num_trials: int
     job: str
     clock: Callable[[], float] = time
+    look_every_s: float = 0.0
+    """How often at most what other jobs have written is read: a network file system need not be asked after every letter."""
     study: Study = field(default_factory=Study)
 
     def __post_init__(self) -> None:
-        self.claims = Claims(self.folder / "claims")
-        self._reader = Reader(self.folder / "journal")
-        self._writer = Writer(self.folder / "journal", self.job)
-        self._grew: dict[str, tuple[int, float]] = {}
-        """Job -> bytes of its journal, and since when."""
-        self._alive_at = self._look_at = 0.0
+        database = database_of(self.folder, self.about)
+        self.claims: Claims | DatabaseClaims = Claims(self.folder / "claims")
+        self._reader: Reader | DatabaseReader = Reader(self.folder / "journal", self.job)
+        self._writer: Writer | DatabaseWriter
+        if database is None:
+            self._writer = Writer(self.folder / "journal", self.job)
+        else:
+            self.claims, self._reader = DatabaseClaims(database), DatabaseReader(database, self.job)
+            self._writer = DatabaseWriter(database, self.job)
+        self._heard: dict[str, float] = {}
+        """Job -> when it last gave a sign of life, by our clock."""
+        self._alive_at = self._look_at = self._read_at = 0.0
+        self._num_written = 0
+        self._changed: dict[int, Trial] = {}
+        """Trials of which something new is known since `refresh` was last asked."""
+        self._ended: set[int] = set()
         self._next = 0
         """The first trial that was not looked at."""
         self._free: list[int] = []
@@ -86,7 +99,9 @@ class Store:
 
     def append(self, value: Mapping[str, Any]) -> None:
         """Write a record, and know it; it is on the disk after `settle`."""
-        self._writer.append(as_json_with_nan(value), later=True)
+        self._writer.append(value, later=True)
+        self._apply(Record(self.job, self._num_written, value))
+        self._num_written += 1
 
     def settle(self) -> None:
         """What was written is on the disk, and others see that we live."""
@@ -109,14 +124,22 @@ class Store:
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def refresh(self) -> list[Trial]:
-        """All trials of which something new is known."""
-        changed: dict[int, Trial] = {}
-        for record in self._reader.read():
-            self.study.apply(record)
-            number = record.value.get("trial")
-            if number is not None:
-                changed[number] = self.study.trials[number]
-        return list(changed.values())
+        """All trials of which something new is known: of ours at once, of others now and then."""
+        if monotonic() >= self._read_at:
+            self._read_at = monotonic() + self.look_every_s
+            for record in self._reader.read():
+                self._heard[record.writer] = monotonic()
+                self._apply(record)
+        found, self._changed = list(self._changed.values()), {}
+        return found
+
+    def _apply(self, record: Record) -> None:
+        self.study.apply(record)
+        number = record.value.get("trial")
+        if number is not None and number in self.study.trials:
+            self._changed[number] = self.study.trials[number]
+            if record.value["event"] == ENDED and number < self.num_trials:
+                self._ended.add(number)
 
     @property
     def losses(self) -> list[str]:
@@ -125,7 +148,7 @@ class Store:
 
     def num_open(self) -> int:
         """Trials that have no result."""
-        return sum(not self._has_result(number) for number in range(self.num_trials))
+        return self.num_trials - len(self._ended)
 
     def next_due(self) -> Due | None:
         """Claim the first trial that nobody has in hand: one that was given back or whose job died, else a new one."""
@@ -176,20 +199,20 @@ class Store:
         job = self.study.jobs.get(name)
         if job is not None and job.about.get("machine") == machine():
             return lives(job.about)
-        try:
-            size = (self.folder / "journal" / f"{name}.journal").stat().st_size
-        except FileNotFoundError:
-            return False
-        before = self._grew.get(name)
-        if before is None or before[0] != size:
-            self._grew[name] = (size, monotonic())
-            return True
-        return monotonic() - before[1] < DEAD_AFTER_S
+        return monotonic() - self._heard.setdefault(name, monotonic()) < DEAD_AFTER_S
 
 
-def as_json_with_nan(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: plain values; numbers that are not finite stay, as the journal keeps them."""
-    return {key: part.item() if hasattr(part, "item") else part for key, part in value.items()}
+def database_of(folder: Path, about: Mapping[str, Any]) -> Database | None:
+    """Local, blocking: where the journal of a study is, unless it is in files."""
+    url = about.get("storage")
+    return None if url is None else Database(url, folder.resolve().name, about)
+
+
+def records_of(folder: Path, about: Mapping[str, Any]) -> list[Record]:
+    """Local, blocking: all that can be read of a study."""
+    database = database_of(folder, about)
+    reader = Reader(folder / "journal") if database is None else DatabaseReader(database)
+    return reader.read(is_over=True)
 
 
 def new_job(hint: str = "") -> str:

@@ -20,8 +20,9 @@ WAIT_S = 30.0
 class FakeSearch:
     """Proposes 0, 1, 2, ...; each takes `cost_s` of its own clock, and begins when it is allowed."""
 
-    def __init__(self, cost_s: float = 0.0, num_points: int | None = None) -> None:
+    def __init__(self, cost_s: float = 0.0, num_points: int | None = None, learns: bool = True) -> None:
         self.now = 0.0
+        self.learns = learns
         self.cost_s, self.num_points = cost_s, num_points
         self.allowed = threading.Semaphore(0)
         self.num_made = 0
@@ -150,6 +151,15 @@ def test_old_proposals_stay_where_new_ones_would_be_dear() -> None:
         assert it.is_at_work(), "results have become rare enough"
 
 
+def test_proposals_of_a_search_that_learns_nothing_never_grow_old() -> None:
+    with watched(FakeSearch(cost_s=0.001, learns=False), 3) as it:
+        it.make(3)
+        it.ahead.renew(100.0)
+        assert not it.is_at_work()
+        assert [it.take(trial_s=100.0), it.take(trial_s=100.0)] == [0, 1]
+        assert it.search.withdrawn == []
+
+
 def test_a_block_waits_for_a_fresh_one_where_that_is_nothing_beside_a_trial() -> None:
     with watched(FakeSearch(cost_s=0.001), 2) as it:
         it.make(2)
@@ -162,18 +172,20 @@ def test_a_block_waits_for_a_fresh_one_where_that_is_nothing_beside_a_trial() ->
 
 
 @pytest.mark.parametrize("cost_s", [0.0001, 0.001, 0.004, 0.009, 0.1, 5.0])
-@pytest.mark.parametrize("num_blocks", [1, 2, 8, 16, 32, 100])
-def test_who_is_told_to_wait_is_woken(num_blocks: int, cost_s: float) -> None:
+@pytest.mark.parametrize("num_blocks", [1, 8, 32, 100])
+@pytest.mark.parametrize("learns", [True, False])
+def test_who_is_told_to_wait_is_woken(learns: bool, num_blocks: int, cost_s: float) -> None:
     trial_s = 10.0
-    with watched(FakeSearch(cost_s), num_blocks) as it:
+    with watched(FakeSearch(cost_s, learns=learns), num_blocks) as it:
         it.make(min(num_blocks, MOST_AHEAD))
         it.ahead.renew(trial_s / num_blocks)
         found = it.take(trial_s)
         assert found is not None or it.is_at_work(), "a block is told to wait, and nobody makes what it waits for"
 
 
-def test_the_last_points_of_a_grid_are_given_out_though_they_are_old() -> None:
-    with watched(FakeSearch(cost_s=0.001, num_points=4), 2) as it:
+@pytest.mark.parametrize("learns", [True, False])
+def test_the_last_points_are_given_out_though_they_are_old(learns: bool) -> None:
+    with watched(FakeSearch(cost_s=0.001, num_points=4, learns=learns), 2) as it:
         it.make(2)
         taken = [it.take(), it.take()]
         it.make(2)
@@ -221,7 +233,7 @@ def test_every_proposal_is_given_once_or_withdrawn_once(seed: int) -> None:
     draw, depth = random.Random(seed), 5
     with watched(FakeSearch(cost_s=0.001), depth) as it:
         it.search.allowed.release(100_000)
-        taken = []
+        taken = list[int]()
         while len(taken) < 300:
             if draw.random() < 0.3:
                 it.ahead.renew(draw.choice((None, 0.001, 10.0)))

@@ -1,0 +1,541 @@
+"""A study that several jobs share: every trial is in one pair of hands, and none is lost when a job dies or a record is damaged."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unisono.errors import CannotWrite, UsageError
+from unisono.tuning import store as storing
+from unisono.tuning.journal import SUFFIX, framed
+from unisono.tuning.store import DEAD_AFTER_S, LOOK_EVERY_S, Due, Store, identity, lives, make_study, new_job, read_study
+from unisono.tuning.study import COMPLETE, FAILED, asked, began, ended, reported
+
+Opens = Callable[..., Store]
+
+
+class Clock:
+    """Of the machine, as the store sees it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def look(self) -> None:
+        """So late that the trials of others are looked at again."""
+        self.now += LOOK_EVERY_S
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(storing, "monotonic", found)
+    return found
+
+
+@pytest.fixture
+def opens(tmp_path: Path, clock: Clock) -> Iterator[Opens]:
+    """A job that works at the study."""
+    opened: list[Store] = []
+
+    def make(job: str, num_trials: int = 4, about: Mapping[str, Any] | None = None) -> Store:
+        found = Store(tmp_path, {}, num_trials, job)
+        opened.append(found)
+        found.refresh()
+        found.enter(about or {})
+        return found
+
+    yield make
+    for one in opened:
+        one._writer.close()
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """One that lives until it is told otherwise."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as found:
+        yield found
+
+
+def of_process(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    return {"pid": process.pid, "started": storing._started(process.pid)}
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.communicate()
+
+
+def all_due(store: Store) -> list[tuple[int, int]]:
+    found = []
+    while (due := store.next_due()) is not None:
+        found.append((due.number, due.attempt))
+    return found
+
+
+def due_of(store: Store) -> Due:
+    found = store.next_due()
+    assert found is not None
+    return found
+
+
+def works(store: Store, lr: float = 0.1, ends: bool = True) -> Due:
+    """One trial that is begun, and ended."""
+    due = due_of(store)
+    store.begin(due, due.values or {"lr": lr}, 0)
+    if ends:
+        store.append(ended(due.number, due.attempt, COMPLETE, [lr], 1.0))
+    store.settle()
+    store.refresh()
+    return due
+
+
+# ---- who has which trial -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_jobs_get_every_trial_once(opens: Opens, seed: int) -> None:
+    draw = random.Random(seed)
+    jobs = [opens("a", 20), opens("b", 20)]
+    found = []
+    while (due := draw.choice(jobs).next_due()) is not None:
+        found.append(due)
+        draw.choice(jobs).refresh()
+    assert found == [Due(number, 0, None) for number in sorted(one.number for one in found)]
+    assert sorted([one.number for one in found] + [number for job in jobs for number, _ in all_due(job)]) == list(range(20))
+
+
+def test_jobs_at_the_same_time_get_every_trial_once(opens: Opens) -> None:
+    jobs = [opens(f"job {number}", 40) for number in range(6)]
+    ready = threading.Barrier(len(jobs))
+
+    def take(job: Store) -> list[tuple[int, int]]:
+        ready.wait(30)
+        return all_due(job)
+
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        found = [one for taken in threads.map(take, jobs) for one in taken]
+    assert sorted(found) == [(number, 0) for number in range(40)]
+
+
+def test_a_dead_jobs_trials_come_back_as_the_next_attempt(opens: Opens, process: subprocess.Popen[bytes]) -> None:
+    dead = opens("dead", about=of_process(process))
+    works(dead, 0.1)
+    works(dead, 0.2, ends=False)
+    assert dead.next_due() == Due(2, 0, None)  # claimed ahead, and not begun
+    dead.settle()
+    end(process)
+    store = opens("new")
+    assert [store.next_due() for _ in range(4)] == [Due(1, 1, {"lr": 0.2}), Due(2, 1, None), Due(3, 0, None), None]
+    assert store.num_open() == 3
+
+
+def test_a_living_jobs_trials_do_not_come_back_until_it_dies(opens: Opens, clock: Clock, process: subprocess.Popen[bytes]) -> None:
+    other = opens("other", 2, of_process(process))
+    works(other, 0.1, ends=False)
+    store = opens("new", 2)
+    assert all_due(store) == [(1, 0)]
+    clock.look()
+    store.refresh()
+    assert store.next_due() is None
+    end(process)
+    assert store.next_due() is None, "it was looked at a moment ago"
+    clock.look()
+    assert store.next_due() == Due(0, 1, {"lr": 0.1})
+    clock.look()
+    assert store.next_due() is None
+
+
+def test_a_job_that_left_gives_up_what_it_had(opens: Opens, clock: Clock, tmp_path: Path) -> None:
+    leaving = Store(tmp_path, {}, 2, "leaving")
+    leaving.enter({})
+    works(leaving, 0.3, ends=False)
+    store = opens("new", 2)
+    assert all_due(store) == [(1, 0)]
+    leaving.leave("told to stop")
+    store.refresh()
+    clock.look()
+    assert store.next_due() == Due(0, 1, {"lr": 0.3})
+    assert store.study.left.keys() == {"leaving"}
+
+
+def test_what_this_job_gave_back_comes_before_all_new_ones(opens: Opens) -> None:
+    store = opens("job")
+    first = works(store, 0.1, ends=False)
+    works(store, 0.2, ends=False)
+    store.give_back(first.number, first.attempt, "its process is gone")
+    store.refresh()
+    assert store.next_due() == Due(0, 1, {"lr": 0.1})
+    assert all_due(store) == [(2, 0), (3, 0)]
+
+
+def test_what_another_job_gave_back_is_taken_by_one(opens: Opens, clock: Clock) -> None:
+    giving, taking, also = (opens(name, 1) for name in ("giving", "taking", "also"))
+    due = works(giving, 0.1, ends=False)
+    assert taking.next_due() is None and also.next_due() is None
+    giving.give_back(due.number, due.attempt, "its process is gone")
+    clock.look()
+    for one in (giving, taking, also):
+        one.refresh()
+    assert [one.next_due() for one in (taking, also, giving)] == [Due(0, 1, {"lr": 0.1}), None, None]
+
+
+def test_a_trial_that_another_job_ended_is_not_given_again(opens: Opens, clock: Clock) -> None:
+    other, store = opens("other", 1), opens("job", 1)
+    due = works(other, ends=False)
+    assert store.next_due() is None and store.num_open() == 1
+    other.append(ended(due.number, due.attempt, FAILED, [], 1.0))
+    store.refresh()
+    clock.look()
+    assert store.next_due() is None and store.num_open() == 0
+
+
+def test_a_trial_that_ended_while_it_was_given_back_is_not_begun_again(opens: Opens) -> None:
+    """Two jobs had it, as one was thought to be dead."""
+    store = opens("job", 1)
+    due = works(store, ends=False)
+    opens("other", 1).append(ended(due.number, 1, COMPLETE, [0.5], 1.0))
+    store.give_back(due.number, due.attempt, "its process is gone")
+    store.refresh()
+    assert store.next_due() is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_every_trial_ends_and_none_is_in_two_hands(
+    opens: Opens, clock: Clock, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    draw, num_trials = random.Random(seed), 12
+    dead = set[str]()
+    monkeypatch.setattr(storing, "lives", lambda about: about["job"] not in dead)
+    jobs: dict[str, Store] = {}
+    held: dict[int, tuple[str, int]] = {}
+    results: list[int] = []
+    for turn in range(2000):
+        if len(jobs) < 3:
+            jobs[f"job {turn}"] = opens(f"job {turn}", num_trials)
+        name = draw.choice(list(jobs))
+        store = jobs[name]
+        clock.now += draw.choice((0.0, LOOK_EVERY_S))
+        event = draw.random()
+        if event < 0.4 or draw.random() < 0.5:
+            store.refresh()
+        mine = [number for number, (who, _) in held.items() if who == name]
+        if event < 0.4:
+            due = store.next_due()
+            if due is not None:
+                assert due.number not in held and due.number not in results, f"trial {due.number} is in two hands"
+                if draw.random() < 0.8:  # else it is only claimed ahead
+                    store.begin(due, due.values or {"lr": due.number}, 0)
+                assert due.values is None or due.values == {"lr": due.number}
+                held[due.number] = (name, due.attempt)
+        elif event < 0.6 and mine:
+            number = draw.choice(mine)
+            store.append(ended(number, held.pop(number)[1], COMPLETE, [1.0], 1.0))
+            results.append(number)
+        elif event < 0.7 and mine:
+            number = draw.choice(mine)
+            store.give_back(number, held.pop(number)[1], "gone")
+        elif event < 0.75 and len(results) < num_trials - 3:
+            dead.add(name)
+            del jobs[name]
+            held = {number: one for number, one in held.items() if one[0] != name}
+        if len(results) == num_trials:
+            break
+    assert sorted(results) == list(range(num_trials))
+    for store in jobs.values():
+        store.refresh()
+        assert store.num_open() == 0 and store.losses == []
+
+
+# ---- who lives -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_lives_until_it_has_ended(process: subprocess.Popen[bytes]) -> None:
+    about = of_process(process)
+    assert lives(identity()) and lives(about)
+    assert not lives({**about, "started": "1"}), "its number has gone to another"
+    assert process.stdin is not None
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not lives(about), "a zombie"
+    process.wait()
+    assert not lives(about)
+
+
+def test_a_job_elsewhere_lives_while_its_journal_grows(opens: Opens, clock: Clock) -> None:
+    other = opens("other", 1, {"machine": "another", "pid": 1, "started": "1"})
+    works(other, 0.1, ends=False)
+    store = opens("job", 1)
+
+    def due() -> Due | None:
+        store.refresh()
+        return store.next_due()
+
+    for _ in range(3):
+        assert due() is None
+        clock.now += DEAD_AFTER_S - 1
+        assert due() is None
+        other.settle()  # says that it lives
+    clock.now += DEAD_AFTER_S
+    assert due() is None, "it has grown since it was last looked at"
+    clock.now += DEAD_AFTER_S - 1
+    assert due() is None
+    clock.now += 1
+    assert due() == Due(0, 1, {"lr": 0.1})
+
+
+def test_a_job_of_which_nothing_is_left_is_dead_after_a_while(opens: Opens, clock: Clock) -> None:
+    store = opens("job", 2)
+    assert store.claims.take(0, 0, "vanished")
+    assert all_due(store) == [(1, 0)], "its journal may be on its way"
+    clock.now += DEAD_AFTER_S
+    assert all_due(store) == [(0, 1)]
+
+
+def test_jobs_have_names_of_their_own() -> None:
+    names = {new_job("node") for _ in range(100)}
+    assert len(names) == 100 and all(name.startswith("node-") for name in names)
+    assert "." not in new_job()
+
+
+# ---- what is damaged -----------------------------------------------------------------------------------------------------
+
+
+def damage(folder: Path, job: str, record: Mapping[str, Any]) -> None:
+    """One byte of one record is another."""
+    file = folder / "journal" / f"{job}{SUFFIX}"
+    whole, part = file.read_bytes(), framed(record)
+    assert whole.count(part) == 1
+    file.write_bytes(whole.replace(part, part[:15] + bytes([part[15] ^ 1]) + part[16:]))
+
+
+@pytest.fixture
+def done(tmp_path: Path, clock: Clock) -> Path:
+    """A study of three trials, all of which ended well."""
+    store = Store(tmp_path, {}, 3, "done", clock=lambda: 7.0)
+    store.enter({})
+    for lr in (0.1, 0.2, 0.3):
+        works(store, lr)
+    store.leave("done")
+    return tmp_path
+
+
+LOST = {
+    "its result": ([ended(1, 0, COMPLETE, [0.2], 1.0)], [Due(1, 1, {"lr": 0.2})]),
+    "its point": ([asked(1, {"lr": 0.2})], []),
+    "its point and its result": ([asked(1, {"lr": 0.2}), ended(1, 0, COMPLETE, [0.2], 1.0)], [Due(1, 1, None)]),
+    "its beginning": ([began(1, 0, "done/0", 7.0)], []),
+    "its beginning and its result": ([began(1, 0, "done/0", 7.0), ended(1, 0, COMPLETE, [0.2], 1.0)], [Due(1, 1, {"lr": 0.2})]),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_a_trial_whose_record_is_lost_is_begun_again_where_it_must(done: Path, opens: Opens, what: str) -> None:
+    records, expected = LOST[what]
+    for record in records:
+        damage(done, "done", record)
+    store = opens("again", 3)
+    assert [due for due in (store.next_due() for _ in range(3)) if due is not None] == expected
+    assert store.num_open() == len(expected)
+    assert len(store.losses) == len(records)
+    assert all("done.journal" in text and "at most one record is lost" in text for text in store.losses)
+
+
+def test_without_damage_nothing_is_begun_again(done: Path, opens: Opens) -> None:
+    store = opens("again", 3)
+    assert store.next_due() is None and store.losses == [] and store.num_open() == 0
+
+
+def test_a_study_may_be_prolonged(done: Path, opens: Opens) -> None:
+    assert all_due(opens("again", 5)) == [(3, 0), (4, 0)]
+
+
+# ---- what is written -----------------------------------------------------------------------------------------------------
+
+
+def test_numbers_that_are_none_survive(opens: Opens) -> None:
+    store, other = opens("job"), opens("other")
+    due = due_of(store)
+    store.begin(due, {"lr": 0.1}, 0)
+    store.append(reported(due.number, 1, math.nan))
+    store.append(reported(due.number, 2, math.inf))
+    store.append(ended(due.number, 0, COMPLETE, [math.nan, -math.inf], 1.0, details={"parts": [{"values": [math.nan]}]}))
+    (trial,) = other.refresh()
+    assert math.isnan(trial.reports[1]) and trial.reports[2] == math.inf
+    assert trial.result is not None
+    assert math.isnan(trial.result.values[0]) and trial.result.values[1] == -math.inf
+    assert math.isnan(trial.result.details["parts"][0]["values"][0])
+    assert other.study.best(True) is None, "what is no number is not the best"
+
+
+def test_numbers_of_numpy_are_written_as_plain_ones(opens: Opens) -> None:
+    store = opens("job")
+    store.append(reported(0, int(np.int64(3)), np.float32(0.5)))  # type: ignore[arg-type]
+    (trial,) = store.refresh()
+    assert trial.reports == {3: 0.5}
+
+
+def test_only_what_is_new_is_read(opens: Opens) -> None:
+    store, other = opens("job"), opens("other")
+    works(store)
+    assert [trial.number for trial in other.refresh()] == [0]
+    assert other.refresh() == []
+    works(store)
+    assert [trial.number for trial in other.refresh()] == [1]
+    assert other.study.jobs.keys() == {"job", "other"}
+
+
+def test_records_of_a_later_version_are_passed_over(opens: Opens) -> None:
+    store = opens("job")
+    store.append({"event": "something of a later version", "trial": 9})
+    works(store)
+    assert [trial.number for trial in store.refresh()] == []
+    assert list(store.study.trials) == [0]
+
+
+def test_others_see_that_a_job_lives(opens: Opens, clock: Clock, tmp_path: Path) -> None:
+    store = opens("job")
+    file = tmp_path / "journal" / f"job{SUFFIX}"
+    sizes = []
+    for _ in range(3):
+        store.settle()
+        store.settle()
+        sizes.append(file.stat().st_size)
+        clock.now += storing.ALIVE_EVERY_S
+    assert sizes[0] < sizes[1] < sizes[2]
+    assert file.read_bytes().count(b'"alive"') == 3, "and only now and then"
+
+
+# ---- what a study is -----------------------------------------------------------------------------------------------------
+
+ABOUT: Mapping[str, Any] = {
+    "task": "digits",
+    "sources": {"digits.py": "abc"},
+    "space": {"dimensions": [{"name": "lr", "low": 0.1, "high": 1.0, "log": False, "whole": False, "when": {}}], "fixed": {}},
+    "fixed": {"epochs": 5},
+    "objectives": ({"metric": "val_accuracy", "higher_is_better": True},),
+    "folds": 3,
+    "fold_by": "stratified",
+    "repeats": 1,
+    "seed": 0,
+    "search": "tpe",
+    "prune": "none",
+    "trials": 20,
+}
+
+
+def test_a_study_is_made_once_and_found_again(tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "digits"
+    made = make_study(folder, ABOUT)
+    assert made == read_study(folder) == make_study(folder, ABOUT)
+    assert made["objectives"] == [{"metric": "val_accuracy", "higher_is_better": True}]
+    assert [one.name for one in folder.iterdir()] == ["study.json"]
+
+
+def test_what_may_differ_from_job_to_job(tmp_path: Path) -> None:
+    make_study(tmp_path, ABOUT)
+    found = make_study(tmp_path, {**ABOUT, "trials": 50, "search": "gp", "prune": "asha", "workers": 4})
+    assert found["trials"] == 20, "what it was made with stays"
+
+
+def test_a_folder_that_a_job_has_begun_to_use_is_no_obstacle(tmp_path: Path) -> None:
+    for name in ("journal", "claims", "trials"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "objective-0a.cloudpickle").touch()
+    (tmp_path / ".hidden").touch()
+    make_study(tmp_path, ABOUT)
+
+
+DIFFERENT: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "task": ({"task": "letters"}, 'holds another task: task "digits" there, "letters" here'),
+    "space": (
+        {"space": {"dimensions": [], "fixed": {}}},
+        r"holds a study of another space: space\.dimensions .*\. Trials of both cannot be compared; give another --out",
+    ),
+    "source": (
+        {"sources": {"digits.py": "abd"}},
+        r'holds a study with other settings: sources\.digits\.py "abc" there, "abd" here',
+    ),
+    "objectives": ({"objectives": [{"metric": "val_loss", "higher_is_better": False}]}, "objectives"),
+    "folds": ({"folds": 5}, "folds 3 there, 5 here"),
+    "seed": ({"seed": 1}, "seed 0 there, 1 here"),
+    "many": ({"seed": 1, "folds": 2, "repeats": 2, "fold_by": "random", "sources": {}}, "and 1 more"),
+    "settings of all trials": ({"fixed": {"epochs": 50}}, r"fixed\.epochs 5 there, 50 here"),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_another_study_in_the_folder_is_refused(tmp_path: Path, what: str) -> None:
+    change, message = DIFFERENT[what]
+    make_study(tmp_path, ABOUT)
+    before = (tmp_path / "study.json").read_bytes()
+    with pytest.raises(UsageError, match=message):
+        make_study(tmp_path, {**ABOUT, **change})
+    assert (tmp_path / "study.json").read_bytes() == before
+
+
+def test_other_things_in_the_folder_are_refused(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "c.txt", "d.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(UsageError, match=r"holds other things \(a\.txt, b\.txt, c\.txt\) and no study; give another --out"):
+        make_study(tmp_path, ABOUT)
+    assert not (tmp_path / "study.json").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    for out in (tmp_path / "x", tmp_path / "x" / "y"):
+        with pytest.raises(CannotWrite, match="a file is where a directory should be; give another place"):
+            make_study(out, ABOUT)
+
+
+def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no study \(study\.json is missing\); check the path"):
+        read_study(tmp_path)
+    for text in ("{", ""):
+        (tmp_path / "study.json").write_text(text)
+        with pytest.raises(UsageError, match=r"study\.json cannot be read: .*; give another study"):
+            read_study(tmp_path)
+
+
+def test_a_study_that_is_made_by_another_just_now_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_study(tmp_path, ABOUT)
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # as it was when we looked
+    assert make_study(tmp_path, ABOUT)["task"] == "digits"
+    with pytest.raises(UsageError, match="holds another task"):
+        make_study(tmp_path, {**ABOUT, "task": "letters"})
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_of_jobs_that_come_at_the_same_time_one_makes_it(tmp_path: Path, same: bool) -> None:
+    ready = threading.Barrier(8)
+
+    def make(number: int) -> Any:
+        about = {**ABOUT, "seed": 0 if same else number}
+        ready.wait(30)
+        try:
+            return make_study(tmp_path, about)["seed"]
+        except UsageError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(make, range(8)))
+    winner = json.loads((tmp_path / "study.json").read_text())["seed"]
+    if same:
+        assert found == [0] * 8
+    else:
+        assert found.pop(winner) == winner
+        assert all(f"seed {winner} there" in text for text in found)
+    assert [one.name for one in tmp_path.iterdir()] == ["study.json"], "no draft is left"
