@@ -44,7 +44,28 @@ a space in a file:
 Ctrl-C, SIGTERM and the time limit end it with everything saved: trials under way are given back, and go on from their checkpoints.
 exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data, 75 stopped in time and to be gone on with"""
 
-DIRECT = ("epochs", "global_batch", "lr")
+DIRECT = ("epochs", "global_batch", "lr", "algorithm")
+DEFAULTS: Mapping[str, Any] = {
+    "trials": 20,
+    "search": "tpe",
+    "prune": "none",
+    "folds": 1,
+    "repeats": 1,
+    "workers": 1,
+    "parallel_folds": 1,
+    "seed": 0,
+}
+OF_THE_STUDY = (
+    *(name for name in DEFAULTS if name != "trials"),
+    *DIRECT,
+    "storage",
+    "space",
+    "metrics",
+    "changes",
+    "fold_by",
+    "block_size",
+)
+"""What one who joins takes from the study."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,13 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only write a study into a database of Optuna's, e.g. for optuna-dashboard",
     )
     study.add_argument("--trials", type=int, metavar="T", help="points to try, over all jobs together (default 20)")
-    study.add_argument("--seed", type=int, default=0, metavar="S", help="of the search and the folds (default 0)")
+    study.add_argument("--seed", type=int, metavar="S", help="of the search and the folds (default 0)")
     study.add_argument(
         "--storage", metavar="URL", help="keep the study in a database of Optuna's (sqlite:///..., postgresql://...)"
     )
     where = parser.add_argument_group("where it looks")
     where.add_argument("--space", metavar="FILE.toml", help="ranges and choices, beside and in place of the task's annotations")
-    where.add_argument("--search", default="tpe", metavar="S", help="tpe (default), gp, cmaes, evolution, random or grid")
+    where.add_argument("--search", metavar="S", help="tpe (default), gp, cmaes, evolution, random or grid")
     where.add_argument(
         "--metric",
         action="append",
@@ -77,9 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="metrics",
         help="what is to be best: val_accuracy, val_loss, best_val_loss, time_s, ...; may be given again; M:max or M:min",
     )
-    where.add_argument(
-        "--prune", default="none", metavar="P", help="end hopeless trials early: asha, median or wilcoxon (over folds)"
-    )
+    where.add_argument("--prune", metavar="P", help="end hopeless trials early: asha, median or wilcoxon (over folds)")
     where.add_argument(
         "--set",
         action="append",
@@ -93,19 +112,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--lr", metavar="LR", help="learning rate, where it is not searched")
     where.add_argument("--algorithm", metavar="A", help="how the workers of a model agree, where it is not searched")
     folds = parser.add_argument_group("how a trial is measured")
-    folds.add_argument(
-        "--folds", type=int, default=1, metavar="K", help="train on each of K folds (default 1: the task's own split)"
-    )
+    folds.add_argument("--folds", type=int, metavar="K", help="train on each of K folds (default 1: the task's own split)")
     folds.add_argument(
         "--fold-by", metavar="HOW", help="random, stratified, group or blocks (default: as the task splits its data)"
     )
     folds.add_argument("--block-size", type=int, metavar="PIXELS", help="of spatial blocks")
-    folds.add_argument("--repeats", type=int, default=1, metavar="R", help="random starts on each fold (default 1)")
+    folds.add_argument("--repeats", type=int, metavar="R", help="random starts on each fold (default 1)")
     machine = parser.add_argument_group("the machine")
-    machine.add_argument("--workers", type=int, default=1, metavar="W", help="processes that train one model together (default 1)")
-    machine.add_argument(
-        "--parallel-folds", type=int, default=1, metavar="P", help="trainings of a trial at the same time (default 1)"
-    )
+    machine.add_argument("--workers", type=int, metavar="W", help="processes that train one model together (default 1)")
+    machine.add_argument("--parallel-folds", type=int, metavar="P", help="trainings of a trial at the same time (default 1)")
     machine.add_argument("--threads", type=int, metavar="T", help="threads of each rank (default: the CPUs / the ranks)")
     machine.add_argument("--device", default="auto", metavar="D", help="auto, cpu or cuda")
     limits = parser.add_argument_group("limits")
@@ -139,23 +154,20 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> Any:
 
     if args.task is None:
         raise UsageError("a task file is missing; give TASK.py, or --join a study that is there")
-    changes = {**parse(args.changes), **{name: literal(value) for name in DIRECT if (value := getattr(args, name)) is not None}}
-    if args.algorithm is not None:
-        changes["algorithm"] = args.algorithm
-    folding = {"folds": args.folds, "by": args.fold_by, "seed": args.seed, "block_size": args.block_size}
+    changes = parse(args.changes)
+    for name in DIRECT:
+        if (value := getattr(args, name)) is not None:
+            if name in changes:
+                raise UsageError(f"--{name.replace('_', '-')} and --set {name} say the same thing; give one of them")
+            changes[name] = literal(value)
+    given = {name: default if (value := getattr(args, name)) is None else value for name, default in DEFAULTS.items()}
+    folding = {"folds": given["folds"], "by": args.fold_by, "seed": given["seed"], "block_size": args.block_size}
     return TuneConfig(
         out=args.out or f"studies/{Path(args.task).stem}",
         order={"kind": "task", "file": args.task, "changes": changes, "space_file": args.space, "folding": folding},
-        trials=20 if args.trials is None else args.trials,
-        search=args.search,
         metrics=tuple(args.metrics),
-        prune=args.prune,
-        folds=args.folds,
-        repeats=args.repeats,
-        workers=args.workers,
-        parallel_folds=args.parallel_folds,
-        seed=args.seed,
         storage=args.storage,
+        **given,
         **_of_this_job(args, argv),
     )
 
@@ -167,6 +179,10 @@ def _joined(args: argparse.Namespace, argv: Sequence[str]) -> Any:
 
     if args.task is not None or args.out is not None:
         raise UsageError("--join takes the task and all else from the study; leave TASK.py and --out out")
+    for name in OF_THE_STUDY:
+        if getattr(args, name) not in (None, []):
+            option = {"metrics": "metric", "changes": "set"}.get(name, name).replace("_", "-")
+            raise UsageError(f"--{option} is that of the study, which --join takes; leave it out")
     known = read_study(Path(args.join))
     return TuneConfig(
         out=args.join,

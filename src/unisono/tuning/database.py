@@ -28,9 +28,10 @@ class Database:
         try:
             self.study = self.library.create_study(storage=url, study_name=name, directions=directions, load_if_exists=True)
         except Exception as error:
+            why = (str(error).splitlines() or [type(error).__name__])[0]
             raise UsageError(
-                f"the database {url} cannot be used (--storage): {error}; give e.g. sqlite:///study.db, or leave it out: a folder "
-                "is enough"
+                f"the database {url} cannot be used (--storage): {why}; give e.g. sqlite:///study.db, or leave it out: a folder is "
+                "enough"
             ) from error
         self.storage, self.key = self.study._storage, self.study._study_id
         self.space = None if about["space"] is None else space_from(about["space"])

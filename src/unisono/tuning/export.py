@@ -25,7 +25,7 @@ def to_optuna(folder: Path, storage: str | None = None) -> Any:
     except library.exceptions.DuplicatedStudyError:
         raise UsageError(f"{storage} has a study {folder.resolve().name!r} already; give another database") from None
     except Exception as error:
-        raise UsageError(f"{storage} cannot be opened: {error}; give e.g. sqlite:///study.db") from error
+        raise UsageError(f"{storage} cannot be opened: {_first_line(error)}; give e.g. sqlite:///study.db") from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the names of metrics are new there
         made.set_metric_names([one["metric"] for one in about["objectives"]])
@@ -39,6 +39,10 @@ def to_optuna(folder: Path, storage: str | None = None) -> Any:
             distributions = {name: distribution_of(library, one) for name, one in dimensions.items() if name in values}
         made.add_trial(_trial_of(library, trial, {name: values[name] for name in distributions}, distributions))
     return made
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _trial_of(library: Any, trial: Trial, params: dict[str, Any], distributions: dict[str, Any]) -> Any:

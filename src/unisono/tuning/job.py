@@ -71,8 +71,10 @@ class TuneConfig:
     command: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name, value in (("--trials", self.trials), ("--repeats", self.repeats), ("--attempts", self.attempts)):
-            if value < 1:
+        for name in ("trials", "folds", "repeats", "workers", "parallel_folds", "attempts", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                name = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{name} must be at least 1; received {value}")
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"--seed must lie in 0..{2**32 - 1}; received {self.seed}")
@@ -90,7 +92,9 @@ def work_at(config: TuneConfig, num_ranks: int | None, columns: int | None) -> i
     is_alone = at.launcher == "local"
     if num_ranks is not None and not is_alone and num_ranks != at.world_size:
         raise UsageError(f"{num_ranks} ranks were asked for (-n), but {at.world_size} were started; leave it out")
-    layout = layout_of((num_ranks or 1) if is_alone else at.world_size, config.workers, config.parallel_folds, config.trials)
+    layout = layout_of(
+        (1 if num_ranks is None else num_ranks) if is_alone else at.world_size, config.workers, config.parallel_folds, config.trials
+    )
     if not is_alone and at.address is None:
         from unisono.comm.mpi import completed
 

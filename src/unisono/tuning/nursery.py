@@ -180,6 +180,7 @@ def _in_a_child(work: Work) -> dict[str, Any]:
     process = os.fork()
     if not process:
         try:
+            _die_with_parent()
             mine.close()
             theirs.sendall(json.dumps(_asked(work)).encode())
             theirs.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from unisono.tuning.store import ABOUT, read_study, records_of
 from unisono.tuning.study import Study, Trial
 
 BEST = "best.toml"
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""A key that TOML takes without quotes."""
 WEIGHTS = ("weights.safetensors", "best.safetensors")
 
 
@@ -59,7 +62,7 @@ def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSe
     about, best = best_of(folder)
     then = about["sources"].get(task_file.name)
     now = hashlib.sha256(task_file.read_bytes()).hexdigest() if task_file.is_file() else None
-    if then is None or (now is not None and now != then and not accept_changes):
+    if not accept_changes and (then is None or (now is not None and now != then)):
         what = "has changed since" if then is not None else f"is not that of the study ({about['task_file']})"
         raise UsageError(
             f"{task_file} {what}, so the settings of {folder} may be no good for it; --accept-changes takes them anyway"
@@ -70,7 +73,7 @@ def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSe
 
 
 def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective]) -> None:
-    """Local, blocking: a file that --space reads too, with nothing left to search."""
+    """Local, blocking: a file that --space reads too, with nothing left to search, e.g. to measure the best on more folds."""
     assert best.result is not None
     lines = [f"# the best of {folder.name}: trial {best.number}"]
     lines.append(f"# {shown_values(objectives, best.result.values)}")
@@ -79,9 +82,10 @@ def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: 
         if value is None:
             lines.append(f"# {name} is none, which TOML cannot say")
             continue
-        lines += ["", f"[{name}]", f"fixed = {json.dumps(value)}"]
+        key = ".".join(json.dumps(part, ensure_ascii=False) if not BARE.fullmatch(part) else part for part in name.split("."))
+        lines += ["", f"[{key}]", f"fixed = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")]
     with replacing(folder / BEST) as draft:
-        draft.write_text("\n".join(lines) + "\n")
+        draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def describe_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective], num_parts: int) -> str:

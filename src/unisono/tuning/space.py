@@ -114,7 +114,7 @@ def space_of(task: Task, file: Path | None = None) -> Space:
             fixed[name] = leaf["fixed"]
         else:
             found[name] = _dimension(task, name, leaf, where)
-    if not found:
+    if not found and not fixed:
         raise UsageError(
             "there is nothing to search: annotate arguments of the model, e.g. width: Annotated[int, un.Range(16, 256, log=True)], "
             "give the task a space, e.g. space={'lr': un.Range(0.001, 1, log=True)}, or give a file (--space)"
@@ -160,7 +160,9 @@ def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Ma
             )
         if not value:
             raise UsageError(f"[{name}] in the space (--space) is empty; give low and high, choice, or fixed")
-        leaf = {one: part for one, part in value.items() if one in LEAF_KEYS or not isinstance(part, Mapping)}
+        leaf = {one: part for one, part in value.items() if not isinstance(part, Mapping)}
+        if "when" in value and leaf:  # else it is an argument of that name
+            leaf["when"] = value["when"]
         if leaf:
             yield name, leaf
         yield from _leaves({one: part for one, part in value.items() if one not in leaf}, f"{name}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from unisono.errors import UsageError
@@ -35,8 +37,45 @@ def test_without_a_rest_a_thread_coordinates(num_ranks: int, workers: int, block
         ),
         ((8, 1, 1), 3, r"8 blocks are more than 3 trials can use; use -n 3"),
         ((4, 0, 1), None, r"--workers must be at least 1; received 0"),
+        ((0, 1, 1), None, r"-n must be at least 1; received 0"),
+        ((-2, 1, 1), None, r"-n must be at least 1; received -2"),
+        ((4, 1, 0), None, r"(--parallel-folds|folds at a time) must be at least 1; received 0"),
+        ((13, 3, 1), 3, r"4 blocks are more than 3 trials can use; use -n 9"),
+        ((3, 2, 2), None, r"3 ranks are fewer than one block of 4 \(2 workers times 2 folds at a time\); use -n 4"),
     ],
 )
 def test_ranks_that_would_do_nothing_are_refused(numbers: tuple[int, int, int], trials: int | None, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         layout_of(*numbers, num_trials=trials)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("folds", [1, 2, 5])
+def test_every_rank_has_one_place_or_the_remedy_has(workers: int, folds: int) -> None:
+    for num_ranks in range(1, 40):
+        try:
+            found = layout_of(num_ranks, workers, folds)
+        except UsageError as error:
+            remedies = [int(text) for text in re.findall(r"\d+", str(error).partition("use -n")[2])]
+            assert remedies, "a refusal says what would do"
+            for other in remedies:
+                layout_of(other, workers, folds)
+            continue
+        blocks = [list(found.ranks_of(block)) for block in range(found.num_blocks)]
+        assert [rank for block in blocks for rank in block] == list(range(found.first, num_ranks))
+        assert {len(block) for block in blocks} == {workers * folds}
+        assert all(found.block_of(rank) == number for number, block in enumerate(blocks) for rank in block)
+        assert found.block_of(0) == (None if found.first else 0)
+
+
+@pytest.mark.parametrize("num_trials", [1, 2, 5])
+def test_as_many_blocks_as_trials_are_enough(num_trials: int) -> None:
+    assert layout_of(num_trials * 3, 3, num_trials=num_trials).num_blocks == num_trials
+    assert layout_of(num_trials * 3 + 1, 3, num_trials=num_trials).num_blocks == num_trials
+    with pytest.raises(UsageError, match=f"use -n {num_trials * 3}, or more --workers"):
+        layout_of(num_trials * 3 + 3, 3, num_trials=num_trials)
+
+
+def test_one_rank_says_so_in_one_way() -> None:
+    assert str(layout_of(2, 2)) == "2 ranks: 1 block of 2 (2 workers a model); a thread beside rank 0 coordinates"
+    assert str(layout_of(3, 1)) == "3 ranks: 3 blocks of 1 (1 worker a model); a thread beside rank 0 coordinates"

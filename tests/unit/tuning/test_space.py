@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +11,7 @@ import pytest
 
 import unisono as un
 from unisono.errors import UsageError
-from unisono.tuning.space import Space, space_of
+from unisono.tuning.space import Space, defaults_of, space_from, space_of
 
 
 def model(
@@ -143,3 +145,153 @@ def test_an_empty_space_and_a_missing_file_are_refused(tmp_path: Path) -> None:
         space_of(plain)
     with pytest.raises(UsageError, match=r"cannot read .*none\.toml \(--space\): No such file"):
         space_of(plain, tmp_path / "none.toml")
+
+
+WHOLE = """
+    [lr]
+    low = 1e-3
+    high = 1
+    log = true
+    [optimizer]
+    choice = ["sgd", "adam"]
+    [optimizer.momentum]
+    low = 0
+    high = 0.99
+    when = { optimizer = "sgd" }
+    [epochs]
+    low = 1
+    high = 9
+    when = { optimizer = ["sgd", "adam"], algorithm = "allreduce" }
+    [algorithm]
+    choice = ["allreduce", "local_sgd"]
+    [model.depth]
+    choice = [1, 2]
+    ["data.size"]
+    fixed = 4
+    """
+
+
+def test_a_space_comes_back_from_its_description(tmp_path: Path) -> None:
+    space = read(tmp_path, WHOLE)
+    back = space_from(json.loads(json.dumps(space.described())))
+    assert back.described() == space.described()
+    assert [str(one) for one in back.dimensions] == [str(one) for one in space.dimensions]
+    assert [one.is_whole for one in back.dimensions] == [one.is_whole for one in space.dimensions]
+    assert [one.ends() for one in back.dimensions] == [one.ends() for one in space.dimensions]
+    assert [list(map(type, one.ends())) for one in back.dimensions] == [list(map(type, one.ends())) for one in space.dimensions]
+    for values in ({"optimizer": "sgd", "algorithm": "allreduce"}, {"optimizer": "adam"}, {}):
+        meant = [[one.name for one in which.dimensions if which.means_something(one, values)] for which in (space, back)]
+        assert meant[0] == meant[1]
+
+
+DEFAULTS: Mapping[str, tuple[Mapping[str, Any], str, Mapping[str, Any], Mapping[str, Any]]] = {
+    "arguments and options": (
+        {"lr": 0.5, "optimizer": "sgd", "optimizer_options": {"momentum": 0.9}},
+        WHOLE,
+        {},
+        {
+            "model.width": 64,
+            "model.act": "relu",
+            "model.depth": 2,
+            "lr": 0.5,
+            "optimizer": "sgd",
+            "optimizer.momentum": 0.9,
+            "algorithm": "allreduce",
+            "epochs": 1,
+        },
+    ),
+    "a condition that does not hold": (
+        {"lr": 0.5, "optimizer": "adam", "optimizer_options": {"momentum": 0.9}},
+        "[optimizer]\nchoice=['sgd','adam']\n[optimizer.momentum]\nlow=0\nhigh=0.99\nwhen={optimizer='sgd'}",
+        {},
+        {"model.width": 64, "model.act": "relu", "data.size": 3, "optimizer": "adam"},
+    ),
+    "a condition on what is fixed": (
+        {"optimizer_options": {"momentum": 0.5}},
+        "[optimizer.momentum]\nlow=0\nhigh=0.99\nwhen={optimizer='sgd'}\n[optimizer]\nfixed='sgd'",
+        {"optimizer": "sgd"},
+        {"model.width": 64, "model.act": "relu", "data.size": 3, "optimizer.momentum": 0.5},
+    ),
+    "outside of the space": (
+        {"lr": 5.0},
+        "[lr]\nlow=0.1\nhigh=1\n[model.width]\nlow=100\nhigh=200\n[model.act]\nchoice=['tanh']\n[data.size]\nlow=1\nhigh=2",
+        {},
+        {},
+    ),
+    "nothing said": (
+        {"lr": None, "optimizer": None},
+        "[lr]\nlow=0.1\nhigh=1",
+        {},
+        {"model.width": 64, "model.act": "relu", "data.size": 3},
+    ),
+    "a whole number for a real one": (
+        {},
+        "[model.rate]\nlow=0\nhigh=1",
+        {},
+        {"model.width": 64, "model.act": "relu", "data.size": 3, "model.rate": 0.1},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DEFAULTS)
+def test_what_the_task_itself_says_lies_first(tmp_path: Path, what: str) -> None:
+    settings, text, fixed, expected = DEFAULTS[what]
+
+    def other(
+        width: Annotated[int, un.Range(16, 256, log=True)] = 64,
+        act: Annotated[str, un.Choice("relu", "tanh")] = "relu",
+        depth: int = 2,
+        rate: float = 0.1,
+    ) -> Any:
+        return width, act, depth, rate
+
+    task = un.Task(**{"model": other, "data": data, **settings})
+    file = tmp_path / "space.toml"
+    file.write_text(text)
+    space = space_of(task, file)
+    found = defaults_of(task, space, fixed)
+    assert found == expected
+    for dimension in space.dimensions:
+        if dimension.name in found:
+            assert dimension.holds(found[dimension.name])
+            assert Space(space.dimensions, fixed).means_something(dimension, found)
+
+
+def test_whole_dimensions_have_whole_defaults() -> None:
+    def other(width: Annotated[int, un.Range(1, 9)] = 3.0) -> Any:  # type: ignore[assignment]
+        return width
+
+    task = un.Task(model=other, data=data)
+    found = defaults_of(task, space_of(task), {})
+    assert found["model.width"] == 3 and type(found["model.width"]) is int
+
+
+def test_a_task_may_say_its_space() -> None:
+    task = un.Task(
+        model=model,
+        data=data,
+        space={
+            "lr": un.Range(0.001, 1, log=True),
+            "optimizer.momentum": un.Range(0, 0.99, when={"optimizer": ("sgd", "adam")}),
+            "optimizer": un.Choice("sgd", "adam"),
+            "model.depth": un.Range(1, 4),
+        },
+    )
+    space = space_of(task)
+    found = {one.name: one for one in space.dimensions}
+    assert set(found) == {"model.width", "model.act", "data.size", "lr", "optimizer", "optimizer.momentum", "model.depth"}
+    assert found["optimizer.momentum"].when == {"optimizer": ["sgd", "adam"]} and found["model.depth"].is_whole
+    assert not found["lr"].is_whole
+    names = list(found)
+    assert names.index("optimizer") < names.index("optimizer.momentum")
+    assert space_from(json.loads(json.dumps(space.described()))).described() == space.described()
+
+
+def test_a_dimension_of_a_file_may_be_called_like_a_key(tmp_path: Path) -> None:
+    def other(log: bool = True, when: int = 3) -> Any:
+        return log, when
+
+    file = tmp_path / "space.toml"
+    file.write_text("[model.log]\nchoice = [true, false]\n['model.when']\nlow = 1\nhigh = 9")
+    found = {one.name: one for one in space_of(un.Task(model=other, data=data), file).dimensions}
+    assert found["model.log"].holds(False) and found["model.when"].is_whole

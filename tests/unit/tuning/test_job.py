@@ -1,0 +1,130 @@
+"""What a job of a study is asked for: by which numbers trials are compared, and options that make no sense together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from unisono.errors import UsageError
+from unisono.tuning import job as jobs
+from unisono.tuning.job import TuneConfig, objectives_of, work_at
+from unisono.tuning.plan import Objective, Part, Plan, mean_of, spread_of, values_of
+
+ABOUT: Mapping[str, Any] = {
+    "metrics": {"val_accuracy": True, "val_loss": False, "loss": False},
+    "monitor": "val_accuracy",
+    "space": {"dimensions": [], "fixed": {}},
+}
+ORDER: Mapping[str, Any] = {"kind": "task", "file": "task.py", "changes": {}, "space_file": None, "folding": {}}
+
+
+# ---- objectives ----------------------------------------------------------------------------------------------------------
+
+ASKED: Mapping[str, tuple[list[str], list[Objective]]] = {
+    "nothing: what the task is judged by": ([], [Objective("val_accuracy", True)]),
+    "by name": (["val_loss"], [Objective("val_loss", False)]),
+    "without val_": (["accuracy"], [Objective("val_accuracy", True)]),
+    "of training, where both are": (["loss"], [Objective("loss", False)]),
+    "the best epoch": (["best_val_accuracy"], [Objective("best_val_accuracy", True)]),
+    "the best epoch without val_": (["best_accuracy"], [Objective("best_val_accuracy", True)]),
+    "the other way round": (["val_accuracy:min", "val_loss:max"], [Objective("val_accuracy", False), Objective("val_loss", True)]),
+    "time": (["val_accuracy", "time_s"], [Objective("val_accuracy", True), Objective("time_s", False)]),
+    "much time": (["time_s:max"], [Objective("time_s", True)]),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_metrics_that_are_asked_for(what: str) -> None:
+    asked, expected = ASKED[what]
+    assert objectives_of(asked, ABOUT) == expected
+
+
+REFUSED: Mapping[str, tuple[list[str], str]] = {
+    "unknown": (
+        ["val_f1"],
+        r"the task does not report 'val_f1' \(--metric\); it reports val_accuracy, val_loss, loss, time_s, each also as best_",
+    ),
+    "unknown best": (["best_f1"], "the task does not report 'best_f1'"),
+    "the best time": (["best_time_s"], "the task does not report 'best_time_s'"),
+    "direction": (["val_loss:up"], "--metric val_loss:up: after the colon comes max or min; received 'up'"),
+    "no direction": (["val_loss:"], "after the colon comes max or min; received ''"),
+    "direction of time": (["time_s:less"], "after the colon comes max or min; received 'less'"),
+    "twice": (["val_loss", "val_loss"], "--metric val_loss is given twice; give it once"),
+    "twice under two names": (["val_accuracy", "accuracy:min"], "--metric val_accuracy is given twice"),
+    "time twice": (["time_s", "val_loss", "time_s:max"], "--metric time_s is given twice"),
+    "empty": ([""], "the task does not report ''"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_metrics_that_cannot_be(what: str) -> None:
+    asked, message = REFUSED[what]
+    with pytest.raises(UsageError, match=message):
+        objectives_of(asked, ABOUT)
+
+
+def test_a_task_that_reports_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="the task reports nothing by which trials can be compared; name metrics of the task"):
+        objectives_of([], {**ABOUT, "metrics": {}, "monitor": None})
+
+
+def test_an_objective_gives_what_it_gives() -> None:
+    found = objectives_of(["value_0:min", "value_1:max"], {"space": None, "metrics": {}, "monitor": None})
+    assert found == [Objective("value_0", False), Objective("value_1", True)]
+
+
+# ---- options -------------------------------------------------------------------------------------------------------------
+
+OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "trials": ({"trials": 0}, "--trials must be at least 1; received 0"),
+    "repeats": ({"repeats": 0}, "--repeats must be at least 1; received 0"),
+    "attempts": ({"attempts": -1}, "--attempts must be at least 1; received -1"),
+    "folds": ({"folds": 0}, "--folds must be at least 1; received 0"),
+    "threads": ({"threads": 0}, "--threads must be at least 1; received 0"),
+    "too many at a time": (
+        {"folds": 2, "repeats": 2, "parallel_folds": 5},
+        r"--parallel-folds 5 is more than the 4 trainings of a trial \(folds times repeats\); use at most 4",
+    ),
+    "seed": ({"seed": -1}, r"--seed must lie in 0\.\.4294967295; received -1"),
+}
+
+
+@pytest.mark.parametrize("what", OPTIONS)
+def test_options_that_cannot_be(what: str) -> None:
+    options, message = OPTIONS[what]
+    with pytest.raises(UsageError, match=message):
+        TuneConfig(**{"out": "studies/x", "order": ORDER, **options})
+
+
+def test_starts_may_be_at_the_same_time_too() -> None:
+    assert TuneConfig("studies/x", ORDER, folds=2, repeats=3, parallel_folds=6).parallel_folds == 6
+
+
+@pytest.mark.parametrize("num_ranks", [0, -1])
+def test_a_job_without_ranks_is_refused(monkeypatch: pytest.MonkeyPatch, num_ranks: int) -> None:
+    def started(*_: Any) -> None:
+        raise AssertionError(f"-n {num_ranks} became something else")
+
+    monkeypatch.setattr(jobs, "Seats", started)
+    with pytest.raises(UsageError, match=f"-n must be at least 1; received {num_ranks}"):
+        work_at(TuneConfig("studies/x", ORDER, quiet=True), num_ranks, None)
+
+
+# ---- what trials consist of ----------------------------------------------------------------------------------------------
+
+
+def test_parts_are_all_folds_from_every_start_in_waves() -> None:
+    plan = Plan([Objective("a", True)], folds=3, repeats=2, parallel=4, epochs=5)
+    assert plan.waves == [[Part(0, 0), Part(1, 0), Part(2, 0), Part(0, 1)], [Part(1, 1), Part(2, 1)]]
+    assert (plan.num_parts, plan.num_steps) == (6, 10)
+    assert Plan([Objective("a", True)], folds=3, repeats=2, parallel=4, epochs=5, prune="wilcoxon").num_steps == 6
+
+
+def test_numbers_of_a_training_and_of_a_trial() -> None:
+    objectives = [Objective("a", True), Objective("time_s", False), Objective("missing", True)]
+    values = values_of(objectives, {"a": 1, "b": 2.0, "missing": None}, 7.5)
+    assert values[:2] == [1.0, 7.5] and values[2] != values[2]
+    assert mean_of([[1.0, 4.0], [2.0, 6.0]]) == [1.5, 5.0]
+    assert spread_of([[1.0, 9.0], [3.0, 9.0]]) == pytest.approx(2**0.5) and spread_of([[1.0, 9.0]]) == 0.0
