@@ -30,6 +30,7 @@ KILLED, LIMIT, STOPPED = "killed", "limit", "stopped"
 GIVES_BACK = (STOPPED, KILLED, PEER)
 PEER_WAIT_S = 5.0
 """How long one who lost a peer waits for the peer's own word."""
+SHORT_S, MOST_CLAIMED = 10.0, 8
 STOP_WAIT_S = 60.0
 """How long trials have to save what they have when all must stop."""
 
@@ -257,10 +258,13 @@ class Coordinator:
         known = self._store.study.trials.get(due.number)
         block.running = Running(due, values, self._clock(), last_step=max(known.reports, default=-1) if known is not None else -1)
         self._start_wave(block, block.running)
-        self._store.begin(due, values, block.number)  # after it was sent: the disk is waited for while the block works
+        asked_for = None if self._search.space is not None else self._search.distributions(due.number)
+        self._store.begin(due, values, block.number, asked_for)  # after it was sent: the disk is waited for while the block works
 
     def _claim_ahead(self, least: int | None = None) -> None:
-        wanted = min(len(self.blocks), 8) if least is None else least
+        """What is claimed nobody else begins, so only short trials are claimed before they are needed."""
+        is_short = self._trial_s is not None and self._trial_s < SHORT_S
+        wanted = (min(len(self.blocks), MOST_CLAIMED) if is_short else 0) if least is None else least
         while len(self._claimed) < wanted and not self.is_stopping:
             due = self._store.next_due()
             if due is None:
@@ -486,17 +490,19 @@ class Coordinator:
             for rank in self._ready.intersection(block.ranks):
                 self._ready.discard(rank)
                 self._crew.signal(rank, signal.SIGKILL)
-        if kind in GIVES_BACK and (due.attempt + 1 < self._plan.attempts or kind == STOPPED):
+        known = self._store.study.trials.get(due.number)
+        num_deaths = 1 + (0 if known is None else len(known.deaths - {due.attempt}))
+        if kind in GIVES_BACK and (num_deaths < self._plan.attempts or kind == STOPPED):
             block.running = None
             self._mine.discard(due.number)
-            self._store.give_back(due.number, due.attempt, reason)
+            self._store.give_back(due.number, due.attempt, reason, died=kind != STOPPED)
             self._learn()
             if kind != STOPPED:
                 self._watcher.say(f"trial {due.number} is given back: {reason}")
             self._feed(block)
             return
         if kind in GIVES_BACK:
-            reason = f"{reason}; it was begun {due.attempt + 1} times (--attempts)"
+            reason = f"{reason}; it was begun {num_deaths} times (--attempts)"
         self._end(block, running, FAILED, (), reason)
 
     # ---- what is known ---------------------------------------------------------------------------------------------

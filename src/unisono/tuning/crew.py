@@ -200,13 +200,14 @@ def supervise(
     try:
         selector.register(channel.sock, selectors.EVENT_READ, from_coordinator)
         seats.begin()
+        is_started = False
         while not over:
-            for key, _ in selector.select(1.0):
-                for _, letter in key.data():
-                    if letter["is"] == "loaded":
-                        seats.start(rank)
-                    else:
-                        post(channel, {"rank": rank, **letter})
+            for _, letter in ranks_heard(selector, 1.0):
+                if letter["is"] == "loaded" and not is_started:  # later ones are started when the coordinator has heard of an end
+                    seats.start(rank)
+                    is_started = True
+                elif letter["is"] != "loaded":
+                    post(channel, {"rank": rank, **letter})
             channel.flush()
     except (UsageError, TrainingFailed) as error:
         raise TrainingFailed(f"rank {rank} on {socket.gethostname()}: {error}") from error
@@ -224,5 +225,6 @@ def ranks_heard(selector: selectors.BaseSelector, wait_s: float) -> Iterator[Hea
     """Local, blocking for at most so long: all that has come."""
     found: Sequence[Any] = selector.select(wait_s)
     for key, _ in found:
-        if key.fileobj in selector.get_map():  # it may have gone with an earlier one
-            yield from key.data()
+        now = selector.get_map().get(key.fd)
+        if now is key:  # it may have gone with an earlier one
+            yield from now.data()

@@ -47,11 +47,12 @@ class Damage(NamedTuple):
 
 def framed(value: Mapping[str, Any]) -> bytes:
     """Pure: a record as it stands in a file."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=True, default=_plain).encode()
+    text = json.dumps(value, separators=(",", ":"), allow_nan=True, default=plain).encode()
     return b"%c%08x %s%c" % (START, zlib.crc32(text), text, END)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Pure: for `json.dumps`: a number of another library as Python's."""
     if hasattr(value, "item"):  # a number of NumPy's
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be written into a journal")

@@ -15,6 +15,7 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import Any
 from unisono.cluster.mortality import PR_SET_PDEATHSIG, prctl
 from unisono.comm.control_plane.channel import Channel
 from unisono.errors import UsageError
-from unisono.tuning.letters import channel_of, post, read, wait_for
+from unisono.tuning.letters import channel_of, post, read
 from unisono.tuning.worker import Work, live
 
 NO_FORK = ("tensorflow", "jax")
@@ -35,7 +36,8 @@ def main(descriptor: int) -> None:
     """Local, blocking: until the supervisor is gone."""
     sock = socket.socket(fileno=descriptor)
     _die_with_parent()
-    first = wait_for(channel := channel_of(sock))
+    first = first_letter(sock)
+    channel = channel_of(sock)
     try:
         work = make_work(first)
         work.load()
@@ -50,6 +52,22 @@ def main(descriptor: int) -> None:
         return
     sock.setblocking(True)
     Nursery(work, sock, channel).serve()
+
+
+def first_letter(sock: socket.socket) -> dict[str, Any]:
+    """Local, blocking: not a byte more, as the letters that follow come with descriptors, which `recv` would drop."""
+    sock.setblocking(True)
+    (length,) = struct.unpack("<Q", _exactly(sock, 8))
+    return read(_exactly(sock, length))
+
+
+def _exactly(sock: socket.socket, num_bytes: int) -> bytes:
+    data = b""
+    while len(data) < num_bytes:
+        if not (part := sock.recv(num_bytes - len(data))):
+            raise EOFError("the supervisor is gone")
+        data += part
+    return data
 
 
 def make_work(order: Mapping[str, Any]) -> Work:

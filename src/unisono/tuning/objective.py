@@ -6,6 +6,7 @@ The trial that it is given asks the coordinator for what was not proposed ahead;
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from unisono.comm.control_plane.channel import Channel
 from unisono.errors import TrainingFailed, UsageError
 from unisono.training.atomic import explained, replacing
 from unisono.training.provenance import source_of, versions
+from unisono.tuning.journal import plain
 from unisono.tuning.letters import Letter, post, wait_for
 from unisono.tuning.worker import Work
 
@@ -111,7 +113,12 @@ class ObjectiveTrial:
         return self._is_hopeless
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        self.user_attrs[key] = value
+        try:
+            self.user_attrs[key] = json.loads(json.dumps(value, default=plain))
+        except TypeError as error:
+            raise TypeError(
+                f"user attribute {key!r} cannot be written down: {error}; give numbers, texts, lists or dicts"
+            ) from None
 
     def _suggest(self, name: str, distribution: Any) -> Any:
         from optuna.distributions import distribution_to_json

@@ -234,7 +234,7 @@ class Search:
         result = trial.result
         state = self._state_of(result.state, result.values) if result is not None else self._optuna.trial.TrialState.RUNNING
         if self.space is None:
-            told = {} if result is None else result.details.get("distributions", {})
+            told = trial.distributions
             distributions = {name: self._optuna.distributions.json_to_distribution(text) for name, text in told.items()}
         else:
             distributions = {
@@ -317,15 +317,14 @@ def _key(values: Mapping[str, Any]) -> str:
 
 def grid(space: Space) -> list[dict[str, Any]]:
     """Pure: all points of a grid, those that differ only in settings without meaning once."""
-    found: list[dict[str, Any]] = []
+    found: dict[str, dict[str, Any]] = {}
     for values in itertools.product(*(_points(one) for one in space.dimensions)):
         point: dict[str, Any] = {}
         for dimension, value in zip(space.dimensions, values, strict=True):
             if space.means_something(dimension, point):
                 point[dimension.name] = value
-        if point not in found:
-            found.append(point)
-    return found
+        found.setdefault(_key(point), point)
+    return list(found.values())
 
 
 def _points(dimension: Dimension) -> Sequence[Any]:

@@ -22,6 +22,8 @@ from unisono.tuning.letters import Letter, channel_of, post, read
 
 PROGRAM = "import sys; sys.path[:0] = {paths!r}; from unisono.tuning.nursery import main; main({descriptor})"
 KILLED = -int(signal.SIGKILL)
+MOST_FAILED_LOADS = 5
+"""One after the other, of what was loaded before."""
 
 Heard = tuple[int, Letter]
 """The rank of a worker, and what it says: its own letters, or {"is": "gone", "status": ...} when it has ended."""
@@ -56,6 +58,7 @@ class Seats:
         self._memory_kills = num_memory_kills()
         self.about: dict[str, Any] = {}
         self.is_loaded = False
+        self._num_failed_loads = 0
 
     def begin(self) -> None:
         """Local: start to load; `heard` tells when that is done."""
@@ -108,8 +111,11 @@ class Seats:
             if seat.own is not None:
                 seat.own.kill()
                 seat.own.wait()
+            if seat.nursery is not None:
+                seat.nursery.close()
         if self._channel is not None:
             self._unwatch(self._channel)
+            self._channel.close()
         if self._nursery is not None:
             self._nursery.kill()
             self._nursery.wait()
@@ -124,6 +130,7 @@ class Seats:
                 raise UsageError(letter["reason"]) if "trace" not in letter else TrainingFailed(letter["trace"].rstrip())
             if letter["is"] == "loaded":
                 self._forks, self.about, self.is_loaded = letter["forks"], letter["about"], True
+                self._num_failed_loads = 0
                 yield -1, letter
             elif letter["is"] == "born":
                 self._seats[letter["rank"]].pid = letter["pid"]
@@ -133,7 +140,9 @@ class Seats:
                 yield seat.rank, {**letter, "no_memory": self._no_memory(letter["status"])}
         if self._channel.ended:
             self._unwatch(self._channel)
-            if not self.is_loaded:
+            self._channel.close()
+            self._num_failed_loads += not self.is_loaded
+            if not self.about or self._num_failed_loads > MOST_FAILED_LOADS:
                 raise TrainingFailed(f"the process that loads the task ended ({_fate(self._nursery.wait())}); its words are above")
             self._nursery.wait()
             self.begin()  # its workers died with it
@@ -151,6 +160,7 @@ class Seats:
             yield seat.rank, read(message)
         if channel.ended:
             self._unwatch(channel)
+            channel.close()
             if seat.own is not None:  # of others the nursery tells how they ended
                 status = seat.own.wait()
                 if seat.nursery is not None:

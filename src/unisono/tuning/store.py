@@ -110,15 +110,15 @@ class Store:
             self.append({"event": ALIVE, "job": self.job, "at_s": self.clock()})
         self._writer.settle()
 
-    def begin(self, due: Due, values: Mapping[str, Any], block: int) -> None:
-        """Write that a block of ours is at a trial that `next_due` gave."""
+    def begin(self, due: Due, values: Mapping[str, Any], block: int, distributions: Mapping[str, str] | None = None) -> None:
+        """Write that a block of ours is at a trial that `next_due` gave; with the ranges where no space says them."""
         if due.values is None:
-            self.append(asked(due.number, values))
+            self.append(asked(due.number, values, distributions))
         self.append(began(due.number, due.attempt, f"{self.job}/{block}", self.clock()))
 
-    def give_back(self, number: int, attempt: int, reason: str) -> None:
+    def give_back(self, number: int, attempt: int, reason: str, died: bool = False) -> None:
         """Write that nobody is at a trial of ours any more."""
-        self.append(given_back(number, attempt, reason, self.clock()))
+        self.append(given_back(number, attempt, reason, self.clock(), died))
         heapq.heappush(self._free, number)
 
     # ---- reading ---------------------------------------------------------------------------------------------------
@@ -126,12 +126,15 @@ class Store:
     def refresh(self) -> list[Trial]:
         """All trials of which something new is known: of ours at once, of others now and then."""
         if monotonic() >= self._read_at:
-            self._read_at = monotonic() + self.look_every_s
-            for record in self._reader.read():
-                self._heard[record.writer] = monotonic()
-                self._apply(record)
+            self._read()
         found, self._changed = list(self._changed.values()), {}
         return found
+
+    def _read(self) -> None:
+        self._read_at = monotonic() + self.look_every_s
+        for record in self._reader.read():
+            self._heard[record.writer] = monotonic()
+            self._apply(record)
 
     def _apply(self, record: Record) -> None:
         self.study.apply(record)
@@ -161,6 +164,10 @@ class Store:
             if self._has_result(number):
                 continue
             attempt = self._next_attempt(number)
+            if attempt:
+                self._read()  # another may have ended it before he died
+                if self._has_result(number):
+                    continue
             if attempt is not None and self.claims.take(number, attempt, self.job):
                 trial = self.study.trials.get(number)
                 return Due(number, attempt, None if trial is None else trial.values)

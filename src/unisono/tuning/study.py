@@ -66,11 +66,17 @@ class Trial:
     number: int
     asked: Mapping[str, Any] | None = None
     """What was proposed; None where the record that says it was lost."""
+    ranges: Mapping[str, str] = field(default_factory=dict)
+    """Of an objective: from which ranges, as Optuna writes them."""
     attempts: dict[int, Attempt] = field(default_factory=dict)
     reports: dict[int, float] = field(default_factory=dict)
     """Step -> the objective so far."""
+    sources: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Step -> the record that said it."""
     given_back: dict[int, float] = field(default_factory=dict)
     """Attempt -> when, since 1970."""
+    deaths: set[int] = field(default_factory=set)
+    """Attempts that ended as a process of theirs died."""
     results: dict[tuple[str, int], Result] = field(default_factory=dict)
 
     @property
@@ -78,6 +84,13 @@ class Trial:
         """Its point; an objective says only while it runs what it wants to know."""
         result = self.result
         return self.asked if result is None else result.details.get("asked", self.asked)
+
+    @property
+    def distributions(self) -> Mapping[str, str]:
+        """The ranges of `values`, where an objective chose them."""
+        result = self.result
+        found: Mapping[str, str] = self.ranges if result is None else result.details.get("distributions", self.ranges)
+        return found
 
     @property
     def result(self) -> Result | None:
@@ -116,13 +129,18 @@ class Study:
             return
         trial = self.trials.setdefault(value["trial"], Trial(value["trial"]))
         if event == ASKED:
-            trial.asked = dict(value["values"])
+            trial.asked, trial.ranges = dict(value["values"]), dict(value.get("distributions", {}))
         elif event == BEGAN:
             trial.attempts[value["attempt"]] = Attempt(value["attempt"], value["who"], value["at_s"])
         elif event == REPORTED:
-            trial.reports[value["step"]] = value["value"]
+            before = trial.sources.get(value["step"])
+            if before is None or (record.writer, record.number) <= before:  # of several attempts always the same one
+                trial.sources[value["step"]] = (record.writer, record.number)
+                trial.reports[value["step"]] = value["value"]
         elif event == GIVEN_BACK:
             trial.given_back[value["attempt"]] = value["at_s"]
+            if value.get("died"):
+                trial.deaths.add(value["attempt"])
         else:
             trial.results[record.writer, record.number] = Result(
                 value["attempt"],
@@ -150,9 +168,10 @@ def _is_number(values: Sequence[float]) -> bool:
     return bool(values) and math.isfinite(values[0])
 
 
-def asked(trial: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: the record of a proposal."""
-    return {"event": ASKED, "trial": trial, "values": dict(values)}
+def asked(trial: int, values: Mapping[str, Any], distributions: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Pure: the record of a proposal; with the ranges where no space says them."""
+    ranges = {} if distributions is None else {"distributions": dict(distributions)}
+    return {"event": ASKED, "trial": trial, "values": dict(values), **ranges}
 
 
 def began(trial: int, attempt: int, who: str, at_s: float) -> dict[str, Any]:
@@ -165,9 +184,9 @@ def reported(trial: int, step: int, value: float) -> dict[str, Any]:
     return {"event": REPORTED, "trial": trial, "step": step, "value": value}
 
 
-def given_back(trial: int, attempt: int, reason: str, at_s: float) -> dict[str, Any]:
-    """Pure: the record of an attempt that nobody is at any more."""
-    return {"event": GIVEN_BACK, "trial": trial, "attempt": attempt, "reason": reason, "at_s": at_s}
+def given_back(trial: int, attempt: int, reason: str, at_s: float, died: bool = False) -> dict[str, Any]:
+    """Pure: the record of an attempt that nobody is at any more, as it was stopped, or as a process of it died."""
+    return {"event": GIVEN_BACK, "trial": trial, "attempt": attempt, "reason": reason, "at_s": at_s, "died": died}
 
 
 def ended(

@@ -171,7 +171,7 @@ def test_a_block_waits_for_a_fresh_one_where_that_is_nothing_beside_a_trial() ->
         assert it.take(trial_s=0.5) is not None, "it is not nothing beside a short trial"
 
 
-@pytest.mark.parametrize("cost_s", [0.0001, 0.001, 0.004, 0.009, 0.1, 5.0])
+@pytest.mark.parametrize("cost_s", [0.0001, 0.004, 0.1])
 @pytest.mark.parametrize("num_blocks", [1, 8, 32, 100])
 @pytest.mark.parametrize("learns", [True, False])
 def test_who_is_told_to_wait_is_woken(learns: bool, num_blocks: int, cost_s: float) -> None:

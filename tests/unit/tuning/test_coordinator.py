@@ -118,6 +118,15 @@ def test_two_jobs_share_a_study(make: Makes) -> None:
     assert sum(trial.state.name == "COMPLETE" for trial in one.search._study.trials) == 4, "each learns what the other found"
 
 
+def test_a_job_keeps_no_trials_from_others_that_could_begin_them(make: Makes) -> None:
+    one = make(num_blocks=2)
+    one.ready()
+    one.coordinator.tick()
+    two = make(num_blocks=2, name="two")
+    two.ready()
+    assert not two.coordinator.is_idle, "two trials are open, and nobody is at them"
+
+
 def test_two_jobs_share_a_grid(make: Makes) -> None:
     jobs = make(num_blocks=2, num_trials=5, search="grid"), make(num_blocks=2, num_trials=5, search="grid", name="two")
     for job in jobs:
@@ -615,6 +624,21 @@ def test_what_was_stopped_goes_on_in_the_next_job(make: Makes) -> None:
     assert later.store.num_open() == 0
 
 
+def test_only_what_was_begun_counts_as_an_attempt(make: Makes) -> None:
+    job = make(num_trials=2, attempts=2)
+    job.ready()
+    job.coordinator.tick()  # which may claim the second trial
+    job.coordinator.stop("time")
+    job.done(0, reason="interrupted")
+    job.store.append({"event": "left", "job": "job", "at_s": 0.0, "reason": "time"})
+    later = make(num_trials=2, attempts=2, name="later")
+    later.ready()
+    later.done(0)
+    assert later.order_of(0)["number"] == 1
+    later.again(0)
+    assert later.trial(1).result is None, "it was begun once, and may be begun twice"
+
+
 def test_stopping_gives_back_however_often_a_trial_was_begun(make: Makes) -> None:
     job = make(attempts=1)
     job.ready()
@@ -837,3 +861,22 @@ def test_an_objective_that_was_killed_goes_on_in_another_job(make: Makes) -> Non
     later.say(0, "suggest", name="x", distribution=text_of(REAL))
     later.done(0, values=[0.5])
     assert later.result(0).values == (0.5,) and 0.0 <= (later.trial(0).values or {})["x"] <= 1.0
+
+
+def test_what_an_objective_asked_for_is_known_after_it_was_stopped(make: Makes) -> None:
+    job = make(space=None, objectives=[VALUE], epochs=1, num_trials=2)
+    job.ready()
+    job.say(0, "suggest", name="x", distribution=text_of(REAL))
+    job.done(0, values=[0.5])
+    point = job.order_of(0)["values"]
+    assert set(point) == {"x"}, "proposed ahead"
+    job.coordinator.stop("time")
+    job.done(0, reason="interrupted", values=[])
+    job.store.append({"event": "left", "job": "job", "at_s": 0.0, "reason": "time"})
+    later = make(space=None, objectives=[VALUE], epochs=1, num_trials=2, name="later")
+    later.ready()
+    assert later.order_of(0)["values"] == point
+    later.done(0, values=[0.25])
+    assert later.trial(1).values == point
+    assert later.result(1).details["distributions"] == {"x": text_of(REAL)}, "else neither a search nor an export knows its point"
+    assert later.search._study.best_trial.params == point
