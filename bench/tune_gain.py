@@ -54,10 +54,19 @@ def main() -> None:
             searches.append(_search(args.task, args.data, seed, args.starts, Path(folder)))
             if seed == 1:
                 args.out.mkdir(parents=True, exist_ok=True)
-                shutil.copy(Path(folder) / "study" / "report.html", args.out / f"tune_{args.task}_report.html")
+                report = args.out / f"tune_{args.task}_report.html"
+                shutil.copy(Path(folder) / "study" / "report.html", report)
+                looked = _look_at(report)
         print(_table(searches), flush=True)
     command = command_line().replace(args.data, "DIR") if args.data else command_line()
-    result = {"command": command, "machine": describe_machine(), "moment": moment, "task": args.task, "searches": searches}
+    result = {
+        "command": command,
+        "browser": looked,
+        "machine": describe_machine(),
+        "moment": moment,
+        "task": args.task,
+        "searches": searches,
+    }
     write_json(args.out / f"tune_{args.task}.json", result)
     (args.out / f"tune_{args.task}.md").write_text(_page(result))
     _draw(searches, args.out / f"tune_{args.task}.png")
@@ -85,6 +94,21 @@ def _search(task: str, data: str | None, seed: int, starts: int, folder: Path) -
         "versions": study["made_by"],
         **found,
     }
+
+
+def _look_at(report: Path) -> str | None:
+    """Open the report in a browser without a screen and keep a picture of it; what it was, and None where there is none."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        return None
+    quiet = (browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr")
+    picture = (f"--screenshot={report.with_suffix('.png')}", "--window-size=1100,4400")
+    done = subprocess.run([*quiet, *picture, report.resolve().as_uri()], check=True, capture_output=True, text=True)
+    told = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    drawn = subprocess.run([*quiet, "--dump-dom", report.resolve().as_uri()], check=True, capture_output=True, text=True).stdout
+    if told or drawn.count("<svg") < 5:
+        raise RuntimeError(f"the report does not open as it should: {told or 'pictures are missing'}")
+    return subprocess.run([browser, "--version"], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _unisono(arguments: Sequence[str]) -> None:
@@ -166,6 +190,8 @@ def _page(result: Mapping[str, Any]) -> str:
     )
     machine = "\n".join(f"- {name}: {value}" for name, value in result["machine"].items())
     versions = ", ".join(f"{name} {version}" for name, version in searches[0]["versions"].items())
+    picture = f"[picture](tune_{task}_report.png)"
+    seen = f", opened in {result['browser']} without an error on its console ({picture})" if result["browser"] else ""
     return f"""# {task}: what a search gains on data that it never saw
 
 `{result["command"]}`; for each seed `{searches[0]["command"]}`
@@ -177,7 +203,7 @@ starts on all that is not test data, {searches[0]["num_test"]} test samples for 
 
 ![errors](tune_{task}.png)
 
-The report of the first search: [tune_{task}_report.html](tune_{task}_report.html).
+The report of the first search: [tune_{task}_report.html](tune_{task}_report.html){seen}.
 
 ## What was found
 

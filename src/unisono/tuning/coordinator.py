@@ -10,16 +10,15 @@ import math
 import secrets
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
-from unisono.cluster.rendezvous import derived_port
 from unisono.tuning.ahead import Proposals
+from unisono.tuning.blocks import Block, Crew, Running, Watcher, meeting_of
 from unisono.tuning.layout import Layout
 from unisono.tuning.letters import Letter
-from unisono.tuning.plan import Part, Plan, mean_of, spread_of, values_of
+from unisono.tuning.plan import Part, Plan, mean_of, problem_of, spread_of, values_of, values_told
 from unisono.tuning.search import Search
 from unisono.tuning.store import Due, Store
 from unisono.tuning.study import COMPLETE, FAILED, PRUNED, Trial, ended, reported
@@ -33,66 +32,6 @@ PEER_WAIT_S = 5.0
 SHORT_S, MOST_CLAIMED = 10.0, 8
 STOP_WAIT_S = 60.0
 """How long trials have to save what they have when all must stop."""
-
-
-class Crew(Protocol):
-    """The worker processes, wherever they are."""
-
-    def start(self, rank: int) -> None:
-        """Not blocking: a new process for a rank; {"is": "ready"} comes from it."""
-
-    def send(self, rank: int, letter: Letter) -> None:
-        """Not blocking."""
-
-    def signal(self, rank: int, signum: int) -> None:
-        """Not blocking."""
-
-    def place_of(self, rank: int) -> Mapping[str, Any]:
-        """Pure: `node`, `address`, `gpus`, `our_gpus`, `threads` of a rank."""
-
-
-class Watcher(Protocol):
-    """Who shows how it goes."""
-
-    def trial_ended(self, trial: Trial) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-
-@dataclass
-class Running:
-    """A trial in the hands of a block."""
-
-    due: Due
-    values: Mapping[str, Any]
-    began: float
-    wave: int = 0
-    results: list[dict[str, Any]] = field(default_factory=list)
-    """Of the parts that have ended."""
-    parts: dict[int, Part] = field(default_factory=dict)
-    """Rank of the first worker -> what it trains in this wave."""
-    busy: set[int] = field(default_factory=set)
-    """Ranks that are at it."""
-    told: dict[int, Letter] = field(default_factory=dict)
-    """What the first workers gave in the end."""
-    epochs: dict[int, dict[int, float]] = field(default_factory=dict)
-    """First worker -> epoch -> objective."""
-    asking: dict[int, int] = field(default_factory=dict)
-    """First workers that wait to hear whether to go on -> epoch."""
-    last_step: int = -1
-    """Of the reports."""
-    is_hopeless: bool = False
-    failure: tuple[str, str] | None = None
-    kill_at: float | None = None
-
-
-@dataclass
-class Block:
-    """Ranks that work at one trial together."""
-
-    number: int
-    ranks: Sequence[int]
-    running: Running | None = None
 
 
 class Coordinator:
@@ -128,7 +67,6 @@ class Coordinator:
         self._stop_by: float | None = None
         self._stop_reason = ""
         self._trial_s: float | None = None
-        self._ids = 0
         self.best: Trial | None = None
 
     # ---- what comes ------------------------------------------------------------------------------------------------
@@ -146,7 +84,7 @@ class Coordinator:
                 self._gone(block, rank, letter)
             if block is not None or rank in self._spare:
                 self._crew.start(rank)
-        elif block is not None and block.running is not None and rank in block.running.busy and letter["id"] == self._id_of(block):
+        elif block is not None and block.running is not None and rank in block.running.busy and letter["id"] == block.running.name:
             self._of_running(block, block.running, rank, letter)
 
     def lost(self, ranks: Sequence[int]) -> None:
@@ -274,7 +212,6 @@ class Coordinator:
     def _start_wave(self, block: Block, running: Running) -> None:
         workers = self._plan.workers
         running.parts, running.busy, running.told, running.epochs = {}, set(), {}, {}
-        self._ids += 1
         for place, part in enumerate(self._plan.waves[running.wave]):
             members = block.ranks[place * workers : (place + 1) * workers]
             running.parts[members[0]] = part
@@ -283,32 +220,11 @@ class Coordinator:
             if self._search.space is None:
                 told["distributions"] = self._search.distributions(running.due.number)
             token = secrets.token_hex(16)
-            nodes = [self._crew.place_of(rank) for rank in members]
+            places = [self._crew.place_of(rank) for rank in members]
             for index, rank in enumerate(members):
                 running.busy.add(rank)
-                here = [other for other in range(workers) if nodes[other]["node"] == nodes[index]["node"]]
-                at = {
-                    "launcher": "unisono",
-                    "global_rank": index,
-                    "world_size": workers,
-                    "local_rank": here.index(index),
-                    "local_size": len(here),
-                    "node_rank": None,
-                    "num_nodes": None,
-                    "node_name": nodes[index]["node"],
-                    "address": nodes[0]["address"],
-                    "port": derived_port(token),
-                    "token": token,
-                    "job": f"trial {running.due.number}",
-                    "gpus": list(nodes[index]["gpus"]),
-                    "our_gpus": list(nodes[index]["our_gpus"]),
-                }
-                name = f"{running.due.number}.{running.due.attempt}.{running.wave}"
-                self._crew.send(rank, {**told, "id": name, "at": at, "threads": nodes[index]["threads"]})
-
-    def _id_of(self, block: Block) -> str:
-        running = block.running
-        return "" if running is None else f"{running.due.number}.{running.due.attempt}.{running.wave}"
+                at = meeting_of(places, index, token, f"trial {running.due.number}")
+                self._crew.send(rank, {**told, "id": running.name, "at": at, "threads": places[index]["threads"]})
 
     # ---- a trial that runs -----------------------------------------------------------------------------------------
 
@@ -350,7 +266,7 @@ class Coordinator:
         may be ahead of the others, and waits for them."""
         while running.asking:
             epoch = min(running.asking.values())
-            now = [self._value_at(running, rank, epoch) for rank in running.parts]
+            now = [running.value_at(rank, epoch, self._plan.objectives) for rank in running.parts]
             known = [value for value in now if value is not None]
             if len(known) < len(now):
                 return
@@ -360,13 +276,6 @@ class Coordinator:
                 self._answer(running, goes_on=False)
             else:
                 self._answer(running, up_to=epoch)
-
-    def _value_at(self, running: Running, rank: int, epoch: int) -> float | None:
-        """What a part gave at an epoch, or at the first after it that is known; None where it has not come as far."""
-        if rank in running.told:
-            return self._values(running.told[rank])[0]
-        later = [one for one in running.epochs.get(rank, ()) if one >= epoch]
-        return running.epochs[rank][min(later)] if later else None
 
     def _report(self, running: Running, step: int, value: float) -> None:
         if step <= running.last_step:
@@ -382,11 +291,6 @@ class Coordinator:
             if epoch <= up_to:
                 self._crew.send(rank, {"go": goes_on})
                 del running.asking[rank]
-
-    def _values(self, told: Letter) -> list[float]:
-        if "values" in told:  # of an objective, which gives them itself
-            return [float(one) for one in told["values"]]
-        return values_of(self._plan.objectives, told["metrics"], told["took_s"])
 
     def _suggest(self, running: Running, rank: int, letter: Letter) -> None:
         try:
@@ -404,7 +308,12 @@ class Coordinator:
             return
         for rank, part in running.parts.items():
             told = running.told[rank]
-            one = {**part._asdict(), "values": self._values(told), "epochs": told.get("epochs"), "took_s": told["took_s"]}
+            one = {
+                **part._asdict(),
+                "values": values_told(self._plan.objectives, told),
+                "epochs": told.get("epochs"),
+                "took_s": told["took_s"],
+            }
             if told.get("user"):
                 one["user"] = told["user"]
             running.results.append(one)
@@ -415,7 +324,7 @@ class Coordinator:
         is_last = running.wave == len(self._plan.waves)
         if is_pruned or (running.is_hopeless and not is_last):
             self._end(block, running, PRUNED, (), "")
-        elif problem := self._problem(running):
+        elif problem := problem_of(self._plan.objectives, [one["values"] for one in running.results]):
             self._end(block, running, FAILED, (), problem)
         elif is_last:
             self._end(block, running, COMPLETE, mean_of([one["values"] for one in running.results]), "")
@@ -424,16 +333,6 @@ class Coordinator:
             self._end_of_failed(block, running)
         else:
             self._start_wave(block, running)
-
-    def _problem(self, running: Running) -> str:
-        wanted = len(self._plan.objectives)
-        for one in running.results:
-            if len(one["values"]) != wanted:
-                return f"{wanted} number{'s' * (wanted > 1)} were asked for, and it gave {len(one['values'])}"
-            for objective, value in zip(self._plan.objectives, one["values"], strict=True):
-                if math.isnan(value):
-                    return f"{objective.metric} has no value (nan)"
-        return ""
 
     def _end(self, block: Block, running: Running, state: str, values: Sequence[float], reason: str) -> None:
         due, took_s = running.due, self._clock() - running.began

@@ -133,7 +133,7 @@ class _Coordinating:
         own = self._own_ranks()
         with ExitStack() as held, StopRequest() as stop:
             seats = Seats(self.config.order, {rank: cpus for rank, (cpus, _) in own.items()}, self.selector)
-            address = "127.0.0.1" if self.is_alone or self.at.one_node else socket.gethostbyname(socket.gethostname())
+            address = "127.0.0.1" if self.is_alone or self.at.one_node or self.at.address is None else self.at.address
             workers = Workers(seats, {rank: place for rank, (_, place) in own.items()}, self.selector, self.at, address)
             held.callback(workers.close)
             if not self.is_alone and self.at.world_size > 1:

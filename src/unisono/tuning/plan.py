@@ -79,3 +79,22 @@ def spread_of(parts: Sequence[Sequence[float]]) -> float:
     if not all(map(math.isfinite, first)):
         return math.nan
     return statistics.stdev(first) if len(first) > 1 else 0.0
+
+
+def values_told(objectives: Sequence[Objective], told: Mapping[str, Any]) -> list[float]:
+    """Pure: what a worker's last letter says of its training; an objective of Optuna's gives the numbers itself."""
+    if "values" in told:
+        return [float(one) for one in told["values"]]
+    return values_of(objectives, told["metrics"], told["took_s"])
+
+
+def problem_of(objectives: Sequence[Objective], parts: Sequence[Sequence[float]]) -> str:
+    """Pure: why these are no result; nothing where they are one."""
+    wanted = len(objectives)
+    for values in parts:
+        if len(values) != wanted:
+            return f"{wanted} number{'s' * (wanted > 1)} were asked for, and it gave {len(values)}"
+        for objective, value in zip(objectives, values, strict=True):
+            if math.isnan(value):
+                return f"{objective.metric} has no value (nan)"
+    return ""

@@ -1,0 +1,106 @@
+"""Who works at what: processes, the blocks that they make, and the trial that a block has in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from unisono.cluster.rendezvous import derived_port
+from unisono.tuning.letters import Letter
+from unisono.tuning.plan import Objective, Part, values_told
+from unisono.tuning.store import Due
+from unisono.tuning.study import Trial
+
+
+class Crew(Protocol):
+    """The worker processes, wherever they are."""
+
+    def start(self, rank: int) -> None:
+        """Not blocking: a new process for a rank; {"is": "ready"} comes from it."""
+
+    def send(self, rank: int, letter: Letter) -> None:
+        """Not blocking."""
+
+    def signal(self, rank: int, signum: int) -> None:
+        """Not blocking."""
+
+    def place_of(self, rank: int) -> Mapping[str, Any]:
+        """Pure: `node`, `address`, `gpus`, `our_gpus`, `threads` of a rank."""
+
+
+class Watcher(Protocol):
+    """Who shows how it goes."""
+
+    def trial_ended(self, trial: Trial) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+@dataclass
+class Running:
+    """A trial in the hands of a block."""
+
+    due: Due
+    values: Mapping[str, Any]
+    began: float
+    wave: int = 0
+    results: list[dict[str, Any]] = field(default_factory=list)
+    """Of the parts that have ended."""
+    parts: dict[int, Part] = field(default_factory=dict)
+    """Rank of the first worker -> what it trains in this wave."""
+    busy: set[int] = field(default_factory=set)
+    """Ranks that are at it."""
+    told: dict[int, Letter] = field(default_factory=dict)
+    """What the first workers gave in the end."""
+    epochs: dict[int, dict[int, float]] = field(default_factory=dict)
+    """First worker -> epoch -> objective."""
+    asking: dict[int, int] = field(default_factory=dict)
+    """First workers that wait to hear whether to go on -> epoch."""
+    last_step: int = -1
+    """Of the reports."""
+    is_hopeless: bool = False
+    failure: tuple[str, str] | None = None
+    kill_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        """By which letters of this wave are known from those of an earlier one."""
+        return f"{self.due.number}.{self.due.attempt}.{self.wave}"
+
+    def value_at(self, rank: int, epoch: int, objectives: Sequence[Objective]) -> float | None:
+        """Pure: what a part gave at an epoch, or at the first after it that is known; None where it has not come as far."""
+        if rank in self.told:
+            return values_told(objectives, self.told[rank])[0]
+        later = [one for one in self.epochs.get(rank, ()) if one >= epoch]
+        return self.epochs[rank][min(later)] if later else None
+
+
+@dataclass
+class Block:
+    """Ranks that work at one trial together."""
+
+    number: int
+    ranks: Sequence[int]
+    running: Running | None = None
+
+
+def meeting_of(places: Sequence[Mapping[str, Any]], index: int, token: str, job: str) -> dict[str, Any]:
+    """Pure: where one of the workers of a model stands among them, and where they meet: the fields of a `Topology`."""
+    here = [other for other, place in enumerate(places) if place["node"] == places[index]["node"]]
+    return {
+        "launcher": "unisono",
+        "global_rank": index,
+        "world_size": len(places),
+        "local_rank": here.index(index),
+        "local_size": len(here),
+        "node_rank": None,
+        "num_nodes": None,
+        "node_name": places[index]["node"],
+        "address": places[0]["address"],
+        "port": derived_port(token),
+        "token": token,
+        "job": job,
+        "gpus": list(places[index]["gpus"]),
+        "our_gpus": list(places[index]["our_gpus"]),
+    }
