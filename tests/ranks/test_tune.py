@@ -94,7 +94,7 @@ def test_more_trials_by_two_jobs_at_once(files: Path, tmp_path: Path) -> None:
             with Program([*of(tmp_path, trials=trials), "-n", "2"], plain_environment()) as more:
                 (tmp_path / "hold").touch()
                 both = 1 + 2  # the job that was, and these
-                assert within(LIMIT_S, lambda: len(writers(study)) == both), writers(study)
+                assert within(LIMIT_S, lambda: more.is_over() or joined.is_over() or len(writers(study)) == both)
                 (tmp_path / "hold").unlink()
                 (files / "hold").unlink()
                 outcomes = [more.finish(LIMIT_S), joined.finish(LIMIT_S)]
@@ -273,12 +273,13 @@ def test_what_an_objective_does_ends_nothing_but_its_trial(tmp_path: Path) -> No
 
 
 def test_sigterm_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -> None:
-    study, hold = tmp_path / "study", tmp_path / "hold"
-    command = tune(written_task(tmp_path), "-n", "2", "--trials", "3", "--epochs", "60", "--out", str(study))
-    hold.touch()
+    study, slow = tmp_path / "study", tmp_path / "slow"
+    command = tune(written_task(tmp_path), "-n", "2", "--trials", "3", "--epochs", "30", "--out", str(study))
+    slow.touch()
     with Program(command, plain_environment()) as program:
-        assert within(LIMIT_S, lambda: first_steps(study, 0) == first_steps(study, 1) == [0]), program.finish(0)
-        expect_a_light_supervisor()
+        assert within(LIMIT_S, lambda: program.is_over() or first_steps(study, 0) == first_steps(study, 1) == [0])
+        assert not program.is_over(), program.finish(LIMIT_S)
+        expect_a_light_supervisor(psutil.Process(program.pid))
         program.send(signal.SIGTERM)
         outcome = program.finish(LIMIT_S)
     assert outcome.code == STOPPED_CODE, str(outcome)
@@ -286,18 +287,17 @@ def test_sigterm_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -
     assert "the same command goes on" in outcome.output, str(outcome)
     assert sorted(one["trial"] for one in records(study, GIVEN_BACK)) == [0, 1]
     all_ended_once(study, 0)
-    hold.unlink()
+    slow.unlink()
     ran(command)
     results = all_ended_once(study, 3)
-    assert [result.attempt for result in results.values()] == [1, 1, 0]
     for number in (0, 1):
+        assert results[number].attempt == 1
         first, again = first_steps(study, number)
         assert first == 0 < again, "it goes on from its checkpoint"
 
 
-def expect_a_light_supervisor() -> None:
+def expect_a_light_supervisor(coordinator: psutil.Process) -> None:
     """The process that coordinates has no PyTorch; those that train have."""
-    (coordinator,) = (one for one in psutil.Process().children() if "tune" in one.cmdline())
     (nursery,) = coordinator.children()
     assert "libtorch" not in Path(f"/proc/{coordinator.pid}/maps").read_text()
     for process in (nursery, *nursery.children()):

@@ -48,6 +48,10 @@ class Program:
             start_new_session=True,
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def is_over(self) -> bool:
         return self._process.poll() is not None
 

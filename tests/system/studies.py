@@ -25,9 +25,10 @@ from torch import nn
 
 import unisono as un
 
-HOLD = Path(__file__).with_name("hold")  # while it is there each step takes its time
+HOLD, SLOW = (Path(__file__).with_name(name) for name in ("hold", "slow"))
 LABELS = np.arange(60) % 3
 INPUTS = np.eye(3, 4, dtype=np.float32)[LABELS] + np.random.default_rng(0).normal(0, 0.3, (60, 4)).astype(np.float32)
+calls = []
 
 
 def model(width: Annotated[int, un.Range(2, 8)] = 4, bias: Annotated[bool, un.Choice(True, False)] = True) -> nn.Module:
@@ -39,8 +40,10 @@ def data() -> un.Splits:
 
 
 def loss(outputs, targets):
-    if HOLD.exists():
-        time.sleep(0.05)
+    calls.append(len(targets))
+    time.sleep(0.05 if SLOW.exists() else 0)
+    while HOLD.exists() and len(calls) > 2:  # the first is to see whether it works at all
+        time.sleep(0.01)
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
@@ -69,7 +72,7 @@ choice = ["allreduce", "local_sgd"]
 
 
 def written_task(folder: Path) -> str:
-    """Local: the path of a file with TASK; `hold` beside it makes it slow."""
+    """Local: the path of a file with TASK. While a file `hold` is beside it nothing is learned, with `slow` slowly."""
     file = folder / "task.py"
     file.write_text(TASK)
     return str(file)

@@ -314,6 +314,7 @@ class Coordinator:
                 "epochs": told.get("epochs"),
                 "took_s": told["took_s"],
             }
+            running.values = told.get("params", running.values)  # an objective may not want all that was proposed
             if told.get("user"):
                 one["user"] = told["user"]
             running.results.append(one)

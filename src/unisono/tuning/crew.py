@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from unisono.cluster.rendezvous import ports
+from unisono.cluster.stop_request import StopRequest
 from unisono.cluster.topology import Topology
 from unisono.comm.control_plane.channel import MEMBER_LIMIT_BYTES, Channel, tune
 from unisono.comm.control_plane.handshake import Challenge, Stranger
@@ -197,23 +198,26 @@ def supervise(
             over.append(1)
         yield from ()
 
-    try:
-        selector.register(channel.sock, selectors.EVENT_READ, from_coordinator)
-        seats.begin()
-        is_started = False
-        while not over:
-            for _, letter in ranks_heard(selector, 1.0):
-                if letter["is"] == "loaded" and not is_started:  # later ones are started when the coordinator has heard of an end
-                    seats.start(rank)
-                    is_started = True
-                elif letter["is"] != "loaded":
-                    post(channel, {"rank": rank, **letter})
-            channel.flush()
-    except (UsageError, TrainingFailed) as error:
-        raise TrainingFailed(f"rank {rank} on {socket.gethostname()}: {error}") from error
-    finally:
-        seats.close()
-        channel.close()
+    with StopRequest():  # those signals come to all ranks, and the coordinator decides
+        try:
+            selector.register(channel.sock, selectors.EVENT_READ, from_coordinator)
+            seats.begin()
+            is_started = False
+            while not over:
+                for _, letter in ranks_heard(selector, 1.0):
+                    if (
+                        letter["is"] == "loaded" and not is_started
+                    ):  # later ones are started when the coordinator has heard of an end
+                        seats.start(rank)
+                        is_started = True
+                    elif letter["is"] != "loaded":
+                        post(channel, {"rank": rank, **letter})
+                channel.flush()
+        except (UsageError, TrainingFailed) as error:
+            raise TrainingFailed(f"rank {rank} on {socket.gethostname()}: {error}") from error
+        finally:
+            seats.close()
+            channel.close()
     return over[0]
 
 

@@ -209,15 +209,19 @@ class _Coordinating:
             }
         )
         coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, progress, self._order_of(plan))
+        reason = "failed"
         try:
             if num_trials and store.num_open():
                 for rank in own:
                     seats.start(rank)
                 for rank, letter in early:
-                    coordinator.heard(rank, letter)
+                    if letter["is"] == LOST:
+                        coordinator.lost([rank])
+                    else:
+                        coordinator.heard(rank, letter)
                 self._loop(coordinator, workers, store, progress, stop)
-        finally:
             reason = coordinator.stop_reason or "done"
+        finally:
             store.leave(reason)
         return self._finish(store, objectives, plan)
 

@@ -41,9 +41,13 @@ class Layout:
 
     def __str__(self) -> str:
         folds = f", {self.parallel_folds} folds at a time" if self.parallel_folds > 1 else ""
-        blocks = f"{self.num_blocks} block{'s' if self.num_blocks > 1 else ''} of {self.block_size}"
+        many = f"{self.num_ranks} rank{_s(self.num_ranks)}: {self.num_blocks} block{_s(self.num_blocks)} of {self.block_size}"
         where = "rank 0 coordinates" if self.first else "a thread beside rank 0 coordinates"
-        return f"{self.num_ranks} ranks: {blocks} ({self.workers} worker{'s' if self.workers > 1 else ''} a model{folds}); {where}"
+        return f"{many} ({self.workers} worker{_s(self.workers)} a model{folds}); {where}"
+
+
+def _s(count: int) -> str:
+    return "s" if count > 1 else ""
 
 
 def layout_of(num_ranks: int, workers: int, parallel_folds: int = 1, num_trials: int | None = None) -> Layout:
@@ -67,6 +71,6 @@ def layout_of(num_ranks: int, workers: int, parallel_folds: int = 1, num_trials:
         )
     if num_trials is not None and found.num_blocks > num_trials > 0:
         raise UsageError(
-            f"{found.num_blocks} blocks are more than {num_trials} trials can use; use -n {num_trials * size}, or more --workers"
+            f"{found.num_blocks} blocks are more than {num_trials} trial{_s(num_trials)} can use; use -n {num_trials * size}, or more --workers"
         )
     return found

@@ -65,12 +65,13 @@ class ObjectiveWork(Work):
         try:
             value = self.objective(trial)
         except TrialPruned:
-            return {"reason": "pruned", "values": [], "user": trial.user_attrs}
+            return {"reason": "pruned", "values": [], "params": trial.params, "user": trial.user_attrs}
         values = list(value) if isinstance(value, Sequence) else [value]
         try:
-            return {"reason": "", "values": [float(one) for one in values], "user": trial.user_attrs}
+            found = [float(one) for one in values]
         except (TypeError, ValueError):
             raise TrainingFailed(f"the objective must give a number, or several; it gave {value!r}") from None
+        return {"reason": "", "values": found, "params": trial.params, "user": trial.user_attrs}
 
 
 @dataclass

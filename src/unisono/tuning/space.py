@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unisono.algorithms.base import find_algorithm
 from unisono.errors import UsageError, unknown_name
 from unisono.overrides import FACTORIES, OPTION_FIELDS, change, hints_of
 from unisono.task import Choice, Range, Task
@@ -125,7 +124,10 @@ def space_of(task: Task, file: Path | None = None) -> Space:
     space = Space(_ordered(found), fixed)
     usual = {**fixed, **{one.name: one.ends()[0] for one in found.values()}}  # so that arguments without a default have a value
     for name, value in (*fixed.items(), *((one.name, value) for one in found.values() for value in one.ends())):
-        _check_name(task, {**usual, name: value})
+        try:
+            _check_name(task, {**usual, name: value})
+        except UsageError as error:
+            raise UsageError(f"{f'{file} (--space)' if name in named else 'the space of the task'}: {error}") from error
     return space
 
 
@@ -272,6 +274,8 @@ def _ordered(found: Mapping[str, Dimension]) -> list[Dimension]:
 def _check_name(task: Task, values: Mapping[str, Any]) -> None:
     """Refuses names that nothing reads and values of a wrong type, as `train` does."""
     if ALGORITHM in values:
+        from unisono.algorithms.base import find_algorithm  # it loads PyTorch, which a supervisor must not
+
         find_algorithm(values[ALGORITHM])
     change(task, {name: value for name, value in values.items() if name != ALGORITHM})
 

@@ -24,7 +24,7 @@ from unisono.training.atomic import explained, sync
 from unisono.training.run_directory import as_json, differences
 from unisono.tuning.claims import Claims
 from unisono.tuning.database import Database, DatabaseClaims, DatabaseReader, DatabaseWriter
-from unisono.tuning.journal import Reader, Record, Writer
+from unisono.tuning.journal import SUFFIX, Reader, Record, Writer
 from unisono.tuning.study import ALIVE, ENDED, JOB, LEFT, Study, Trial, asked, began, given_back
 
 ABOUT = "study.json"
@@ -107,7 +107,7 @@ class Store:
         """What was written is on the disk, and others see that we live."""
         if monotonic() >= self._alive_at:
             self._alive_at = monotonic() + ALIVE_EVERY_S
-            self.append({"event": ALIVE, "job": self.job, "at_s": self.clock()})
+            self.append({"event": ALIVE, "job": self.job, "at_s": self.clock(), **identity()})
         self._writer.settle()
 
     def begin(self, due: Due, values: Mapping[str, Any], block: int, distributions: Mapping[str, str] | None = None) -> None:
@@ -147,7 +147,13 @@ class Store:
     @property
     def losses(self) -> list[str]:
         """What could not be read of the journal so far."""
-        return [str(one) for one in self._reader.damages]
+        if isinstance(self._reader, DatabaseReader):
+            return [str(one) for one in self._reader.damages]
+        cut = [path for path in self._reader.unfinished() if not self._lives(path.name.removesuffix(SUFFIX))]
+        return [
+            *map(str, self._reader.damages),
+            *(f"{path}: its end cannot be read; at most one record is lost there" for path in cut),
+        ]
 
     def num_open(self) -> int:
         """Trials that have no result."""
@@ -282,7 +288,7 @@ def make_study(folder: Path, about: Mapping[str, Any]) -> Mapping[str, Any]:
                 draft.unlink(missing_ok=True)
     there = read_study(folder)
     here = as_json(about)
-    found = [one for name in SAME_STUDY for one in differences(there.get(name), here.get(name), name)]
+    found = [one for name in SAME_STUDY for one in differences(_named(there.get(name)), _named(here.get(name)), name)]
     if found:
         what = "another task" if there.get("task") != here.get("task") else "a study with other settings"
         if any(one.startswith("space") for one in found):
@@ -292,6 +298,16 @@ def make_study(folder: Path, about: Mapping[str, Any]) -> Mapping[str, Any]:
             f"{folder} holds {what}: {'; '.join(found[:4])}{more}. Trials of both cannot be compared; give another --out"
         )
     return there
+
+
+def _named(value: Any) -> Any:
+    """Pure: the dimensions of a space by their names, so that a difference says whose it is."""
+    if not isinstance(value, Mapping) or "dimensions" not in value:
+        return value
+    return {
+        **{one["name"]: one for one in value["dimensions"]},
+        **{name: part for name, part in value.items() if name != "dimensions"},
+    }
 
 
 def read_study(folder: Path) -> dict[str, Any]:

@@ -123,6 +123,8 @@ class Study:
         event, value = record.value.get("event"), record.value
         if event == JOB:
             self.jobs[value["job"]] = Job(value["job"], value)
+        elif event == ALIVE and "machine" in value:  # also says who, should the first record be lost
+            self.jobs.setdefault(value["job"], Job(value["job"], value))
         elif event == LEFT:
             self.left[value["job"]] = value["at_s"]
         if event not in OF_TRIALS:

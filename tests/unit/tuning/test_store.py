@@ -462,7 +462,7 @@ DIFFERENT: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "task": ({"task": "letters"}, 'holds another task: task "digits" there, "letters" here'),
     "space": (
         {"space": {"dimensions": [], "fixed": {}}},
-        r"holds a study of another space: space\.dimensions .*\. Trials of both cannot be compared; give another --out",
+        r"holds a study of another space: space\.lr .*\. Trials of both cannot be compared; give another --out",
     ),
     "source": (
         {"sources": {"digits.py": "abd"}},

@@ -1,0 +1,109 @@
+"""A search on ranks that somebody else has started: one coordinates, the others make blocks, and one of them speaks.
+
+Every rank that trains loads PyTorch, so thirteen take about a minute on two cores: `make test` has five, by our own launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.system.processes import Program, plain_environment, run_together, within
+from tests.system.slurm import SlurmCluster
+from tests.system.studies import UNISONO, all_ended_once, first_steps, records, written_task
+from unisono.tuning.study import BEGAN, COMPLETE, GIVEN_BACK, JOB
+
+MPIRUN = str(Path(sys.executable).parent / "mpirun")
+AS_ROOT = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+LIMIT_S = 400.0
+STOPPED_CODE = 75
+FIVE = "5 ranks: 2 blocks of 2 (2 workers a model); rank 0 coordinates"
+THIRTEEN = "13 ranks: 2 blocks of 6 (3 workers a model, 2 folds at a time); rank 0 coordinates"
+BY_THIRTEEN = ("--workers", "3", "--parallel-folds", "2", "--folds", "2")
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 30)
+
+
+def searched(
+    folder: Path, before: list[str], options: tuple[str, ...], layout: str, environment: Mapping[str, str] | None = None
+) -> Path:
+    """Two short trials by what stands `before` the command, one on each block."""
+    study = folder / "study"
+    given = ["--trials", "2", "--epochs", "1", "--threads", "1", "--out", str(study), *options]
+    command = [*before, "tune", written_task(folder), *given]
+    hold = folder / "hold"
+    hold.touch()
+    with Program(command, environment or plain_environment()) as program:
+        within(LIMIT_S, lambda: program.is_over() or blocks_of(study) == {"0", "1"})
+        hold.unlink()
+        outcome = program.finish(LIMIT_S)
+    assert outcome.code == 0, str(outcome)
+    assert blocks_of(study) == {"0", "1"}
+    for text in (layout, "done: 2 complete", "best: trial ", "trial 0: ", "trial 1: "):
+        assert outcome.output.count(text) >= 1, f"{text!r} is missing\n{outcome}"
+    assert outcome.output.count(layout) == outcome.output.count("done: 2 complete") == 1, f"one rank speaks:\n{outcome}"
+    assert {result.state for result in all_ended_once(study, 2).values()} == {COMPLETE}
+    assert len(records(study, JOB)) == 1
+    return study
+
+
+def blocks_of(study: Path) -> set[str]:
+    """Which have begun a trial."""
+    return {one["who"].partition("/")[2] for one in records(study, BEGAN)}
+
+
+def expect_workers(study: Path, num_workers: int, num_folds: int) -> None:
+    summaries = [file.read_text() for file in sorted((study / "trials").glob("*/*/summary.json"))]
+    assert len(summaries) == 2 * num_folds
+    for text in summaries:
+        assert f'"num_workers": {num_workers}' in text and '"replicas_equal": true' in text
+
+
+def test_our_launcher_with_two_blocks(tmp_path: Path) -> None:
+    study = searched(tmp_path, [UNISONO, "run", "-n", "5", "-m", "unisono"], ("--workers", "2"), FIVE)
+    expect_workers(study, 2, 1)
+
+
+def test_a_signal_to_all_ranks_saves_and_gives_back(tmp_path: Path) -> None:
+    """A launcher, or SLURM, tells every rank; the one that coordinates decides, and the others wait for it."""
+    study, slow = tmp_path / "study", tmp_path / "slow"
+    options = ("tune", written_task(tmp_path), "--trials", "2", "--epochs", "30", "--out", str(study))
+    slow.touch()
+    with Program([UNISONO, "run", "-n", "2", "-m", "unisono", *options], plain_environment()) as program:
+        assert within(LIMIT_S, lambda: program.is_over() or first_steps(study, 0) == first_steps(study, 1) == [0])
+        program.send(signal.SIGTERM)
+        outcome = program.finish(LIMIT_S)
+    assert outcome.code == STOPPED_CODE, str(outcome)
+    assert {one["reason"] for one in records(study, GIVEN_BACK)} == {"SIGTERM"}, str(outcome)
+    assert len(records(study, GIVEN_BACK)) == len(records(study, BEGAN)) == 2
+    slow.unlink()
+    (outcome,) = run_together([[UNISONO, *options, "-n", "2"]], plain_environment(), LIMIT_S)
+    assert outcome.code == 0, str(outcome)
+    all_ended_once(study, 2)
+    for trial in (0, 1):
+        first, again = first_steps(study, trial)
+        assert first == 0 < again, "it goes on from its checkpoint"
+
+
+@pytest.mark.soak
+def test_our_launcher_with_thirteen_ranks(tmp_path: Path) -> None:
+    study = searched(tmp_path, [UNISONO, "run", "-n", "13", "-m", "unisono"], BY_THIRTEEN, THIRTEEN)
+    expect_workers(study, 3, 2)
+
+
+@pytest.mark.soak
+def test_mpirun_with_thirteen_ranks(tmp_path: Path) -> None:
+    study = searched(tmp_path, [MPIRUN, *AS_ROOT, "--oversubscribe", "-n", "13", UNISONO], BY_THIRTEEN, THIRTEEN)
+    expect_workers(study, 3, 2)
+
+
+@pytest.mark.soak
+@pytest.mark.slurm
+def test_srun_with_thirteen_ranks_on_three_nodes(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
+    study = searched(tmp_path, ["srun", "-N3", "-n13", "-O", UNISONO], BY_THIRTEEN, THIRTEEN, slurm_cluster.environment)
+    expect_workers(study, 3, 2)
