@@ -5,8 +5,8 @@ from __future__ import annotations
 import selectors
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ SWITCH_S = 0.0005
 """How long the thread that makes proposals may keep the one that answers blocks waiting."""
 SAVE_GUESS_S = 15.0
 TICK_S = 0.2
+ERASE = "\r\x1b[K"
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,6 @@ class _Coordinating:
 
     def run(self) -> int:
         sys.setswitchinterval(SWITCH_S)
-        self._say(f"{self.layout}")
         if self.config.joins:
             read_study(Path(self.config.out))
         own = self._own_ranks()
@@ -140,10 +140,11 @@ class _Coordinating:
                 workers.listen()
             seats.begin()
             early = []  # what supervisors say before we know the task ourselves
-            while not seats.is_loaded:
-                early += [one for one in ranks_heard(self.selector, TICK_S) if one[0] >= 0]
-                if stop.asked():
-                    return STOPPED_CODE
+            with self._said_for_now("loading the task and its data ..."):
+                while not seats.is_loaded:
+                    early += [one for one in ranks_heard(self.selector, TICK_S) if one[0] >= 0]
+                    if stop.asked():
+                        return STOPPED_CODE
             return self._search(seats, workers, own, early, stop, held)
 
     def _search(
@@ -167,9 +168,10 @@ class _Coordinating:
         num_trials = config.trials
         if config.search == "grid" and space is not None:
             num_trials = min(num_trials, len(grid(space)))
+        known = make_study(folder, self._about(about, objectives))
+        self._say(str(self.layout))
         for text in about["warnings"]:
             self._say(f"warning: {text}")
-        known = make_study(folder, self._about(about, objectives))
         store = Store(folder, known, num_trials, new_job(), look_every_s=LOOK_EVERY_S)
         store.refresh()
         search = Search(
@@ -323,6 +325,18 @@ class _Coordinating:
             }
 
         return order
+
+    @contextmanager
+    def _said_for_now(self, text: str) -> Iterator[None]:
+        """On a terminal a line that goes again."""
+        speaks = self.columns is not None and not self.config.quiet
+        if speaks:
+            print(text, end="", flush=True)
+        try:
+            yield
+        finally:
+            if speaks:
+                print(ERASE, end="", flush=True)
 
     def _say(self, text: str) -> None:
         if not self.config.quiet:

@@ -127,7 +127,8 @@ def space_of(task: Task, file: Path | None = None) -> Space:
         try:
             _check_name(task, {**usual, name: value})
         except UsageError as error:
-            raise UsageError(f"{f'{file} (--space)' if name in named else 'the space of the task'}: {error}") from error
+            where = "the space of the task" if file is None else f"the space ({file}, or the task's own)"
+            raise UsageError(f"{where}: {error}") from error
     return space
 
 
