@@ -19,6 +19,12 @@ def set_threads(asked: int | None = None) -> int:
     return count
 
 
+def threads_told() -> int | None:
+    """Local: what OMP_NUM_THREADS says, also to a process whose parent has told PyTorch otherwise; None where it says nothing."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(first) if first.isdigit() and int(first) else None
+
+
 def _sharers() -> int:
     """Workers that share our CPUs: all of this node, or we alone where the launcher bound us to a part of them."""
     local_size = here().local_size

@@ -14,7 +14,6 @@ from unisono.commands.evaluate import add_task_arguments
 from unisono.errors import UsageError
 from unisono.overrides import parse
 from unisono.predict.finished_run import KINDS, SPLITS, WEIGHTS, is_run, open_run, refuse_idle_workers
-from unisono.tuning.result import fold_models, is_study
 
 if TYPE_CHECKING:
     from unisono.predict.apply_run import Applied, ApplyConfig
@@ -94,6 +93,8 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _runs_and_inputs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Run directories come first; what follows is input."""
+    from unisono.tuning.result import fold_models, is_study
+
     named = list(takewhile(lambda path: is_run(Path(path)) or is_study(Path(path)), args.paths)) or args.paths[:1]
     inputs = args.paths[len(named) :]
     runs = [run for path in named for run in (map(str, fold_models(Path(path))) if is_study(Path(path)) else [path])]

@@ -18,10 +18,10 @@ from unisono.errors import AlreadyTold, TrainingFailed, UsageError, unknown_name
 from unisono.overrides import DIRECT, PLAIN, literal, parse
 from unisono.task import Task
 from unisono.taskfile import PICKLED, check_file, read_pickled, write_pickled
-from unisono.tuning.result import best_settings
 
 if TYPE_CHECKING:
     from unisono.run import Ended
+    from unisono.tuning.result import BestSettings
 
 HELP = "train a task file on any number of workers"
 DESCRIPTION = """Trains what a task file defines, on one worker or many, with the same mathematics whatever their number.
@@ -236,7 +236,7 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
     """Pure: what the options say."""
     direct = {name: literal(value) for name in DIRECT if (value := getattr(args, name)) is not None}
     changes: Mapping[str, Any] = parse(args.changes)
-    found = None if args.from_study is None else best_settings(Path(args.from_study), Path(args.task), args.accept_changes)
+    found = None if args.from_study is None else _best_settings(Path(args.from_study), Path(args.task), args.accept_changes)
     twice = [name for name in direct if name in changes]
     if twice:
         raise UsageError(f"--{twice[0].replace('_', '-')} and --set {twice[0]} say the same thing; give one of them")
@@ -272,6 +272,12 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
         quiet=args.quiet,
         command=("unisono", *argv),
     )
+
+
+def _best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSettings:
+    from unisono.tuning.result import best_settings
+
+    return best_settings(folder, task_file, accept_changes)
 
 
 def _own_address() -> str | None:

@@ -55,7 +55,7 @@ DEFAULTS: Mapping[str, Any] = {
     "parallel_folds": 1,
     "seed": 0,
 }
-OF_THE_STUDY = (
+OF_THE_STUDY: Sequence[str] = (
     *(name for name in DEFAULTS if name != "trials"),
     *DIRECT,
     "storage",
@@ -164,7 +164,14 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> Any:
     folding = {"folds": given["folds"], "by": args.fold_by, "seed": given["seed"], "block_size": args.block_size}
     return TuneConfig(
         out=args.out or f"studies/{Path(args.task).stem}",
-        order={"kind": "task", "file": args.task, "changes": changes, "space_file": args.space, "folding": folding},
+        order={
+            "kind": "task",
+            "file": str(Path(args.task).absolute()),
+            "typed": args.task,
+            "changes": changes,
+            "space_file": None if args.space is None else str(Path(args.space).absolute()),
+            "folding": folding,
+        },
         metrics=tuple(args.metrics),
         storage=args.storage,
         **given,

@@ -60,7 +60,8 @@ class Coordinator:
         self._spare: list[int] = []
         """Ranks of blocks that lost a member."""
         self._num_blocks = layout.num_blocks
-        self._claimed: list[Due] = []
+        self.claimed: list[Due] = []
+        """Trials that nobody else begins."""
         self._hungry: list[Block] = []
         """Blocks without a trial, the longest waiting first."""
         self._mine: set[int] = set()
@@ -177,11 +178,11 @@ class Coordinator:
             return
         if block not in self._hungry:
             self._hungry.append(block)
-        if not self._claimed:
+        if not self.claimed:
             self._claim_ahead(1)
-        if not self._claimed:
+        if not self.claimed:
             return  # nothing left, or all in other hands
-        due = self._claimed[0]
+        due = self.claimed[0]
         if due.values is None:
             proposal = self._search.planned(due.number) or self._proposals.take(self._trial_s)
             if proposal is None:
@@ -190,7 +191,7 @@ class Coordinator:
             values: Mapping[str, Any] = proposal.values
         else:
             values = due.values
-        self._claimed.pop(0)
+        self.claimed.pop(0)
         self._hungry.remove(block)
         self._mine.add(due.number)
         known = self._store.study.trials.get(due.number)
@@ -203,11 +204,11 @@ class Coordinator:
         """What is claimed nobody else begins, so only short trials are claimed before they are needed."""
         is_short = self._trial_s is not None and self._trial_s < SHORT_S
         wanted = (min(len(self.blocks), MOST_CLAIMED) if is_short else 0) if least is None else least
-        while len(self._claimed) < wanted and not self.is_stopping:
+        while len(self.claimed) < wanted and not self.is_stopping:
             due = self._store.next_due()
             if due is None:
                 return
-            self._claimed.append(due)
+            self.claimed.append(due)
 
     def _start_wave(self, block: Block, running: Running) -> None:
         workers = self._plan.workers
@@ -324,7 +325,9 @@ class Coordinator:
         is_pruned = any(told["reason"] == "pruned" for told in running.told.values())
         is_last = running.wave == len(self._plan.waves)
         if is_pruned or (running.is_hopeless and not is_last):
-            self._end(block, running, PRUNED, (), "")
+            known = self._store.study.trials.get(running.due.number)
+            reports = {} if known is None else known.reports
+            self._end(block, running, PRUNED, [reports[max(reports)]] if reports else (), "")
         elif problem := problem_of(self._plan.objectives, [one["values"] for one in running.results]):
             self._end(block, running, FAILED, (), problem)
         elif is_last:
@@ -347,7 +350,8 @@ class Coordinator:
         parts = [one["values"] for one in running.results if one["values"]]
         details = {"parts": running.results, **({"spread": spread_of(parts)} if parts else {})}
         if self._search.space is None:  # an objective says only when it runs what it wants to know
-            details |= {"asked": dict(running.values), "distributions": self._search.distributions(due.number)}
+            ranges = {name: text for name, text in self._search.distributions(due.number).items() if name in running.values}
+            details |= {"asked": dict(running.values), "distributions": ranges}
         self._store.append(ended(due.number, due.attempt, state, values, took_s, reason, details))
         self._learn()
 

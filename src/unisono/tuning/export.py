@@ -33,7 +33,7 @@ def to_optuna(folder: Path, storage: str | None = None) -> Any:
     for trial in study.in_state(COMPLETE, PRUNED, FAILED):
         values = trial.values or {}
         if about["space"] is None:
-            told = trial.distributions
+            told = {name: text for name, text in trial.distributions.items() if name in values}
             distributions = {name: library.distributions.json_to_distribution(text) for name, text in told.items()}
         else:
             distributions = {name: distribution_of(library, one) for name, one in dimensions.items() if name in values}

@@ -16,6 +16,7 @@ from unisono.cluster.deadline import of_this_process
 from unisono.cluster.gpus import divide, num_found
 from unisono.cluster.resolve import NO_OVERRIDES, environment, here
 from unisono.cluster.stop_request import StopRequest
+from unisono.cluster.threads import threads_told
 from unisono.cluster.topology import Topology
 from unisono.errors import TrainingFailed, UsageError
 from unisono.tuning.ahead import Ahead, NothingAhead
@@ -112,7 +113,7 @@ def _place(at: Topology, local_rank: int, local_size: int, threads: int | None) 
     """Local: what a block must know of one of its ranks."""
     seen, ours = divide(environment(), local_rank, local_size, num_found(), NO_OVERRIDES)
     node = f"node {at.node_rank}" if at.node_rank is not None else at.node_name or machine()
-    return {"node": node, "gpus": seen, "our_gpus": ours, "threads": threads}
+    return {"node": node, "gpus": seen, "our_gpus": ours, "threads": threads or threads_told()}
 
 
 @dataclass
@@ -165,6 +166,11 @@ class _Coordinating:
             config.trial_limit_s,
             config.options,
         )
+        if config.prune in ("asha", "median") and objectives[0].metric.startswith("best_"):
+            raise UsageError(
+                f"--prune {config.prune} compares epochs, and {objectives[0].metric} is known only at the end; use --metric "
+                f"{objectives[0].metric.removeprefix('best_')}, or leave --prune out"
+            )
         num_trials = config.trials
         if config.search == "grid" and space is not None:
             num_trials = min(num_trials, len(grid(space)))
@@ -174,16 +180,16 @@ class _Coordinating:
             self._say(f"warning: {text}")
         store = Store(folder, known, num_trials, new_job(), look_every_s=LOOK_EVERY_S)
         store.refresh()
+        due = store.next_due()
         search = Search(
             space,
             config.search,
             [one.higher_is_better for one in objectives],
-            (config.seed + len(store.study.jobs) * 1_000_003)
-            % 2**32,  # another job, and another life, must not repeat the same draws
+            config.seed if due is None else (config.seed + 1_000_003 * due.number + 7919 * due.attempt) % 2**32,
             config.prune,
             plan.num_steps,
             num_trials,
-            about["first"] or None if not store.study.trials else None,
+            (about["first"] or None) if due is not None and due.number == 0 and due.values is None else None,
         )
         progress = Progress(None if config.quiet else sys.stdout, self.columns, store.study, objectives, num_trials)
         progress.earlier(list(store.study.trials.values()))
@@ -211,6 +217,8 @@ class _Coordinating:
             }
         )
         coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, progress, self._order_of(plan))
+        if due is not None:  # which no other job has, so that none draws the same points
+            coordinator.claimed.append(due)
         reason = "failed"
         try:
             if num_trials and store.num_open():
@@ -276,7 +284,7 @@ class _Coordinating:
             mine = _place(self.at, self.at.local_rank, self.at.local_size, self.config.threads)
             return {} if self.layout.first else {0: (None, mine)}
         count = self.layout.num_ranks - self.layout.first
-        threads = self.config.threads or affinity.threads_per_worker(count)
+        threads = self.config.threads or threads_told() or affinity.threads_per_worker(count)
         found: dict[int, tuple[Sequence[int] | None, dict[str, Any]]] = {}
         for index in range(count):
             cpus = affinity.share(index, count) if threads == affinity.threads_per_worker(count) and count > 1 else None
@@ -288,7 +296,7 @@ class _Coordinating:
         config = self.config
         return {
             "task": about["task"],
-            "task_file": config.order["file"] if config.order["kind"] == "task" else None,
+            "task_file": config.order["typed"] if config.order["kind"] == "task" else None,
             "sources": about["sources"],
             "space": about["space"],
             "fixed": about["fixed"],
@@ -319,7 +327,7 @@ class _Coordinating:
                 "fold": part.fold,
                 "repeat": part.repeat,
                 "out": str(folder / name),
-                "output": str(folder / "output.txt"),
+                "output": str(folder / f"{name}.txt"),
                 "asks": plan.prune not in ("none", "wilcoxon"),
                 "options": dict(plan.options),
             }

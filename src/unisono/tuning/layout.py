@@ -72,6 +72,6 @@ def layout_of(num_ranks: int, workers: int, parallel_folds: int = 1, num_trials:
     if num_trials is not None and found.num_blocks > num_trials > 0:
         raise UsageError(
             f"{found.num_blocks} blocks are more than {num_trials} trial{_s(num_trials)} can use; use -n {num_trials * size}, or "
-            "more --workers"
+            "more --workers or --trials"
         )
     return found

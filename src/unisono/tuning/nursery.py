@@ -34,6 +34,8 @@ MOST_DESCRIPTORS = 64
 
 def main(descriptor: int) -> None:
     """Local, blocking: until the supervisor is gone."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(signum, signal.SIG_IGN)  # they may come to all processes of a job; the supervisor decides
     sock = socket.socket(fileno=descriptor)
     _die_with_parent()
     first = first_letter(sock)
@@ -105,8 +107,6 @@ class Nursery:
             one.setblocking(False)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(signum, signal.SIG_IGN)  # the supervisor decides
         with selectors.DefaultSelector() as selector:
             selector.register(self._sock, selectors.EVENT_READ)
             selector.register(woken, selectors.EVENT_READ)

@@ -85,7 +85,7 @@ def values_told(objectives: Sequence[Objective], told: Mapping[str, Any]) -> lis
     """Pure: what a worker's last letter says of its training; an objective of Optuna's gives the numbers itself."""
     if "values" in told:
         return [float(one) for one in told["values"]]
-    return values_of(objectives, told["metrics"], told["took_s"])
+    return values_of(objectives, told["metrics"], told.get("all_lives_s", told["took_s"]))
 
 
 def problem_of(objectives: Sequence[Objective], parts: Sequence[Sequence[float]]) -> str:

@@ -60,6 +60,8 @@ class BestSettings:
 def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSettings:
     """Local, blocking: of a study of this task; refuses one of another, or of a file that has changed since."""
     about, best = best_of(folder)
+    if not about.get("task_file"):
+        raise UsageError(f"{folder} is a study of an objective, not of a task (--from-study); give one of this task")
     then = about["sources"].get(task_file.name)
     now = hashlib.sha256(task_file.read_bytes()).hexdigest() if task_file.is_file() else None
     if not accept_changes and (then is None or (now is not None and now != then)):

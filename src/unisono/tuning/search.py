@@ -234,7 +234,7 @@ class Search:
         result = trial.result
         state = self._state_of(result.state, result.values) if result is not None else self._optuna.trial.TrialState.RUNNING
         if self.space is None:
-            told = trial.distributions
+            told = {name: text for name, text in trial.distributions.items() if name in trial.values}
             distributions = {name: self._optuna.distributions.json_to_distribution(text) for name, text in told.items()}
         else:
             distributions = {
@@ -304,11 +304,7 @@ class Search:
         if self.name != "grid":
             return None
         assert self.space is not None
-        points = grid(self.space)
-        if self.first is not None and self.first in points:
-            points.remove(dict(self.first))
-            points.insert(0, dict(self.first))
-        return points
+        return grid(self.space)  # in one order for all jobs and lives, as a point is known by its number
 
 
 def _key(values: Mapping[str, Any]) -> str:

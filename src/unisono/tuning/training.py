@@ -146,6 +146,7 @@ class TaskWork(Work):
             "reason": ended.summary["reason"],
             "metrics": ended.summary["metrics"] if at.global_rank == 0 else {},
             "epochs": ended.summary["epochs"],
+            "all_lives_s": ended.summary["wall_s"],
         }
 
     def _division(self, fold: int, splits: Splits) -> dict[str, Any]:

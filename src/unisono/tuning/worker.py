@@ -52,7 +52,7 @@ def live(work: Work, channel: Channel) -> None:
         except (EOFError, OSError):
             return
         began = perf_counter()
-        with said_in(Path(letter["output"])):
+        with said_in(Path(letter["output"]), letter.get("at", {}).get("world_size", 1) == 1):
             told = _done(work, letter, channel)
         post(channel, {**told, "id": letter["id"], "took_s": perf_counter() - began})
 
@@ -85,8 +85,8 @@ def kind_of(error: BaseException) -> tuple[str, str]:
 
 
 @contextmanager
-def said_in(file: Path) -> Iterator[None]:
-    """Local: what is printed meanwhile, also by libraries, goes to the end of a file."""
+def said_in(file: Path, is_alone: bool = True) -> Iterator[None]:
+    """Local: what is printed meanwhile, also by libraries, goes to the end of a file, which goes again if it is empty and ours."""
     kept = []
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -107,6 +107,6 @@ def said_in(file: Path) -> Iterator[None]:
             os.dup2(before, descriptor)
             os.close(before)
         with suppress(OSError):  # a folder for each trial that has said nothing would be in the way
-            if not file.stat().st_size:
+            if is_alone and not file.stat().st_size:
                 file.unlink()
                 file.parent.rmdir()

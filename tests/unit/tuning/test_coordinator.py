@@ -238,7 +238,7 @@ def test_all_folds_of_a_wave_hear_at_the_same_epoch_whether_to_go_on(make: Makes
     job.search.hopeless = False
     job.done(0, 1, 2, 3, reason="pruned")
     result = job.result(0)
-    assert (result.state, result.values, result.reason) == (PRUNED, (), "")
+    assert (result.state, result.values, result.reason) == (PRUNED, (0.4,), "")
     assert job.begun() == [(0, 0), (1, 0)], "the block goes on at once"
 
 
@@ -820,12 +820,12 @@ def test_an_objective_reports_from_step_0_on_and_is_answered(make: Makes) -> Non
     assert job.trial(0).reports == {0: 0.5, 1: 0.4, 2: 0.3, 3: 9.0}
 
 
-def test_an_objective_that_is_pruned_has_no_value(make: Makes) -> None:
+def test_an_objective_that_is_pruned_has_the_value_that_it_last_reported(make: Makes) -> None:
     job = make(space=None, objectives=[VALUE], epochs=1, prune="asha", num_trials=2)
     job.ready()
     job.say(0, "report", step=1, value=9.0)
     job.done(0, reason="pruned", values=[])
-    assert (job.result(0).state, job.result(0).values) == (PRUNED, ()) and job.begun() == [(0, 0), (1, 0)]
+    assert (job.result(0).state, job.result(0).values) == (PRUNED, (9.0,)) and job.begun() == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("values", [[], [1.0, 2.0], [math.nan]])

@@ -192,12 +192,14 @@ def test_points_of_a_range_by_powers() -> None:
     assert all(1e-4 <= one["lr"] <= 1.0 for one in points), "also where rounding would lead outside"
 
 
-def test_a_grid_begins_with_what_is_first() -> None:
-    first = {"optimizer": "adam", "depth": 2}
-    points = list(all_points(Search(SMALL, "grid", [True], first=first)))
-    assert points[0] == first and len(points) == 3 * GRID_POINTS + 3
-    beside = list(all_points(Search(SMALL, "grid", [True], first={"optimizer": "adam", "depth": 9})))
-    assert beside == grid(SMALL), "what is no point of the grid is none of its points"
+@pytest.mark.parametrize("first", [None, {"optimizer": "adam", "depth": 2}, {"optimizer": "adam", "depth": 9}])
+def test_a_grid_has_one_order_in_every_life(first: dict[str, Any] | None) -> None:
+    """Later lives are given no first point, and know a point by the number of its trial."""
+    assert list(all_points(Search(SMALL, "grid", [True], first=first))) == grid(SMALL)
+    search = Search(SMALL, "grid", [True], first=first)
+    for number, point in enumerate(grid(SMALL)):
+        planned = search.planned(number)
+        assert planned is not None and planned.values == point
 
 
 def test_a_grid_goes_on_where_it_stopped() -> None:

@@ -61,9 +61,10 @@ def test_options_become_a_job() -> None:
     assert found.options == {"device": "cpu"} and not found.joins
     assert found.order == {
         "kind": "task",
-        "file": "my/digits.py",
+        "file": str(Path("my/digits.py").absolute()),
+        "typed": "my/digits.py",
         "changes": {"model.width": 64, "data.fast": True, "epochs": 5, "lr": 0.5, "algorithm": "local_sgd"},
-        "space_file": "s.toml",
+        "space_file": str(Path("s.toml").absolute()),
         "folding": {"folds": 4, "by": "group", "seed": 3, "block_size": None},
     }
 
