@@ -49,6 +49,7 @@ bench: system    ## measure against peers, side by side; writes docs/results/
 	$(BIN)/python -m bench.invariance
 	$(BIN)/python -m bench.exchange
 	$(BIN)/python -m bench.keras
+	$(BIN)/python -m bench.tune
 	@if [ "$$(id -u)" = 0 ]; then $(BIN)/python -m bench.algorithms && $(BIN)/python -m bench.overlap; \
 	else echo "bench.algorithms and bench.overlap make network name spaces and need root"; fi
 	@echo "those that need the files of MNIST are run by hand: python -m bench.asynchronous (and --link), bench.elastic, bench.servers, bench.many_workers, bench.time_to_accuracy --mnist DIR; and, without files, python -m bench.jets (and --accuracy)"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
+from pathlib import Path
 
 from bench.contenders.contender import Unavailable
 from bench.groups import ROOT
@@ -20,9 +21,10 @@ INSTALL_LIMIT_S = 900.0
 class Environment:
     """A virtual environment under `.venv-bench/`. Local; made once, and again when its pins change."""
 
-    def __init__(self, name: str, requirements: Sequence[str], sees_main: bool = False) -> None:
+    def __init__(self, name: str, requirements: Sequence[str], sees_main: bool = False, constraints: Path = CONSTRAINTS) -> None:
         self.folder = HOMES / name
         self._requirements = tuple(requirements)
+        self._constraints = constraints
         self._sees_main = sees_main
         """Whether the packages of our own environment (PyTorch) are visible in it."""
 
@@ -47,11 +49,11 @@ class Environment:
             purelib = sysconfig.get_path("purelib")
             inside = self.folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
             (inside / "packages_of_the_main_environment.pth").write_text(f"{purelib}\n")
-        self._run([self.python, "-m", "pip", "install", "--quiet", "--constraint", str(CONSTRAINTS), *self._requirements])
+        self._run([self.python, "-m", "pip", "install", "--quiet", "--constraint", str(self._constraints), *self._requirements])
         stamp.write_text(self._recipe())  # last, so that an interrupted installation is begun again
 
     def _recipe(self) -> str:
-        made_of = repr((sys.version, self._requirements, CONSTRAINTS.read_text()))
+        made_of = repr((sys.version, self._requirements, self._constraints.read_text()))
         return hashlib.sha256(made_of.encode()).hexdigest()
 
     def _run(self, command: list[str]) -> None:

@@ -1,0 +1,152 @@
+"""Do parallel blocks find as much as a serial search with as many trials, and more in the same time?"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.groups import FOLDERS, Launch
+from bench.progress import Progress
+from bench.record import Record
+from bench.rounds import CONFIDENCE, RESAMPLES, Estimate, Floats
+from bench.tune_overhead import run_program
+from bench.tune_problems import PROBLEMS, Problem, suggested
+from bench.tune_simulation import Case, simulate
+
+NUM_BLOCKS = 4
+REAL_MEAN_S = 0.3
+"""Of a trial in the runs that are not simulated."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    seeds: int
+    trials: int
+    mean_s: float = 60.0
+    """Of a simulated trial."""
+    sigma: float = 0.3
+
+
+FULL, QUICK = Effort(20, 60), Effort(3, 12)
+
+
+def measure_quality(record: Record, effort: Effort, progress: Progress) -> None:
+    """Blocking: all problems and seeds that `record` does not have yet."""
+    for name, problem in PROBLEMS.items():
+        for seed in range(effort.seeds):
+            key = f"{name}, seed {seed}"
+            if key not in record.blocks:
+                progress.say(f"quality: {key} of {effort.seeds}")
+                case = Case(
+                    NUM_BLOCKS, effort.trials, "tpe", seed, effort.mean_s, effort.sigma, False, problem.space, problem.value
+                )
+                ways = {"optuna": 1, "optuna_parallel": NUM_BLOCKS}
+                found = {way: by_optuna(problem, case, num_at_once) for way, num_at_once in ways.items()}
+                record.add(key, {"problem": name, "seed": seed, "unisono": in_blocks(case), **found})
+        if (key := f"{name}, real") not in record.blocks:
+            progress.say(f"quality: {name}, a real run")
+            record.add(key, {"problem": name, "seed": 0, "best": in_reality(name, effort)})
+
+
+def in_blocks(case: Case) -> list[list[float]]:
+    """Local, blocking: when each trial of a simulated study of ours ended, and what it was worth."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
+    try:
+        return [[round(at, 4), value] for at, _, value in simulate(case, folder).ended]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def by_optuna(problem: Problem, case: Case, num_at_once: int) -> list[list[float]]:
+    """Local, blocking: the same of Optuna by itself, so many trials at a time, each chosen when the one before it has ended."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=case.seed))
+    now, running, found = 0.0, list[tuple[float, int, float]](), list[list[float]]()
+    for number in range(case.num_trials + num_at_once):
+        if number >= num_at_once:
+            now, earlier, value = heapq.heappop(running)
+            study.tell(earlier, value)
+            found.append([round(now, 4), value])
+        if number < case.num_trials:
+            trial = study.ask()
+            value = problem.value(suggested(trial, problem.space))
+            heapq.heappush(running, (now + case.duration_s(number), trial.number, value))
+    return found
+
+
+def in_reality(name: str, effort: Effort) -> float:
+    """Local, blocking: the best value of one `un.tune` that is not simulated."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
+    numbers = (NUM_BLOCKS, effort.trials, 0, REAL_MEAN_S, effort.sigma)
+    try:
+        run_program(
+            name, Launch([sys.executable, "-m", "bench.ranks.tune_problem", str(folder), name, *map(str, numbers)]), folder / "log"
+        )
+        return float(json.loads((folder / "best.json").read_text()))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def best_until(trials: Sequence[Sequence[float]], until_s: float) -> float:
+    """Pure: the best of the trials that had ended by then; the first where none had."""
+    return min([value for at, value in trials if at <= until_s] or [trials[0][1]])
+
+
+def difference(ours: Floats, theirs: Floats, seed: int = 0) -> Estimate:
+    """Pure: of the means over seeds, pair by pair, with the 95 % interval of a bootstrap over seeds."""
+    pairs = ours - theirs
+    picks = np.random.default_rng(seed).integers(0, len(pairs), (RESAMPLES, len(pairs)))
+    low, high = np.quantile(pairs[picks].mean(axis=1), ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+    return Estimate(float(pairs.mean()), float(low), float(high))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What both have found of one problem, one value for each seed."""
+
+    ours: Floats
+    """After all trials."""
+    theirs: Floats
+    """Of Optuna, one by one."""
+    theirs_parallel: Floats
+    """Of Optuna with as many at a time."""
+    theirs_in_time: Floats
+    """When ours had ended all its trials."""
+    num_in_time: Floats
+    """Trials that Optuna had ended by then."""
+
+    @classmethod
+    def of(cls, runs: Sequence[Mapping[str, Any]]) -> Found:
+        ends = [run["unisono"][-1][0] for run in runs]
+        in_time = [best_until(run["optuna"], end) for run, end in zip(runs, ends, strict=True)]
+        num_in_time = [sum(at <= end for at, _ in run["optuna"]) for run, end in zip(runs, ends, strict=True)]
+        return cls(
+            _bests(runs, "unisono"),
+            _bests(runs, "optuna"),
+            _bests(runs, "optuna_parallel"),
+            np.asarray(in_time, dtype=np.float64),
+            np.asarray(num_in_time, dtype=np.float64),
+        )
+
+
+def _bests(runs: Sequence[Mapping[str, Any]], who: str) -> Floats:
+    return np.asarray([min(value for _, value in run[who]) for run in runs], dtype=np.float64)
+
+
+def curve(runs: Sequence[Mapping[str, Any]], who: str, times: Floats) -> Floats:
+    """Pure: the mean over seeds of the best value so far, at these times."""
+    return np.asarray([np.mean([best_until(run[who], at) for run in runs]) for at in times], dtype=np.float64)
