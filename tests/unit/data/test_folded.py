@@ -320,9 +320,9 @@ def test_validation_data_of_another_source_stay_what_they_are() -> None:
     [
         ({"folds": 0}, "--folds must be at least 1; received 0"),
         ({"folds": 3, "by": "lottery"}, "folds can be made by random, stratified, group, blocks; received 'lottery' .--fold-by."),
-        ({"by": "random"}, "--folds 1 keeps the task's own division, so nothing reads by; leave it out"),
-        ({"block_size": 8}, "so nothing reads block_size; leave it out, or give --folds 3"),
-        ({"folds": 3, "block_size": 8}, "block_size=8 is read for folds by blocks only, and these are by random; leave it out"),
+        ({"by": "random"}, "--folds 1 keeps the task's own division, so nothing reads --fold-by; leave it out"),
+        ({"block_size": 8}, "so nothing reads --block-size; leave it out, or give --folds 3"),
+        ({"folds": 3, "block_size": 8}, "--block-size 8 is read for folds by blocks only, and these are by random; leave it out"),
         ({"folds": 3, "by": "group"}, r"folds by group \(asked for\) need the group of each sample, which the source \(Arrays\)"),
         (
             {"folds": 3, "by": "blocks"},
@@ -357,6 +357,7 @@ def test_what_only_the_task_knew_is_asked_for(how: str, options: Mapping[str, An
 def test_a_scene_too_small_for_its_folds_is_refused() -> None:
     task = Splits(Scene(np.zeros((12, 12, 2)), np.ones((12, 12), dtype=np.int64), patch_size=9))
     with pytest.raises(
-        UsageError, match=r"2 folds by blocks cannot be made of 144 training samples: .*; or ask for other --folds, by"
+        UsageError,
+        match=r"2 folds by blocks cannot be made of 144 training samples: .*; or change --folds, --fold-by or --block-size",
     ):
         folded(task, Folding(2, by="blocks", block_size=6))
