@@ -62,7 +62,7 @@ FULL = Effort(
         Series("tpe", 300.0, True, (1000, 2000)),
     ),
     Case(100, 300, "tpe", 0, 6.0),
-    60.0,
+    40.0,
 )
 QUICK = Effort((Series("random", 60.0, True, (10, 30)), Series("tpe", 60.0, True, (10, 30))), Case(10, 20, "tpe", 0, 1.0), 10.0)
 

@@ -339,10 +339,11 @@ def _page(result: Result) -> str:
 def _section(name: str, part: Result) -> str:
     from bench.tune_words import intro, reading
 
-    versions = dict(part["versions"])
+    versions = {"packages": part["versions"]}
     for run in part["runs"].values():
-        versions |= run.get("versions", {}) if isinstance(run, Mapping) else {}
-    origin = provenance(part["command"], part["machine"], part["sittings"], {"packages": versions})
+        if "versions" in run and run.get("contender") != "unisono A/A":
+            versions[run.get("contender", run.get("row"))] = run["versions"]
+    origin = provenance(part["command"], part["machine"], part["sittings"], versions)
     failed = part["runs"].get("failed", {})
     return page(
         f"## {TITLES[name]}",
