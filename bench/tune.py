@@ -73,6 +73,7 @@ def main() -> None:
         versions = {package: version(package) for package in PACKAGES}
         more = {"versions": versions, "not_measured": NOT_MEASURED[name], **part.more}
         known[name] = result_of(args, record, watch, **more, runs=record.blocks)
+        known[name]["command"] = known[name]["command"].replace(f" --out {args.out}", "")
         text = publish({name: known[name] for name in PARTS if name in known}, args.out)
         record.finish()
         progress.keep(f"{name}: written to {args.out}/tune.md, .json and .png after {watch}")

@@ -67,6 +67,7 @@ def _ahead(_: Result) -> list[str]:
         "than a thousandth of a trial, a block waits by intention for one that knows all results.",
         "A proposal: how long the search took to make one, in the thread of its own; that the process also answers blocks is in "
         "it. Optuna by itself makes proposals in the process of the worker, which waits.",
+        "The first proposal of gp that is not drawn at random also loads PyTorch, once in each process: that is the longest.",
         "Demand is 4 / the length of a trial. Where the search makes fewer in a second, nothing can be ahead.",
     ]
 
