@@ -145,7 +145,8 @@ class Blocks:
     def send(self, rank: int, letter: Letter) -> None:
         text = json.dumps(letter, allow_nan=True).encode()  # as the real one does
         with self.clock.stands():
-            began, told = self.clock(), json.loads(text)
+            told, before = json.loads(text), self.spans.get(rank)
+            began = max(self.clock(), before[-1][1]) if before else self.clock()  # it may be told what comes next
             took_s, value = self.case.duration_s(told["number"]), self.case.value(told["values"])
             answer = {"is": "done", "id": told["id"], "reason": "", "values": [value], "took_s": took_s}
             heapq.heappush(self.coming, (began + took_s, rank, json.dumps(answer).encode()))
@@ -240,6 +241,7 @@ class Stepped(Counting):
         """Local: make the next where one is wanted."""
         if self.done_at == math.inf and not self._is_over and self._has_work():
             self._version_of_next = self._version
+            self._withdraw_old()
             self.done_at = at + self._prepared.prepare()
 
     def _go_on(self, at: float) -> None:
@@ -288,10 +290,15 @@ class Outcome:
     real_s: float
 
 
+def made(case: Case) -> Search:
+    """Local: the search of a study."""
+    return Search(case.space, case.search, [False], case.seed, num_trials=case.num_trials)
+
+
 def simulate(case: Case, folder: Path) -> Outcome:
     """Local, blocking: a whole study, with its journal in an empty folder. Raises `StandsStill`."""
     began, clock = perf_counter(), Clock()
-    search = Search(case.space, case.search, [False], case.seed, num_trials=case.num_trials)
+    search = made(case)
     blocks, prepared = Blocks(case, clock), Prepared(search)
     with patch("unisono.tuning.store.monotonic", clock), patch("unisono.tuning.ahead.perf_counter", prepared.timer):
         store = Store(folder, {}, case.num_trials, new_job("simulated"), look_every_s=LOOK_EVERY_S)
@@ -328,7 +335,7 @@ def _go_round(case: Case, coordinator: Coordinator, blocks: Blocks, proposals: S
         num_quiet = num_quiet + 1 if math.isinf(news) else 0
         if num_quiet > MOST_QUIET:
             raise StandsStill(f"it stands still with {num_open} of {case.num_trials} trials open: blocks wait, and nothing is made")
-        start = max(now, min(news, now + TICK_S))
+        start = max(now, min(news, now + coordinator.rest_s(TICK_S)))
         proposals.catch_up(start)
         proposals.is_woken = False
         letters = []
@@ -347,7 +354,7 @@ def _go_round(case: Case, coordinator: Coordinator, blocks: Blocks, proposals: S
 def in_real_time(case: Case, folder: Path) -> Outcome:
     """Local, blocking: the same study with the real thread that makes proposals, and waiting that takes its time."""
     clock, wake, woken = RealClock(), *socket.socketpair()
-    search = Search(case.space, case.search, [False], case.seed, num_trials=case.num_trials)
+    search = made(case)
     timed, blocks, durations = Timed(search), Blocks(case, clock), list[float]()
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
@@ -362,7 +369,7 @@ def in_real_time(case: Case, folder: Path) -> Outcome:
             ready = json.dumps({"is": "ready", "pid": 0}).encode()
             blocks.coming = [(0.0, rank, ready) for rank in range(case.num_blocks)]
             while store.num_open():
-                wait_s = min(TICK_S, max(0.0, blocks.coming[0][0] - clock())) if blocks.coming else TICK_S
+                wait_s = coordinator.rest_s(min(TICK_S, max(0.0, blocks.coming[0][0] - clock())) if blocks.coming else TICK_S)
                 if select.select([woken], [], [], wait_s)[0]:
                     woken.recv(4096)
                 start = clock()

@@ -30,6 +30,10 @@ class InUse(UsageError):
     """Another process has the run directory; it may be about to end."""
 
 
+class AnotherRun(UsageError):
+    """The run directory holds another run, or what is left of one."""
+
+
 class TrainingFailed(UnisonoError):
     """A training that cannot go on, e.g. as its loss is not finite: the message alone, and exit code 1."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from unisono.cluster.deadline import of_this_process
+from unisono.cluster.deadline import Deadline, of_this_process
 from unisono.cluster.resolve import slurm_job
 from unisono.cluster.stop_request import StopRequest
 from unisono.comm.base import Communicator
@@ -175,7 +175,8 @@ def _live(
         saving.best.weights, saving.best.step = dict(place.loaded.snapshot.best), int(place.loaded.snapshot.best_version or 0)
     if place.directory.changes:
         place.directory.write_json("config.json", place.record)
-    deadline = of_this_process(config.time_limit_s)
+    # Who steers many trainings knows when the time is over, and tells them; each asking the scheduler would be a crowd.
+    deadline = of_this_process(config.time_limit_s) if steering is None else Deadline(None, 0.0)
     saving.writer = BackgroundWriter(place.checkpoints, place.about)
     trainer.told_to_stop = lambda: deadline.asks(stop)
     if isinstance(trainer, CentralTrainer):

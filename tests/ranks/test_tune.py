@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
 
+import optuna
 import psutil
 import pytest
 
 from tests.system.processes import Outcome, Program, plain_environment, run_together, within
 from tests.system.studies import SPACE, TASK, UNISONO, all_ended_once, first_steps, records, written_task
+from unisono.tuning.result import read
 from unisono.tuning.study import BEGAN, COMPLETE, FAILED, GIVEN_BACK, LEFT, PRUNED
 
 LIMIT_S = 100.0
@@ -66,6 +68,7 @@ def test_every_trial_ends_once_and_the_best_is_written_down(files: Path) -> None
     assert ("momentum" in found["optimizer"]) == (found["optimizer"]["fixed"] == "sgd")
     assert set(found) == {"lr", "optimizer", "global_batch", "algorithm", "model"}
     assert (files / "study" / "report.html").read_text().startswith("<!")
+    assert {file.parts[-3] for file in (files / "study").rglob("*.safetensors")} == {f"{best:06d}"}, "other models are of no use"
     printed = (files / "printed.txt").read_text()
     assert printed.count("2 ranks: 2 blocks of 1 (1 worker a model)") == 1, printed
     for number in range(NUM_TRIALS):
@@ -83,15 +86,15 @@ def test_a_condition_of_the_space_holds_in_every_trial(files: Path) -> None:
 
 
 def test_more_trials_by_two_jobs_at_once(files: Path, tmp_path: Path) -> None:
-    """Another command works at the same study; both take part, and no trial is done twice."""
-    for name in ("task.py", "space.toml"):
-        shutil.copy(files / name, tmp_path)
+    """Another command works at the same study, with one more comment in its task; both take part, and no trial is done twice."""
+    shutil.copy(files / "space.toml", tmp_path)
+    (tmp_path / "task.py").write_text(f"{TASK}# accuracy is measured on 12 samples\n")
     study, trials = tmp_path / "study", NUM_TRIALS + 8
     shutil.copytree(files / "study", study)
     with Program(tune("--join", str(study), "--trials", str(trials)), plain_environment()) as joined:
         (files / "hold").touch()  # of the file that the study knows
         try:
-            with Program([*of(tmp_path, trials=trials), "-n", "2"], plain_environment()) as more:
+            with Program([*of(tmp_path, trials=trials), "-n", "2", "--accept-changes"], plain_environment()) as more:
                 (tmp_path / "hold").touch()
                 both = 1 + 2  # the job that was, and these
                 assert within(LIMIT_S, lambda: more.is_over() or joined.is_over() or len(writers(study)) == both)
@@ -104,7 +107,11 @@ def test_more_trials_by_two_jobs_at_once(files: Path, tmp_path: Path) -> None:
         assert outcome.code == 0, str(outcome)
         assert f"goes on with {study}: {NUM_TRIALS} complete" in outcome.output, str(outcome)
         assert f"done: {trials} complete" in outcome.output, str(outcome)
+    assert "warning: files of the task have changed since the study was made: sources.task.py " in outcomes[0].output
+    grows = f"the study grows from {NUM_TRIALS} to {trials} trials"
+    assert any(grows in outcome.output for outcome in outcomes), "".join(map(str, outcomes))
     all_ended_once(study, trials)
+    assert f"{trials} of {trials} trials" in (study / "report.html").read_text()
 
 
 def writers(study: Path) -> set[str]:
@@ -267,6 +274,22 @@ def test_what_an_objective_does_ends_nothing_but_its_trial(tmp_path: Path) -> No
     assert "done: 7 complete, 1 pruned, 6 failed" in outcome.output, str(outcome)
     best = min((result.values[0], number) for number, result in results.items() if result.state == COMPLETE)[1]
     assert f"best_number={best})" in outcome.output, str(outcome)
+
+
+def test_an_objective_whose_study_is_in_a_database(tmp_path: Path) -> None:
+    study, url = tmp_path / "study", f"sqlite:///{tmp_path / 'studies.db'}"
+    options = f"trials=6, blocks=2, out={str(study)!r}, storage={url!r}, search='random'"
+    ran(script(tmp_path, "def objective(trial):\n    return trial.suggest_float('x', -1.0, 1.0)", options))
+    (found,) = (one for one in optuna.get_all_study_summaries(url) if ": trial " not in one.study_name)
+    trials = optuna.load_study(study_name=found.study_name, storage=url).get_trials()
+    assert [one.state.name for one in trials] == ["COMPLETE"] * 6
+    assert all(one.values == [one.params["x"]] for one in trials), "Optuna's tools see what it asked for"
+    assert not list((study / "journal").glob("*")), "nothing is in files"
+    results = {number: trial.result for number, trial in read(study)[1].trials.items()}
+    assert {number: one.values for number, one in results.items() if one is not None} == {
+        number: (one.params["x"],) for number, one in enumerate(trials)
+    }
+    assert "6 of 6 trials" in (study / "report.html").read_text()
 
 
 # ---- stopped, and gone on with ---------------------------------------------------------------------------------------

@@ -90,6 +90,28 @@ def test_a_signal_to_all_ranks_saves_and_gives_back(tmp_path: Path) -> None:
         assert first == 0 < again, "it goes on from its checkpoint"
 
 
+def test_a_mistake_is_told_by_one_of_all_ranks_that_see_it(tmp_path: Path) -> None:
+    file = Path(written_task(tmp_path))
+    file.write_text(file.read_text().replace("return un.split(", "un.split("))
+    options = ("tune", str(file), "--trials", "3", "--out", str(tmp_path / "study"))
+    ranks = [UNISONO, "run", "-n", "3", "--on-failure", "continue", "-m", "unisono"]
+    (outcome,) = run_together([[*ranks, *options]], plain_environment(), LIMIT_S)
+    assert outcome.code == 2, str(outcome)
+    assert outcome.output.count("data of the task must give un.Splits") == 1, str(outcome)
+    assert "[0] unisono: error: data of the task must give" in outcome.output, str(outcome)
+
+
+def test_what_is_wrong_on_another_rank_alone_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    file, study = Path(written_task(tmp_path)), tmp_path / "study"
+    file.write_text(f"import os\n\nif os.environ['UNISONO_RANK'] == '1':\n    raise ValueError('only here')\n{file.read_text()}")
+    options = ("tune", str(file), "--trials", "3", "--epochs", "1", "--out", str(study))
+    ranks = [UNISONO, "run", "-n", "2", "--on-failure", "continue", "-m", "unisono"]
+    (outcome,) = run_together([[*ranks, *options]], plain_environment(), LIMIT_S)
+    assert outcome.output.count("ValueError: only here") == 1, str(outcome)
+    assert "block 1 lost 1 of its 1 processes" in outcome.output and "done: 3 complete" in outcome.output, str(outcome)
+    assert {result.state for result in all_ended_once(study, 3).values()} == {COMPLETE}
+
+
 @pytest.mark.soak
 def test_our_launcher_with_thirteen_ranks(tmp_path: Path) -> None:
     study = searched(tmp_path, [UNISONO, "run", "-n", "13", "-m", "unisono"], BY_THIRTEEN, THIRTEEN)

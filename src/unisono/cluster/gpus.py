@@ -1,13 +1,17 @@
-"""Which GPUs of this node the job may use, and which of them are ours. Pure, except `probe` and `num_found`."""
+"""Which GPUs of this node the job may use, and which of them are ours. Pure, except `probe`, `num_found` and `driver_in_use`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unisono.cluster.topology import Overrides
 from unisono.errors import UsageError
+
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+DRIVER = "/dev/nvidia-uvm"
+"""What CUDA has open once it is in use; those who only count GPUs have not."""
 
 
 def probe(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -24,6 +28,27 @@ def num_found(devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nv
     if files or not driver.is_dir():
         return files
     return sum(1 for _ in driver.iterdir())
+
+
+def driver_in_use(descriptors: Path = Path("/proc/self/fd")) -> bool:
+    """Local: whether this process has begun to use CUDA, through whatever library; then those forked from it cannot."""
+    try:
+        files = list(descriptors.iterdir())
+    except OSError:
+        return False
+    return any(file.is_symlink() and str(file.readlink()) == DRIVER for file in files)
+
+
+def environment_of_worker(env: Mapping[str, str], ours: Sequence[str] = ()) -> dict[str, str]:
+    """`env` for a process that workers are forked from, or for one that is a worker by itself and must see no GPUs but its own.
+
+    Tasks often ask whether PyTorch sees a GPU. It then starts CUDA, after which a forked process finds none; so that it only
+    counts them.
+    """
+    found = {**env, NVML_CHECK: "1"}
+    if ours:
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(ours)
+    return found
 
 
 def divide(

@@ -195,16 +195,17 @@ class Communicator(ABC):
         watch = Watch(self, Call("recv", (tensor,), f"source={shown}, tag={tag}"), self.time_limit_s, sources)
         return self._start_recv(tensor, source, check_tag(tag), watch)
 
-    def allgather_object(self, obj: Any) -> list[Any]:
-        """Collective, blocking, slow: everybody's plain data (None, bool, int, float, str, bytes, list, tuple, dict) by rank."""
+    def allgather_object(self, obj: Any, timeout_s: float | None = None) -> list[Any]:
+        """Collective, blocking, slow: everybody's plain data (None, bool, int, float, str, bytes, list, tuple, dict) by rank. With
+        `timeout_s` it has a limit of its own."""
         self._num_exchanges += 1
         key = f"{self.name}#{self._num_exchanges}"
-        return self._run(Call("allgather_object"), lambda watch: self._exchange(key, obj, watch))
+        return self._run(Call("allgather_object"), lambda watch: self._exchange(key, obj, watch), timeout_s)
 
-    def broadcast_object(self, obj: Any, root: int = 0) -> Any:
-        """Collective, blocking, slow: the root's plain data."""
+    def broadcast_object(self, obj: Any, root: int = 0, timeout_s: float | None = None) -> Any:
+        """Collective, blocking, slow: the root's plain data; `timeout_s` as in `allgather_object`."""
         check_rank(root, self.size, "root", self.name)
-        return self.allgather_object(obj if self.rank == root else None)[root]
+        return self.allgather_object(obj if self.rank == root else None, timeout_s)[root]
 
     def barrier(self, timeout_s: float | None = None) -> None:
         """Collective, blocking: returns when all members have called it."""

@@ -233,7 +233,7 @@ def _check_restarts(args: argparse.Namespace) -> None:
 
 
 def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
-    """Pure: what the options say."""
+    """Local, blocking where a study must be read (--from-study): what the options say."""
     direct = {name: literal(value) for name in DIRECT if (value := getattr(args, name)) is not None}
     changes: Mapping[str, Any] = parse(args.changes)
     found = None if args.from_study is None else _best_settings(Path(args.from_study), Path(args.task), args.accept_changes)

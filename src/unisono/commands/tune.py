@@ -46,7 +46,6 @@ exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data, 
 
 DIRECT = ("epochs", "global_batch", "lr", "algorithm")
 DEFAULTS: Mapping[str, Any] = {
-    "trials": 20,
     "search": "tpe",
     "prune": "none",
     "folds": 1,
@@ -56,7 +55,7 @@ DEFAULTS: Mapping[str, Any] = {
     "seed": 0,
 }
 OF_THE_STUDY: Sequence[str] = (
-    *(name for name in DEFAULTS if name != "trials"),
+    *DEFAULTS,
     *DIRECT,
     "storage",
     "space",
@@ -82,7 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("DIR", "URL"),
         help="only write a study into a database of Optuna's, e.g. for optuna-dashboard",
     )
-    study.add_argument("--trials", type=int, metavar="T", help="points to try, over all jobs together (default 20)")
+    study.add_argument(
+        "--trials", type=int, metavar="T", help="points to try, over all jobs together (default 20); more enlarge it"
+    )
+    study.add_argument("--accept-changes", action="store_true", help="go on although files of the task have changed")
     study.add_argument("--seed", type=int, metavar="S", help="of the search and the folds (default 0)")
     study.add_argument(
         "--storage", metavar="URL", help="keep the study in a database of Optuna's (sqlite:///..., postgresql://...)"
@@ -150,7 +152,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def configuration(args: argparse.Namespace, argv: Sequence[str]) -> Any:
     """Pure: what the options say."""
-    from unisono.tuning.job import TuneConfig
+    from unisono.tuning.config import TuneConfig
 
     if args.task is None:
         raise UsageError("a task file is missing; give TASK.py, or --join a study that is there")
@@ -172,6 +174,7 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> Any:
             "space_file": None if args.space is None else str(Path(args.space).absolute()),
             "folding": folding,
         },
+        trials=args.trials,
         metrics=tuple(args.metrics),
         storage=args.storage,
         **given,
@@ -181,8 +184,8 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> Any:
 
 def _joined(args: argparse.Namespace, argv: Sequence[str]) -> Any:
     """Local, blocking: what the study says."""
-    from unisono.tuning.job import TuneConfig
-    from unisono.tuning.store import read_study
+    from unisono.tuning.config import TuneConfig
+    from unisono.tuning.study_file import read_study
 
     if args.task is not None or args.out is not None:
         raise UsageError("--join takes the task and all else from the study; leave TASK.py and --out out")
@@ -194,7 +197,7 @@ def _joined(args: argparse.Namespace, argv: Sequence[str]) -> Any:
     return TuneConfig(
         out=args.join,
         order=known["order"],
-        trials=known["trials"] if args.trials is None else args.trials,
+        trials=args.trials,
         search=known["search"],
         metrics=tuple(f"{one['metric']}:{'max' if one['higher_is_better'] else 'min'}" for one in known["objectives"]),
         prune=known["prune"],
@@ -217,6 +220,7 @@ def _of_this_job(args: argparse.Namespace, argv: Sequence[str]) -> Mapping[str, 
         "time_limit_s": None if args.time_limit is None else parse_duration(args.time_limit),
         "threads": args.threads,
         "options": {} if args.device == "auto" else {"device": args.device},
+        "accept_changes": args.accept_changes,
         "quiet": args.quiet,
         "command": ("unisono", *argv),
     }
@@ -276,6 +280,8 @@ def tune(
     attempts: int = 5,
     trial_limit: str | None = None,
     time_limit: str | None = None,
+    storage: str | None = None,
+    accept_changes: bool = False,
     show: bool = True,
 ) -> Tuned:
     """Collective inside a job, else local; blocking: search with an objective of Optuna's, unchanged, `blocks` trials at a time.
@@ -285,7 +291,8 @@ def tune(
     """
     from unisono.cluster.terminal import terminal
     from unisono.excepthook import show_errors_plainly
-    from unisono.tuning.job import TuneConfig, work_at
+    from unisono.tuning.config import TuneConfig
+    from unisono.tuning.job import work_at
     from unisono.tuning.objective import write_objective
     from unisono.tuning.result import best_of
 
@@ -308,6 +315,8 @@ def tune(
         attempts=attempts,
         trial_limit_s=None if trial_limit is None else parse_duration(trial_limit),
         time_limit_s=None if time_limit is None else parse_duration(time_limit),
+        storage=storage,
+        accept_changes=accept_changes,
         quiet=not show,
     )
     code = work_at(config, blocks, terminal().columns if show else None)

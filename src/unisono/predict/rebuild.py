@@ -52,10 +52,10 @@ def rebuild_splits(run: FinishedRun, changed: Changed, accept_changes: bool = Fa
             "or take them as they are now with --accept-changes"
         )
     held_out = make_splits(replace(changed, division=None)).test if splits.test is None and changed.division is not None else None
-    return splits if held_out is None else replace_test(splits, held_out)
+    return splits if held_out is None else _with_test(splits, held_out)
 
 
-def replace_test(splits: Splits, test: Source) -> Splits:
+def _with_test(splits: Splits, test: Source) -> Splits:
     """Local: a fold with the test data that no fold of a search sees; they are for the models that it made."""
     return Splits(splits.train, splits.validation, test, splits.how, splits.seed, splits.num_dropped, splits.warnings)
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from unisono.algorithms.base import Algorithm, Settings, find_algorithm, make_options
+from unisono.algorithms.base import Algorithm, Settings
 from unisono.algorithms.sharded import shards_of_all
 from unisono.comm.base import Communicator
 from unisono.data.checks import check_finite
@@ -39,17 +39,17 @@ from unisono.optim.optimizers import make_optimizer, optimizer_class
 from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
 from unisono.overrides import Changed
 from unisono.task import Task
-from unisono.training.central.assemble import check_clock, division_of, make_central, rule_of
+from unisono.training.agreement import agreement_of
+from unisono.training.central.assemble import make_central, rule_of
 from unisono.training.central.division import Asked
 from unisono.training.defaults import DEFAULT_LR, brings_steps, with_defaults
 from unisono.training.device import compute_device
 from unisono.training.followed import Followed, in_training
-from unisono.training.group_rules import check_group
 from unisono.training.keras_task import beside_last, metrics_of, optimizer_of, settle
 from unisono.training.metrics import Metric, resolve_metrics
 from unisono.training.metrics.keras import KerasMetric
 from unisono.training.progress import Goals
-from unisono.training.shard_rules import agreement, refuse_synchronised
+from unisono.training.shard_rules import refuse_synchronised
 from unisono.training.shared_metrics import share_metrics
 from unisono.training.try_out import try_out, try_parts, try_steps
 
@@ -129,22 +129,8 @@ def assemble(
     """Local, blocking: all parts of this rank's training."""
     task = changed.task
     device = compute_device(device_asked, comm, task.shards is not None)
-    algorithm_name, options_given = agreement(task, algorithm_name, changed.algorithm)
-    kind = find_algorithm(algorithm_name)
-    options = make_options(kind, algorithm_name, options_given)
-    division = division_of(kind, algorithm_name, comm.size, asked, replay)
-    check_clock(changed.simulate, asked.simulate)
-    if division is None:
-        kind.plan(options, comm.size)
-        check_group(asked.group, algorithm_name, kind, comm.size)
-    num_workers = comm.size if division is None else division.num_workers
+    algorithm_name, kind, options, division, batch = agreement_of(changed, algorithm_name, comm.size, asked, replay)
     own_shards = None if task.shards is None else shards_of_all(task.shards, comm.size)[comm.rank]
-    if task.global_batch < num_workers:
-        raise UsageError(
-            f"global_batch {task.global_batch} is smaller than the {num_workers} workers (--global-batch); "
-            f"use at least {num_workers}, or fewer workers"
-        )
-    batch = task.global_batch if division is None else division.batch_of_worker(task.global_batch)
     if task.step is not None and task.accumulate > 1:
         raise UsageError(f"accumulate {task.accumulate} is not read by a task's own step, which sees its whole part; leave it out")
     splits = make_splits(changed)

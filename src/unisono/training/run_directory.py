@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from unisono.errors import InUse, UsageError
+from unisono.errors import AnotherRun, InUse, UsageError
 from unisono.training.atomic import explained, replacing
 
 CHECKPOINTS = "checkpoints"
@@ -175,20 +175,20 @@ class RunDirectory:
         if not self.config.exists():
             files = (self.metrics, self.summary, self.weights, self.best, self.checkpoints)
             if found := [file.name for file in files if file.exists()]:
-                raise UsageError(
+                raise AnotherRun(
                     f"{self.path} holds {', '.join(found)} of a run without its config.json; give another --out, or --fresh"
                 )
             return
         try:
             there = json.loads(self.config.read_text())
         except ValueError as error:
-            raise UsageError(f"{self.config} is no JSON ({error}); give another --out, or --fresh to start over") from error
+            raise AnotherRun(f"{self.config} is no JSON ({error}); give another --out, or --fresh to start over") from error
         found = list(differences(_experiment(there), _experiment(as_json(config))))
         if _epochs(there) < _epochs(config):  # more of the same
             found = [one for one in found if not one.startswith("settings.epochs ")]
         if found and not accept_changes:
             more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-            raise UsageError(
+            raise AnotherRun(
                 f"{self.path} holds another run: {'; '.join(found[:SHOWN])}{more}. Give another --out, or --fresh to put that run "
                 "aside and start over, or --accept-changes to go on in it all the same"
             )

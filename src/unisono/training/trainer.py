@@ -298,9 +298,12 @@ class Trainer:
             self._keep(self.state(None), mid_epoch=False)
 
     def _ask_goes_on(self, metrics: Mapping[str, float]) -> bool:
-        """Collective: all end at the same step."""
+        """Collective, blocking for as long as the answer takes: all end at the same step."""
+        # It may depend on a training that is slower than this one by hours, so the others wait for rank 0 without the limit of
+        # other calls. Should it die, they hear of that as ever, and whoever does not answer can end it.
         assert self.goes_on is not None
-        return bool(self.comm.broadcast_object(self.goes_on(self.progress.epoch, metrics) if self.comm.rank == 0 else None))
+        answer = self.goes_on(self.progress.epoch, metrics) if self.comm.rank == 0 else None
+        return bool(self.comm.broadcast_object(answer, timeout_s=math.inf))
 
     def evaluate(self) -> dict[str, float] | None:
         """Collective, blocking: the validation data, each sample once; None if a rank was told to stop meanwhile."""

@@ -63,11 +63,13 @@ class Ahead:
         self._version = 0
         self._ask_s = 0.0
         self._every_s: float | None = None
-        self._is_over = self._is_exhausted = self._is_waited_for = False
+        self._is_over = self._is_waited_for = False
         self._changed = threading.Condition()
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="unisono-proposals", daemon=True)
+        self._warming = threading.Thread(target=search.warm_up, name="unisono-warm-up", daemon=True)
         self._thread.start()
+        self._warming.start()
 
     def take(self, trial_s: float | None) -> Proposal | None:
         with self._changed:
@@ -76,7 +78,7 @@ class Ahead:
             if not self._ready:
                 return None
             is_quick = trial_s is not None and self._ask_s < FRESH_SHARE * trial_s
-            if self._is_old(self._ready[-1]) and is_quick and not self._is_exhausted:
+            if self._is_old(self._ready[-1]) and is_quick and self._is_cheap(1):
                 self._is_waited_for = True
                 self._changed.notify()
                 return None
@@ -96,6 +98,7 @@ class Ahead:
             self._is_over = True
             self._changed.notify()
         self._thread.join()
+        self._warming.join()
 
     def _run(self) -> None:
         try:
@@ -106,6 +109,7 @@ class Ahead:
                     if self._is_over:
                         return
                     version = self._version
+                self._withdraw_old()
                 self._make(version)
                 self._wake()
         except BaseException as error:  # noqa: BLE001 - told to whoever takes
@@ -113,15 +117,27 @@ class Ahead:
             self._wake()
 
     def _has_work(self) -> bool:
-        if self._is_exhausted:
-            return False
         if len(self._ready) < self._depth or (self._is_waited_for and self._is_old(self._ready[-1])):
             return True
-        is_cheap = self._every_s is not None and self._depth * self._ask_s < RENEW_SHARE * self._every_s
-        return is_cheap and self._is_old(self._ready[0])
+        return self._is_cheap(self._depth) and self._is_old(self._ready[0])
+
+    def _is_cheap(self, num_proposals: int) -> bool:
+        """Whether they can be made anew before the next result comes in."""
+        return self._every_s is not None and num_proposals * self._ask_s < RENEW_SHARE * self._every_s
 
     def _is_old(self, ready: _Ready) -> bool:
         return self._search.learns and ready.version != self._version
+
+    def _withdraw_old(self) -> None:
+        """Those that are made anew; before that, as a search keeps away from what it has proposed. The last stays for a block that
+        does not wait for a better one."""
+        old = list[_Ready]()
+        with self._changed:
+            if self._is_waited_for or self._is_cheap(self._depth):
+                while len(self._ready) > (not self._is_waited_for) and self._is_old(self._ready[0]):
+                    old.append(self._ready.popleft())
+        for one in old:
+            self._search.withdraw(one.proposal)
 
     def _make(self, version: int) -> None:
         began = perf_counter()
@@ -129,10 +145,4 @@ class Ahead:
         took_s = perf_counter() - began
         with self._changed:
             self._ask_s += (took_s - self._ask_s) * (SMOOTHING if self._ask_s else 1.0)
-            if proposal is None:
-                self._is_exhausted = True
-                return
             self._ready.append(_Ready(proposal, version))
-            old = self._ready.popleft() if len(self._ready) > self._depth else None
-        if old is not None:
-            self._search.withdraw(old.proposal)

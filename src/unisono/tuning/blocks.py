@@ -76,13 +76,15 @@ class Running:
         return self.epochs[rank][min(later)] if later else None
 
 
-@dataclass
+@dataclass(eq=False)
 class Block:
     """Ranks that work at one trial together."""
 
     number: int
     ranks: Sequence[int]
     running: Running | None = None
+    next: Running | None = None
+    """What it does after that; it was told so, that it need not ask."""
 
 
 def meeting_of(places: Sequence[Mapping[str, Any]], index: int, token: str, job: str) -> dict[str, Any]:

@@ -6,10 +6,13 @@ a trial whose process dies is given back and begun again from its checkpoints; o
 
 from __future__ import annotations
 
+import heapq
 import math
 import secrets
 import signal
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,15 +24,21 @@ from unisono.tuning.letters import Letter
 from unisono.tuning.plan import Part, Plan, mean_of, problem_of, spread_of, values_of, values_told
 from unisono.tuning.search import Search
 from unisono.tuning.store import Due, Store
-from unisono.tuning.study import COMPLETE, FAILED, PRUNED, Trial, ended, reported
-from unisono.tuning.worker import ERROR, MEMORY, PEER
+from unisono.tuning.study import COMPLETE, FAILED, PRUNED, ended, reported
+from unisono.tuning.supply import Supply
+from unisono.tuning.worker import DISK, ERROR, MEMORY, PEER
 
 KILLED, LIMIT, STOPPED = "killed", "limit", "stopped"
 """Kinds of ends besides those that a worker tells."""
-GIVES_BACK = (STOPPED, KILLED, PEER)
+GIVES_BACK = (STOPPED, KILLED, PEER, DISK)
+NOT_ITS_FAULT = (STOPPED, DISK)
 PEER_WAIT_S = 5.0
 """How long one who lost a peer waits for the peer's own word."""
-SHORT_S, MOST_CLAIMED = 10.0, 8
+TELL_AHEAD_S, TELL_AFTER = 2.0, 0.5
+"""A block whose trials are shorter than this is told the next one when it is half-way through: to ask for it would cost more than
+is gained by the results that come in meanwhile."""
+LOOK_EVERY_S = 0.2
+"""After limits."""
 STOP_WAIT_S = 60.0
 """How long trials have to save what they have when all must stop."""
 
@@ -52,6 +61,7 @@ class Coordinator:
         """`order` makes what a worker is told of a part, besides where it meets the others."""
         self._plan, self._crew, self._store, self._search = plan, crew, store, search
         self._proposals, self._watcher, self._order, self._clock = proposals, watcher, order, clock
+        self.supply = Supply(store, search, proposals)
         self._block_size = layout.block_size
         self.blocks = {number: Block(number, tuple(layout.ranks_of(number))) for number in range(layout.num_blocks)}
         self._block_of = {rank: block for block in self.blocks.values() for rank in block.ranks}
@@ -60,15 +70,22 @@ class Coordinator:
         self._spare: list[int] = []
         """Ranks of blocks that lost a member."""
         self._num_blocks = layout.num_blocks
-        self.claimed: list[Due] = []
-        """Trials that nobody else begins."""
-        self._hungry: list[Block] = []
+        self._hungry: dict[int, Block] = {}
         """Blocks without a trial, the longest waiting first."""
+        self._busy: dict[int, Block] = {}
+        """Blocks that have one."""
+        self._tells_ahead = layout.block_size == 1 and plan.num_parts == 1
+        self._soon: list[tuple[float, int, str]] = []
+        """A heap: when which block is to be told what comes after which trial."""
+        self._eager: deque[tuple[int, str]] = deque()
+        """Those of them whose time has come."""
         self._mine: set[int] = set()
+        self._look_at = -math.inf
         self._stop_by: float | None = None
         self._stop_reason = ""
         self._trial_s: float | None = None
-        self.best: Trial | None = None
+        self.fault: str | None = None
+        """Why no trial can go on, where it is nothing that a trial has done."""
 
     # ---- what comes ------------------------------------------------------------------------------------------------
 
@@ -82,6 +99,8 @@ class Coordinator:
         elif kind == "gone":
             self._ready.discard(rank)
             if block is not None:
+                self._take_back(block)
+                self._hungry.pop(block.number, None)
                 self._gone(block, rank, letter)
             if block is not None or rank in self._spare:
                 self._crew.start(rank)
@@ -94,8 +113,8 @@ class Coordinator:
         self._ready -= gone
         for block in {block.number: block for rank in ranks if (block := self._block_of.get(rank)) is not None}.values():
             del self.blocks[block.number]
-            if block in self._hungry:
-                self._hungry.remove(block)
+            self._hungry.pop(block.number, None)
+            self._take_back(block)
             if block.running is not None:
                 for rank in block.ranks:
                     if rank not in gone:
@@ -123,10 +142,28 @@ class Coordinator:
     def tick(self) -> None:
         """Local: what no letter tells; to be called after every round of letters and at least every second."""
         now = self._clock()
-        for block in tuple(self.blocks.values()):
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY_S
+            self._look_after_limits(now)
+        self._learn()
+        for block in tuple(self._hungry.values()):
+            self._feed(block)
+            if block.number in self._hungry:
+                break  # there is nothing for the others either
+        else:
+            self._tell_ahead(now)
+        if not self.is_stopping:
+            self.supply.claim_ahead(len(self.blocks), self._trial_s)
+        self._store.settle()
+
+    def rest_s(self, most_s: float) -> float:
+        """Local: how long `tick` need not be called, unless a letter comes."""
+        return min(most_s, max(0.0, self._soon[0][0] - self._clock())) if self._soon else most_s
+
+    def _look_after_limits(self, now: float) -> None:
+        for block in tuple(self._busy.values()):
             running = block.running
-            if running is None:
-                continue
+            assert running is not None
             if running.kill_at is not None and now >= running.kill_at:
                 running.kill_at = None
                 self._kill(running)
@@ -136,17 +173,12 @@ class Coordinator:
             if self._stop_by is not None and now >= self._stop_by:
                 self._fail(running, STOPPED, self._stop_reason)
                 self._kill(running)
-        self._learn()
-        for block in tuple(self._hungry):
-            self._feed(block)
-        self._claim_ahead()
-        self._store.settle()
 
     def stop(self, reason: str, wait_s: float = STOP_WAIT_S) -> None:
         """Local: begin nothing more; what runs saves what it has and is given back."""
         self._stop_reason = reason
         self._stop_by = self._clock() + wait_s
-        for block in self.blocks.values():
+        for block in self._busy.values():
             if block.running is not None:
                 for rank in block.running.busy:
                     self._crew.signal(rank, signal.SIGTERM)
@@ -163,7 +195,7 @@ class Coordinator:
     @property
     def num_running(self) -> int:
         """Trials in the hands of this job."""
-        return sum(block.running is not None for block in self.blocks.values())
+        return len(self._busy)
 
     @property
     def is_idle(self) -> bool:
@@ -176,39 +208,71 @@ class Coordinator:
         is_ready = block.running is None and block.number in self.blocks and self._ready.issuperset(block.ranks)
         if not is_ready or self.is_stopping:
             return
-        if block not in self._hungry:
-            self._hungry.append(block)
-        if not self.claimed:
-            self._claim_ahead(1)
-        if not self.claimed:
-            return  # nothing left, or all in other hands
-        due = self.claimed[0]
-        if due.values is None:
-            proposal = self._search.planned(due.number) or self._proposals.take(self._trial_s)
-            if proposal is None:
-                return
-            self._search.adopt(due.number, proposal)
-            values: Mapping[str, Any] = proposal.values
+        self._hungry.setdefault(block.number, block)
+        due = self.supply.take(self._trial_s)
+        if due is None:
+            return
+        del self._hungry[block.number]
+        running = self._running_of(due)
+        self._start_wave(block, running)
+        self._begin(block, running)
+
+    def _begin(self, block: Block, running: Running) -> None:
+        """Note that a block is at a trial. It was told before: the disk is waited for while it works."""
+        running.began = self._clock()
+        block.running = running
+        self._busy[block.number] = block
+        if self._tells_ahead and self._trial_s is not None and self._trial_s < TELL_AHEAD_S:
+            heapq.heappush(self._soon, (running.began + TELL_AFTER * self._trial_s, block.number, running.name))
+        self._store.ask(running.due, self._ranges_of(running.due))
+        self._store.begin(running.due, block.number)
+
+    def _tell_ahead(self, now: float) -> None:
+        """Blocks that will soon be free need not ask."""
+        while self._soon and self._soon[0][0] <= now:
+            self._eager.append(heapq.heappop(self._soon)[1:])
+        while self._eager and not self.is_stopping:
+            number, name = self._eager[0]
+            block = self._busy.get(number)
+            if block is not None and block.running is not None and block.running.name == name and block.running.failure is None:
+                due = self.supply.take(self._trial_s)
+                if due is None:
+                    return
+                block.next = self._running_of(due)
+                self._start_wave(block, block.next)
+                self._store.ask(due, self._ranges_of(due))
+                block.next.due = replace(due, is_new=False)
+            self._eager.popleft()
+
+    def _take_back(self, block: Block) -> None:
+        """What it was told ahead it will not do."""
+        if block.next is not None:
+            self._mine.discard(block.next.due.number)
+            self.supply.add(block.next.due)
+            block.next = None
+
+    def _free(self, block: Block) -> None:
+        """It is at no trial any more."""
+        block.running = None
+        self._busy.pop(block.number, None)
+        if block.next is None:
+            self._feed(block)
+        elif self.is_stopping:  # it may have begun what it was told
+            self._take_back(block)
+            self._end_processes(block)
         else:
-            values = due.values
-        self.claimed.pop(0)
-        self._hungry.remove(block)
+            running, block.next = block.next, None
+            self._begin(block, running)
+
+    def _running_of(self, due: Due) -> Running:
+        assert due.values is not None
         self._mine.add(due.number)
         known = self._store.study.trials.get(due.number)
-        block.running = Running(due, values, self._clock(), last_step=max(known.reports, default=-1) if known is not None else -1)
-        self._start_wave(block, block.running)
-        asked_for = None if self._search.space is not None else self._search.distributions(due.number)
-        self._store.begin(due, values, block.number, asked_for)  # after it was sent: the disk is waited for while the block works
+        return Running(due, due.values, self._clock(), last_step=max(known.reports, default=-1) if known is not None else -1)
 
-    def _claim_ahead(self, least: int | None = None) -> None:
-        """What is claimed nobody else begins, so only short trials are claimed before they are needed."""
-        is_short = self._trial_s is not None and self._trial_s < SHORT_S
-        wanted = (min(len(self.blocks), MOST_CLAIMED) if is_short else 0) if least is None else least
-        while len(self.claimed) < wanted and not self.is_stopping:
-            due = self._store.next_due()
-            if due is None:
-                return
-            self.claimed.append(due)
+    def _ranges_of(self, due: Due) -> dict[str, str] | None:
+        """From which ranges its values are, where no space says it."""
+        return None if self._search.space is not None else self._search.distributions(due.number)
 
     def _start_wave(self, block: Block, running: Running) -> None:
         workers = self._plan.workers
@@ -218,8 +282,8 @@ class Coordinator:
             running.parts[members[0]] = part
             folder = self._store.folder / "trials" / f"{running.due.number:06d}"
             told = self._order(running.due, running.values, part, folder)
-            if self._search.space is None:
-                told["distributions"] = self._search.distributions(running.due.number)
+            if (ranges := self._ranges_of(running.due)) is not None:
+                told["distributions"] = ranges
             token = secrets.token_hex(16)
             places = [self._crew.place_of(rank) for rank in members]
             for index, rank in enumerate(members):
@@ -340,13 +404,12 @@ class Coordinator:
 
     def _end(self, block: Block, running: Running, state: str, values: Sequence[float], reason: str) -> None:
         due, took_s = running.due, self._clock() - running.began
-        block.running = None
         self._mine.discard(due.number)
         self._search.tell(due.number, state, values)
         if state != FAILED:
             self._trial_s = took_s if self._trial_s is None else 0.8 * self._trial_s + 0.2 * took_s
         self._proposals.renew(None if self._trial_s is None else self._trial_s / max(len(self.blocks), 1))
-        self._feed(block)  # before the disk is waited for
+        self._free(block)  # before the disk is waited for
         parts = [one["values"] for one in running.results if one["values"]]
         details = {"parts": running.results, **({"spread": spread_of(parts)} if parts else {})}
         if self._search.space is None:  # an objective says only when it runs what it wants to know
@@ -391,23 +454,29 @@ class Coordinator:
         kind, reason = running.failure
         due = running.due
         if len(block.ranks) > 1 or kind == MEMORY:  # the others may be anywhere in their work
-            for rank in self._ready.intersection(block.ranks):
-                self._ready.discard(rank)
-                self._crew.signal(rank, signal.SIGKILL)
+            self._take_back(block)
+            self._end_processes(block)
         known = self._store.study.trials.get(due.number)
         num_deaths = 1 + (0 if known is None else len(known.deaths - {due.attempt}))
-        if kind in GIVES_BACK and (num_deaths < self._plan.attempts or kind == STOPPED):
-            block.running = None
+        if kind in NOT_ITS_FAULT or (kind in GIVES_BACK and num_deaths < self._plan.attempts):
             self._mine.discard(due.number)
-            self._store.give_back(due.number, due.attempt, reason, died=kind != STOPPED)
+            self._store.give_back(due.number, due.attempt, reason, died=kind not in NOT_ITS_FAULT)
             self._learn()
             if kind != STOPPED:
                 self._watcher.say(f"trial {due.number} is given back: {reason}")
-            self._feed(block)
+            if kind == DISK and not self.is_stopping:
+                self.fault = reason
+                self.stop(reason)
+            self._free(block)
             return
         if kind in GIVES_BACK:
             reason = f"{reason}; it was begun {num_deaths} times (--attempts)"
         self._end(block, running, FAILED, (), reason)
+
+    def _end_processes(self, block: Block) -> None:
+        for rank in self._ready.intersection(block.ranks):
+            self._ready.discard(rank)
+            self._crew.signal(rank, signal.SIGKILL)
 
     # ---- what is known ---------------------------------------------------------------------------------------------
 

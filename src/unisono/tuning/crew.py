@@ -17,11 +17,13 @@ from unisono.comm.control_plane.channel import MEMBER_LIMIT_BYTES, Channel, tune
 from unisono.comm.control_plane.handshake import Challenge, Stranger
 from unisono.comm.control_plane.meeting import find, is_loopback, listen, plain_address
 from unisono.comm.control_plane.plain import encode
-from unisono.errors import CommError, TrainingFailed, UsageError
-from unisono.tuning.letters import Letter, post, read
+from unisono.errors import CommError, TrainingFailed, UsageError, join_ranks
+from unisono.tuning.letters import FOREVER_S, Letter, post, read
 from unisono.tuning.seats import Heard, Seats
 
 GUEST_WAIT_S = 10.0
+LATE_S = 60.0
+"""After which it is said who has not come."""
 LOST = "lost"
 """What is heard of a rank whose supervisor is gone."""
 
@@ -54,12 +56,22 @@ class Workers:
         """By rank."""
         self._all: list[_Supervisor] = []
         self._listener: socket.socket | None = None
+        self._missing: set[int] = set()
+        """Ranks that have not come so far."""
+        self._look_at: float | None = None
+        """When to look for them."""
+        self._refused: list[tuple[_Supervisor, str]] = []
+        """Who could not load the task, and why."""
+        self._reasons: set[str] = set()
+        """Of those who were let tell them."""
 
     def listen(self) -> None:
         """Let other supervisors come."""
         assert self._at.address is not None
         self._listener = listen(self._at.address, ports(self._at.port, self._at.token), 128)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._missing = {rank for rank in range(1, self._at.world_size) if rank not in self._own}
+        self._look_at = monotonic() + LATE_S
 
     def start(self, rank: int) -> None:
         if rank in self._own:
@@ -90,18 +102,38 @@ class Workers:
         )
 
     def flush(self) -> None:
-        """Local: send what sockets did not take at once; drop visitors who do not say who they are."""
+        """Local: send what sockets did not take at once; drop visitors who do not say who they are; answer those who could not
+        load the task."""
         now = monotonic()
         for one in tuple(self._all):
             if one.channel.unsent:
                 one.channel.flush()
             if one.challenge is not None and now > one.deadline:
                 self._drop(one)
+        while self._refused and self._seats.is_loaded:  # else we have the same trouble, and tell it ourselves
+            supervisor, reason = self._refused.pop()
+            post(supervisor.channel, {"do": "end", "code": 1} if reason in self._reasons else {"do": "tell"})
+            self._reasons.add(reason)
 
-    def close(self) -> None:
-        """Local, blocking for moments: all workers end, and the supervisors with them."""
+    def who_is_late(self) -> str:
+        """Local: once, a minute after the others could come: who of them has not; empty where there is nothing to say."""
+        if self._look_at is None or monotonic() < self._look_at:
+            return ""
+        self._look_at = None
+        if not self._missing:
+            return ""
+        assert self._listener is not None
+        has, its = ("has", "its block waits") if len(self._missing) == 1 else ("have", "their blocks wait")
+        port = self._listener.getsockname()[1]
+        return (
+            f"{join_ranks(self._missing)} {has} not come yet, so {its}; look at what is printed there, and whether "
+            f"{self._at.address}, port {port}, can be reached from there"
+        )
+
+    def close(self, code: int = 0) -> None:
+        """Local, blocking for moments: all workers end, and the supervisors with them, by this exit code."""
         for one in tuple(self._all):
-            post(one.channel, {"do": "end"})
+            post(one.channel, {"do": "end", "code": code})
             one.channel.finish()
             self._drop(one)
         if self._listener is not None:
@@ -137,7 +169,10 @@ class Workers:
                     self._greet(supervisor, message)
                 else:
                     letter = read(message)
-                    yield letter.pop("rank"), letter
+                    if letter["is"] == "refused":
+                        self._refused.append((supervisor, letter["reason"]))
+                    else:
+                        yield letter.pop("rank"), letter
         except (OSError, Stranger, CommError):
             supervisor.channel.ended = True
         if supervisor.channel.ended:
@@ -160,6 +195,7 @@ class Workers:
         address = self._address if is_loopback(supervisor.peer) else supervisor.peer
         supervisor.ranks[rank] = {**hello["place"], "address": address}
         self._supervisors[rank] = supervisor
+        self._missing.discard(rank)
         supervisor.channel.send(encode(("joined",)))
 
     def _drop(self, supervisor: _Supervisor) -> None:
@@ -193,7 +229,7 @@ def supervise(
             elif letter["do"] == "signal":
                 seats.signal(letter["rank"], letter["signum"])
             else:
-                over.append(0)
+                over.append(letter["code"])
         if channel.ended and not over:
             over.append(1)
         yield from ()
@@ -214,11 +250,26 @@ def supervise(
                         post(channel, {"rank": rank, **letter})
                 channel.flush()
         except (UsageError, TrainingFailed) as error:
+            code = _code_if_told(channel, rank, str(error))
+            if code is not None:
+                return code
             raise TrainingFailed(f"rank {rank} on {socket.gethostname()}: {error}") from error
         finally:
             seats.close()
             channel.close()
     return over[0]
+
+
+def _code_if_told(channel: Channel, rank: int, reason: str) -> int | None:
+    """Local, blocking until the coordinator knows the task itself: with which code to end without a word, as what is wrong is said
+    by it or by another; None where we must say it."""
+    post(channel, {"rank": rank, "is": "refused", "reason": reason})
+    try:
+        while (letter := read(channel.receive_one(monotonic() + FOREVER_S)))["do"] not in ("tell", "end"):
+            continue  # it does not know yet
+    except (EOFError, OSError):
+        return None
+    return int(letter["code"]) if letter["do"] == "end" else None
 
 
 Hears = Callable[[], Iterator[Heard]]

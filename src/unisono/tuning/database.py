@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from unisono.errors import UsageError
-from unisono.tuning.journal import Damage, Record
-from unisono.tuning.search import distribution_of, load_optuna
+from unisono.tuning.distributions import distributions_of
+from unisono.tuning.journal import Damage, Record, plain
+from unisono.tuning.search import load_optuna
 from unisono.tuning.space import space_from
 from unisono.tuning.study import ASKED, COMPLETE, ENDED, FAILED, PRUNED
 
@@ -90,15 +92,15 @@ class DatabaseWriter:
     database: Database
     name: str
     _number: int = 0
-    _asked: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def append(self, value: Mapping[str, Any], later: bool = False) -> None:  # noqa: ARG002 - a database keeps what it has taken
-        self.database.storage.set_study_user_attr(self.database.key, f"{self.name}/{self._number:06d}", json.dumps(value))
+        text = json.dumps(value, default=plain)
+        self.database.storage.set_study_user_attr(self.database.key, f"{self.name}/{self._number:06d}", text)
         self._number += 1
-        if value.get("event") == ASKED:
-            self._asked[value["trial"]] = value["values"]
+        if value.get("event") == ASKED and self.database.space is not None:  # an objective may not want all that was proposed
+            self._show_point(value["trial"], value["values"], {})
         elif value.get("event") == ENDED:
-            self._show(value)
+            self._show_result(value)
 
     def settle(self) -> None:
         """All is kept already."""
@@ -106,20 +108,26 @@ class DatabaseWriter:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _show(self, value: Mapping[str, Any]) -> None:
-        """The same as Optuna's trial; the first result stays."""
-        database, states = self.database, self.database.library.trial.TrialState
-        key = database.key_of(value["trial"])
-        if key is None or database.storage.get_trial(key).state.is_finished():
+    def _show_point(self, trial: int, values: Mapping[str, Any], ranges: Mapping[str, str]) -> None:
+        """As the parameters of Optuna's trial, at once, so that another life or job that ends it need not know them."""
+        library, storage, key = self.database.library, self.database.storage, self.database.key_of(trial)
+        if key is None or storage.get_trial(key).state.is_finished():
             return
-        values = value.get("details", {}).get("asked") or self._asked.get(value["trial"], {})
-        for dimension in () if database.space is None else database.space.dimensions:
-            if dimension.name in values:
-                found = distribution_of(database.library, dimension)
-                database.storage.set_trial_param(key, dimension.name, found.to_internal_repr(values[dimension.name]), found)
-        database.storage.set_trial_user_attr(key, "reason", value.get("reason", ""))
+        for name, found in distributions_of(library, self.database.space, values, ranges).items():
+            with suppress(ValueError):  # Optuna knows the name with another kind of range, which an objective may change
+                storage.set_trial_param(key, name, found.to_internal_repr(values[name]), found)
+
+    def _show_result(self, value: Mapping[str, Any]) -> None:
+        """As the state of Optuna's trial; the first result stays."""
+        storage, states = self.database.storage, self.database.library.trial.TrialState
+        key = self.database.key_of(value["trial"])
+        if key is None or storage.get_trial(key).state.is_finished():
+            return
+        details = value.get("details", {})
+        self._show_point(value["trial"], details.get("asked", {}), details.get("distributions", {}))
+        storage.set_trial_user_attr(key, "reason", value.get("reason", ""))
         state = {COMPLETE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL}[value["state"]]
-        database.storage.set_trial_state_values(key, state, list(value["values"]) if state == states.COMPLETE else None)
+        storage.set_trial_state_values(key, state, list(value["values"]) if state == states.COMPLETE else None)
 
 
 @dataclass
@@ -133,9 +141,9 @@ class DatabaseReader:
 
     def read(self, is_over: bool = False) -> list[Record]:  # noqa: ARG002 - a database has whole records only
         found = []
-        for name, text in sorted(self.database.storage.get_study_user_attrs(self.database.key).items()):
+        for name, text in self.database.storage.get_study_user_attrs(self.database.key).items():
             writer, _, number = name.rpartition("/")
             if name not in self._seen and writer and writer != self.without:
                 self._seen.add(name)
                 found.append(Record(writer, int(number), json.loads(text)))
-        return found
+        return sorted(found, key=lambda record: (record.writer, record.number))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from unisono.errors import UsageError
+from unisono.tuning.distributions import distributions_of
 from unisono.tuning.result import read
-from unisono.tuning.search import distribution_of, load_optuna
+from unisono.tuning.search import load_optuna
 from unisono.tuning.space import space_from
 from unisono.tuning.study import COMPLETE, FAILED, PRUNED, Trial
 
@@ -29,14 +30,10 @@ def to_optuna(folder: Path, storage: str | None = None) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the names of metrics are new there
         made.set_metric_names([one["metric"] for one in about["objectives"]])
-    dimensions = {} if about["space"] is None else {one.name: one for one in space_from(about["space"]).dimensions}
+    space = None if about["space"] is None else space_from(about["space"])
     for trial in study.in_state(COMPLETE, PRUNED, FAILED):
         values = trial.values or {}
-        if about["space"] is None:
-            told = {name: text for name, text in trial.distributions.items() if name in values}
-            distributions = {name: library.distributions.json_to_distribution(text) for name, text in told.items()}
-        else:
-            distributions = {name: distribution_of(library, one) for name, one in dimensions.items() if name in values}
+        distributions = distributions_of(library, space, values, trial.distributions)
         made.add_trial(_trial_of(library, trial, {name: values[name] for name in distributions}, distributions))
     return made
 

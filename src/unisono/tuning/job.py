@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,22 @@ from unisono.cluster.resolve import NO_OVERRIDES, environment, here
 from unisono.cluster.stop_request import StopRequest
 from unisono.cluster.threads import threads_told
 from unisono.cluster.topology import Topology
-from unisono.errors import TrainingFailed, UsageError
+from unisono.errors import CannotWrite, TrainingFailed, UsageError
 from unisono.tuning.ahead import Ahead, NothingAhead
+from unisono.tuning.config import NUM_TRIALS, TuneConfig, description_of, trials_of
 from unisono.tuning.coordinator import Coordinator
 from unisono.tuning.crew import LOST, Workers, ranks_heard, supervise
 from unisono.tuning.layout import Layout, layout_of
-from unisono.tuning.plan import TIME, Objective, Part, Plan
+from unisono.tuning.models import KeptModels
+from unisono.tuning.plan import Objective, Part, Plan, objectives_of
 from unisono.tuning.progress import Progress, counts
 from unisono.tuning.report.document import write_report
-from unisono.tuning.result import describe_best, keep_best_models, write_best
-from unisono.tuning.search import Search, grid
+from unisono.tuning.result import describe_best, read, write_best
+from unisono.tuning.search import Search
 from unisono.tuning.seats import Seats
 from unisono.tuning.space import space_from
-from unisono.tuning.store import LOOK_EVERY_S, Due, Store, machine, make_study, new_job, read_study
+from unisono.tuning.store import LOOK_EVERY_S, Due, Store, machine, new_job
+from unisono.tuning.study_file import make_study, read_study
 
 STOPPED_CODE = 75
 MEET_S = 600.0
@@ -42,60 +45,15 @@ TICK_S = 0.2
 ERASE = "\r\x1b[K"
 
 
-@dataclass(frozen=True)
-class TuneConfig:
-    """What a job of a study was asked for."""
-
-    out: str
-    order: Mapping[str, Any]
-    """What its workers do: see `nursery.make_work`."""
-    trials: int = 20
-    search: str = "tpe"
-    metrics: Sequence[str] = ()
-    """NAME, or NAME:max, NAME:min; none: what the task is judged by."""
-    prune: str = "none"
-    folds: int = 1
-    repeats: int = 1
-    workers: int = 1
-    parallel_folds: int = 1
-    seed: int = 0
-    storage: str | None = None
-    """Of a database that keeps the study, in place of files."""
-    attempts: int = 5
-    trial_limit_s: float | None = None
-    time_limit_s: float | None = None
-    threads: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Of every training, as `TrainConfig` has them."""
-    joins: bool = False
-    """The study must be there."""
-    quiet: bool = False
-    command: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("trials", "folds", "repeats", "workers", "parallel_folds", "attempts", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                name = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{name} must be at least 1; received {value}")
-        if not 0 <= self.seed < 2**32:
-            raise UsageError(f"--seed must lie in 0..{2**32 - 1}; received {self.seed}")
-        num_parts = self.folds * self.repeats
-        if self.parallel_folds > num_parts:
-            raise UsageError(
-                f"--parallel-folds {self.parallel_folds} is more than the {num_parts} trainings of a trial (folds times repeats); "
-                f"use at most {num_parts}"
-            )
-
-
 def work_at(config: TuneConfig, num_ranks: int | None, columns: int | None) -> int:
     """Local, or collective inside a job of several processes; blocking: give the exit code."""
     at = here()
     is_alone = at.launcher == "local"
     if num_ranks is not None and not is_alone and num_ranks != at.world_size:
         raise UsageError(f"{num_ranks} ranks were asked for (-n), but {at.world_size} were started; leave it out")
+    num_trials = config.trials or (None if config.joins else NUM_TRIALS)
     layout = layout_of(
-        (1 if num_ranks is None else num_ranks) if is_alone else at.world_size, config.workers, config.parallel_folds, config.trials
+        (1 if num_ranks is None else num_ranks) if is_alone else at.world_size, config.workers, config.parallel_folds, num_trials
     )
     if not is_alone and at.address is None:
         from unisono.comm.mpi import completed
@@ -104,7 +62,8 @@ def work_at(config: TuneConfig, num_ranks: int | None, columns: int | None) -> i
     with selectors.DefaultSelector() as selector:
         if at.global_rank:
             place = _place(at, at.local_rank, at.local_size, config.threads)
-            seats = Seats(config.order, {at.global_rank: None}, selector)
+            gpus = {at.global_rank: place["our_gpus"]}
+            seats = Seats(_order_of_all(config), {at.global_rank: None}, selector, gpus, tells=False)
             return supervise(seats, at.global_rank, place, at, selector, MEET_S)
         return _Coordinating(config, layout, at, is_alone, columns, selector).run()
 
@@ -133,10 +92,12 @@ class _Coordinating:
             read_study(Path(self.config.out))
         own = self._own_ranks()
         with ExitStack() as held, StopRequest() as stop:
-            seats = Seats(self.config.order, {rank: cpus for rank, (cpus, _) in own.items()}, self.selector)
+            cpus = {rank: mine for rank, (mine, _) in own.items()}
+            gpus = {rank: place["our_gpus"] for rank, (_, place) in own.items()}
+            seats = Seats(_order_of_all(self.config), cpus, self.selector, gpus)
             address = "127.0.0.1" if self.is_alone or self.at.one_node or self.at.address is None else self.at.address
             workers = Workers(seats, {rank: place for rank, (_, place) in own.items()}, self.selector, self.at, address)
-            held.callback(workers.close)
+            held.push(lambda kind, *_: workers.close(_code_of(kind)))  # the other ranks end likewise, and without a word
             if not self.is_alone and self.at.world_size > 1:
                 workers.listen()
             seats.begin()
@@ -171,13 +132,16 @@ class _Coordinating:
                 f"--prune {config.prune} compares epochs, and {objectives[0].metric} is known only at the end; use --metric "
                 f"{objectives[0].metric.removeprefix('best_')}, or leave --prune out"
             )
-        num_trials = config.trials
-        if config.search == "grid" and space is not None:
-            num_trials = min(num_trials, len(grid(space)))
-        known = make_study(folder, self._about(about, objectives))
+        known = make_study(folder, description_of(config, about, objectives, space), config.accept_changes)
         self._say(str(self.layout))
         for text in about["warnings"]:
             self._say(f"warning: {text}")
+        for one in known.get("accepted", ()):
+            if one["sources"] == about["sources"]:
+                self._say(f"warning: files of the task have changed since the study was made: {'; '.join(one['changes'])}")
+        num_trials, said = trials_of(config, space, read(folder)[1].num_wanted(known["trials"]))
+        for text in said:
+            self._say(text)
         store = Store(folder, known, num_trials, new_job(), look_every_s=LOOK_EVERY_S)
         store.refresh()
         due = store.next_due()
@@ -193,8 +157,11 @@ class _Coordinating:
         )
         progress = Progress(None if config.quiet else sys.stdout, self.columns, store.study, objectives, num_trials)
         progress.earlier(list(store.study.trials.values()))
+        models = KeptModels(folder, [one.higher_is_better for one in objectives], progress)
+        watcher = progress if space is None else models  # an objective leaves no models, and may take no time at all
         for trial in store.study.trials.values():
             search.remember(trial)
+            watcher.trial_ended(trial)
         if store.study.trials:
             self._say(f"goes on with {folder}: {counts(store.study)}")
         for text in store.losses:
@@ -214,11 +181,13 @@ class _Coordinating:
                 "num_blocks": self.layout.num_blocks,
                 "block_size": self.layout.block_size,
                 "command": list(config.command),
+                "trials": num_trials,
+                "sources": about["sources"],
             }
         )
-        coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, progress, self._order_of(plan))
+        coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, watcher, self._order_of(plan))
         if due is not None:  # which no other job has, so that none draws the same points
-            coordinator.claimed.append(due)
+            coordinator.supply.add(due)
         reason = "failed"
         try:
             if num_trials and store.num_open():
@@ -229,20 +198,25 @@ class _Coordinating:
                         coordinator.lost([rank])
                     else:
                         coordinator.heard(rank, letter)
-                self._loop(coordinator, workers, store, progress, stop)
+                self._loop(coordinator, workers, store, progress, models, stop)
             reason = coordinator.stop_reason or "done"
         finally:
             store.leave(reason)
+        if coordinator.fault is not None:
+            raise CannotWrite(f"{coordinator.fault}; what was finished is in {folder}, and the same command goes on")
+        models.sweep()
         return self._finish(store, objectives, plan)
 
-    def _loop(self, coordinator: Coordinator, workers: Workers, store: Store, progress: Progress, stop: StopRequest) -> None:
+    def _loop(
+        self, coordinator: Coordinator, workers: Workers, store: Store, progress: Progress, models: KeptModels, stop: StopRequest
+    ) -> None:
         deadline = of_this_process(self.config.time_limit_s)
         deadline.save_will_take(min(SAVE_GUESS_S, 0.05 * (self.config.time_limit_s or 1e9)))
         for text in (deadline.note, deadline.describe()):
             if text:
                 self._say(text)
         while store.num_open() and not (coordinator.is_stopping and coordinator.is_idle):
-            for rank, letter in ranks_heard(self.selector, TICK_S):
+            for rank, letter in ranks_heard(self.selector, coordinator.rest_s(TICK_S)):
                 if letter["is"] == LOST:
                     coordinator.lost([rank])
                 elif rank >= 0:
@@ -252,6 +226,9 @@ class _Coordinating:
                 coordinator.stop(stop.why() or "told to stop")
             coordinator.tick()
             workers.flush()
+            if late := workers.who_is_late():
+                progress.say(late)
+            models.sweep()
             progress.draw(coordinator.num_running)
             if not coordinator.blocks:
                 raise TrainingFailed(f"all blocks are lost; what was finished is in {store.folder}, and the same command goes on")
@@ -264,11 +241,12 @@ class _Coordinating:
         best = store.study.best(objectives[0].higher_is_better)
         if best is not None:
             write_best(folder, best, about, objectives)
-            keep_best_models(folder, store.study, best)
         is_over = not store.num_open()
         self._say(f"{'done' if is_over else 'stopped'}: {counts(store.study)}; report in {folder / 'report.html'}")
         for text in store.losses:
             self._say(f"warning: {text}")
+        if (wanted := store.study.num_wanted(about["trials"])) > store.num_trials:
+            self._say(f"this job was asked for {store.num_trials} trials, and the study has {wanted}: unisono tune --join {folder}")
         if best is not None:
             self._say(describe_best(folder, best, about, objectives, plan.num_parts))
         if not is_over:
@@ -291,31 +269,6 @@ class _Coordinating:
             place = _place(self.at, index, count, threads)
             found[self.layout.first + index] = (None if cpus is None else sorted(cpus), place)
         return found
-
-    def _about(self, about: Mapping[str, Any], objectives: Sequence[Objective]) -> dict[str, Any]:
-        config = self.config
-        return {
-            "task": about["task"],
-            "task_file": config.order["typed"] if config.order["kind"] == "task" else None,
-            "sources": about["sources"],
-            "space": about["space"],
-            "fixed": about["fixed"],
-            "first": about["first"],
-            "objectives": [one._asdict() for one in objectives],
-            "folds": config.folds,
-            "fold_by": about["fold_by"],
-            "num_samples": about["num_samples"],
-            "repeats": config.repeats,
-            "search": config.search,
-            "prune": config.prune,
-            "trials": config.trials,
-            "seed": config.seed,
-            "storage": config.storage,
-            "workers": config.workers,
-            "parallel_folds": config.parallel_folds,
-            "order": dict(config.order),
-            "made_by": about["versions"],
-        }
 
     def _order_of(self, plan: Plan) -> Any:
         def order(due: Due, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
@@ -351,35 +304,14 @@ class _Coordinating:
             print(text, flush=True)
 
 
-def objectives_of(asked: Sequence[str], about: Mapping[str, Any]) -> list[Objective]:
-    """Pure: refuses a metric that the task does not report."""
-    known: Mapping[str, bool] = about["metrics"]
-    if about["space"] is None:  # an objective gives what it gives
-        return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in asked)]
-    names = list(asked) or ([about["monitor"]] if about["monitor"] else [])
-    if not names:
-        raise UsageError(
-            "the task reports nothing by which trials can be compared; name metrics of the task, or give it validation data"
-        )
-    found = []
-    for text in names:
-        name, colon, direction = text.partition(":")
-        if colon and direction not in ("max", "min"):
-            raise UsageError(f"--metric {text}: after the colon comes max or min; received {direction!r}")
-        base = name.removeprefix("best_")
-        judged = next((one for one in (base, f"val_{base}") if one in known), None)
-        if name == TIME:
-            found.append(Objective(TIME, direction == "max"))
-        elif judged is None:
-            options = ", ".join([*known, TIME])
-            raise UsageError(f"the task does not report {name!r} (--metric); it reports {options}, each also as best_...")
-        else:
-            metric = f"best_{judged}" if name.startswith("best_") else judged
-            found.append(Objective(metric, direction == "max" if colon else known[judged]))
-    twice = [one.metric for number, one in enumerate(found) if one.metric in [other.metric for other in found[:number]]]
-    if twice:
-        raise UsageError(f"--metric {twice[0]} is given twice; give it once")
-    return found
+def _order_of_all(config: TuneConfig) -> dict[str, Any]:
+    """Pure: what all workers must know."""
+    return {**config.order, "workers": config.workers}
+
+
+def _code_of(error: type[BaseException] | None) -> int:
+    """Pure: by which code a process ends."""
+    return 0 if error is None else 2 if issubclass(error, UsageError) else 1
 
 
 def _wake(sock: socket.socket) -> None:

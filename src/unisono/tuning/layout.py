@@ -31,10 +31,6 @@ class Layout:
         else 0, beside whom a thread coordinates."""
         return 1 if self.num_ranks % self.block_size else 0
 
-    def block_of(self, rank: int) -> int | None:
-        """The block of a rank; None for one that only coordinates."""
-        return None if rank < self.first else (rank - self.first) // self.block_size
-
     def ranks_of(self, block: int) -> range:
         """The ranks of a block, those of one model side by side."""
         return range(self.first + block * self.block_size, self.first + (block + 1) * self.block_size)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -31,6 +32,31 @@ def read(message: bytes) -> dict[str, Any]:
     return found
 
 
-def wait_for(channel: Channel, within_s: float = FOREVER_S) -> dict[str, Any]:
-    """Local, blocking: the next letter; raises `EOFError` where the other end is gone."""
-    return read(channel.receive_one(monotonic() + within_s))
+class Mailbox:
+    """A worker's end of its channel. Its next order may come while it is still at one; it then waits here."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._orders: deque[dict[str, Any]] = deque()
+
+    def post(self, letter: Letter) -> None:
+        """Local, not blocking."""
+        post(self._channel, letter)
+
+    def order(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
+        """Local, blocking: what to do next; before it waits for that it does something else. Raises `EOFError` or `OSError` where
+        the other end is gone."""
+        self._orders.extend(read(message) for message in self._channel.receive())
+        if self._orders:
+            return self._orders.popleft()
+        meanwhile()
+        return self._next()
+
+    def answer(self) -> dict[str, Any]:
+        """Local, blocking: what is answered to a letter of ours; raises `EOFError` where the other end is gone."""
+        while "do" in (letter := self._next()):
+            self._orders.append(letter)
+        return letter
+
+    def _next(self) -> dict[str, Any]:
+        return read(self._channel.receive_one(monotonic() + FOREVER_S))

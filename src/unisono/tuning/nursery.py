@@ -2,7 +2,7 @@
 worker is there in milliseconds, and all workers of a machine share what was loaded.
 
 Frameworks that run threads of their own from the start (TensorFlow, JAX) and a GPU in use do not survive a fork; then the process
-says so, and every worker is a process of its own that becomes one by {"do": "become"}.
+says so and ends, and every worker is a process of its own that becomes one by {"do": "become"}.
 
     in   {"do": "start" or "become", "rank": 3, "cpus": [0, 1]} with the worker's end of a socket
     out  {"is": "loaded", "forks": true, "about": {...}} or {"is": "refused", "reason": ...}; {"is": "gone", "rank": 3, "status": 9}
@@ -19,8 +19,10 @@ import struct
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from time import sleep
 from typing import Any
 
+from unisono.cluster.gpus import driver_in_use
 from unisono.cluster.mortality import PR_SET_PDEATHSIG, prctl
 from unisono.comm.control_plane.channel import Channel
 from unisono.errors import UsageError
@@ -30,6 +32,7 @@ from unisono.tuning.worker import Work, live
 NO_FORK = ("tensorflow", "jax")
 READ_BYTES = 64 * 1024
 MOST_DESCRIPTORS = 64
+FORK_PAUSE_S = 1.0
 
 
 def main(descriptor: int) -> None:
@@ -45,15 +48,18 @@ def main(descriptor: int) -> None:
         work.load()
     except BaseException as error:  # noqa: BLE001 - the user's own code; the supervisor shows it
         post(channel, _refusal(error))
+        sock.setblocking(True)
+        channel.flush()
         return
     told = {"is": "loaded", "forks": _may_fork(), "about": {}}
     if first["tells"]:
         told |= _in_a_child(work) if told["forks"] else _asked(work)
     post(channel, told)
-    if told["is"] != "loaded":
-        return
     sock.setblocking(True)
-    Nursery(work, sock, channel).serve()
+    channel.flush()
+    if told["is"] == "loaded" and (told["forks"] or first["becomes"]):
+        Nursery(work, sock, channel).serve()
+    # else nobody can come from here; what it has, memory of a GPU too, is for those who work
 
 
 def first_letter(sock: socket.socket) -> dict[str, Any]:
@@ -82,7 +88,8 @@ def make_work(order: Mapping[str, Any]) -> Work:
         from unisono.data.folded import Folding
         from unisono.tuning.training import TaskWork
 
-        return TaskWork(order["file"], order["changes"], order["space_file"], Folding(**order["folding"]))
+        folding = Folding(**order["folding"])
+        return TaskWork(order["file"], order["changes"], order["space_file"], folding, order["workers"])
     from unisono.tuning.objective import ObjectiveWork
 
     return ObjectiveWork.load_from(order["file"])
@@ -120,7 +127,10 @@ class Nursery:
                         return
 
     def _hear(self, held: Sequence[Any]) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._sock, READ_BYTES, MOST_DESCRIPTORS)
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._sock, READ_BYTES, MOST_DESCRIPTORS)
+        except ConnectionResetError:  # the supervisor has left without reading all that we said
+            return False
         self._descriptors += descriptors
         self._heard += data
         *lines, self._heard = self._heard.split(b"\n")
@@ -133,7 +143,14 @@ class Nursery:
         return bool(data)
 
     def _fork(self, letter: Mapping[str, Any], descriptor: int, held: Sequence[Any]) -> None:
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError as error:  # those that are there can go on
+            print(f"no process can be made for rank {letter['rank']}: {error.strerror}", file=sys.stderr, flush=True)
+            os.close(descriptor)
+            sleep(FORK_PAUSE_S)  # nothing tells when there is room for one
+            post(self._channel, {"is": "gone", "rank": letter["rank"], "status": 1})
+            return
         if process:
             os.close(descriptor)
             self._children[process] = letter["rank"]
@@ -217,7 +234,8 @@ def _in_a_child(work: Work) -> dict[str, Any]:
 
 def _may_fork() -> bool:
     torch = sys.modules.get("torch")
-    return not any(name in sys.modules for name in NO_FORK) and not (torch is not None and torch.cuda.is_initialized())
+    uses_gpu = driver_in_use() or (torch is not None and torch.cuda.is_initialized())
+    return not uses_gpu and not any(name in sys.modules for name in NO_FORK)
 
 
 def _die_with_parent() -> None:

@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from unisono.comm.control_plane.channel import Channel
 from unisono.errors import TrainingFailed, UsageError
 from unisono.training.atomic import explained, replacing
 from unisono.training.provenance import source_of, versions
 from unisono.tuning.journal import plain
-from unisono.tuning.letters import Letter, post, wait_for
+from unisono.tuning.letters import Letter, Mailbox
 from unisono.tuning.worker import Work
 
 
@@ -31,6 +30,7 @@ class ObjectiveWork(Work):
     objective: Callable[[Any], Any]
     name: str
     sha256: str | None
+    leaves_files: ClassVar[bool] = False
 
     @classmethod
     def load_from(cls, file: str) -> ObjectiveWork:
@@ -58,10 +58,10 @@ class ObjectiveWork(Work):
             "versions": versions(),
         }
 
-    def do(self, letter: Letter, channel: Channel) -> dict[str, Any]:
+    def do(self, letter: Letter, box: Mailbox) -> dict[str, Any]:
         from optuna.exceptions import TrialPruned
 
-        trial = ObjectiveTrial(letter, channel)
+        trial = ObjectiveTrial(letter, box)
         try:
             value = self.objective(trial)
         except TrialPruned:
@@ -79,7 +79,7 @@ class ObjectiveTrial:
     """What an objective sees of its trial: the part of Optuna's `Trial` that objectives use."""
 
     _letter: Letter
-    _channel: Channel
+    _box: Mailbox
     params: dict[str, Any] = field(default_factory=dict)
     user_attrs: dict[str, Any] = field(default_factory=dict)
     distributions: dict[str, Any] = field(default_factory=dict)
@@ -107,8 +107,8 @@ class ObjectiveTrial:
 
     def report(self, value: float, step: int) -> None:
         """Blocking for the coordinator's answer."""
-        post(self._channel, {"is": "report", "id": self._letter["id"], "step": int(step), "value": float(value)})
-        self._is_hopeless = not wait_for(self._channel)["go"]
+        self._box.post({"is": "report", "id": self._letter["id"], "step": int(step), "value": float(value)})
+        self._is_hopeless = not self._box.answer()["go"]
 
     def should_prune(self) -> bool:
         return self._is_hopeless
@@ -132,8 +132,8 @@ class ObjectiveTrial:
         if name in values and known.get(name, text) == text:
             found = values[name]
         else:
-            post(self._channel, {"is": "suggest", "id": self._letter["id"], "name": name, "distribution": text})
-            found = wait_for(self._channel)["value"]
+            self._box.post({"is": "suggest", "id": self._letter["id"], "name": name, "distribution": text})
+            found = self._box.answer()["value"]
         self.params[name], self.distributions[name] = found, distribution
         return found
 

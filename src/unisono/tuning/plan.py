@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from unisono.errors import UsageError
+
 TIME = "time_s"
 """An objective that every task has: seconds of training."""
 
@@ -60,6 +62,37 @@ class Plan:
     def num_steps(self) -> int:
         """Reports of one trial, at most."""
         return self.num_parts if self.prune == "wilcoxon" else len(self.waves) * self.epochs
+
+
+def objectives_of(asked: Sequence[str], about: Mapping[str, Any]) -> list[Objective]:
+    """Pure: refuses a metric that the task does not report."""
+    known: Mapping[str, bool] = about["metrics"]
+    if about["space"] is None:  # an objective gives what it gives
+        return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in asked)]
+    names = list(asked) or ([about["monitor"]] if about["monitor"] else [])
+    if not names:
+        raise UsageError(
+            "the task reports nothing by which trials can be compared; name metrics of the task, or give it validation data"
+        )
+    found = []
+    for text in names:
+        name, colon, direction = text.partition(":")
+        if colon and direction not in ("max", "min"):
+            raise UsageError(f"--metric {text}: after the colon comes max or min; received {direction!r}")
+        base = name.removeprefix("best_")
+        judged = next((one for one in (base, f"val_{base}") if one in known), None)
+        if name == TIME:
+            found.append(Objective(TIME, direction == "max"))
+        elif judged is None:
+            options = ", ".join([*known, TIME])
+            raise UsageError(f"the task does not report {name!r} (--metric); it reports {options}, each also as best_...")
+        else:
+            metric = f"best_{judged}" if name.startswith("best_") else judged
+            found.append(Objective(metric, direction == "max" if colon else known[judged]))
+    twice = [one.metric for number, one in enumerate(found) if one.metric in [other.metric for other in found[:number]]]
+    if twice:
+        raise UsageError(f"--metric {twice[0]} is given twice; give it once")
+    return found
 
 
 def values_of(objectives: Sequence[Objective], metrics: Mapping[str, Any], took_s: float) -> list[float]:

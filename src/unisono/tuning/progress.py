@@ -75,7 +75,7 @@ class Progress:
         if self._stream is None or self._columns is None or now < self._next:
             return
         self._next = now + DRAW_EVERY_S
-        done = len(self._seen)
+        done = sum(number < self._num_trials for number in self._seen)  # other jobs may have been asked for more
         filled = round(BAR * done / max(self._num_trials, 1))
         parts = [f"[{'#' * filled}{'-' * (BAR - filled)}] {done}/{self._num_trials} trials, {num_running} running"]
         best = self.best()

@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from unisono.errors import UsageError
+from unisono.overrides import literal
 from unisono.training.atomic import replacing
+from unisono.tuning.models import WEIGHTS
 from unisono.tuning.plan import Objective
 from unisono.tuning.progress import shown_settings, shown_values
-from unisono.tuning.report.document import command_of
 from unisono.tuning.space import ALGORITHM
-from unisono.tuning.store import ABOUT, read_study, records_of
+from unisono.tuning.store import records_of
 from unisono.tuning.study import Study, Trial
+from unisono.tuning.study_file import ABOUT, known_sources, read_study
 
 BEST = "best.toml"
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 """A key that TOML takes without quotes."""
-WEIGHTS = ("weights.safetensors", "best.safetensors")
 
 
 def read(folder: Path) -> tuple[dict[str, Any], Study]:
@@ -62,16 +63,31 @@ def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSe
     about, best = best_of(folder)
     if not about.get("task_file"):
         raise UsageError(f"{folder} is a study of an objective, not of a task (--from-study); give one of this task")
-    then = about["sources"].get(task_file.name)
+    then = [one[task_file.name] for one in known_sources(about) if task_file.name in one]
     now = hashlib.sha256(task_file.read_bytes()).hexdigest() if task_file.is_file() else None
-    if not accept_changes and (then is None or (now is not None and now != then)):
-        what = "has changed since" if then is not None else f"is not that of the study ({about['task_file']})"
+    if not accept_changes and (not then or (now is not None and now not in then)):
+        what = "has changed since" if then else f"is not that of the study ({about['task_file']})"
         raise UsageError(
             f"{task_file} {what}, so the settings of {folder} may be no good for it; --accept-changes takes them anyway"
         )
     settings = settings_of(about, best)
     algorithm = settings.pop(ALGORITHM, "allreduce")
     return BestSettings(settings, algorithm)
+
+
+def command_of(about: Mapping[str, Any], trial: Trial) -> str:
+    """Pure: the command that trains with the settings of a trial and with those that the study has fixed."""
+    values = {**((about.get("space") or {}).get("fixed") or {}), **(about.get("fixed") or {}), **(trial.values or {})}
+    words = ["unisono", "train", str(about.get("task_file") or about.get("task") or "TASK")]
+    if (workers := about.get("workers") or 1) > 1:
+        words += ["-n", str(workers)]
+    if ALGORITHM in values:
+        words += ["--algorithm", str(values.pop(ALGORITHM))]
+    for name, value in values.items():
+        plain = str(value)
+        is_same = type(literal(plain)) is type(value) and literal(plain) == value
+        words += ["--set", f"{name}={plain if is_same else repr(value)}"]
+    return shlex.join(words)
 
 
 def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective]) -> None:
@@ -100,15 +116,6 @@ def describe_best(folder: Path, best: Trial, about: Mapping[str, Any], objective
         return f"{text}: {shown_settings(best.values)}"
     words = ("unisono", "train", str(about["task_file"]), "--from-study", str(folder))
     return f"{text}\nagain: {command_of(about, best)}\non all data: {shlex.join(words)}"
-
-
-def keep_best_models(folder: Path, study: Study, best: Trial) -> None:
-    """Local, blocking: the weights of all other trials that have ended are removed, as they would fill the disk."""
-    for trial in study.trials.values():
-        if trial.number != best.number and trial.result is not None:
-            for name in WEIGHTS:
-                for file in (folder / "trials" / f"{trial.number:06d}").glob(f"*/{name}"):
-                    file.unlink(missing_ok=True)
 
 
 def is_study(path: Path) -> bool:

@@ -6,6 +6,7 @@ as if it had never been made.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import math
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from unisono.errors import UsageError, unknown_name
 from unisono.task import Choice
+from unisono.tuning.distributions import distributions_of
+from unisono.tuning.grid import grid
 from unisono.tuning.space import Dimension, Space
 from unisono.tuning.study import COMPLETE, PRUNED, Trial
 
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 
 SEARCHES = ("tpe", "gp", "cmaes", "evolution", "random", "grid")
 PRUNERS = ("none", "asha", "median", "wilcoxon")
-GRID_POINTS = 5
-"""Of a range, in a grid."""
+NUM_FIRST = 10
+"""Results before which settings are drawn at random."""
 HALVING = 3
 """Of all trials that reach a rung of successive halving, one in so many goes on."""
 NUM_RUNGS = 2
@@ -66,6 +69,7 @@ class Search:
     _trials: dict[int, Any] = field(default_factory=dict)
     _told: set[int] = field(default_factory=set)
     _seen: set[str] = field(default_factory=set)
+    _num_results: int = 0
 
     def __post_init__(self) -> None:
         if self.name not in SEARCHES:
@@ -90,23 +94,22 @@ class Search:
                 sampler=self._sampler(),
                 pruner=self._pruner(),
             )
-        self._grid = self._listed() or []
-        self._points = list(self._grid) if self.name == "grid" else None
+        self._grid = grid(self.space, self.num_trials) if self.name == "grid" and self.space is not None else []
 
     @property
     def learns(self) -> bool:
-        """Whether results change where it looks."""
-        return self.name not in ("random", "grid")
+        """Whether results change where it looks, as they do after the first draws."""
+        return self.name not in ("random", "grid") and self._num_results >= self._num_first
 
-    def propose(self) -> Proposal | None:
-        """Local, blocking for milliseconds, with `gp` for seconds: another point; None where a grid has no more."""
-        if self._points is not None:
-            while self._points and _key(self._points[0]) in self._seen:
-                self._points.pop(0)
-            if not self._points:
-                return None
-            self._study.enqueue_trial(self._points.pop(0))
-        elif self.first is not None:
+    def warm_up(self) -> None:
+        """Local, blocking for seconds: load what the first proposal that knows results would load."""
+        if self.name == "gp":
+            importlib.import_module("optuna._gp.gp")
+            importlib.import_module("scipy.optimize")
+
+    def propose(self) -> Proposal:
+        """Local, blocking for milliseconds, with `gp` for seconds: another point. Of a grid, `planned` gives them."""
+        if self.first is not None:
             self._study.enqueue_trial(dict(self.first))
             self.first = None
         for _ in range(MOST_REPEATS):
@@ -123,7 +126,6 @@ class Search:
         """Local: the point that a trial of this number has in any case, as in a grid, which several jobs then share; else None."""
         if self.name != "grid":
             return None
-        assert self.space is not None
         self._study.enqueue_trial(self._grid[number])
         return self._drawn()
 
@@ -166,8 +168,6 @@ class Search:
         """Local: nobody will try it."""
         self._forget(proposal)
         self._seen.discard(_key(proposal.values))
-        if self._points is not None:
-            self._points.insert(0, dict(proposal.values))
 
     def _forget(self, proposal: Proposal) -> None:
         self._study.tell(proposal.trial, state=self._optuna.trial.TrialState.FAIL)
@@ -201,6 +201,7 @@ class Search:
         if number in self._told or number not in self._trials:
             return
         self._told.add(number)
+        self._num_results += state in (COMPLETE, PRUNED)
         ended = self._state_of(state, values)
         is_complete = ended == self._optuna.trial.TrialState.COMPLETE
         self._study.tell(self._trials[number].number, list(values) if is_complete else None, ended)
@@ -233,15 +234,10 @@ class Search:
         assert trial.values is not None
         result = trial.result
         state = self._state_of(result.state, result.values) if result is not None else self._optuna.trial.TrialState.RUNNING
-        if self.space is None:
-            told = {name: text for name, text in trial.distributions.items() if name in trial.values}
-            distributions = {name: self._optuna.distributions.json_to_distribution(text) for name, text in told.items()}
-        else:
-            distributions = {
-                one.name: distribution_of(self._optuna, one) for one in self.space.dimensions if one.name in trial.values
-            }
+        distributions = distributions_of(self._optuna, self.space, trial.values, trial.distributions)
         if result is not None:
             self._told.add(trial.number)
+            self._num_results += result.state in (COMPLETE, PRUNED)
         frozen = self._optuna.trial.create_trial(
             state=state,
             values=list(result.values) if result is not None and state == self._optuna.trial.TrialState.COMPLETE else None,
@@ -271,17 +267,29 @@ class Search:
     def _first_rung(self) -> int:
         return int(max(1, self.num_steps // HALVING**NUM_RUNGS))
 
+    @property
+    def _num_first(self) -> int:
+        """Results that there must be before they say where to look."""
+        if self.name == "evolution":
+            return min(50, max(4, self.num_trials // 5))
+        return 1 if self.name == "cmaes" else NUM_FIRST
+
     def _sampler(self) -> Any:
         samplers, seed = self._optuna.samplers, self.seed
         if self.name == "tpe":
             conditional = self.space is not None and any(one.when for one in self.space.dimensions)
-            return samplers.TPESampler(seed=seed, constant_liar=True, group=conditional)
+            return samplers.TPESampler(
+                seed=seed,
+                constant_liar=True,
+                group=conditional,
+                n_startup_trials=self._num_first,
+            )
         if self.name == "gp":
-            return samplers.GPSampler(seed=seed, warn_independent_sampling=False)
+            return samplers.GPSampler(seed=seed, warn_independent_sampling=False, n_startup_trials=self._num_first)
         if self.name == "cmaes":
             return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
         if self.name == "evolution":
-            return samplers.NSGAIISampler(seed=seed, population_size=min(50, max(4, self.num_trials // 5)))
+            return samplers.NSGAIISampler(seed=seed, population_size=self._num_first)
         return samplers.RandomSampler(seed=seed)
 
     def _pruner(self) -> Any:
@@ -299,38 +307,9 @@ class Search:
             return pruners.WilcoxonPruner(p_threshold=LEAST_CHANCE, n_startup_steps=2)
         return pruners.NopPruner()
 
-    def _listed(self) -> list[dict[str, Any]] | None:
-        """The points of a grid, in their order; None where points are drawn."""
-        if self.name != "grid":
-            return None
-        assert self.space is not None
-        return grid(self.space)  # in one order for all jobs and lives, as a point is known by its number
-
 
 def _key(values: Mapping[str, Any]) -> str:
     return json.dumps(dict(values), sort_keys=True)
-
-
-def grid(space: Space) -> list[dict[str, Any]]:
-    """Pure: all points of a grid, those that differ only in settings without meaning once."""
-    found: dict[str, dict[str, Any]] = {}
-    for values in itertools.product(*(_points(one) for one in space.dimensions)):
-        point: dict[str, Any] = {}
-        for dimension, value in zip(space.dimensions, values, strict=True):
-            if space.means_something(dimension, point):
-                point[dimension.name] = value
-        found.setdefault(_key(point), point)
-    return list(found.values())
-
-
-def _points(dimension: Dimension) -> Sequence[Any]:
-    values = dimension.values
-    if isinstance(values, Choice):
-        return values.values
-    low, high = (math.log(values.low), math.log(values.high)) if values.log else (values.low, values.high)
-    spread = [low + (high - low) * one / (GRID_POINTS - 1) for one in range(GRID_POINTS)]
-    found = [min(max(math.exp(one) if values.log else one, values.low), values.high) for one in spread]
-    return sorted({round(one) for one in found}) if dimension.is_whole else found
 
 
 def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
@@ -340,15 +319,6 @@ def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
     if dimension.is_whole:
         return trial.suggest_int(dimension.name, int(values.low), int(values.high), log=values.log)
     return trial.suggest_float(dimension.name, values.low, values.high, log=values.log)
-
-
-def distribution_of(library: Any, dimension: Dimension) -> Any:
-    """Pure: a dimension as Optuna has it."""
-    values = dimension.values
-    if isinstance(values, Choice):
-        return library.distributions.CategoricalDistribution(values.values)
-    kind = library.distributions.IntDistribution if dimension.is_whole else library.distributions.FloatDistribution
-    return kind(*(map(int, (values.low, values.high)) if dimension.is_whole else (values.low, values.high)), log=values.log)
 
 
 def load_optuna(search: str) -> Any:

@@ -23,7 +23,7 @@ import inspect
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,11 @@ class Space:
         known = {**self.fixed, **values}
         return all(name in known and known[name] in wanted for name, wanted in dimension.when.items())
 
+    def largest(self, name: str, usual: Any) -> Any:
+        """Pure: the most that a number may be in any trial; `usual` is what it is where it is not searched."""
+        found = [one for one in self.dimensions if one.name == name]
+        return max([value for one in found for value in one.ends()] + [usual] * (not found or bool(found[0].when)))
+
     def described(self) -> dict[str, Any]:
         """Pure: in plain values, by which a study knows its space again."""
         dimensions = [
@@ -95,9 +100,11 @@ class Space:
         return {"dimensions": dimensions, "fixed": dict(self.fixed)}
 
 
-def space_of(task: Task, file: Path | None = None) -> Space:
+def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | None = None) -> Space:
     """Local, blocking: what the annotations of the task say, and a file in their place where it says something. Refuses what
-    nothing reads, and a space without dimensions."""
+    nothing reads, and a space without dimensions. Conditions also see settings that are `given` (--set); what these fulfil is no
+    condition any more."""
+    given = given or {}
     found = {one.name: one for one in _annotated(task)}
     fixed: dict[str, Any] = {}
     named = set[str]()
@@ -120,7 +127,9 @@ def space_of(task: Task, file: Path | None = None) -> Space:
         )
     for dimension in found.values():
         _check_values(dimension)
-        _check_conditions(dimension, found, fixed)
+        _check_conditions(dimension, found, {**given, **fixed})
+    for name, one in found.items():
+        found[name] = replace(one, when={other: wanted for other, wanted in one.when.items() if other in found or other in fixed})
     space = Space(_ordered(found), fixed)
     usual = {**fixed, **{one.name: one.ends()[0] for one in found.values()}}  # so that arguments without a default have a value
     for name, value in (*fixed.items(), *((one.name, value) for one in found.values() for value in one.ends())):

@@ -9,7 +9,6 @@ studies/x/study.json          what is searched, and how; written once
 from __future__ import annotations
 
 import heapq
-import json
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -19,21 +18,15 @@ from time import monotonic, time
 from typing import Any
 from uuid import uuid4
 
-from unisono.errors import UsageError
-from unisono.training.atomic import explained, sync
-from unisono.training.run_directory import as_json, differences
 from unisono.tuning.claims import Claims
 from unisono.tuning.database import Database, DatabaseClaims, DatabaseReader, DatabaseWriter
 from unisono.tuning.journal import SUFFIX, Reader, Record, Writer
 from unisono.tuning.study import ALIVE, ENDED, JOB, LEFT, Study, Trial, asked, began, given_back
 
-ABOUT = "study.json"
-SAME_STUDY = ("task", "sources", "space", "fixed", "objectives", "folds", "fold_by", "repeats", "seed", "storage")
-"""What must not change in a study, or its trials could not be compared."""
-OURS = (ABOUT, "journal", "claims", "trials", "objective-")
-"""What a study may have before it is written down what it is."""
 ALIVE_EVERY_S = 15.0
 LOOK_EVERY_S = 1.0
+SETTLE_EVERY_S = 0.2
+"""A disk may take milliseconds for it, in which blocks would wait."""
 DEAD_AFTER_S = 90.0
 """A job on another machine that has written nothing for so long, by our clock, is gone."""
 
@@ -46,6 +39,8 @@ class Due:
     attempt: int
     values: Mapping[str, Any] | None
     """None where new values must be proposed."""
+    is_new: bool = False
+    """Whether its values stand nowhere yet."""
 
 
 @dataclass
@@ -73,7 +68,7 @@ class Store:
             self._writer = DatabaseWriter(database, self.job)
         self._heard: dict[str, float] = {}
         """Job -> when it last gave a sign of life, by our clock."""
-        self._alive_at = self._look_at = self._read_at = 0.0
+        self._alive_at = self._settle_at = self._look_at = self._read_at = 0.0
         self._num_written = 0
         self._changed: dict[int, Trial] = {}
         """Trials of which something new is known since `refresh` was last asked."""
@@ -98,22 +93,28 @@ class Store:
         self._writer.close()
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Write a record, and know it; it is on the disk after `settle`."""
+        """Write a record, and know it; should this process die, it is there, and should the machine, after `settle`."""
         self._writer.append(value, later=True)
         self._apply(Record(self.job, self._num_written, value))
         self._num_written += 1
 
     def settle(self) -> None:
-        """What was written is on the disk, and others see that we live."""
-        if monotonic() >= self._alive_at:
-            self._alive_at = monotonic() + ALIVE_EVERY_S
+        """What was written is on the disk, but for the last moments, and others see that we live."""
+        now = monotonic()
+        if now >= self._alive_at:
+            self._alive_at = now + ALIVE_EVERY_S
             self.append({"event": ALIVE, "job": self.job, "at_s": self.clock(), **identity()})
-        self._writer.settle()
+        if now >= self._settle_at:
+            self._settle_at = now + SETTLE_EVERY_S
+            self._writer.settle()
 
-    def begin(self, due: Due, values: Mapping[str, Any], block: int, distributions: Mapping[str, str] | None = None) -> None:
-        """Write that a block of ours is at a trial that `next_due` gave; with the ranges where no space says them."""
-        if due.values is None:
-            self.append(asked(due.number, values, distributions))
+    def ask(self, due: Due, distributions: Mapping[str, str] | None = None) -> None:
+        """Write what a trial that `next_due` gave is to try; with the ranges where no space says them."""
+        if due.is_new and due.values is not None:
+            self.append(asked(due.number, due.values, distributions))
+
+    def begin(self, due: Due, block: int) -> None:
+        """Write that a block of ours is at a trial."""
         self.append(began(due.number, due.attempt, f"{self.job}/{block}", self.clock()))
 
     def give_back(self, number: int, attempt: int, reason: str, died: bool = False) -> None:
@@ -218,7 +219,7 @@ class Store:
 def database_of(folder: Path, about: Mapping[str, Any]) -> Database | None:
     """Local, blocking: where the journal of a study is, unless it is in files."""
     url = about.get("storage")
-    return None if url is None else Database(url, folder.resolve().name, about)
+    return None if url is None else Database(url, about.get("id") or folder.resolve().name, about)
 
 
 def records_of(folder: Path, about: Mapping[str, Any]) -> list[Record]:
@@ -265,58 +266,3 @@ def _started(pid: int) -> str | None:
     except OSError:
         return None
     return None if fields[0] in ("Z", "X") else fields[19]
-
-
-def make_study(folder: Path, about: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Local, blocking: write down what the study is, unless that was done before; refuses another study that is there."""
-    path = folder / ABOUT
-    with explained(path):
-        folder.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        found = sorted(one.name for one in folder.iterdir() if not one.name.startswith((".", *OURS)))
-        if found:
-            raise UsageError(f"{folder} holds other things ({', '.join(found[:3])}) and no study; give another --out")
-        draft = folder / f".{ABOUT}.{uuid4().hex}"
-        with explained(path):
-            try:
-                draft.write_text(json.dumps(as_json(about), indent=2) + "\n")
-                sync(draft)
-                os.link(draft, path)  # of jobs that come at the same time one makes it
-            except FileExistsError:
-                pass
-            finally:
-                draft.unlink(missing_ok=True)
-    there = read_study(folder)
-    here = as_json(about)
-    found = [one for name in SAME_STUDY for one in differences(_named(there.get(name)), _named(here.get(name)), name)]
-    if found:
-        what = "another task" if there.get("task") != here.get("task") else "a study with other settings"
-        if any(one.startswith("space") for one in found):
-            what = "a study of another space"
-        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-        raise UsageError(
-            f"{folder} holds {what}: {'; '.join(found[:4])}{more}. Trials of both cannot be compared; give another --out"
-        )
-    return there
-
-
-def _named(value: Any) -> Any:
-    """Pure: the dimensions of a space by their names, so that a difference says whose it is."""
-    if not isinstance(value, Mapping) or "dimensions" not in value:
-        return value
-    return {
-        **{one["name"]: one for one in value["dimensions"]},
-        **{name: part for name, part in value.items() if name != "dimensions"},
-    }
-
-
-def read_study(folder: Path) -> dict[str, Any]:
-    """Local, blocking: what a study is."""
-    path = folder / ABOUT
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise UsageError(f"{folder} holds no study ({ABOUT} is missing); check the path") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}; give another study") from error
-    return found

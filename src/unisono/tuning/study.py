@@ -117,6 +117,8 @@ class Study:
     jobs: dict[str, Job] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)
     """Job -> when it went, since 1970; missing where it is at work, or died."""
+    last_seen: dict[str, float] = field(default_factory=dict)
+    """Job -> its last sign of life, since 1970, by the clock of its machine."""
 
     def apply(self, record: Record) -> None:
         """Local: one record of the journal; events of other kinds are for others."""
@@ -127,6 +129,9 @@ class Study:
             self.jobs.setdefault(value["job"], Job(value["job"], value))
         elif event == LEFT:
             self.left[value["job"]] = value["at_s"]
+        if event in (JOB, ALIVE, LEFT, BEGAN) and "at_s" in value:
+            job = value["job"] if "job" in value else value["who"].partition("/")[0]
+            self.last_seen[job] = max(value["at_s"], self.last_seen.get(job, -math.inf))
         if event not in OF_TRIALS:
             return
         trial = self.trials.setdefault(value["trial"], Trial(value["trial"]))
@@ -154,6 +159,10 @@ class Study:
                 value["took_s"],
                 value.get("details", {}),
             )
+
+    def num_wanted(self, first: int) -> int:
+        """Pure: trials that it is to have: as many as the job that asked for most; `first` is what the study was made with."""
+        return max([first, *(int(job.about.get("trials") or 0) for job in self.jobs.values())])
 
     def in_state(self, *states: str) -> list[Trial]:
         """Pure: in the order of their numbers."""

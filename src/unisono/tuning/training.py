@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import wraps
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +17,21 @@ from unisono.cluster.threads import set_threads
 from unisono.cluster.topology import Topology
 from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
-from unisono.comm.control_plane.channel import Channel
 from unisono.comm.single import alone
 from unisono.config import TrainConfig
 from unisono.data.folded import Folding, folded
 from unisono.data.splits import Splits
-from unisono.errors import AlreadyTold, InUse, UsageError
+from unisono.errors import AlreadyTold, AnotherRun, InUse, UsageError
 from unisono.overrides import change
 from unisono.run import Ended, Steering, execute
 from unisono.task import Task
 from unisono.taskfile import load_task
+from unisono.training.agreement import agreement_of
 from unisono.training.assemble import make_splits
+from unisono.training.atomic import explained
 from unisono.training.job import prepare
 from unisono.training.provenance import provenance, sources_of
-from unisono.tuning.letters import Letter, post, wait_for
+from unisono.tuning.letters import Letter, Mailbox
 from unisono.tuning.space import ALGORITHM, Space, defaults_of, space_of
 from unisono.tuning.worker import Work
 
@@ -46,6 +50,8 @@ class TaskWork(Work):
     """Settings that hold for all trials."""
     space_file: str | None
     folding: Folding
+    workers: int = 1
+    """That train one model together."""
     _task: Task | None = None
     _space: Space | None = None
     _data: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +76,7 @@ class TaskWork(Work):
     @property
     def space(self) -> Space:
         if self._space is None:
-            self._space = space_of(self.task, None if self.space_file is None else Path(self.space_file))
+            self._space = space_of(self.task, None if self.space_file is None else Path(self.space_file), self.changes)
         return self._space
 
     @property
@@ -88,6 +94,7 @@ class TaskWork(Work):
         twice = [name for name in self.changes if name in {*self.space.fixed, *(one.name for one in self.space.dimensions)}]
         if twice:
             raise UsageError(f"--set {twice[0]} and the space say different things of it; leave it out, or fix it in --space")
+        self._check_algorithms()
         first = defaults_of(self.task, self.space, self.fixed)
         values = _of_task({**self.fixed, **first})
         changed = change(self.task, values)
@@ -101,7 +108,7 @@ class TaskWork(Work):
             "space": self.space.described(),
             "fixed": self.fixed,
             "first": first,
-            "epochs": changed.task.epochs,
+            "epochs": self.space.largest("epochs", changed.task.epochs),  # so that steps of two waves never have one number
             "metrics": dict(parts.judged),
             "monitor": parts.goals.monitor,
             "fold_by": splits[0].how.partition(",")[0],
@@ -111,7 +118,24 @@ class TaskWork(Work):
             "versions": made["versions"],
         }
 
-    def do(self, letter: Letter, channel: Channel) -> dict[str, Any]:
+    def _check_algorithms(self) -> None:
+        """Local: refuse algorithms, options of them and batches that so many workers cannot have. `prepare` cannot see that: it is
+        asked for one worker, by whom nothing is divided."""
+        is_searched = any(one.name == ALGORITHM for one in self.space.dimensions)
+        for point in points_of(self.space, self.fixed):
+            values = {**self.fixed, **point}
+            algorithm = values.pop(ALGORITHM)
+            try:
+                agreement_of(change(self.task, values), algorithm, self.workers)
+            except UsageError as error:
+                if not is_searched:
+                    raise
+                raise UsageError(
+                    f"the space lets trials be trained by {algorithm} that cannot be: {error}; say in the space with which "
+                    f"algorithm a setting goes, e.g. when = {{ algorithm = '{algorithm}' }}, or leave that algorithm out"
+                ) from error
+
+    def do(self, letter: Letter, box: Mailbox) -> dict[str, Any]:
         """Collective over the workers of the model, blocking."""
         at = Topology(**{**letter["at"], "gpus": tuple(letter["at"]["gpus"]), "our_gpus": tuple(letter["at"]["our_gpus"])})
         set_threads(letter["threads"])
@@ -135,13 +159,16 @@ class TaskWork(Work):
 
         def goes_on(epoch: int, metrics: Mapping[str, float]) -> bool:
             told = {name: float(value) for name, value in metrics.items()}
-            post(channel, {"is": "epoch", "id": letter["id"], "epoch": epoch, "metrics": told})
-            return bool(wait_for(channel)["go"]) if asks else True
+            box.post({"is": "epoch", "id": letter["id"], "epoch": epoch, "metrics": told})
+            return bool(box.answer()["go"]) if asks else True
 
-        with connect(topology=at, quiet=True) as comm:
-            ended = _executed(config, comm, self.task, Steering(goes_on))
-            if comm.rank == 0 and ended.summary["reason"] != "interrupted":
-                shutil.rmtree(ended.out / "checkpoints", ignore_errors=True)  # nobody goes on from here
+        try:
+            with connect(topology=at, quiet=True) as comm:
+                ended = _executed(config, comm, self.task, Steering(goes_on))
+                if comm.rank == 0 and ended.summary["reason"] != "interrupted":
+                    shutil.rmtree(ended.out / "checkpoints", ignore_errors=True)  # nobody goes on from here
+        finally:
+            _free_gpu()
         return {
             "reason": ended.summary["reason"],
             "metrics": ended.summary["metrics"] if at.global_rank == 0 else {},
@@ -154,19 +181,55 @@ class TaskWork(Work):
         return {"fold": fold, **asdict(self.folding), "held_out": held_out}
 
 
+def points_of(space: Space, fixed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Pure: points that a search may come to: with every algorithm, every value of a choice and the ends of every range, one
+    dimension at a time, while the others have their first value."""
+    known = Space(space.dimensions, fixed)
+    searched = [one.ends() for one in space.dimensions if one.name == ALGORITHM]
+    others = [one for one in space.dimensions if one.name != ALGORITHM]
+    for algorithm in searched[0] if searched else (fixed.get(ALGORITHM, "allreduce"),):
+        for varied, value in [(one.name, value) for one in others for value in one.ends()] or [("", None)]:
+            point = {ALGORITHM: algorithm}
+            for one in others:  # those that others depend on come first
+                if known.means_something(one, point):
+                    point[one.name] = value if one.name == varied else one.ends()[0]
+            yield point
+
+
 def _of_task(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: without what only `train` has an option for."""
-    return {name: value for name, value in values.items() if name != ALGORITHM}
+    """Pure: without the algorithm and its options, of which one worker by itself has no use."""
+    return {name: value for name, value in values.items() if name.partition(".")[0] != ALGORITHM}
 
 
 def _executed(config: TrainConfig, comm: Communicator, task: Task, steering: Steering) -> Ended:
-    """Collective, blocking. A worker that was killed a moment ago may still hold the directory."""
+    """Collective, blocking. A worker that was killed a moment ago may still hold the directory; and it may hold a run with other
+    values, where the journal was damaged and has lost what the trial was to try: that run is put aside."""
     until = time.monotonic() + GIVE_UP_S
     while True:
         try:
             return execute(config, comm, None, task, steering)
-        except (InUse, AlreadyTold) as error:
-            is_held = comm.broadcast_object(isinstance(error, InUse) and time.monotonic() < until)
-            if not is_held:
+        except (InUse, AnotherRun, AlreadyTold) as error:
+            is_held = isinstance(error, InUse) and time.monotonic() < until
+            if isinstance(error, AnotherRun):  # only rank 0 looks at the directory
+                assert config.out is not None
+                put_aside(Path(config.out))
+            if not comm.broadcast_object(is_held or isinstance(error, AnotherRun)):
                 raise
             time.sleep(PAUSE_S)  # nothing tells when a lock is given up
+
+
+def put_aside(run: Path) -> Path:
+    """Local, blocking: move a run directory into a folder beside it, out of the way of those who look for the models of a trial."""
+    target = next(path for number in count(1) if not (path := run.parent / f"old-{number}" / run.name).exists())
+    with explained(target):
+        target.parent.mkdir(exist_ok=True)
+        run.rename(target)
+    return target
+
+
+def _free_gpu() -> None:
+    """Local: what PyTorch keeps of the last training for the next one is taken from those who share the GPU."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gc.collect()  # a training refers to itself in circles
+        torch.cuda.empty_cache()

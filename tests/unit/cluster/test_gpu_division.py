@@ -136,3 +136,21 @@ def test_shares_of_the_cpus_are_disjoint_and_equal() -> None:
     assert [affinity.share(r, 2, mask) for r in range(2)] == [frozenset({1, 3}), frozenset({4, 8})]
     assert [affinity.share(r, 5, mask) for r in range(5)] == [frozenset({cpu}) for cpu in mask]
     assert affinity.share(0, 6, mask) is None
+
+
+def test_a_driver_in_use_is_seen_by_what_the_process_has_open(tmp_path: Path) -> None:
+    """Who only counts GPUs has other files open."""
+    for number, target in enumerate(("/dev/null", "/dev/nvidiactl", "/dev/nvidia0", "socket:[17]")):
+        (tmp_path / str(number)).symlink_to(target)
+    assert not gpus.driver_in_use(tmp_path)
+    (tmp_path / "9").symlink_to("/dev/nvidia-uvm")
+    assert gpus.driver_in_use(tmp_path)
+    assert not gpus.driver_in_use(tmp_path / "missing")
+
+
+def test_a_worker_counts_gpus_without_using_them_and_sees_its_own() -> None:
+    env = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0,1", "PYTORCH_NVML_BASED_CUDA_CHECK": "0"}
+    shared = {**env, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    assert gpus.environment_of_worker(env) == shared
+    assert gpus.environment_of_worker(env, ("1",)) == {**shared, "CUDA_VISIBLE_DEVICES": "1"}
+    assert gpus.environment_of_worker(env, ("GPU-a", "GPU-b")) == {**shared, "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}

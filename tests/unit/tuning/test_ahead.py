@@ -20,22 +20,23 @@ WAIT_S = 10.0
 class FakeSearch:
     """Proposes 0, 1, 2, ...; each takes `cost_s` of its own clock, and begins when it is allowed."""
 
-    def __init__(self, cost_s: float = 0.0, num_points: int | None = None, learns: bool = True) -> None:
+    def __init__(self, cost_s: float = 0.0, learns: bool = True) -> None:
         self.now = 0.0
         self.learns = learns
-        self.cost_s, self.num_points = cost_s, num_points
+        self.cost_s = cost_s
         self.allowed = threading.Semaphore(0)
         self.num_made = 0
         self.withdrawn: list[int] = []
         self.raises: dict[str, Exception] = {}
 
-    def propose(self) -> Proposal | None:
+    def warm_up(self) -> None:
+        """Nothing to load."""
+
+    def propose(self) -> Proposal:
         assert self.allowed.acquire(timeout=WAIT_S)
         self.now += self.cost_s
         if "propose" in self.raises:
             raise self.raises["propose"]
-        if self.num_made == self.num_points:
-            return None
         self.num_made += 1
         return Proposal({"x": self.num_made - 1}, None)
 
@@ -134,9 +135,10 @@ def test_old_proposals_are_made_anew_where_that_costs_little() -> None:
         it.make(3)
         assert it.search.withdrawn == [0, 1, 2] and not it.is_at_work()
         assert it.take() == 3
+        it.make(1)
         it.ahead.renew(1.0)
-        it.make(1)  # in the place of 3
-        assert it.search.withdrawn == [0, 1, 2] and it.is_at_work(), "4 and 5 are old again"
+        it.make(3)
+        assert it.search.withdrawn == [0, 1, 2, 4, 5, 6] and not it.is_at_work()
 
 
 def test_old_proposals_stay_where_new_ones_would_be_dear() -> None:
@@ -167,6 +169,7 @@ def test_a_block_waits_for_a_fresh_one_where_that_is_nothing_beside_a_trial() ->
         assert it.take(trial_s=10.0) is None and it.is_at_work()
         it.make(1)
         assert it.take(trial_s=10.0) == 2
+        it.make(2)
         it.ahead.renew(5.0)
         assert it.take(trial_s=0.5) is not None, "it is not nothing beside a short trial"
 
@@ -181,26 +184,6 @@ def test_who_is_told_to_wait_is_woken(learns: bool, num_blocks: int, cost_s: flo
         it.ahead.renew(trial_s / num_blocks)
         found = it.take(trial_s)
         assert found is not None or it.is_at_work(), "a block is told to wait, and nobody makes what it waits for"
-
-
-@pytest.mark.parametrize("learns", [True, False])
-def test_the_last_points_are_given_out_though_they_are_old(learns: bool) -> None:
-    with watched(FakeSearch(cost_s=0.001, num_points=4, learns=learns), 2) as it:
-        it.make(2)
-        taken = [it.take(), it.take()]
-        it.make(2)
-        taken.append(it.take())
-        it.make(1)  # there is no more
-        it.ahead.renew(5.0)
-        taken.append(it.take(trial_s=10.0))
-        assert taken == [0, 1, 2, 3]
-        assert it.take(trial_s=10.0) is None
-
-
-def test_who_waits_hears_that_a_grid_is_over() -> None:
-    with watched(FakeSearch(num_points=0), 2) as it:
-        it.make(1)
-        assert it.take() is None and not it.is_at_work()
 
 
 @pytest.mark.parametrize("where", ["propose", "withdraw"])

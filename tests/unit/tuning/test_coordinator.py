@@ -476,10 +476,10 @@ def test_a_peer_that_says_nothing_is_ended(make: Makes) -> None:
     job = make(workers=2)
     job.ready()
     job.failed(0, PEER, "CollectiveTimeout")
-    job.clock.now += PEER_WAIT_S - 0.1
+    job.clock.now += PEER_WAIT_S - 0.3
     job.coordinator.tick()
     assert job.crew.signals == []
-    job.clock.now += 0.1
+    job.clock.now += 0.3
     job.coordinator.tick()
     assert job.crew.signals == [(1, KILL)]
     job.gone(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class Process:
     said: deque[dict[str, Any]] = field(default_factory=deque)
     """What the coordinator has not heard yet."""
     order: Mapping[str, Any] | None = None
+    later: Mapping[str, Any] | None = None
+    """What it does after that."""
     epoch: int = 0
     waits: bool = False
     is_told_to_stop: bool = False
@@ -47,6 +49,7 @@ class World(FakeCrew):
         """Trial, fold, start -> the epoch of its checkpoint."""
         self.left: set[int] = set()
         """Ranks that are gone for good."""
+        self.num_told_ahead = 0
         for rank in range(num_ranks):
             self.start(rank)
 
@@ -61,9 +64,12 @@ class World(FakeCrew):
         if not one.lives or rank in self.left:
             return
         if "do" in letter:
-            assert one.order is None, f"rank {rank} has an order, and gets another"
-            one.order, one.waits, one.hangs = letter, False, False
-            one.epoch = self.saved.get(_part(letter), 0)
+            assert one.later is None, f"rank {rank} has an order and one for later, and gets another"
+            if one.order is None:
+                self._begin(one, letter)
+            else:
+                one.later = letter
+                self.num_told_ahead += 1
         else:
             assert one.waits, f"rank {rank} gets an answer for which it did not ask"
             one.waits = False
@@ -120,11 +126,15 @@ class World(FakeCrew):
         elif not others or any(other.order is None for other in others) or self.draw.random() < 0.5:
             self._say(rank, "done", reason="", metrics={"accuracy": chance})
 
+    def _begin(self, one: Process, order: Mapping[str, Any] | None) -> None:
+        one.order, one.later, one.waits, one.hangs, one.is_told_to_stop = order, None, False, False, False
+        one.epoch = 0 if order is None else self.saved.get(_part(order), 0)
+
     def _say(self, rank: int, what: str, **words: Any) -> None:
         one = self.processes[rank]
         assert one.order is not None
         one.said.append({"is": what, "id": one.order["id"], "epochs": one.epoch, "took_s": 1.0, **words})
-        one.order, one.is_told_to_stop = None, False
+        self._begin(one, one.later)
 
     def _die(self, rank: int, status: int) -> None:
         one = self.processes[rank]
@@ -157,6 +167,8 @@ class Run:
     draw: random.Random
     num_trials: int = 8
     name: str = "job"
+    pace: float = 1.0
+    """Of the clock."""
 
     def __post_init__(self) -> None:
         asks = self.plan.prune in ("asha", "median")
@@ -173,7 +185,7 @@ class Run:
         elif self.draw.random() < 0.8:
             self.world.act(rank)
         else:
-            self.clock.now += self.draw.choice((0.0, 0.2, 2.0))
+            self.clock.now += self.draw.choice((0.0, 0.2, 2.0)) * self.pace
             self.job.coordinator.tick()
 
     def lose(self, rank: int) -> None:
@@ -228,6 +240,27 @@ def test_every_trial_ends_once(tmp_path: Path, clock: Clock, plan: str, seed: in
     run = Run(tmp_path, clock, *PLANS[plan], random.Random(f"{plan} {seed}"))
     run.until_all_ended()
     check(tmp_path, run)
+    run.job.store.leave("done")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_short_trials_that_blocks_know_of_before_end_once(tmp_path: Path, clock: Clock, seed: int) -> None:
+    draw, num_told_ahead = random.Random(f"short {seed}"), 0
+    for life in range(4):
+        run = Run(tmp_path, clock, Plan([ACCURACY], epochs=EPOCHS, attempts=3), 4, draw, 40, f"life {life}", 0.01)
+        for _ in range(draw.randrange(200, 600)):
+            run.step()
+        if life < 3:
+            run.job.coordinator.stop("the time is over")
+            run.until_idle()
+            run.job.store.leave("the time is over")
+        else:
+            run.job.coordinator._plan = replace(run.job.coordinator._plan, limit_s=60.0)  # some hang
+            run.pace = 1.0
+            run.until_all_ended()
+        num_told_ahead += run.world.num_told_ahead
+    check(tmp_path, run)
+    assert num_told_ahead > 5
     run.job.store.leave("done")
 
 

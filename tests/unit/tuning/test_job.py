@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.system.studies import written_task
+from unisono.data.folded import Folding
 from unisono.errors import UsageError
+from unisono.task import Range
 from unisono.tuning import job as jobs
-from unisono.tuning.job import TuneConfig, objectives_of, work_at
-from unisono.tuning.plan import Objective, Part, Plan, mean_of, spread_of, values_of
+from unisono.tuning.config import NUM_TRIALS, TuneConfig, trials_of
+from unisono.tuning.job import work_at
+from unisono.tuning.plan import Objective, Part, Plan, mean_of, objectives_of, spread_of, values_of
+from unisono.tuning.space import Dimension, Space
+from unisono.tuning.training import TaskWork
 
 ABOUT: Mapping[str, Any] = {
     "metrics": {"val_accuracy": True, "val_loss": False, "loss": False},
@@ -112,6 +119,35 @@ def test_a_job_without_ranks_is_refused(monkeypatch: pytest.MonkeyPatch, num_ran
         work_at(TuneConfig("studies/x", ORDER, quiet=True), num_ranks, None)
 
 
+# ---- how many trials -----------------------------------------------------------------------------------------------------
+
+LINE = Space([Dimension("x", Range(-1.0, 1.0))])
+FIVE = "the grid has 5 points: "
+TRIALS: Mapping[str, tuple[Mapping[str, Any], int | None, int, list[str]]] = {
+    "a new study": ({}, None, NUM_TRIALS, []),
+    "a new study of so many": ({"trials": 7}, None, 7, []),
+    "as the study has": ({}, 30, 30, []),
+    "the same again": ({"trials": 30}, 30, 30, []),
+    "more": ({"trials": 40}, 30, 40, ["the study grows from 30 to 40 trials"]),
+    "fewer": ({"trials": 10}, 30, 10, ["this job works at the first 10 of 30 trials"]),
+    "a grid": ({"search": "grid"}, None, 5, [f"{FIVE}so many trials are made, and not {NUM_TRIALS} (--trials)"]),
+    "a part of a grid": ({"search": "grid", "trials": 2}, None, 2, [f"{FIVE}the first 2 of them are tried (--trials)"]),
+    "more of a grid": (
+        {"search": "grid", "trials": 9},
+        2,
+        5,
+        [f"{FIVE}so many trials are made, and not 9 (--trials)", "the study grows from 2 to 5 trials"],
+    ),
+    "a grid again": ({"search": "grid"}, 5, 5, [f"{FIVE}all are tried"]),
+}
+
+
+@pytest.mark.parametrize("what", TRIALS)
+def test_how_many_trials_there_are_for_a_job(what: str) -> None:
+    options, there, expected, said = TRIALS[what]
+    assert trials_of(TuneConfig("studies/x", ORDER, **options), LINE, there) == (expected, said)
+
+
 # ---- what trials consist of ----------------------------------------------------------------------------------------------
 
 
@@ -120,6 +156,13 @@ def test_parts_are_all_folds_from_every_start_in_waves() -> None:
     assert plan.waves == [[Part(0, 0), Part(1, 0), Part(2, 0), Part(0, 1)], [Part(1, 1), Part(2, 1)]]
     assert (plan.num_parts, plan.num_steps) == (6, 10)
     assert Plan([Objective("a", True)], folds=3, repeats=2, parallel=4, epochs=5, prune="wilcoxon").num_steps == 6
+
+
+def test_steps_are_numbered_by_the_most_epochs_that_a_trial_may_have(tmp_path: Path) -> None:
+    """So that the last epochs of one wave and the first of the next never have one number, by which trials are compared."""
+    (tmp_path / "space.toml").write_text("[epochs]\nlow = 1\nhigh = 9\n")
+    work = TaskWork(written_task(tmp_path), {}, str(tmp_path / "space.toml"), Folding())
+    assert work.about()["epochs"] == 9, "the task itself has 2"
 
 
 def test_numbers_of_a_training_and_of_a_trial() -> None:

@@ -16,11 +16,12 @@ import pytest
 
 from unisono.overrides import parse
 from unisono.tuning.journal import Record
-from unisono.tuning.report.document import command_of, html_of, write_report
-from unisono.tuning.report.findings import front_of, objectives_of, parts_of, ranked, settings_of, spread_of, value_of
+from unisono.tuning.report.document import html_of, write_report
+from unisono.tuning.report.findings import drawn_settings, front_of, measures_of, parts_of, ranked, spread_over_parts, value_of
 from unisono.tuning.report.importance import importances
 from unisono.tuning.report.spending import DONE_TWICE, spans_of
 from unisono.tuning.report.svg import Places, Scale, safe, shortened
+from unisono.tuning.result import command_of
 from unisono.tuning.study import COMPLETE, FAILED, PRUNED, Study, Trial, asked, began, ended, given_back
 
 NOW_S = 1_760_000_000.0
@@ -207,7 +208,7 @@ def test_values_that_are_no_numbers_are_shown_and_never_best(value: Any) -> None
     study = folded(asked(0, {"lr": 0.1}), first, asked(1, {"lr": 0.2}), ended(1, 0, COMPLETE, [0.5], 1.0))
     for high in (True, False):
         about = {**ABOUT, "objectives": [{"metric": "m", "higher_is_better": high}]}
-        assert [trial.number for trial in ranked(study, objectives_of(about)[0])] == [1]
+        assert [trial.number for trial in ranked(study, measures_of(about)[0])] == [1]
         page = checked(study, about)
         assert "--set lr=0.2" in page and "--set lr=0.1" not in page
         assert (f"{value:.4g}" if isinstance(value, float) else str(value)) in page
@@ -246,7 +247,7 @@ def test_two_objectives_have_a_front() -> None:
     study = folded(
         *(one for n, point in enumerate(points) for one in (asked(n, {"lr": 0.1 + n}), ended(n, 0, COMPLETE, point, 1.0)))
     )
-    front = [trial.number for trial in front_of(study, objectives_of(TWO))]
+    front = [trial.number for trial in front_of(study, measures_of(TWO))]
     assert front == [3, 0, 1]
     page = checked(study, TWO)
     assert [number for number in range(6) if f"--set lr={0.1 + number}" in page] == [0, 1, 3]
@@ -255,22 +256,22 @@ def test_two_objectives_have_a_front() -> None:
 
 def test_equal_points_are_all_on_the_front() -> None:
     study = folded(*(ended(n, 0, COMPLETE, [1.0, 2.0], 1.0) for n in range(3)))
-    assert [trial.number for trial in front_of(study, objectives_of(TWO))] == [0, 1, 2]
+    assert [trial.number for trial in front_of(study, measures_of(TWO))] == [0, 1, 2]
 
 
 def test_spread_is_the_given_one_or_that_of_the_parts() -> None:
     parts = [{"fold": fold, "values": [value, 2 * value]} for fold, value in enumerate((1.0, 2.0, 3.0))]
     trial = folded(ended(0, 0, COMPLETE, [2.0, 4.0], 1.0, details={"parts": parts})).trials[0]
-    assert (spread_of(trial), spread_of(trial, 1)) == (1.0, 2.0)
+    assert (spread_over_parts(trial), spread_over_parts(trial, 1)) == (1.0, 2.0)
     assert [part.value for part in parts_of(trial, 1)] == [2.0, 4.0, 6.0] and parts_of(trial, 2) == []
     given = folded(ended(0, 0, COMPLETE, [2.0, 4.0], 1.0, details={"parts": parts, "spread": 0.5})).trials[0]
-    assert (spread_of(given), spread_of(given, 1)) == (0.5, 2.0)
+    assert (spread_over_parts(given), spread_over_parts(given, 1)) == (0.5, 2.0)
     assert "2 ± 1" in checked(folded(ended(0, 0, COMPLETE, [2.0], 1.0, details={"parts": parts})), ABOUT)
 
 
 def test_settings_are_those_of_the_space_and_what_trials_had_beside_it() -> None:
     study = folded(asked(0, {"lr": 2.0, "new": 3, "optimizer": "lion"}), asked(1, {"new": 5}))
-    found = {one.name: one for one in settings_of(study, ABOUT)}
+    found = {one.name: one for one in drawn_settings(study, ABOUT)}
     assert list(found) == ["lr", "optimizer", "optimizer.momentum", "model.width", "new"]
     assert (found["lr"].low, found["lr"].high, found["lr"].log) == (1e-4, 2.0, True)
     assert found["optimizer"].choices == ("sgd", "adam", "lion")
@@ -280,8 +281,8 @@ def test_settings_are_those_of_the_space_and_what_trials_had_beside_it() -> None
 def test_cost_importance_and_variance_are_on_the_page() -> None:
     study = realistic()
     page = checked(study, ABOUT)
-    (objective,) = objectives_of(ABOUT)
-    shares = importances(ranked(study, objective), settings_of(study, ABOUT))
+    (objective,) = measures_of(ABOUT)
+    shares = importances(ranked(study, objective), drawn_settings(study, ABOUT))
     assert f"lr: {shares['lr']:.1%}" in page and "main effects only" in page
     assert "Where the differences come from" in page and "random starts within a fold" in page
     hours = sum(span.worker_s for span in spans_of(study, ABOUT, NOW_S + 10_000)) / 3600
@@ -315,3 +316,13 @@ def test_choices_have_places_and_long_texts_keep_their_end() -> None:
     assert places.ticks() == [(5.0, "a"), (15.0, "None"), (25.0, "3")]
     assert shortened("model.encoder.width", 8) == "…r.width" and shortened("short", 8) == "short"
     assert value_of(Trial(0)) is None
+
+
+def test_trials_are_counted_by_the_job_that_asked_for_most() -> None:
+    jobs = [{"event": "job", "job": name, "at_s": NOW_S, "trials": trials} for name, trials in (("a", 24), ("b", 40), ("c", 10))]
+    assert "1 of 40 trials" in checked(folded(*jobs, asked(0, {"lr": 0.1})), ABOUT)
+    assert "1 of 24 trials" in checked(folded(*jobs[2:], asked(0, {"lr": 0.1})), ABOUT)
+
+
+def test_changes_that_were_accepted_are_told() -> None:
+    assert "files of the task were changed 2 times meanwhile" in checked(folded(asked(0, {})), {**ABOUT, "accepted": [{}, {}]})

@@ -14,7 +14,7 @@ from unisono.tuning.journal import Record
 from unisono.tuning.report.findings import Setting
 from unisono.tuning.report.gantt import duration, gantt
 from unisono.tuning.report.importance import explained_share, importances, ranks
-from unisono.tuning.report.spending import DONE_TWICE, Block, blocks_of, spans_of, stretches_of, wall_s
+from unisono.tuning.report.spending import DONE_TWICE, LOST, Block, blocks_of, spans_of, stretches_of, wall_s
 from unisono.tuning.report.variance import cells_of, components
 from unisono.tuning.study import COMPLETE, FAILED, GIVEN_BACK, PRUNED, RUNNING, Study, Trial, asked, began, ended, given_back
 
@@ -55,7 +55,7 @@ def test_attempts_cost_the_workers_of_their_blocks() -> None:
         (0, 0, GIVEN_BACK, 10.0, 4),
         (0, 1, COMPLETE, 50.0, 2),
         (1, 0, PRUNED, 20.0, 4),
-        (2, 0, RUNNING, 40.0, 4),  # until its job left
+        (2, 0, LOST, 40.0, 4),  # until its job left
         (3, 0, GIVEN_BACK, 0.0, 2),
         (4, 0, FAILED, 7.0, 2),  # the record of its beginning is lost
     ]
@@ -64,6 +64,33 @@ def test_attempts_cost_the_workers_of_their_blocks() -> None:
     assert list(blocks) == ["a/0", "a/1", "a/2", "b/0"]
     assert {who: round(block.busy_share, 3) for who, block in blocks.items()} == {"a/0": 0.1, "a/1": 0.6, "a/2": 0.0, "b/0": 0.625}
     assert wall_s(list(blocks.values())) == (110.0, 110.0)
+
+
+def alive(job: str, at_s: float) -> dict[str, Any]:
+    return {"event": "alive", "job": job, "at_s": at_s, "machine": "m"}
+
+
+def test_an_attempt_of_a_job_that_was_killed_costs_what_is_known_of_it() -> None:
+    hour = 3600.0
+    signs = [{"event": "job", "job": "dead", "at_s": 90.0, "num_blocks": 2, "block_size": 1}]
+    signs += [alive("dead", at_s) for at_s in (115.0, 130.0, 100.0)] + [alive("lives", 2 * hour - 20)]
+    study = folded(
+        *(*signs, began(0, 0, "dead/0", 101.0), began(1, 0, "dead/1", 102.0)),
+        *(began(0, 1, "lives/0", 125.0), ended(0, 1, COMPLETE, [1.0], 9.0), began(2, 0, "lives/0", hour)),
+        *(began(3, 0, "mute/0", 500.0), began(4, 0, "late/0", 600.0), began(4, 1, "lives/1", 550.0)),
+    )
+    spans = spans_of(study, {}, 2 * hour)
+    assert [(span.trial, span.attempt, span.end, span.took_s) for span in spans] == [
+        (0, 0, LOST, 24.0),  # until it was begun again
+        (0, 1, COMPLETE, 9.0),
+        (1, 0, LOST, 28.0),  # until the last sign of life of its job
+        (2, 0, RUNNING, hour),
+        (3, 0, LOST, 0.0),
+        (4, 0, LOST, 0.0),  # clocks differ
+        (4, 1, RUNNING, 2 * hour - 550.0),
+    ]
+    ends = {block.who: block.ended_s for block in blocks_of(study, spans)}
+    assert ends["dead/0"] == ends["dead/1"] == 130.0 and ends["lives/0"] == 2 * hour
 
 
 def test_a_trial_done_twice_is_counted_apart() -> None:

@@ -18,22 +18,22 @@ from unisono.errors import UsageError
 from unisono.overrides import parse
 from unisono.tuning.export import to_optuna
 from unisono.tuning.plan import Objective
-from unisono.tuning.report.document import command_of
 from unisono.tuning.result import (
     BEST,
     best_of,
     best_settings,
+    command_of,
     describe_best,
     fold_models,
     is_study,
-    keep_best_models,
     read,
     settings_of,
     write_best,
 )
 from unisono.tuning.space import defaults_of, space_from, space_of
-from unisono.tuning.store import Store, make_study
+from unisono.tuning.store import Store
 from unisono.tuning.study import COMPLETE, FAILED, PRUNED, asked, began, ended, reported
+from unisono.tuning.study_file import make_study
 
 OBJECTIVES = [Objective("val_accuracy", True), Objective("time_s", False)]
 
@@ -245,36 +245,20 @@ def test_what_accepts_changes_does(tmp_path: Path) -> None:
     folder = of_one(tmp_path / "study", POINT)
     other = tmp_path / "renamed.py"
     other.write_bytes(b"task = 1\n")
-    with pytest.raises(UsageError, match=r"renamed\.py is not that of the study .*") as refused:
+    with pytest.raises(UsageError, match=r"renamed\.py is not that of the study .*; --accept-changes takes them anyway"):
         best_settings(folder, other, accept_changes=False)
-    if "--accept-changes takes them anyway" in str(refused.value):
-        assert best_settings(folder, other, accept_changes=True).changes == {**FIXED, **POINT}
+    assert best_settings(folder, other, accept_changes=True).changes == {**FIXED, **POINT}
+
+
+def test_files_that_the_study_has_accepted_are_those_of_the_study(tmp_path: Path) -> None:
+    folder, file = of_one(tmp_path / "study", POINT), tmp_path / "digits.py"
+    file.write_bytes(b"task = 2\n")
+    sources = {"digits.py": hashlib.sha256(b"task = 2\n").hexdigest()}
+    make_study(folder, about_of(sources=sources), accept_changes=True)
+    assert best_settings(folder, file, accept_changes=False).changes == {**FIXED, **POINT}
 
 
 # ---- models --------------------------------------------------------------------------------------------------------------
-
-
-def test_only_the_weights_of_others_that_have_ended_are_removed(tmp_path: Path) -> None:
-    records = [asked(number, POINT) for number in range(4)] + [began(3, 0, "job/0", 1.0)]
-    records += [ended(0, 0, COMPLETE, [0.1, 1.0], 1.0), ended(1, 0, COMPLETE, [0.9, 1.0], 1.0), ended(2, 0, PRUNED, [], 1.0)]
-    study_in(tmp_path, *records)
-    files = [
-        tmp_path / "trials" / f"{trial:06d}" / fold / name
-        for trial in range(5)
-        for fold in ("fold-0", "fold-1-start-2")
-        for name in ("weights.safetensors", "best.safetensors", "summary.json")
-    ]
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("x")
-    _, study = read(tmp_path)
-    best = study.best(True)
-    assert best is not None
-    keep_best_models(tmp_path, study, best)
-    gone = {file for file in files if not file.exists()}
-    assert gone == {file for file in files if file.parts[-3] in ("000000", "000002") and file.suffix == ".safetensors"}
-    assert fold_models(tmp_path) == [tmp_path / "trials" / "000001" / fold for fold in ("fold-0", "fold-1-start-2")]
-    keep_best_models(tmp_path, study, best)  # once more does no harm
 
 
 def test_without_models_the_remedy_is_told(tmp_path: Path) -> None:
@@ -337,7 +321,7 @@ def test_a_value_without_end_is_exported(tmp_path: Path) -> None:
     about = about_of(objectives=[OBJECTIVES[0]._asdict()])
     study_in(tmp_path, asked(0, POINT), reported(0, 1, math.nan), ended(0, 0, COMPLETE, [math.inf], 1.0), about=about)
     (trial,) = to_optuna(tmp_path).get_trials()
-    assert math.isnan(trial.intermediate_values[1]) and trial.state.name in ("COMPLETE", "FAIL")
+    assert math.isnan(trial.intermediate_values[1]) and trial.state.name == "COMPLETE" and trial.values == [math.inf]
 
 
 def test_an_export_that_is_there_already_is_refused(tmp_path: Path) -> None:

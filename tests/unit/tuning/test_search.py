@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -12,8 +12,9 @@ import pytest
 
 from unisono.errors import UsageError
 from unisono.task import Choice, Range
+from unisono.tuning.grid import NUM_VALUES, describe_grid, grid
 from unisono.tuning.journal import Record
-from unisono.tuning.search import GRID_POINTS, SEARCHES, Proposal, Search, grid
+from unisono.tuning.search import SEARCHES, Proposal, Search
 from unisono.tuning.space import Dimension, Space
 from unisono.tuning.study import COMPLETE, FAILED, PRUNED, Study, asked, began, ended, given_back, reported
 
@@ -164,14 +165,9 @@ SMALL = Space(
 )
 
 
-def all_points(search: Search) -> Iterator[dict[str, Any]]:
-    while (proposal := search.propose()) is not None:
-        yield dict(proposal.values)
-
-
 def test_a_grid_lists_every_point_once() -> None:
-    points = list(all_points(Search(SMALL, "grid", [True])))
-    assert len(points) == 3 * GRID_POINTS + 3 and points == grid(SMALL)
+    points = grid(SMALL)
+    assert len(points) == 3 * NUM_VALUES + 3
     assert all(points.count(point) == 1 for point in points)
     for point in points:
         assert_inside(SMALL, point)
@@ -179,10 +175,8 @@ def test_a_grid_lists_every_point_once() -> None:
     assert all(("momentum" in one) == (one["optimizer"] == "sgd") for one in points)
 
 
-def test_a_grid_that_is_over_stays_over() -> None:
-    search = Search(LINE, "grid", [True])
-    assert len(list(all_points(search))) == GRID_POINTS
-    assert search.propose() is None and search.propose() is None
+def test_a_choice_that_names_a_value_twice_has_it_once() -> None:
+    assert grid(Space([Dimension("x", Choice(1, True, 1, None, "a"))])) == [{"x": 1}, {"x": True}, {"x": None}, {"x": "a"}]
 
 
 def test_points_of_a_range_by_powers() -> None:
@@ -194,37 +188,29 @@ def test_points_of_a_range_by_powers() -> None:
 
 @pytest.mark.parametrize("first", [None, {"optimizer": "adam", "depth": 2}, {"optimizer": "adam", "depth": 9}])
 def test_a_grid_has_one_order_in_every_life(first: dict[str, Any] | None) -> None:
-    """Later lives are given no first point, and know a point by the number of its trial."""
-    assert list(all_points(Search(SMALL, "grid", [True], first=first))) == grid(SMALL)
-    search = Search(SMALL, "grid", [True], first=first)
-    for number, point in enumerate(grid(SMALL)):
+    """Later lives are given no first point, and know a point by the number of its trial, whatever has become of others."""
+    search, points = Search(SMALL, "grid", [True], first=first), grid(SMALL)
+    study = of(asked(0, points[0]), ended(0, 0, COMPLETE, [1.0], 1.0), asked(1, points[1]), ended(1, 0, FAILED, [], 1.0))
+    for trial in study.trials.values():
+        search.remember(trial)
+    for number, point in enumerate(points):
         planned = search.planned(number)
         assert planned is not None and planned.values == point
 
 
-def test_a_grid_goes_on_where_it_stopped() -> None:
-    points = grid(SMALL)
-    study = of(asked(0, points[0]), ended(0, 0, COMPLETE, [1.0], 1.0), asked(1, points[3]), began(1, 0, "job/0", 0.0))
-    search = Search(SMALL, "grid", [True])
-    for trial in study.trials.values():
-        search.remember(trial)
-    assert list(all_points(search)) == [point for point in points if point not in (points[0], points[3])]
+def test_a_huge_grid_is_listed_only_as_far_as_it_is_tried() -> None:
+    huge = Space([Dimension(f"x{number}", Range(0.0, 1.0)) for number in range(40)])
+    search = Search(huge, "grid", [True], num_trials=7)
+    planned = search.planned(6)
+    assert planned is not None and planned.values == grid(huge, 7)[6]
+    assert describe_grid(huge, 7) == "the grid has more than 100000 points: the first 7 of them are tried (--trials)"
 
 
-def test_a_point_of_a_grid_that_is_withdrawn_comes_again() -> None:
-    search = Search(LINE, "grid", [True])
-    first = proposed(search)
-    second = proposed(search)
-    search.withdraw(first)
-    left = list(all_points(search))
-    assert sorted(one["x"] for one in (second.values, *left)) == [-1.0, -0.5, 0.0, 0.5, 1.0]
-
-
-def test_a_grid_does_not_repeat_a_point_that_has_failed() -> None:
-    search = Search(LINE, "grid", [True])
-    for trial in of(asked(0, {"x": -0.5}), ended(0, 0, FAILED, [], 1.0)).trials.values():
-        search.remember(trial)
-    assert sorted(one["x"] for one in all_points(search)) == [-1.0, 0.0, 0.5, 1.0]
+def test_what_is_said_of_a_grid() -> None:
+    assert describe_grid(SMALL, 40) == "the grid has 18 points: so many trials are made, and not 40 (--trials)"
+    assert describe_grid(SMALL, 18) == "the grid has 18 points: all are tried"
+    assert describe_grid(SMALL, 17) == "the grid has 18 points: the first 17 of them are tried (--trials)"
+    assert describe_grid(Space([], {"x": 1}), 3) == "the grid has 1 point: so many trials are made, and not 3 (--trials)"
 
 
 # ---- what is withdrawn ---------------------------------------------------------------------------------------------------
@@ -542,9 +528,10 @@ def test_what_cannot_be_is_refused(case: str) -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_a_seed_that_the_search_cannot_use_is_the_users_mistake(seed: int) -> None:
-    try:
-        found = Search(LINE, "tpe", [True], seed=seed).propose()
-    except UsageError as error:
-        assert "--seed" in str(error)
-    else:
-        assert found is not None
+    with pytest.raises(UsageError, match=rf"--seed must lie in 0\.\.4294967295; received {seed}"):
+        Search(LINE, "tpe", [True], seed=seed)
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 1])
+def test_the_ends_of_the_seeds_can_be_used(seed: int) -> None:
+    assert_inside(LINE, Search(LINE, "tpe", [True], seed=seed).propose().values)

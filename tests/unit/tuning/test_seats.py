@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import selectors
 import signal
 from collections.abc import Callable, Iterator
@@ -33,9 +34,9 @@ def objective(trial: Any) -> float:
 class Node:
     """Seats, and what was heard of their workers."""
 
-    def __init__(self, order: dict[str, Any], num_ranks: int) -> None:
+    def __init__(self, order: dict[str, Any], num_ranks: int, **options: Any) -> None:
         self.selector = selectors.DefaultSelector()
-        self.seats = Seats(order, dict.fromkeys(range(num_ranks)), self.selector)
+        self.seats = Seats(order, dict.fromkeys(range(num_ranks)), self.selector, **options)
         self.heard: list[tuple[int, dict[str, Any]]] = []
         self.seats.begin()
 
@@ -56,8 +57,8 @@ class Node:
 def opens(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
-    def node(num_ranks: int = 2, file: Path | None = None) -> Node:
-        found = Node({"kind": "objective", "file": str(file or write_objective(objective, tmp_path))}, num_ranks)
+    def node(num_ranks: int = 2, file: Path | None = None, **options: Any) -> Node:
+        found = Node({"kind": "objective", "file": str(file or write_objective(objective, tmp_path))}, num_ranks, **options)
         nodes.append(found)
         return found
 
@@ -153,3 +154,105 @@ def test_what_cannot_be_loaded_is_told(opens: Callable[..., Node], tmp_path: Pat
     node = opens(file=tmp_path / "missing.cloudpickle")
     with pytest.raises((TrainingFailed, UsageError), match=r"missing\.cloudpickle"):
         node.until(lambda: node.seats.is_loaded)
+
+
+def written(folder: Path, text: str) -> Path:
+    """An objective of a module that nobody has imported yet."""
+    (folder / "of_a_test.py").write_text(text)
+    file = folder / "objective.cloudpickle"
+    file.write_bytes(pickle.dumps(([str(folder)], "objective", None, b"cof_a_test\nobjective\n.")))
+    return file
+
+
+DIES = """
+import os
+
+os.register_at_fork(after_in_child=lambda: os._exit(3))
+
+
+def objective(trial):
+    return 0.0
+"""
+
+
+def test_a_worker_that_can_never_start_is_not_started_for_ever(opens: Callable[..., Node], tmp_path: Path) -> None:
+    node = opens(1, written(tmp_path, DIES), tells=False)
+    node.until(lambda: node.seats.is_loaded)
+    with pytest.raises(TrainingFailed, match=r"the process of rank 0 on .* ended 5 times before it could work.* exit code 3"):
+        for number in range(10):
+            node.seats.start(0)  # as a coordinator does
+            node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
+    assert node.count("gone", 0) == 4
+
+
+def test_starts_that_failed_are_forgotten_when_one_is_ready(opens: Callable[..., Node]) -> None:
+    node = opens(1)
+    node.until(lambda: node.seats.is_loaded)
+    for number in range(7):
+        started(node, 0)
+        node.seats._seats[0].num_failed_starts = 4 if number % 2 else 0
+        node.seats.signal(0, signal.SIGKILL)
+        node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
+    for number in range(7, 13):  # those that we end while they are born do not count
+        node.seats.start(0)
+        node.seats.signal(0, signal.SIGKILL)
+        node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
+    started(node, 0)
+
+
+ON_ITS_OWN = """
+import os
+import sys
+from pathlib import Path
+
+sys.modules.setdefault("jax", sys)  # which is not forked
+if Path(__file__).with_name("broken").exists():
+    raise RuntimeError("no room for it")
+
+
+def objective(trial):
+    for name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_NVML_BASED_CUDA_CHECK"):
+        trial.set_user_attr(name, os.environ.get(name))
+    return 0.0
+"""
+
+
+def test_workers_of_their_own_see_their_gpus_and_nobody_else_keeps_one(
+    opens: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    node = opens(2, written(tmp_path, ON_ITS_OWN), gpus={0: ("3",), 1: ()})
+    node.until(lambda: node.seats.is_loaded)
+    assert node.seats._nursery is not None and node.seats._nursery.poll() == 0, "a process that has tried out the task is left"
+    assert node.seats.about["task"] == "objective"
+    started(node, 0, 1)
+    for rank, gpus in ((0, "3"), (1, None)):
+        node.seats.send(rank, call(tmp_path, f"{rank}.0.0"))
+        node.until(lambda rank=rank: node.count("done", rank) == 1)  # type: ignore[misc]
+        assert node.last(rank, "done")["user"] == {"CUDA_VISIBLE_DEVICES": gpus, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    node.seats.signal(0, signal.SIGKILL)
+    node.until(lambda: node.count("gone", 0) == 1)
+    started(node, 0)
+
+
+def test_why_a_process_cannot_become_a_worker_is_told(opens: Callable[..., Node], tmp_path: Path) -> None:
+    node = opens(1, written(tmp_path, ON_ITS_OWN))
+    node.until(lambda: node.seats.is_loaded)
+    (tmp_path / "broken").touch()
+    with pytest.raises(TrainingFailed, match=r"ended 5 times before it could work.*no room for it"):
+        for number in range(10):
+            node.seats.start(0)
+            node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
+
+
+def test_one_that_does_not_tell_loads_and_may_load_again(opens: Callable[..., Node], tmp_path: Path) -> None:
+    node = opens(1, tells=False)
+    node.until(lambda: node.seats.is_loaded)
+    assert node.seats.about == {}
+    started(node, 0)
+    assert node.seats._nursery is not None
+    node.seats._nursery.kill()
+    node.until(lambda: node.count("gone") == 1)
+    started(node, 0)
+    node.seats.send(0, call(tmp_path, "0.0.0", die=0, x=0.25))
+    node.until(lambda: node.count("done", 0) == 1)

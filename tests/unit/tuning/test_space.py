@@ -295,3 +295,33 @@ def test_a_dimension_of_a_file_may_be_called_like_a_key(tmp_path: Path) -> None:
     file.write_text("[model.log]\nchoice = [true, false]\n['model.when']\nlow = 1\nhigh = 9")
     found = {one.name: one for one in space_of(un.Task(model=other, data=data), file).dimensions}
     assert found["model.log"].holds(False) and found["model.when"].is_whole
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[lr]\nlow = 0.1\nhigh = 1", 10),
+        ("[epochs]\nlow = 2\nhigh = 40", 40),
+        ("[epochs]\nchoice = [30, 5, 7]", 30),
+        ("[optimizer]\nchoice = ['sgd', 'adam']\n[epochs]\nlow = 2\nhigh = 4\nwhen = { optimizer = 'sgd' }", 10),
+    ],
+    ids=["not searched", "range", "choice", "with a condition"],
+)
+def test_the_most_epochs_that_a_trial_may_have(tmp_path: Path, text: str, expected: int) -> None:
+    (tmp_path / "space.toml").write_text(text)
+    assert space_of(TASK, tmp_path / "space.toml").largest("epochs", 10) == expected
+
+
+def test_conditions_see_what_is_given_by_set(tmp_path: Path) -> None:
+    file = tmp_path / "space.toml"
+    file.write_text("[optimizer.momentum]\nlow = 0.0\nhigh = 0.9\nwhen = { optimizer = 'sgd' }")
+    with pytest.raises(UsageError, match=r"depends on optimizer \(when\), which is no other dimension"):
+        space_of(TASK, file)
+    found = space_of(TASK, file, {"optimizer": "sgd"})
+    momentum = next(one for one in found.dimensions if one.name == "optimizer.momentum")
+    assert found.means_something(momentum, {}) and "optimizer" not in found.fixed
+    assert space_from(found.described()) == found, "a search knows it without what was given"
+    with pytest.raises(
+        UsageError, match=r"optimizer.momentum could never take part: it depends on optimizer being one of \['sgd'\]"
+    ):
+        space_of(TASK, file, {"optimizer": "adam"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -10,16 +9,16 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from unisono.errors import CannotWrite, UsageError
 from unisono.tuning import store as storing
 from unisono.tuning.journal import SUFFIX, framed
-from unisono.tuning.store import DEAD_AFTER_S, LOOK_EVERY_S, Due, Store, identity, lives, make_study, new_job, read_study
+from unisono.tuning.store import DEAD_AFTER_S, LOOK_EVERY_S, Due, Store, identity, lives, new_job
 from unisono.tuning.study import COMPLETE, FAILED, asked, began, ended, reported
 
 Opens = Callable[..., Store]
@@ -91,10 +90,17 @@ def due_of(store: Store) -> Due:
     return found
 
 
+def starts(store: Store, due: Due, lr: float) -> None:
+    """A trial begins, with this setting unless it has one."""
+    if due.values is None:
+        store.ask(replace(due, values={"lr": lr}, is_new=True))
+    store.begin(due, 0)
+
+
 def works(store: Store, lr: float = 0.1, ends: bool = True) -> Due:
     """One trial that is begun, and ended."""
     due = due_of(store)
-    store.begin(due, due.values or {"lr": lr}, 0)
+    starts(store, due, lr)
     if ends:
         store.append(ended(due.number, due.attempt, COMPLETE, [lr], 1.0))
     store.settle()
@@ -237,7 +243,7 @@ def test_whatever_happens_every_trial_ends_and_none_is_in_two_hands(
             if due is not None:
                 assert due.number not in held and due.number not in results, f"trial {due.number} is in two hands"
                 if draw.random() < 0.8:  # else it is only claimed ahead
-                    store.begin(due, due.values or {"lr": due.number}, 0)
+                    starts(store, due, due.number)
                 assert due.values is None or due.values == {"lr": due.number}
                 held[due.number] = (name, due.attempt)
         elif event < 0.6 and mine:
@@ -368,7 +374,7 @@ def test_a_study_may_be_prolonged(done: Path, opens: Opens) -> None:
 def test_numbers_that_are_none_survive(opens: Opens) -> None:
     store, other = opens("job"), opens("other")
     due = due_of(store)
-    store.begin(due, {"lr": 0.1}, 0)
+    starts(store, due, 0.1)
     store.append(reported(due.number, 1, math.nan))
     store.append(reported(due.number, 2, math.inf))
     store.append(ended(due.number, 0, COMPLETE, [math.nan, -math.inf], 1.0, details={"parts": [{"values": [math.nan]}]}))
@@ -416,126 +422,3 @@ def test_others_see_that_a_job_lives(opens: Opens, clock: Clock, tmp_path: Path)
         clock.now += storing.ALIVE_EVERY_S
     assert sizes[0] < sizes[1] < sizes[2]
     assert file.read_bytes().count(b'"alive"') == 3, "and only now and then"
-
-
-# ---- what a study is -----------------------------------------------------------------------------------------------------
-
-ABOUT: Mapping[str, Any] = {
-    "task": "digits",
-    "sources": {"digits.py": "abc"},
-    "space": {"dimensions": [{"name": "lr", "low": 0.1, "high": 1.0, "log": False, "whole": False, "when": {}}], "fixed": {}},
-    "fixed": {"epochs": 5},
-    "objectives": ({"metric": "val_accuracy", "higher_is_better": True},),
-    "folds": 3,
-    "fold_by": "stratified",
-    "repeats": 1,
-    "seed": 0,
-    "search": "tpe",
-    "prune": "none",
-    "trials": 20,
-}
-
-
-def test_a_study_is_made_once_and_found_again(tmp_path: Path) -> None:
-    folder = tmp_path / "studies" / "digits"
-    made = make_study(folder, ABOUT)
-    assert made == read_study(folder) == make_study(folder, ABOUT)
-    assert made["objectives"] == [{"metric": "val_accuracy", "higher_is_better": True}]
-    assert [one.name for one in folder.iterdir()] == ["study.json"]
-
-
-def test_what_may_differ_from_job_to_job(tmp_path: Path) -> None:
-    make_study(tmp_path, ABOUT)
-    found = make_study(tmp_path, {**ABOUT, "trials": 50, "search": "gp", "prune": "asha", "workers": 4})
-    assert found["trials"] == 20, "what it was made with stays"
-
-
-def test_a_folder_that_a_job_has_begun_to_use_is_no_obstacle(tmp_path: Path) -> None:
-    for name in ("journal", "claims", "trials"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "objective-0a.cloudpickle").touch()
-    (tmp_path / ".hidden").touch()
-    make_study(tmp_path, ABOUT)
-
-
-DIFFERENT: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "task": ({"task": "letters"}, 'holds another task: task "digits" there, "letters" here'),
-    "space": (
-        {"space": {"dimensions": [], "fixed": {}}},
-        r"holds a study of another space: space\.lr .*\. Trials of both cannot be compared; give another --out",
-    ),
-    "source": (
-        {"sources": {"digits.py": "abd"}},
-        r'holds a study with other settings: sources\.digits\.py "abc" there, "abd" here',
-    ),
-    "objectives": ({"objectives": [{"metric": "val_loss", "higher_is_better": False}]}, "objectives"),
-    "folds": ({"folds": 5}, "folds 3 there, 5 here"),
-    "seed": ({"seed": 1}, "seed 0 there, 1 here"),
-    "many": ({"seed": 1, "folds": 2, "repeats": 2, "fold_by": "random", "sources": {}}, "and 1 more"),
-    "settings of all trials": ({"fixed": {"epochs": 50}}, r"fixed\.epochs 5 there, 50 here"),
-}
-
-
-@pytest.mark.parametrize("what", DIFFERENT)
-def test_another_study_in_the_folder_is_refused(tmp_path: Path, what: str) -> None:
-    change, message = DIFFERENT[what]
-    make_study(tmp_path, ABOUT)
-    before = (tmp_path / "study.json").read_bytes()
-    with pytest.raises(UsageError, match=message):
-        make_study(tmp_path, {**ABOUT, **change})
-    assert (tmp_path / "study.json").read_bytes() == before
-
-
-def test_other_things_in_the_folder_are_refused(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.txt", "c.txt", "d.txt"):
-        (tmp_path / name).touch()
-    with pytest.raises(UsageError, match=r"holds other things \(a\.txt, b\.txt, c\.txt\) and no study; give another --out"):
-        make_study(tmp_path, ABOUT)
-    assert not (tmp_path / "study.json").exists()
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x").touch()
-    for out in (tmp_path / "x", tmp_path / "x" / "y"):
-        with pytest.raises(CannotWrite, match="a file is where a directory should be; give another place"):
-            make_study(out, ABOUT)
-
-
-def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no study \(study\.json is missing\); check the path"):
-        read_study(tmp_path)
-    for text in ("{", ""):
-        (tmp_path / "study.json").write_text(text)
-        with pytest.raises(UsageError, match=r"study\.json cannot be read: .*; give another study"):
-            read_study(tmp_path)
-
-
-def test_a_study_that_is_made_by_another_just_now_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_study(tmp_path, ABOUT)
-    monkeypatch.setattr(Path, "exists", lambda _: False)  # as it was when we looked
-    assert make_study(tmp_path, ABOUT)["task"] == "digits"
-    with pytest.raises(UsageError, match="holds another task"):
-        make_study(tmp_path, {**ABOUT, "task": "letters"})
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_of_jobs_that_come_at_the_same_time_one_makes_it(tmp_path: Path, same: bool) -> None:
-    ready = threading.Barrier(8)
-
-    def make(number: int) -> Any:
-        about = {**ABOUT, "seed": 0 if same else number}
-        ready.wait(30)
-        try:
-            return make_study(tmp_path, about)["seed"]
-        except UsageError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(make, range(8)))
-    winner = json.loads((tmp_path / "study.json").read_text())["seed"]
-    if same:
-        assert found == [0] * 8
-    else:
-        assert found.pop(winner) == winner
-        assert all(f"seed {winner} there" in text for text in found)
-    assert [one.name for one in tmp_path.iterdir()] == ["study.json"], "no draft is left"

@@ -61,3 +61,10 @@ def test_the_best_is_the_first_of_equals() -> None:
     study = folded([Record("a", number, ended(number, 0, COMPLETE, [value], 1.0)) for number, value in enumerate((2, 3, 3, 1, 1))])
     assert [found.number for high in (True, False) if (found := study.best(high)) is not None] == [1, 3]
     assert Study().best(True) is None
+
+
+def test_the_last_sign_of_life_of_a_job() -> None:
+    times = (30.0, 10.0, 20.0)
+    study = folded([Record("a", number, {"event": "alive", "job": "a", "at_s": at_s}) for number, at_s in enumerate(times)])
+    study.apply(Record("b", 0, began(0, 0, "b/3", 5.0)))
+    assert study.last_seen == {"a": 30.0, "b": 5.0}

@@ -13,8 +13,8 @@ from unisono.cli import main
 from unisono.commands import tune
 from unisono.errors import UsageError
 from unisono.tuning import job as jobs
-from unisono.tuning.job import TuneConfig
-from unisono.tuning.store import make_study
+from unisono.tuning.config import TuneConfig
+from unisono.tuning.study_file import make_study
 
 KNOWN: Mapping[str, Any] = {
     "task": "digits",
@@ -51,14 +51,14 @@ def test_options_become_a_job() -> None:
         *("--metric", "time_s:min", "--prune", "asha", "--set", "model.width=64", "--set", "data.fast=true", "--epochs", "5"),
         *("--lr", "0.5", "--algorithm", "local_sgd", "--folds", "4", "--fold-by", "group", "--repeats", "2", "--workers", "3"),
         *("--parallel-folds", "2", "--threads", "2", "--device", "cpu", "--time-limit", "1h", "--trial-limit", "90s"),
-        *("--attempts", "2", "--quiet"),
+        *("--attempts", "2", "--quiet", "--accept-changes"),
     )
     found = configured(*argv)
     assert (found.out, found.trials, found.seed, found.search, found.prune) == ("studies/digits", 7, 3, "gp", "asha")
     assert (found.folds, found.repeats, found.workers, found.parallel_folds) == (4, 2, 3, 2)
     assert found.metrics == ("val_loss", "time_s:min") and found.command == ("unisono", "tune", *argv)
     assert (found.time_limit_s, found.trial_limit_s, found.attempts, found.threads, found.quiet) == (3600.0, 90.0, 2, 2, True)
-    assert found.options == {"device": "cpu"} and not found.joins
+    assert found.options == {"device": "cpu"} and not found.joins and found.accept_changes
     assert found.order == {
         "kind": "task",
         "file": str(Path("my/digits.py").absolute()),
@@ -71,7 +71,7 @@ def test_options_become_a_job() -> None:
 
 def test_without_options_it_is_plain() -> None:
     found = configured("digits.py")
-    assert (found.trials, found.search, found.prune, found.folds, found.workers) == (20, "tpe", "none", 1, 1)
+    assert (found.trials, found.search, found.prune, found.folds, found.workers) == (None, "tpe", "none", 1, 1)
     assert found.metrics == () and found.options == {} and found.time_limit_s is None and found.trial_limit_s is None
     assert found.order["changes"] == {}
 
@@ -145,12 +145,14 @@ def test_who_joins_takes_all_from_the_study(tmp_path: Path, started: list[tuple[
     assert main(["tune", "--join", str(tmp_path), "-n", "6", "--attempts", "3", "--time-limit", "2h"]) == 0
     ((config, num_ranks),) = started
     assert num_ranks == 6 and config.joins and config.out == str(tmp_path)
-    assert (config.search, config.prune, config.trials, config.seed) == ("gp", "none", 40, 9)
+    assert (config.search, config.prune, config.trials, config.seed) == ("gp", "none", None, 9), "the trials are those of the study"
     assert (config.folds, config.repeats, config.workers, config.parallel_folds) == (3, 2, 2, 3)
     assert config.metrics == ("val_accuracy:max", "time_s:min") and config.order == KNOWN["order"]
     assert (config.attempts, config.time_limit_s) == (3, 7200.0)
     assert main(["tune", "--join", str(tmp_path), "--trials", "99"]) == 0
-    assert started[-1][0].trials == 99
+    assert started[-1][0].trials == 99 and not started[-1][0].accept_changes
+    assert main(["tune", "--join", str(tmp_path), "--accept-changes"]) == 0
+    assert started[-1][0].accept_changes
 
 
 @pytest.mark.parametrize("argv", [["x.py"], ["--out", "y"]])

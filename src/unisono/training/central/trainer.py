@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -90,7 +91,8 @@ class CentralTrainer(Trainer):
                 server: Server = self._virtual(replica) if division.is_virtual else self._door(replica)
                 held.callback(server.close)
                 self._serve(server, replica)
-        self.progress = Progress(**world.broadcast_object(asdict(self.progress)))
+        limit_s = None if self.goes_on is None else math.inf  # as in `Trainer._ask_goes_on`: the server may wait for an answer
+        self.progress = Progress(**world.broadcast_object(asdict(self.progress), timeout_s=limit_s))
         through.settle()
         return self.progress
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,17 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from unisono.overrides import literal
 from unisono.training.atomic import replacing
 from unisono.tuning.report.findings import (
-    Objective,
+    Measure,
     Setting,
+    drawn_settings,
     front_of,
-    objectives_of,
+    measures_of,
     parts_of,
     ranked,
-    settings_of,
-    spread_of,
+    spread_over_parts,
     value_of,
 )
 from unisono.tuning.report.frame import framed, legend, table, wide
@@ -31,7 +29,7 @@ from unisono.tuning.report.pictures import bars, fold_colour, folds, history, pa
 from unisono.tuning.report.spending import ENDS, Block, Span, blocks_of, spans_of, wall_s
 from unisono.tuning.report.svg import number_text, safe
 from unisono.tuning.report.variance import cells_of, components
-from unisono.tuning.space import ALGORITHM
+from unisono.tuning.result import command_of
 from unisono.tuning.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, Study, Trial
 
 MOST_FOLD_ROWS = 10
@@ -52,7 +50,7 @@ def write_report(study: Study, about: Mapping[str, Any], path: Path, now_s: floa
 
 def html_of(study: Study, about: Mapping[str, Any], now_s: float) -> str:
     """Pure: the report as a text."""
-    objectives, settings = objectives_of(about), settings_of(study, about)
+    objectives, settings = measures_of(about), drawn_settings(study, about)
     trials = [study.trials[number] for number in sorted(study.trials)]
     spans = spans_of(study, about, now_s)
     blocks = blocks_of(study, spans)
@@ -73,38 +71,23 @@ def html_of(study: Study, about: Mapping[str, Any], now_s: float) -> str:
     return framed(f"Study of {name}", "\n".join(part for part in parts if part))
 
 
-def command_of(about: Mapping[str, Any], trial: Trial) -> str:
-    """Pure: the command that trains with the settings of a trial and with those that the study has fixed."""
-    values = {**((about.get("space") or {}).get("fixed") or {}), **(about.get("fixed") or {}), **(trial.values or {})}
-    words = ["unisono", "train", str(about.get("task_file") or about.get("task") or "TASK")]
-    if (workers := about.get("workers") or 1) > 1:
-        words += ["-n", str(workers)]
-    if ALGORITHM in values:
-        words += ["--algorithm", str(values.pop(ALGORITHM))]
-    for name, value in values.items():
-        plain = str(value)
-        is_same = type(literal(plain)) is type(value) and literal(plain) == value
-        words += ["--set", f"{name}={plain if is_same else repr(value)}"]
-    return shlex.join(words)
-
-
 def _head(
     study: Study,
     about: Mapping[str, Any],
-    objectives: Sequence[Objective],
+    objectives: Sequence[Measure],
     name: str,
     spans: Sequence[Span],
     blocks: Sequence[Block],
 ) -> str:
     states = Counter(trial.state for trial in study.trials.values())
     said = [f"{states[state]} {state}" for state in (COMPLETE, PRUNED, FAILED, RUNNING, WAITING) if states[state]]
-    wanted = about.get("trials")
+    wanted = study.num_wanted(about.get("trials") or 0)
     tiles = [(f"{len(study.trials)}{f' of {wanted}' if wanted else ''} trials", ", ".join(said) or "none yet")]
     best = ranked(study, objectives[0])[:1] if len(objectives) == 1 else front_of(study, objectives)
     if len(objectives) > 1:
         tiles.append((_num(len(best), "trial"), "on the front: none is better in all objectives"))
     elif best:
-        over = "" if spread_of(best[0]) is None else "; ± is the standard deviation over its trainings"
+        over = "" if spread_over_parts(best[0]) is None else "; ± is the standard deviation over its trainings"
         tiles.append((_with_spread(best[0]), f"best {objectives[0].metric}, trial {best[0].number}{over}"))
     else:
         tiles.append((DASH, "no complete trial has a value yet"))
@@ -129,10 +112,12 @@ def _way(about: Mapping[str, Any]) -> list[str]:
         found.append(f"{num} random starts each")
     if num := about.get("workers"):
         found.append(f"{_num(num, 'worker')} a model")
+    if num := len(about.get("accepted") or ()):
+        found.append(f"files of the task were changed {_num(num, 'time')} meanwhile (--accept-changes)")
     return found
 
 
-def _commands(about: Mapping[str, Any], best: Sequence[Trial], objectives: Sequence[Objective]) -> str:
+def _commands(about: Mapping[str, Any], best: Sequence[Trial], objectives: Sequence[Measure]) -> str:
     if not best:
         return ""
     words = "The best settings, to train with them:" if len(objectives) == 1 else "The settings of the front, to train with them:"
@@ -146,7 +131,7 @@ def _commands(about: Mapping[str, Any], best: Sequence[Trial], objectives: Seque
     return f"<p>{words}</p>\n" + "\n".join(lines)
 
 
-def _history(study: Study, trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
+def _history(study: Study, trials: Sequence[Trial], objectives: Sequence[Measure]) -> str:
     keys = legend((COMPLETE, "complete"), (PRUNED, "pruned, with its last value"), (FAILED, "failed, or no number"))
     if all(trial.result is None for trial in trials):
         return "<h2>History</h2>\n<p>No trial has ended yet.</p>"
@@ -156,7 +141,7 @@ def _history(study: Study, trials: Sequence[Trial], objectives: Sequence[Objecti
         more = f" The first two of {len(objectives)} objectives are drawn; the front is that of all." if len(objectives) > 2 else ""
         words = f"<p>On the front are the trials than which no other is better in all objectives.{more}</p>"
         return f"<h2>Objectives against each other</h2>\n{words}\n{keys}\n{wide(pareto(trials, objectives, front))}"
-    has_spread = any(spread_of(trial) is not None for trial in trials)
+    has_spread = any(spread_over_parts(trial) is not None for trial in trials)
     keys = legend(
         (COMPLETE, "complete" + (", with the spread over its trainings" if has_spread else "")),
         (PRUNED, "pruned, with its last value"),
@@ -166,19 +151,19 @@ def _history(study: Study, trials: Sequence[Trial], objectives: Sequence[Objecti
     return f"<h2>History</h2>\n{keys}\n{wide(history(trials, objectives[0]))}{_off(trials, objectives[0])}"
 
 
-def _off(trials: Sequence[Trial], objective: Objective) -> str:
+def _off(trials: Sequence[Trial], objective: Measure) -> str:
     num = len(trials) - len(_comparable(trials, objective)) - sum(value_of(trial, objective.place) is None for trial in trials)
     words = f"{_num(num, 'much worse trial')} {'are' if num > 1 else 'is'} drawn hollow at the edge; hover for the value."
     return f'\n<p class="pale">{words}</p>' if num else ""
 
 
-def _comparable(trials: Sequence[Trial], objective: Objective) -> list[Trial]:
+def _comparable(trials: Sequence[Trial], objective: Measure) -> list[Trial]:
     """Without those that are drawn at the edge."""
     scale = scale_of(trials, objective, 0, 1)
     return [trial for trial in trials if (value := value_of(trial, objective.place)) is not None and scale.holds(value)]
 
 
-def _parallel(trials: Sequence[Trial], settings: Sequence[Setting], objectives: Sequence[Objective]) -> str:
+def _parallel(trials: Sequence[Trial], settings: Sequence[Setting], objectives: Sequence[Measure]) -> str:
     if not settings or all(trial.result is None for trial in trials):
         return ""
     notes = ("grey, dashed: pruned or failed", "broken: the trial has no such setting")
@@ -188,7 +173,7 @@ def _parallel(trials: Sequence[Trial], settings: Sequence[Setting], objectives: 
     return f"<h2>Settings together</h2>\n{words}\n{keys}\n{wide(parallel(trials, settings, objectives))}"
 
 
-def _importance(study: Study, settings: Sequence[Setting], objectives: Sequence[Objective]) -> str:
+def _importance(study: Study, settings: Sequence[Setting], objectives: Sequence[Measure]) -> str:
     if not settings:
         return ""
     head, num = "<h2>Importance of the settings</h2>", min(len(ranked(study, one)) for one in objectives)
@@ -206,7 +191,7 @@ def _importance(study: Study, settings: Sequence[Setting], objectives: Sequence[
     return "\n".join((head, words, *drawn))
 
 
-def _slices(study: Study, trials: Sequence[Trial], settings: Sequence[Setting], objective: Objective) -> str:
+def _slices(study: Study, trials: Sequence[Trial], settings: Sequence[Setting], objective: Measure) -> str:
     best = next((trial.number for trial in ranked(study, objective)), None)
     if not settings or all(value_of(trial, objective.place) is None for trial in trials):
         return ""
@@ -216,7 +201,7 @@ def _slices(study: Study, trials: Sequence[Trial], settings: Sequence[Setting], 
     return f'<h2>{safe(objective)} over each setting</h2>\n{keys}\n<div class="slices">{pictures}</div>'
 
 
-def _folds(study: Study, objective: Objective) -> str:
+def _folds(study: Study, objective: Measure) -> str:
     trials = [trial for trial in ranked(study, objective) if len(parts_of(trial, objective.place)) > 1]
     if not trials:
         return ""
@@ -231,7 +216,7 @@ def _folds(study: Study, objective: Objective) -> str:
     return f'{head}\n<ul class="legend">{items}</ul>\n{drawn}\n{_variance(trials, objective)}'
 
 
-def _variance(trials: Sequence[Trial], objective: Objective) -> str:
+def _variance(trials: Sequence[Trial], objective: Measure) -> str:
     used = _comparable(trials, objective)
     cells = cells_of(used, objective.place)
     if cells is None:
@@ -282,7 +267,7 @@ def _cost(spans: Sequence[Span], blocks: Sequence[Block]) -> str:
     return f"<h2>Cost</h2>\n{words}\n{table(heads, rows, ('all', str(len(spans)), _hours(total), ''))}"
 
 
-def _table(trials: Sequence[Trial], settings: Sequence[Setting], objectives: Sequence[Objective], spans: Sequence[Span]) -> str:
+def _table(trials: Sequence[Trial], settings: Sequence[Setting], objectives: Sequence[Measure], spans: Sequence[Span]) -> str:
     took: dict[int, float] = {}
     for span in spans:
         took[span.trial] = took.get(span.trial, 0.0) + span.took_s
@@ -298,11 +283,11 @@ def _table(trials: Sequence[Trial], settings: Sequence[Setting], objectives: Seq
     )
 
 
-def _row(trial: Trial, settings: Sequence[Setting], objectives: Sequence[Objective], took_s: float) -> str:
+def _row(trial: Trial, settings: Sequence[Setting], objectives: Sequence[Measure], took_s: float) -> str:
     cells = [_cell(str(trial.number), trial.number), f"<td>{safe(trial.state)}</td>"]
     for one in objectives:
         values = trial.result.values if trial.result is not None else ()
-        value, spread = value_of(trial, one.place), spread_of(trial, one.place)
+        value, spread = value_of(trial, one.place), spread_over_parts(trial, one.place)
         shown = number_text(values[one.place]) if one.place < len(values) else DASH  # a value that is no number is shown as it is
         cells.append(_cell(shown, value))
         cells.append(_cell(DASH if spread is None else number_text(spread, 2), spread))
@@ -340,7 +325,7 @@ def _foot(about: Mapping[str, Any], now_s: float) -> str:
 
 
 def _with_spread(trial: Trial) -> str:
-    spread = spread_of(trial)
+    spread = spread_over_parts(trial)
     return number_text(value_of(trial)) + ("" if spread is None else f" ± {number_text(spread, 2)}")
 
 

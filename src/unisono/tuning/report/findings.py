@@ -19,7 +19,7 @@ TOO_LARGE = 1e100
 
 
 @dataclass(frozen=True)
-class Objective:
+class Measure:
     """What is made small or large."""
 
     place: int
@@ -47,7 +47,7 @@ class Setting:
     log: bool = False
 
 
-class Part(NamedTuple):
+class PartValue(NamedTuple):
     """One training of a trial."""
 
     fold: int
@@ -55,16 +55,16 @@ class Part(NamedTuple):
     value: float
 
 
-def objectives_of(about: Mapping[str, Any]) -> list[Objective]:
+def measures_of(about: Mapping[str, Any]) -> list[Measure]:
     """Pure: at least one."""
     given = about.get("objectives") or [{}]
     return [
-        Objective(place, str(one.get("metric", "objective")), bool(one.get("higher_is_better", False)))
+        Measure(place, str(one.get("metric", "objective")), bool(one.get("higher_is_better", False)))
         for place, one in enumerate(given)
     ]
 
 
-def settings_of(study: Study, about: Mapping[str, Any]) -> list[Setting]:
+def drawn_settings(study: Study, about: Mapping[str, Any]) -> list[Setting]:
     """Pure: the dimensions of the space; whatever else trials had (e.g. under a space of an earlier version) comes after them."""
     described = {one["name"]: one for one in (about.get("space") or {}).get("dimensions") or ()}
     names = [*described, *sorted({name for trial in study.trials.values() for name in trial.values or ()} - described.keys())]
@@ -95,18 +95,18 @@ def value_of(trial: Trial, place: int = 0) -> float | None:
     return float(values[place]) if place < len(values) and is_number(values[place]) else None
 
 
-def parts_of(trial: Trial, place: int = 0) -> list[Part]:
+def parts_of(trial: Trial, place: int = 0) -> list[PartValue]:
     """Pure: what each training of the trial gave for an objective, those without a number left out."""
     parts = () if trial.result is None else trial.result.details.get("parts") or ()
     found = [(int(part.get("fold") or 0), int(part.get("repeat") or 0), part.get("values") or ()) for part in parts]
     return sorted(
-        Part(fold, repeat, float(values[place]))
+        PartValue(fold, repeat, float(values[place]))
         for fold, repeat, values in found
         if place < len(values) and is_number(values[place])
     )
 
 
-def spread_of(trial: Trial, place: int = 0) -> float | None:
+def spread_over_parts(trial: Trial, place: int = 0) -> float | None:
     """Pure: the standard deviation over the trainings of the trial; None with fewer than two."""
     given = None if trial.result is None else trial.result.details.get("spread")
     if isinstance(given, Sequence):
@@ -119,14 +119,14 @@ def spread_of(trial: Trial, place: int = 0) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def ranked(study: Study, objective: Objective) -> list[Trial]:
+def ranked(study: Study, objective: Measure) -> list[Trial]:
     """Pure: the complete trials that have a number, best first; the first of equals first."""
     found = [(trial, value_of(trial, objective.place)) for trial in study.in_state(COMPLETE)]
     numbers = [(-objective.gain(value), trial.number) for trial, value in found if value is not None]
     return [study.trials[number] for _, number in sorted(numbers)]
 
 
-def front_of(study: Study, objectives: Sequence[Objective]) -> list[Trial]:
+def front_of(study: Study, objectives: Sequence[Measure]) -> list[Trial]:
     """Pure: the complete trials than which no other is better in one objective and at least as good in all."""
     gains: dict[int, tuple[float, ...]] = {}
     for trial in study.in_state(COMPLETE):

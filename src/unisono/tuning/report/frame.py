@@ -59,7 +59,7 @@ svg .halo { paint-order: stroke; stroke: var(--ground); stroke-width: 3.5px; str
 .part { opacity: .85; } .mean { stroke: var(--text); stroke-width: 2; }
 .there { fill: var(--line); } .cut { fill: var(--card); stroke: var(--line); stroke-dasharray: 3 3; }
 .span.complete { fill: var(--complete); } .span.pruned { fill: var(--pruned); } .span.failed { fill: var(--failed); }
-.span.running { fill: var(--running); } .span.done-twice { fill: var(--twice); } .span.given-back { fill: url(#hatch); }
+.span.running { fill: var(--running); } .span.done-twice { fill: var(--twice); } .span.given-back, .span.lost { fill: url(#hatch); }
 .hatch-ground { fill: var(--card); } .hatch-line { stroke: var(--hatch); stroke-width: 3; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; padding: 0; margin: 4px 0 6px; list-style: none; font-size: 13px; }
 .key { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px; vertical-align: -1px; }
@@ -68,7 +68,7 @@ svg .halo { paint-order: stroke; stroke: var(--ground); stroke-width: 3.5px; str
 .key.failed { background: var(--failed); clip-path: polygon(
   20% 0, 50% 30%, 80% 0, 100% 20%, 70% 50%, 100% 80%, 80% 100%, 50% 70%, 20% 100%, 0 80%, 30% 50%, 0 20%); }
 .key.running { background: var(--running); } .key.done-twice { background: var(--twice); }
-.key.given-back { background: repeating-linear-gradient(135deg, var(--card) 0 3px, var(--hatch) 3px 6px); }
+.key.given-back, .key.lost { background: repeating-linear-gradient(135deg, var(--card) 0 3px, var(--hatch) 3px 6px); }
 .key.line { height: 3px; vertical-align: 4px; background: var(--best); width: 18px; }
 .spans .key { clip-path: none; border-radius: 3px; }
 .ramp { display: inline-block; width: 90px; height: 10px; border-radius: 3px; margin: 0 6px; vertical-align: 0;

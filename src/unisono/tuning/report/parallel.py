@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unisono.tuning.report.findings import Objective, Setting, value_of
+from unisono.tuning.report.findings import Measure, Setting, value_of
 from unisono.tuning.report.pictures import WIDE, hint, scale_of
 from unisono.tuning.report.svg import Places, Scale, element, label, line, number_text, picture, title
 from unisono.tuning.study import COMPLETE, RUNNING, WAITING, Trial
@@ -20,7 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 92, 70, 46, 330
 Axis = Scale | Places
 
 
-def parallel(trials: Sequence[Trial], settings: Sequence[Setting], objectives: Sequence[Objective]) -> str:
+def parallel(trials: Sequence[Trial], settings: Sequence[Setting], objectives: Sequence[Measure]) -> str:
     """Pure: every trial as a line over one axis for each setting and objective, coloured by its rank in the first objective. The
     line is broken where a trial has no such setting, and grey where it has no comparable result."""
     complete = [trial for trial in trials if trial.state == COMPLETE and value_of(trial, objectives[0].place) is not None]
@@ -63,7 +63,7 @@ def _drawn_axis(x: float, name: str, axis: Axis, most: int) -> str:
 
 
 def _places(
-    trial: Trial, settings: Sequence[Setting], objectives: Sequence[Objective], axes: Sequence[Axis], has_result: bool
+    trial: Trial, settings: Sequence[Setting], objectives: Sequence[Measure], axes: Sequence[Axis], has_result: bool
 ) -> list[float | None]:
     given = trial.values or {}
     results = [value_of(trial, one.place) if has_result else None for one in objectives]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from unisono.tuning.report.findings import Objective, Setting, parts_of, spread_of, value_of
+from unisono.tuning.report.findings import Measure, Setting, parts_of, spread_over_parts, value_of
 from unisono.tuning.report.svg import Places, Scale, element, label, line, number_text, picture, safe, title, x_axis, y_axis
 from unisono.tuning.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, Trial
 
@@ -20,7 +20,7 @@ MOST_OFF = 6.0
 ENOUGH_FOR_EDGE = 5
 
 
-def scale_of(trials: Sequence[Trial], objective: Objective, start: float, stop: float) -> Scale:
+def scale_of(trials: Sequence[Trial], objective: Measure, start: float, stop: float) -> Scale:
     """Pure: the axis of an objective, for all trials that have a value."""
     gains = sorted(objective.gain(value) for trial in trials if (value := value_of(trial, objective.place)) is not None)
     if not gains:
@@ -33,11 +33,11 @@ def scale_of(trials: Sequence[Trial], objective: Objective, start: float, stop: 
     return Scale(low, high, start, stop)
 
 
-def hint(trial: Trial, objectives: Sequence[Objective], *more: str) -> str:
+def hint(trial: Trial, objectives: Sequence[Measure], *more: str) -> str:
     """Pure: what is said of a trial on hover."""
     said = [f"trial {trial.number}: {trial.state}"]
     for one in objectives:
-        value, spread = value_of(trial, one.place), spread_of(trial, one.place)
+        value, spread = value_of(trial, one.place), spread_over_parts(trial, one.place)
         if value is not None:
             said.append(f"{one.metric} {number_text(value)}{'' if spread is None else f' ± {number_text(spread, 2)}'}")
         elif trial.state == COMPLETE:
@@ -55,7 +55,7 @@ def mark(x: float, y: float, state: str, about: str, trial: int, extra: str = ""
     return element("path", title(about), d=shape, cls=cls, data_t=trial)
 
 
-def history(trials: Sequence[Trial], objective: Objective) -> str:
+def history(trials: Sequence[Trial], objective: Measure) -> str:
     """Pure: the objective of every trial over its number, and the best so far."""
     bottom, left = 270, 62
     y = scale_of(trials, objective, bottom - 8, 34)
@@ -75,7 +75,7 @@ def history(trials: Sequence[Trial], objective: Objective) -> str:
         if value is None:
             drawn.append(mark(place, bottom - 6, FAILED, hint(trial, [objective]), trial.number))
             continue
-        spread = spread_of(trial, objective.place)
+        spread = spread_over_parts(trial, objective.place)
         if spread and trial.state == COMPLETE and y.holds(value):
             drawn.insert(
                 0,
@@ -109,7 +109,7 @@ def history(trials: Sequence[Trial], objective: Objective) -> str:
     )
 
 
-def pareto(trials: Sequence[Trial], objectives: Sequence[Objective], front: Sequence[Trial]) -> str:
+def pareto(trials: Sequence[Trial], objectives: Sequence[Measure], front: Sequence[Trial]) -> str:
     """Pure: the first two objectives against each other; those of the front are marked and joined by steps."""
     bottom, left, width = 340, 62, 760
     first, second = objectives[:2]
@@ -164,7 +164,7 @@ def bars(shares: Mapping[str, float | None], metric: str) -> str:
     return picture(right + 60, 12 + height * len(rows), f"Share of the variance of {metric} explained: {said or 'nothing'}", *drawn)
 
 
-def slice_of(trials: Sequence[Trial], setting: Setting, objective: Objective, best: int | None) -> str:
+def slice_of(trials: Sequence[Trial], setting: Setting, objective: Measure, best: int | None) -> str:
     """Pure: the objective over one setting; `best` is the number of the trial that is ringed."""
     width, bottom, left = 320, 190, 54
     y = scale_of(trials, objective, bottom - 6, 14)
@@ -204,7 +204,7 @@ def fold_colour(fold: int) -> str:
     return FOLD_COLOURS[fold % len(FOLD_COLOURS)]
 
 
-def folds(trials: Sequence[Trial], objective: Objective) -> str:
+def folds(trials: Sequence[Trial], objective: Measure) -> str:
     """Pure: what each training of these trials gave, in a row for each trial, with the mean."""
     left, right, height, top = 74, 800, 26, 8
     rows = [(trial, parts_of(trial, objective.place)) for trial in trials]
@@ -235,7 +235,7 @@ def folds(trials: Sequence[Trial], objective: Objective) -> str:
                 cls="mean",
             )
         )
-        spread = spread_of(trial, objective.place)
+        spread = spread_over_parts(trial, objective.place)
         drawn.append(
             element(
                 "text",

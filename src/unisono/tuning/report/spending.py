@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from unisono.tuning.report.findings import is_number
+from unisono.tuning.store import DEAD_AFTER_S
 from unisono.tuning.study import COMPLETE, FAILED, GIVEN_BACK, PRUNED, RUNNING, Attempt, Study, Trial
 
 DONE_TWICE = "done twice"
 """An attempt that ended after another whose result counts."""
-ENDS = (COMPLETE, PRUNED, FAILED, GIVEN_BACK, DONE_TWICE, RUNNING)
+LOST = "lost"
+"""An attempt whose job died, or went without a word about it."""
+ENDS = (COMPLETE, PRUNED, FAILED, GIVEN_BACK, LOST, DONE_TWICE, RUNNING)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Block:
 
 
 def spans_of(study: Study, about: Mapping[str, Any], now_s: float) -> list[Span]:
-    """Pure: all attempts, also those that came to nothing. One that is at work counts until now, or until its job left."""
+    """Pure: all attempts, also those that came to nothing. One that is at work counts until now; one whose job died until the last
+    sign of life of that, or until another began the trial again."""
     return [span for number in sorted(study.trials) for span in _of_trial(study, study.trials[number], about, now_s)]
 
 
@@ -77,7 +81,12 @@ def _of_trial(study: Study, trial: Trial, about: Mapping[str, Any], now_s: float
 def _without_result(study: Study, trial: Trial, attempt: Attempt, now_s: float) -> tuple[float, str]:
     if attempt.number in trial.given_back:
         return trial.given_back[attempt.number] - attempt.began_s, GIVEN_BACK
-    return min(now_s, study.left.get(_job(attempt.who), now_s)) - attempt.began_s, RUNNING
+    job = _job(attempt.who)
+    later = [other.began_s for other in trial.attempts.values() if other.number > attempt.number]
+    seen_s = study.left.get(job, study.last_seen.get(job, attempt.began_s))
+    if not later and job not in study.left and now_s - seen_s < DEAD_AFTER_S:
+        return now_s - attempt.began_s, RUNNING
+    return min(seen_s, *later, now_s) - attempt.began_s, LOST
 
 
 def blocks_of(study: Study, spans: Sequence[Span]) -> list[Block]:
@@ -116,10 +125,11 @@ def _job(who: str) -> str:
 
 
 def _times(study: Study, job: str, spans: Sequence[Span]) -> tuple[float, float]:
-    """When a job came and went. One that has not said that it left may have died: its last attempt is what is known of it."""
+    """When a job came and went. One that has not said that it left may have died: then its last sign of life, or its last attempt,
+    is what is known of it."""
     ends = [(span.began_s, span.began_s + span.took_s) for span in spans if span.job == job and span.began_s is not None]
     came = study.jobs[job].about.get("at_s") if job in study.jobs else None
     began = [float(came)] if came is not None and is_number(came) else []
     first = min([*began, *(begin for begin, _ in ends)])
     last = max([*(end for _, end in ends), first])
-    return first, max(study.left.get(job, last), last)
+    return first, max(study.left.get(job, study.last_seen.get(job, last)), last)

@@ -1,0 +1,55 @@
+"""The next trial, for whoever asks: one that this job has claimed, with its settings."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from unisono.tuning.ahead import Proposals
+from unisono.tuning.search import Search
+from unisono.tuning.store import Due, Store
+
+SHORT_S, MOST_CLAIMED = 10.0, 8
+
+
+class Supply:
+    """Local; blocks for as long as the file system takes to claim a trial."""
+
+    def __init__(self, store: Store, search: Search, proposals: Proposals) -> None:
+        self._store, self._search, self._proposals = store, search, proposals
+        self._claimed: deque[Due] = deque()
+        """Trials that nobody else begins."""
+
+    def add(self, due: Due) -> None:
+        """A trial that was claimed and is not begun; it comes first."""
+        self._claimed.appendleft(due)
+
+    def take(self, trial_s: float | None) -> Due | None:
+        """The next trial, with settings, which are written down; None where nothing is left, all is in other hands, or its
+        settings are being thought about. A trial takes `trial_s`."""
+        if not self._claimed:
+            self.claim(1)
+        if not self._claimed:
+            return None
+        due = self._claimed[0]
+        if due.values is None:
+            proposal = self._search.planned(due.number) or self._proposals.take(trial_s)
+            if proposal is None:
+                return None
+            self._search.adopt(due.number, proposal)
+            due = replace(due, values=proposal.values, is_new=True)
+        self._claimed.popleft()
+        return due
+
+    def claim(self, wanted: int) -> None:
+        """Have so many in hand."""
+        while len(self._claimed) < wanted:
+            due = self._store.next_due()
+            if due is None:
+                return
+            self._claimed.append(due)
+
+    def claim_ahead(self, num_blocks: int, trial_s: float | None) -> None:
+        """What is claimed nobody else begins, so only short trials are claimed before they are needed."""
+        if trial_s is not None and trial_s < SHORT_S:
+            self.claim(min(num_blocks, MOST_CLAIMED))

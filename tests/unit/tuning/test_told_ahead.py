@@ -1,0 +1,156 @@
+"""A block of short trials knows the next one before it is free. Whatever comes between, nothing is lost and nothing done twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.tuning.coordinating import ACCURACY, KILL, TERMINATE, Clock, Job
+from unisono.tuning import store as storing
+from unisono.tuning.coordinator import TELL_AFTER, TELL_AHEAD_S
+from unisono.tuning.journal import Reader
+from unisono.tuning.plan import Plan
+from unisono.tuning.study import COMPLETE, RUNNING, WAITING
+from unisono.tuning.worker import DISK, MEMORY
+
+TRIAL_S = TELL_AHEAD_S / 4
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(storing, "monotonic", found)
+    return found
+
+
+@pytest.fixture
+def job(tmp_path: Path, clock: Clock) -> Job:
+    """Which has done trial 0, and is at the second half of trial 1."""
+    return at_second_half(Job(tmp_path, clock, Plan([ACCURACY]), num_trials=6))
+
+
+def at_second_half(job: Job, trial_s: float = TRIAL_S) -> Job:
+    job.ready()
+    passes(job, trial_s)
+    job.done(0)
+    passes(job, trial_s * TELL_AFTER)
+    job.coordinator.tick()
+    return job
+
+
+def passes(job: Job, seconds: float) -> None:
+    job.clock.now += seconds
+
+
+def say_of(job: Job, number: int, what: str, **words: Any) -> None:
+    (name,) = (letter["id"] for letter in job.crew.sent[0] if letter.get("number") == number)
+    job.coordinator.heard(0, {"is": what, "id": name, "took_s": 1.0, **words})
+
+
+def done(job: Job, number: int) -> None:
+    say_of(job, number, "done", reason="", metrics={"accuracy": 0.5}, epochs=1)
+
+
+def events(folder: Path, number: int) -> list[str]:
+    records = [record.value for record in Reader(folder / "journal").read(is_over=True)]
+    return [record["event"] for record in records if record.get("trial") == number]
+
+
+def test_it_is_told_in_the_second_half_of_a_trial(tmp_path: Path, clock: Clock) -> None:
+    job = Job(tmp_path, clock, Plan([ACCURACY]))
+    job.ready()
+    passes(job, TRIAL_S)
+    job.coordinator.tick()
+    assert job.begun() == [(0, 0)], "nobody knows yet how long a trial takes"
+    job.done(0)
+    assert job.coordinator.rest_s(10.0) == pytest.approx(TRIAL_S * TELL_AFTER)
+    job.coordinator.tick()
+    assert job.begun() == [(0, 0), (1, 0)]
+    passes(job, TRIAL_S * TELL_AFTER)
+    job.coordinator.tick()
+    assert job.begun() == [(0, 0), (1, 0), (2, 0)] and job.coordinator.rest_s(10.0) == 10.0
+    job.coordinator.tick()
+    assert job.begun() == [(0, 0), (1, 0), (2, 0)], "and no more than one"
+    assert events(tmp_path, 2) == ["asked"], "it is not at it"
+
+
+def test_it_goes_on_without_another_word(job: Job, tmp_path: Path) -> None:
+    passes(job, TRIAL_S / 2)
+    done(job, 1)
+    assert job.begun() == [(0, 0), (1, 0), (2, 0)] and events(tmp_path, 2) == ["asked", "began"]
+    passes(job, TRIAL_S)
+    done(job, 2)
+    assert job.result(2).state == COMPLETE and job.result(2).took_s == pytest.approx(TRIAL_S), "since the one before it"
+
+
+def test_long_trials_are_chosen_when_they_begin(tmp_path: Path, clock: Clock) -> None:
+    job = at_second_half(Job(tmp_path, clock, Plan([ACCURACY])), TELL_AHEAD_S)
+    assert job.begun() == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("plan", [Plan([ACCURACY], folds=2), Plan([ACCURACY], workers=2)], ids=["folds", "workers"])
+def test_trials_of_several_parts_are_not_told_ahead(tmp_path: Path, clock: Clock, plan: Plan) -> None:
+    job = Job(tmp_path, clock, plan)
+    job.ready()
+    passes(job, TRIAL_S)
+    for _ in range(plan.folds):
+        job.done(*range(plan.workers))
+    passes(job, TRIAL_S)
+    job.coordinator.tick()
+    assert job.begun() == [(0, 0), (1, 0)]
+
+
+def test_a_process_that_dies_has_not_begun_what_it_was_told(job: Job, tmp_path: Path) -> None:
+    values = job.order_of(0)["values"]
+    job.gone(0)
+    assert job.trial(1).state == WAITING and job.trial(2).state == WAITING
+    job.ready(0)
+    assert job.begun()[-1] == (2, 0) and job.order_of(0)["values"] == values
+    assert events(tmp_path, 2) == ["asked", "began"]
+    for _ in range(4):
+        job.done(0)
+    assert sorted(job.begun()) == [(0, 0), (1, 0), (1, 1), (2, 0), (3, 0), (4, 0), (5, 0)]
+
+
+def test_a_process_without_memory_has_not_begun_it_either(job: Job) -> None:
+    say_of(job, 1, "failed", kind=MEMORY, reason="out of memory")
+    assert job.crew.signals == [(0, KILL)] and job.coordinator.is_idle
+    job.again(0)
+    assert job.trial(2).state == RUNNING and job.trial(2).deaths == set()
+
+
+def test_a_trial_that_raises_does_not_harm_the_next(job: Job) -> None:
+    say_of(job, 1, "failed", kind="error", reason="it raised")
+    assert job.trial(2).state == RUNNING
+    done(job, 2)
+    assert job.result(2).state == COMPLETE
+
+
+def test_at_the_end_of_the_time_it_is_not_begun(job: Job, tmp_path: Path) -> None:
+    job.coordinator.stop("time")
+    say_of(job, 1, "done", reason="interrupted", metrics={}, epochs=1)
+    assert job.crew.signals == [(0, TERMINATE), (0, KILL)], "it may be at the next one already"
+    assert job.coordinator.is_idle and events(tmp_path, 2) == ["asked"]
+    job.store.leave("time")
+    again = Job(tmp_path, job.clock, Plan([ACCURACY]), num_trials=6, name="again")
+    again.ready()
+    again.done(0)
+    assert again.begun() == [(1, 1), (2, 1)], "which it has claimed for nothing"
+    assert again.order_of(0)["values"] == job.order_of(0)["values"]
+
+
+def test_a_supervisor_that_is_lost_has_not_begun_it(tmp_path: Path, clock: Clock) -> None:
+    job = at_second_half(Job(tmp_path, clock, Plan([ACCURACY]), num_blocks=2, num_trials=6))
+    assert job.begun(0) == [(0, 0), (2, 0), (3, 0)]
+    job.coordinator.lost([0])
+    job.done(1)
+    assert job.begun(1) == [(1, 0), (3, 0)] and not job.trial(3).deaths
+
+
+def test_a_disk_without_space_stops_the_job_and_costs_no_trial(job: Job) -> None:
+    say_of(job, 1, "failed", kind=DISK, reason="no space left")
+    assert job.coordinator.is_stopping and job.coordinator.fault == "no space left"
+    assert job.trial(1).state == WAITING and not job.trial(1).deaths
+    assert job.coordinator.is_idle and job.crew.signals == [(0, KILL)]
