@@ -43,7 +43,7 @@ NOT_MEASURED: Mapping[str, tuple[str, ...]] = {
         "Many blocks: several coordinators that share a study, a network file system, folds, reports, pruning, blocks that die.",
     ),
     "quality": (
-        "Quality: other searches than tpe, more blocks than 4, more trials than 60, trials that are pruned.",
+        "Quality: other searches than gp and tpe, Optuna with gp, more blocks than 4, more trials than 60, trials that are pruned.",
         "Quality: other peers than Optuna by itself.",
     ),
 }
@@ -103,7 +103,12 @@ def _parts(args: argparse.Namespace) -> dict[str, Part]:
             {},
         ),
         "quality": Part(
-            {**asdict(quality), "blocks": tune_quality.NUM_BLOCKS, "real_mean_s": tune_quality.REAL_MEAN_S},
+            {
+                **asdict(quality),
+                "blocks": tune_quality.NUM_BLOCKS,
+                "real_mean_s": tune_quality.REAL_MEAN_S,
+                "default_search": tune_quality.search_of_task(PROBLEMS["Branin"], quality),
+            },
             partial(_quality, quality),
             {"problems": {name: {"about": problem.about, "best": problem.best} for name, problem in PROBLEMS.items()}},
         ),

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,12 @@ from bench.rounds import CONFIDENCE, RESAMPLES, Estimate, Floats
 from bench.tune_overhead import run_program
 from bench.tune_problems import PROBLEMS, Problem, suggested
 from bench.tune_simulation import Case, simulate
+from unisono.tuning.config import TuneConfig, search_of
 
 NUM_BLOCKS = 4
-REAL_MEAN_S = 0.3
+DEFAULT, TPE = "unisono", "unisono_tpe"
+"""Ours with the search that is taken unless another is asked for, and with Optuna's default."""
+REAL_MEAN_S = 1.0
 """Of a trial in the runs that are not simulated."""
 
 
@@ -54,10 +57,16 @@ def measure_quality(record: Record, effort: Effort, progress: Progress) -> None:
                 )
                 ways = {"optuna": 1, "optuna_parallel": NUM_BLOCKS}
                 found = {way: by_optuna(problem, case, num_at_once) for way, num_at_once in ways.items()}
-                record.add(key, {"problem": name, "seed": seed, "unisono": in_blocks(case), **found})
+                ours = {DEFAULT: in_blocks(replace(case, search=search_of_task(problem, effort))), TPE: in_blocks(case)}
+                record.add(key, {"problem": name, "seed": seed, **ours, **found})
         if (key := f"{name}, real") not in record.blocks:
             progress.say(f"quality: {name}, a real run")
             record.add(key, {"problem": name, "seed": 0, "best": in_reality(name, effort)})
+
+
+def search_of_task(problem: Problem, effort: Effort) -> str:
+    """Pure: what `unisono tune` takes for such a space unless it is told otherwise."""
+    return search_of(TuneConfig("", {}), problem.space, effort.trials, NUM_BLOCKS)
 
 
 def in_blocks(case: Case) -> list[list[float]]:
@@ -91,7 +100,7 @@ def by_optuna(problem: Problem, case: Case, num_at_once: int) -> list[list[float
 def in_reality(name: str, effort: Effort) -> float:
     """Local, blocking: the best value of one `un.tune` that is not simulated."""
     folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
-    numbers = (NUM_BLOCKS, effort.trials, 0, REAL_MEAN_S, effort.sigma)
+    numbers = (NUM_BLOCKS, effort.trials, 0, REAL_MEAN_S, effort.sigma, search_of_task(PROBLEMS[name], effort))
     try:
         run_program(
             name, Launch([sys.executable, "-m", "bench.ranks.tune_problem", str(folder), name, *map(str, numbers)]), folder / "log"
@@ -130,12 +139,12 @@ class Found:
     """Trials that Optuna had ended by then."""
 
     @classmethod
-    def of(cls, runs: Sequence[Mapping[str, Any]]) -> Found:
-        ends = [run["unisono"][-1][0] for run in runs]
+    def of(cls, runs: Sequence[Mapping[str, Any]], who: str = DEFAULT) -> Found:
+        ends = [run[who][-1][0] for run in runs]
         in_time = [best_until(run["optuna"], end) for run, end in zip(runs, ends, strict=True)]
         num_in_time = [sum(at <= end for at, _ in run["optuna"]) for run, end in zip(runs, ends, strict=True)]
         return cls(
-            _bests(runs, "unisono"),
+            _bests(runs, who),
             _bests(runs, "optuna"),
             _bests(runs, "optuna_parallel"),
             np.asarray(in_time, dtype=np.float64),

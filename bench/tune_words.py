@@ -31,7 +31,8 @@ def intro(name: str, part: Result) -> str:
     return (
         f"The best value after {settings['trials']} trials, the mean over {settings['seeds']} seeds; less is better. 4 blocks on "
         f"a virtual clock, whose trials take lognormal times\n(sigma {settings['sigma']:g}), against Optuna's default sampler "
-        "with the same seed, one trial after the other, each of which takes as long."
+        f"(TPE) with the same seed, one trial after the other, each of which takes as long.\nOurs is shown with the search that "
+        f"`unisono tune` takes for such a space unless it is told otherwise ({settings['default_search']}), and with TPE."
     )
 
 
@@ -64,10 +65,11 @@ def _ahead(_: Result) -> list[str]:
     return [
         "Answered at once: the share of trials, but for each block's first, in whose gap nobody asked for a proposal in vain; "
         "gaps of several blocks overlap, so a block may be counted as waiting because of another. Where a proposal takes less "
-        "than a thousandth of a trial, a block waits by intention for one that knows all results.",
+        "than 0.5 % of a trial, a block waits by intention for one that knows all results. A block whose trials are shorter than "
+        "2 s is told the next one when it is half-way through.",
         "A proposal: how long the search took to make one, in the thread of its own; that the process also answers blocks is in "
         "it. Optuna by itself makes proposals in the process of the worker, which waits.",
-        "The first proposal of gp that is not drawn at random also loads PyTorch, once in each process: that is the longest.",
+        "For gp a process loads PyTorch once; ours in a thread of its own while the first trials run.",
         "Demand is 4 / the length of a trial. Where the search makes fewer in a second, nothing can be ahead.",
     ]
 
@@ -100,13 +102,16 @@ def _quality(part: Result) -> list[str]:
         "Differences are of the means, ours less Optuna's, pair by pair with the same seed, with the 95 % interval of a "
         "bootstrap over seeds. The first bound is missed when the whole interval lies above 0, the second unless it lies wholly "
         "below.",
+        "The bounds are judged for the default search. The rows of TPE compare the same search: what they find less than one by "
+        "one is what parallel blocks cost, and what the default finds more than they is what the choice of a search gives.",
         "With 4 at a time: Optuna's sampler asked for the next point when a trial has ended, at once and with nothing made ahead. "
         "What 4 at a time find less than one by one there, they find less because each is chosen before 3 others have ended; "
         "what ours finds less than that would be the price of proposals ahead of demand.",
         "In the same time: what Optuna had found by the moment when our last trial ended.",
         "The simulation runs the real search, coordinator and rules of proposals ahead of demand; trials take "
         f"{settings['mean_s']:g} virtual seconds on average. To see whether it can be believed, each problem is also searched "
-        f"once by a real `un.tune` with 4 blocks, whose trials take {settings['real_mean_s']:g} s on average; its best value "
+        f"once by a real `un.tune` with 4 blocks and the default search, "
+        f"whose trials take {settings['real_mean_s']:g} s on average; its best value "
         "should lie among those of the seeds that were simulated.",
         "The time that proposals take is measured and runs on the virtual clock, so another machine, or a busy one, may give other "
         "trials.",

@@ -46,7 +46,7 @@ exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data, 
 
 DIRECT = ("epochs", "global_batch", "lr", "algorithm")
 DEFAULTS: Mapping[str, Any] = {
-    "search": "tpe",
+    "search": "auto",
     "prune": "none",
     "folds": 1,
     "repeats": 1,
@@ -91,7 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     where = parser.add_argument_group("where it looks")
     where.add_argument("--space", metavar="FILE.toml", help="ranges and choices, beside and in place of the task's annotations")
-    where.add_argument("--search", metavar="S", help="tpe (default), gp, cmaes, evolution, random or grid")
+    where.add_argument(
+        "--search", metavar="S", help="auto (gp for few trials, else tpe), tpe, gp, cmaes, evolution, random or grid"
+    )
     where.add_argument(
         "--metric",
         action="append",
@@ -273,7 +275,7 @@ def tune(
     blocks: int | None = None,
     out: str | Path | None = None,
     *,
-    search: str = "tpe",
+    search: str = "auto",
     direction: str | Sequence[str] = "minimize",
     prune: str = "none",
     seed: int = 0,

@@ -16,8 +16,8 @@ MOST_AHEAD = 32
 SMOOTHING = 0.2
 RENEW_SHARE = 0.25
 """Proposals are made anew only where all of them take less than this share of the time between two results."""
-FRESH_SHARE = 0.001
-"""A block waits for one that knows all results where that costs less than this share of a trial."""
+FRESH_SHARE = 0.005
+"""A block waits for one that knows all results where that costs less than this share of a trial; then nothing is made ahead."""
 
 
 class Proposals(Protocol):
@@ -63,7 +63,7 @@ class Ahead:
         self._version = 0
         self._ask_s = 0.0
         self._every_s: float | None = None
-        self._is_over = self._is_waited_for = False
+        self._is_over = self._is_waited_for = self._is_quick = False
         self._changed = threading.Condition()
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="unisono-proposals", daemon=True)
@@ -75,10 +75,8 @@ class Ahead:
         with self._changed:
             if self.failure is not None:
                 raise self.failure
-            if not self._ready:
-                return None
-            is_quick = trial_s is not None and self._ask_s < FRESH_SHARE * trial_s
-            if self._is_old(self._ready[-1]) and is_quick and self._is_cheap(1):
+            self._is_quick = trial_s is not None and self._ask_s < FRESH_SHARE * trial_s and self._is_cheap(1)
+            if not self._ready or (self._is_quick and self._is_old(self._ready[-1])):
                 self._is_waited_for = True
                 self._changed.notify()
                 return None
@@ -117,9 +115,11 @@ class Ahead:
             self._wake()
 
     def _has_work(self) -> bool:
-        if len(self._ready) < self._depth or (self._is_waited_for and self._is_old(self._ready[-1])):
+        if self._is_waited_for and (not self._ready or self._is_old(self._ready[-1])):
             return True
-        return self._is_cheap(self._depth) and self._is_old(self._ready[0])
+        if self._is_quick:
+            return False
+        return len(self._ready) < self._depth or (self._is_cheap(self._depth) and self._is_old(self._ready[0]))
 
     def _is_cheap(self, num_proposals: int) -> bool:
         """Whether they can be made anew before the next result comes in."""

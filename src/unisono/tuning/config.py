@@ -11,6 +11,9 @@ from unisono.tuning.grid import describe_grid, grid
 from unisono.tuning.plan import Objective
 from unisono.tuning.space import Space
 
+AUTO = "auto"
+MOST_MODELLED, MOST_SERVED = 200, 32
+"""Trials and blocks up to which `auto` is a Gaussian process, which takes tenths of a second for a proposal, later seconds."""
 NUM_TRIALS = 20
 """Of a study of which nobody says how many."""
 
@@ -24,7 +27,7 @@ class TuneConfig:
     """What its workers do: see `nursery.make_work`."""
     trials: int | None = None
     """Over all jobs; None: as many as the study has, NUM_TRIALS in a new one."""
-    search: str = "tpe"
+    search: str = AUTO
     metrics: Sequence[str] = ()
     """NAME, or NAME:max, NAME:min; none: what the task is judged by."""
     prune: str = "none"
@@ -62,6 +65,16 @@ class TuneConfig:
                 f"--parallel-folds {self.parallel_folds} is more than the {num_parts} trainings of a trial (folds times repeats); "
                 f"use at most {num_parts}"
             )
+
+
+def search_of(config: TuneConfig, space: Space | None, num_trials: int, num_blocks: int) -> str:
+    """Pure: the search that is meant. A Gaussian process finds more with few trials than other searches, but takes its time, which
+    an objective may not, knows no conditions, and learns nothing from trials that were pruned."""
+    if config.search != AUTO:
+        return config.search
+    is_plain = space is not None and not any(one.when for one in space.dimensions)
+    is_small = num_trials <= MOST_MODELLED and num_blocks <= MOST_SERVED
+    return "gp" if is_plain and is_small and config.prune == "none" and len(config.metrics) <= 1 else "tpe"
 
 
 def trials_of(config: TuneConfig, space: Space | None, there: int | None = None) -> tuple[int, list[str]]:

@@ -20,7 +20,7 @@ from unisono.cluster.threads import threads_told
 from unisono.cluster.topology import Topology
 from unisono.errors import CannotWrite, TrainingFailed, UsageError
 from unisono.tuning.ahead import Ahead, NothingAhead
-from unisono.tuning.config import NUM_TRIALS, TuneConfig, description_of, trials_of
+from unisono.tuning.config import NUM_TRIALS, TuneConfig, description_of, search_of, trials_of
 from unisono.tuning.coordinator import Coordinator
 from unisono.tuning.crew import LOST, Workers, ranks_heard, supervise
 from unisono.tuning.layout import Layout, layout_of
@@ -145,9 +145,12 @@ class _Coordinating:
         store = Store(folder, known, num_trials, new_job(), look_every_s=LOOK_EVERY_S)
         store.refresh()
         due = store.next_due()
+        name = search_of(config, space, num_trials, self.layout.num_blocks)
+        if name != config.search:
+            self._say(f"searches with {name} (--search)")
         search = Search(
             space,
-            config.search,
+            name,
             [one.higher_is_better for one in objectives],
             config.seed if due is None else (config.seed + 1_000_003 * due.number + 7919 * due.attempt) % 2**32,
             config.prune,
@@ -172,7 +175,7 @@ class _Coordinating:
         for one in (wake, woken):
             one.setblocking(False)
         self.selector.register(woken, selectors.EVENT_READ, lambda: _emptied(woken))
-        is_planned = config.search == "grid"
+        is_planned = name == "grid"
         proposals = NothingAhead() if is_planned else Ahead(search, self.layout.num_blocks, lambda: _wake(wake))
         held.callback(proposals.close)
         store.enter(
@@ -182,6 +185,7 @@ class _Coordinating:
                 "block_size": self.layout.block_size,
                 "command": list(config.command),
                 "trials": num_trials,
+                "search": name,
                 "sources": about["sources"],
             }
         )

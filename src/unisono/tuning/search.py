@@ -73,7 +73,7 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.name not in SEARCHES:
-            raise unknown_name("search (--search)", self.name, SEARCHES)
+            raise unknown_name("search (--search)", self.name, ("auto", *SEARCHES))
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"--seed must lie in 0..{2**32 - 1}; received {self.seed}")
         if self.prune not in PRUNERS:

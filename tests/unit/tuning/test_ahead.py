@@ -169,9 +169,13 @@ def test_a_block_waits_for_a_fresh_one_where_that_is_nothing_beside_a_trial() ->
         assert it.take(trial_s=10.0) is None and it.is_at_work()
         it.make(1)
         assert it.take(trial_s=10.0) == 2
+        assert it.search.withdrawn == [0, 1] and not it.is_at_work(), "what nobody would take is not made"
+        assert it.take(trial_s=0.1) is None and it.is_at_work()
         it.make(2)
+        assert it.take(trial_s=0.1) == 3
+        it.make(1)
         it.ahead.renew(5.0)
-        assert it.take(trial_s=0.5) is not None, "it is not nothing beside a short trial"
+        assert it.take(trial_s=0.1) is not None, "it is not nothing beside a short trial"
 
 
 @pytest.mark.parametrize("cost_s", [0.0001, 0.004, 0.1])

@@ -13,7 +13,7 @@ from unisono.data.folded import Folding
 from unisono.errors import UsageError
 from unisono.task import Range
 from unisono.tuning import job as jobs
-from unisono.tuning.config import NUM_TRIALS, TuneConfig, trials_of
+from unisono.tuning.config import NUM_TRIALS, TuneConfig, search_of, trials_of
 from unisono.tuning.job import work_at
 from unisono.tuning.plan import Objective, Part, Plan, mean_of, objectives_of, spread_of, values_of
 from unisono.tuning.space import Dimension, Space
@@ -171,3 +171,25 @@ def test_numbers_of_a_training_and_of_a_trial() -> None:
     assert values[:2] == [1.0, 7.5] and values[2] != values[2]
     assert mean_of([[1.0, 4.0], [2.0, 6.0]]) == [1.5, 5.0]
     assert spread_of([[1.0, 9.0], [3.0, 9.0]]) == pytest.approx(2**0.5) and spread_of([[1.0, 9.0]]) == 0.0
+
+
+PLAIN = Space([Dimension("x", Range(-1.0, 1.0))])
+CONDITIONAL = Space([Dimension("x", Range(-1.0, 1.0)), Dimension("y", Range(0.0, 1.0), when={"x": [0.5]})])
+
+
+@pytest.mark.parametrize(
+    "given, space, num_trials, num_blocks, expected",
+    [
+        ({}, PLAIN, 60, 4, "gp"),
+        ({"search": "tpe"}, PLAIN, 60, 4, "tpe"),
+        ({"metrics": ("a",)}, PLAIN, 200, 32, "gp"),
+        ({"metrics": ("a", "b")}, PLAIN, 60, 4, "tpe"),
+        ({"prune": "asha"}, PLAIN, 60, 4, "tpe"),
+        ({}, PLAIN, 201, 4, "tpe"),
+        ({}, PLAIN, 60, 33, "tpe"),
+        ({}, CONDITIONAL, 60, 4, "tpe"),
+        ({}, None, 60, 4, "tpe"),
+    ],
+)
+def test_the_search_that_is_meant(given: Any, space: Space | None, num_trials: int, num_blocks: int, expected: str) -> None:
+    assert search_of(TuneConfig("out", {}, **given), space, num_trials, num_blocks) == expected

@@ -71,7 +71,7 @@ def test_options_become_a_job() -> None:
 
 def test_without_options_it_is_plain() -> None:
     found = configured("digits.py")
-    assert (found.trials, found.search, found.prune, found.folds, found.workers) == (None, "tpe", "none", 1, 1)
+    assert (found.trials, found.search, found.prune, found.folds, found.workers) == (None, "auto", "none", 1, 1)
     assert found.metrics == () and found.options == {} and found.time_limit_s is None and found.trial_limit_s is None
     assert found.order["changes"] == {}
 
