@@ -33,8 +33,8 @@ OPTIONS: Mapping[str, Sequence[str]] = {
 }
 METRIC = "test_accuracy"
 NOT_MEASURED = (
-    "Other searches than TPE, more trials, GPUs. The defaults were written down before the search was tried and not changed since; "
-    "they are those of a first try by hand."
+    "Other searches than the default, more trials, GPUs. The defaults were written down before the search was tried, not changed "
+    "since; they are those of a first try by hand."
 )
 
 

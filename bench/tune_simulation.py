@@ -143,6 +143,9 @@ class Blocks:
         return PLACE
 
     def send(self, rank: int, letter: Letter) -> None:
+        if letter["do"] == "drop":
+            self._drop(rank, letter["id"])
+            return
         text = json.dumps(letter, allow_nan=True).encode()  # as the real one does
         with self.clock.stands():
             told, before = json.loads(text), self.spans.get(rank)
@@ -152,6 +155,14 @@ class Blocks:
             heapq.heappush(self.coming, (began + took_s, rank, json.dumps(answer).encode()))
             self.spans.setdefault(rank, []).append((began, began + took_s))
             self.ended.append((began + took_s, told["number"], value))
+
+    def _drop(self, rank: int, name: str) -> None:
+        """What was told ahead is not begun."""
+        with self.clock.stands():
+            self.coming = [one for one in self.coming if json.loads(one[2]).get("id") != name]
+            heapq.heapify(self.coming)
+            self.spans[rank].pop()
+            self.ended = [one for one in self.ended if one[1] != int(name.partition(".")[0])]
 
 
 class Prepared:

@@ -263,7 +263,7 @@ def test_what_an_objective_does_ends_nothing_but_its_trial(tmp_path: Path) -> No
     for number, result in results.items():
         expected = PRUNED if number == 4 else FAILED if number in REASONS else COMPLETE
         assert result.state == expected, f"trial {number}: {result}"
-        assert REASONS.get(number, "") in result.reason and result.attempt == 0, f"trial {number}: {result}"
+        assert REASONS.get(number, "") in result.reason, f"trial {number}: {result}"
         if number in REASONS:
             assert f"trial {number}: failed: {REASONS[number]}" in outcome.output, str(outcome)
     for result in results.values():
@@ -297,7 +297,8 @@ def test_an_objective_whose_study_is_in_a_database(tmp_path: Path) -> None:
 
 def test_sigterm_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -> None:
     study, slow = tmp_path / "study", tmp_path / "slow"
-    command = tune(written_task(tmp_path), "-n", "2", "--trials", "3", "--epochs", "30", "--out", str(study))
+    task = written_task(tmp_path)
+    command = tune(task, "-n", "2", "--trials", "3", "--epochs", "30", "--search", "tpe", "--out", str(study))
     slow.touch()
     with Program(command, plain_environment()) as program:
         assert within(LIMIT_S, lambda: program.is_over() or first_steps(study, 0) == first_steps(study, 1) == [0])
@@ -345,7 +346,8 @@ def test_the_time_limit_gives_back_and_another_command_finishes(tmp_path: Path) 
     join = tune("--join", str(study), "-n", "2", "--time-limit", "5s")
     (outcome,) = ran(join, code=STOPPED_CODE)
     assert "stops (time limit); what runs is saved and given back" in outcome.output, str(outcome)
-    assert len(records(study, GIVEN_BACK)) == len(records(study, BEGAN))
+    begun, back = ([(one["trial"], one["attempt"]) for one in records(study, event)] for event in (BEGAN, GIVEN_BACK))
+    assert len(begun) == 4 and set(begun) <= set(back), "some were claimed and not begun"
     hold.unlink()
     ran(join[:-2])
     results = all_ended_once(study, 6)

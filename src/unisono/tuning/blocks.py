@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unisono.cluster.rendezvous import derived_port
+from unisono.tuning.layout import Layout
 from unisono.tuning.letters import Letter
 from unisono.tuning.plan import Objective, Part, values_told
 from unisono.tuning.store import Due
@@ -85,6 +86,49 @@ class Block:
     running: Running | None = None
     next: Running | None = None
     """What it does after that; it was told so, that it need not ask."""
+
+
+class Formation:
+    """Which ranks make which block. Local."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._block_size = layout.block_size
+        self.blocks = {number: Block(number, tuple(layout.ranks_of(number))) for number in range(layout.num_blocks)}
+        self._block_of = {rank: block for block in self.blocks.values() for rank in block.ranks}
+        self._spare: list[int] = []
+        """Ranks of blocks that lost a member."""
+        self._num_made = layout.num_blocks
+
+    def block_of(self, rank: int) -> Block | None:
+        """Pure: None where a rank is in no block."""
+        return self._block_of.get(rank)
+
+    def is_spare(self, rank: int) -> bool:
+        """Pure: whether it is in no block, but may be in another one later."""
+        return rank in self._spare
+
+    def broken_by(self, gone: Set[int]) -> list[Block]:
+        """The blocks that end with these ranks; what is left of them is spare."""
+        broken = {block.number: block for rank in sorted(gone) if (block := self._block_of.get(rank)) is not None}
+        for block in broken.values():
+            del self.blocks[block.number]
+            for rank in block.ranks:
+                del self._block_of[rank]
+            self._spare += block.ranks
+        self._spare = [rank for rank in self._spare if rank not in gone]
+        return list(broken.values())
+
+    def made_anew(self) -> list[Block]:
+        """New blocks, of ranks that are spare."""
+        found = []
+        while len(self._spare) >= self._block_size:
+            members, self._spare = self._spare[: self._block_size], self._spare[self._block_size :]
+            block = Block(self._num_made, tuple(members))
+            self._num_made += 1
+            self.blocks[block.number] = block
+            self._block_of |= dict.fromkeys(members, block)
+            found.append(block)
+        return found
 
 
 def meeting_of(places: Sequence[Mapping[str, Any]], index: int, token: str, job: str) -> dict[str, Any]:

@@ -6,11 +6,9 @@ a trial whose process dies is given back and begun again from its checkpoints; o
 
 from __future__ import annotations
 
-import heapq
 import math
 import secrets
 import signal
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +16,15 @@ from time import monotonic
 from typing import Any
 
 from unisono.tuning.ahead import Proposals
-from unisono.tuning.blocks import Block, Crew, Running, Watcher, meeting_of
+from unisono.tuning.blocks import Block, Crew, Formation, Running, Watcher, meeting_of
 from unisono.tuning.layout import Layout
 from unisono.tuning.letters import Letter
-from unisono.tuning.plan import Part, Plan, mean_of, problem_of, spread_of, values_of, values_told
+from unisono.tuning.plan import Part, Plan, mean_of, problem_of, spread_of, values_told
+from unisono.tuning.reports import Reports
 from unisono.tuning.search import Search
 from unisono.tuning.store import Due, Store
-from unisono.tuning.study import COMPLETE, FAILED, PRUNED, ended, reported
-from unisono.tuning.supply import Supply
+from unisono.tuning.study import COMPLETE, FAILED, PRUNED, ended
+from unisono.tuning.supply import Soon, Supply
 from unisono.tuning.worker import DISK, ERROR, MEMORY, PEER
 
 KILLED, LIMIT, STOPPED = "killed", "limit", "stopped"
@@ -37,6 +36,8 @@ PEER_WAIT_S = 5.0
 TELL_AHEAD_S, TELL_AFTER = 2.0, 0.5
 """A block whose trials are shorter than this is told the next one when it is half-way through: to ask for it would cost more than
 is gained by the results that come in meanwhile."""
+FIRST_TELL_S = 0.1
+"""By then an objective has said what it wants to know."""
 LOOK_EVERY_S = 0.2
 """After limits."""
 STOP_WAIT_S = 60.0
@@ -62,23 +63,16 @@ class Coordinator:
         self._plan, self._crew, self._store, self._search = plan, crew, store, search
         self._proposals, self._watcher, self._order, self._clock = proposals, watcher, order, clock
         self.supply = Supply(store, search, proposals)
-        self._block_size = layout.block_size
-        self.blocks = {number: Block(number, tuple(layout.ranks_of(number))) for number in range(layout.num_blocks)}
-        self._block_of = {rank: block for block in self.blocks.values() for rank in block.ranks}
+        self._reports = Reports(plan, crew, store, search, clock)
+        self.formation = Formation(layout)
         self._ready: set[int] = set()
         """Ranks with a process that can be told something."""
-        self._spare: list[int] = []
-        """Ranks of blocks that lost a member."""
-        self._num_blocks = layout.num_blocks
         self._hungry: dict[int, Block] = {}
         """Blocks without a trial, the longest waiting first."""
         self._busy: dict[int, Block] = {}
         """Blocks that have one."""
         self._tells_ahead = layout.block_size == 1 and plan.num_parts == 1
-        self._soon: list[tuple[float, int, str]] = []
-        """A heap: when which block is to be told what comes after which trial."""
-        self._eager: deque[tuple[int, str]] = deque()
-        """Those of them whose time has come."""
+        self._soon = Soon()
         self._mine: set[int] = set()
         self._look_at = -math.inf
         self._stop_by: float | None = None
@@ -91,7 +85,7 @@ class Coordinator:
 
     def heard(self, rank: int, letter: Letter) -> None:
         """Local: a letter of a worker."""
-        block, kind = self._block_of.get(rank), letter["is"]
+        block, kind = self.formation.block_of(rank), letter["is"]
         if kind == "ready":
             self._ready.add(rank)
             if block is not None:
@@ -102,7 +96,7 @@ class Coordinator:
                 self._take_back(block)
                 self._hungry.pop(block.number, None)
                 self._gone(block, rank, letter)
-            if block is not None or rank in self._spare:
+            if block is not None or self.formation.is_spare(rank):
                 self._crew.start(rank)
         elif block is not None and block.running is not None and rank in block.running.busy and letter["id"] == block.running.name:
             self._of_running(block, block.running, rank, letter)
@@ -111,8 +105,7 @@ class Coordinator:
         """Local: these ranks are gone with their supervisor and do not come back; what is left of their blocks makes new ones."""
         gone = set(ranks)
         self._ready -= gone
-        for block in {block.number: block for rank in ranks if (block := self._block_of.get(rank)) is not None}.values():
-            del self.blocks[block.number]
+        for block in self.formation.broken_by(gone):
             self._hungry.pop(block.number, None)
             self._take_back(block)
             if block.running is not None:
@@ -123,19 +116,9 @@ class Coordinator:
                 self._fail(block.running, KILLED, f"its processes are gone (rank {min(gone)})")
                 block.running.busy.clear()
                 self._conclude(block, block.running)
-            left = [rank for rank in block.ranks if rank not in gone]
-            self._watcher.say(f"block {block.number} lost {len(block.ranks) - len(left)} of its {len(block.ranks)} processes")
-            for rank in block.ranks:
-                del self._block_of[rank]
-            self._spare += left
-        self._spare = [rank for rank in self._spare if rank not in gone]
-        while len(self._spare) >= self._block_size:
-            members, self._spare = self._spare[: self._block_size], self._spare[self._block_size :]
-            block = Block(self._num_blocks, tuple(members))
-            self._num_blocks += 1
-            self.blocks[block.number] = block
-            for rank in members:
-                self._block_of[rank] = block
+            num_lost = len(gone.intersection(block.ranks))
+            self._watcher.say(f"block {block.number} lost {num_lost} of its {len(block.ranks)} processes")
+        for block in self.formation.made_anew():
             self._watcher.say(f"block {block.number} is made of processes that were left over")
             self._feed(block)
 
@@ -145,20 +128,21 @@ class Coordinator:
         if now >= self._look_at:
             self._look_at = now + LOOK_EVERY_S
             self._look_after_limits(now)
+        self._soon.pass_on(now)
         self._learn()
         for block in tuple(self._hungry.values()):
             self._feed(block)
             if block.number in self._hungry:
                 break  # there is nothing for the others either
         else:
-            self._tell_ahead(now)
+            self._tell_ahead()
         if not self.is_stopping:
-            self.supply.claim_ahead(len(self.blocks), self._trial_s)
+            self.supply.claim_ahead(len(self.formation.blocks), self._trial_s)
         self._store.settle()
 
     def rest_s(self, most_s: float) -> float:
         """Local: how long `tick` need not be called, unless a letter comes."""
-        return min(most_s, max(0.0, self._soon[0][0] - self._clock())) if self._soon else most_s
+        return min(most_s, max(0.0, self._soon.next_at - self._clock()))
 
     def _look_after_limits(self, now: float) -> None:
         for block in tuple(self._busy.values()):
@@ -168,6 +152,8 @@ class Coordinator:
                 running.kill_at = None
                 self._kill(running)
             limit_s = self._plan.limit_s
+            if now - running.began > TELL_AHEAD_S:
+                self._drop(block)
             if running.failure is None and limit_s is not None and now - running.began > limit_s:
                 self._fail(running, LIMIT, f"it ran past its limit of {limit_s:g} s (--trial-limit)")
             if self._stop_by is not None and now >= self._stop_by:
@@ -182,7 +168,7 @@ class Coordinator:
             if block.running is not None:
                 for rank in block.running.busy:
                     self._crew.signal(rank, signal.SIGTERM)
-                self._answer(block.running)
+                self._reports.answer(block.running)
 
     @property
     def is_stopping(self) -> bool:
@@ -205,7 +191,7 @@ class Coordinator:
     # ---- giving out ------------------------------------------------------------------------------------------------
 
     def _feed(self, block: Block) -> None:
-        is_ready = block.running is None and block.number in self.blocks and self._ready.issuperset(block.ranks)
+        is_ready = block.running is None and block.number in self.formation.blocks and self._ready.issuperset(block.ranks)
         if not is_ready or self.is_stopping:
             return
         self._hungry.setdefault(block.number, block)
@@ -222,17 +208,24 @@ class Coordinator:
         running.began = self._clock()
         block.running = running
         self._busy[block.number] = block
-        if self._tells_ahead and self._trial_s is not None and self._trial_s < TELL_AHEAD_S:
-            heapq.heappush(self._soon, (running.began + TELL_AFTER * self._trial_s, block.number, running.name))
+        if self._tells_ahead and self._tell_after_s is not None:
+            self._soon.add(running.began + self._tell_after_s, block.number, running.name)
         self._store.ask(running.due, self._ranges_of(running.due))
         self._store.begin(running.due, block.number)
 
-    def _tell_ahead(self, now: float) -> None:
+    @property
+    def _tell_after_s(self) -> float | None:
+        """How long after the begin of a trial its block is told the next; None where it is to ask. As long as nobody knows how long
+        calls of an objective take, soon, where what is told is drawn at random in any case."""
+        if self._trial_s is None:
+            is_blind = self._search.space is None and self._search.draws_blindly(2 * len(self.formation.blocks))
+            return FIRST_TELL_S if is_blind else None
+        return TELL_AFTER * self._trial_s if self._trial_s < TELL_AHEAD_S else None
+
+    def _tell_ahead(self) -> None:
         """Blocks that will soon be free need not ask."""
-        while self._soon and self._soon[0][0] <= now:
-            self._eager.append(heapq.heappop(self._soon)[1:])
-        while self._eager and not self.is_stopping:
-            number, name = self._eager[0]
+        while self._soon.now and not self.is_stopping:
+            number, name = self._soon.now[0]
             block = self._busy.get(number)
             if block is not None and block.running is not None and block.running.name == name and block.running.failure is None:
                 due = self.supply.take(self._trial_s)
@@ -242,13 +235,22 @@ class Coordinator:
                 self._start_wave(block, block.next)
                 self._store.ask(due, self._ranges_of(due))
                 block.next.due = replace(due, is_new=False)
-            self._eager.popleft()
+            self._soon.now.popleft()
 
     def _take_back(self, block: Block) -> None:
         """What it was told ahead it will not do."""
         if block.next is not None:
             self._mine.discard(block.next.due.number)
             self.supply.add(block.next.due)
+            block.next = None
+
+    def _drop(self, block: Block) -> None:
+        """It is longer at its trial than was thought: anybody may have the next one. Should it begin that at this moment, it
+        does it for nothing."""
+        if block.next is not None:
+            self._crew.send(block.ranks[0], {"do": "drop", "id": block.next.name})
+            self._mine.discard(block.next.due.number)
+            self._store.give_back(block.next.due.number, block.next.due.attempt, "its block was at a longer trial")
             block.next = None
 
     def _free(self, block: Block) -> None:
@@ -295,13 +297,13 @@ class Coordinator:
 
     def _of_running(self, block: Block, running: Running, rank: int, letter: Letter) -> None:
         if letter["is"] == "epoch":
-            self._epoch(running, rank, letter)
+            self._reports.epoch(running, rank, letter, running.failure is not None or self.is_stopping)
             return
         if letter["is"] == "suggest":
             self._suggest(running, rank, letter)
             return
         if letter["is"] == "report":
-            self._report(running, letter["step"], letter["value"])
+            self._reports.note(running, letter["step"], letter["value"])
             self._crew.send(rank, {"go": not running.is_hopeless})
             return
         running.busy.discard(rank)
@@ -311,51 +313,9 @@ class Coordinator:
             self._fail(running, STOPPED, self._stop_reason or "told to stop")
         elif rank in running.parts:
             running.told[rank] = letter
-            self._weigh(running)  # others may wait for it
+            self._reports.weigh(running)  # others may wait for it
         if not running.busy:
             self._conclude(block, running)
-
-    def _epoch(self, running: Running, rank: int, letter: Letter) -> None:
-        value = values_of(self._plan.objectives, letter["metrics"], self._clock() - running.began)[0]
-        running.epochs.setdefault(rank, {})[letter["epoch"]] = value
-        if self._plan.prune in ("none", "wilcoxon"):
-            return  # it does not ask
-        running.asking[rank] = letter["epoch"]
-        if running.failure is not None or self.is_stopping:
-            self._answer(running)  # nobody else will come as far
-        else:
-            self._weigh(running)
-
-    def _weigh(self, running: Running) -> None:
-        """Once all parts of the wave have come as far: report, and answer those that wait. A part that goes on from a checkpoint
-        may be ahead of the others, and waits for them."""
-        while running.asking:
-            epoch = min(running.asking.values())
-            now = [running.value_at(rank, epoch, self._plan.objectives) for rank in running.parts]
-            known = [value for value in now if value is not None]
-            if len(known) < len(now):
-                return
-            known += [one["values"][0] for one in running.results]
-            self._report(running, running.wave * self._plan.epochs + epoch, math.fsum(known) / len(known))
-            if running.is_hopeless:
-                self._answer(running, goes_on=False)
-            else:
-                self._answer(running, up_to=epoch)
-
-    def _report(self, running: Running, step: int, value: float) -> None:
-        if step <= running.last_step:
-            return  # a life before this one has said it
-        running.last_step = step
-        number = running.due.number
-        self._search.report(number, step, value)
-        running.is_hopeless = running.is_hopeless or self._search.is_hopeless(number)
-        self._store.append(reported(number, step, value))
-
-    def _answer(self, running: Running, goes_on: bool = True, up_to: float = math.inf) -> None:
-        for rank, epoch in tuple(running.asking.items()):
-            if epoch <= up_to:
-                self._crew.send(rank, {"go": goes_on})
-                del running.asking[rank]
 
     def _suggest(self, running: Running, rank: int, letter: Letter) -> None:
         try:
@@ -384,7 +344,7 @@ class Coordinator:
                 one["user"] = told["user"]
             running.results.append(one)
             if self._plan.prune == "wilcoxon" and one["values"]:
-                self._report(running, len(running.results), one["values"][0])
+                self._reports.note(running, len(running.results), one["values"][0])
         running.wave += 1
         is_pruned = any(told["reason"] == "pruned" for told in running.told.values())
         is_last = running.wave == len(self._plan.waves)
@@ -408,7 +368,7 @@ class Coordinator:
         self._search.tell(due.number, state, values)
         if state != FAILED:
             self._trial_s = took_s if self._trial_s is None else 0.8 * self._trial_s + 0.2 * took_s
-        self._proposals.renew(None if self._trial_s is None else self._trial_s / max(len(self.blocks), 1))
+        self._proposals.renew(None if self._trial_s is None else self._trial_s / max(len(self.formation.blocks), 1))
         self._free(block)  # before the disk is waited for
         parts = [one["values"] for one in running.results if one["values"]]
         details = {"parts": running.results, **({"spread": spread_of(parts)} if parts else {})}
@@ -439,7 +399,7 @@ class Coordinator:
         """Note what went wrong; the first word counts. Those who are still at it are ended."""
         if running.failure is None or (running.failure[0] == PEER and kind != PEER):  # a peer's own word says more
             running.failure = (kind, reason)
-        self._answer(running)
+        self._reports.answer(running)
         if kind == PEER:
             running.kill_at = running.kill_at or self._clock() + PEER_WAIT_S
         elif kind != STOPPED:

@@ -234,7 +234,7 @@ class _Coordinating:
                 progress.say(late)
             models.sweep()
             progress.draw(coordinator.num_running)
-            if not coordinator.blocks:
+            if not coordinator.formation.blocks:
                 raise TrainingFailed(f"all blocks are lost; what was finished is in {store.folder}, and the same command goes on")
 
     def _finish(self, store: Store, objectives: Sequence[Objective], plan: Plan) -> int:

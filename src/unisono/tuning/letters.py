@@ -33,7 +33,7 @@ def read(message: bytes) -> dict[str, Any]:
 
 
 class Mailbox:
-    """A worker's end of its channel. Its next order may come while it is still at one; it then waits here."""
+    """A worker's end of its channel. Its next order may come while it is still at one; it then waits here, and may be dropped."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -46,11 +46,14 @@ class Mailbox:
     def order(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """Local, blocking: what to do next; before it waits for that it does something else. Raises `EOFError` or `OSError` where
         the other end is gone."""
-        self._orders.extend(read(message) for message in self._channel.receive())
-        if self._orders:
-            return self._orders.popleft()
-        meanwhile()
-        return self._next()
+        while True:
+            self._orders.extend(read(message) for message in self._channel.receive())
+            dropped = [letter["id"] for letter in self._orders if letter["do"] == "drop"]
+            self._orders = deque(one for one in self._orders if one["do"] != "drop" and one["id"] not in dropped)
+            if self._orders:
+                return self._orders.popleft()
+            meanwhile()
+            self._orders.append(self._next())
 
     def answer(self) -> dict[str, Any]:
         """Local, blocking: what is answered to a letter of ours; raises `EOFError` where the other end is gone."""

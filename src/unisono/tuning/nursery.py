@@ -10,6 +10,7 @@ says so and ends, and every worker is a process of its own that becomes one by {
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import selectors
@@ -58,7 +59,9 @@ def main(descriptor: int) -> None:
     sock.setblocking(True)
     channel.flush()
     if told["is"] == "loaded" and (told["forks"] or first["becomes"]):
-        Nursery(work, sock, channel).serve()
+        gc.collect()
+    gc.freeze()  # what was loaded stays shared: no worker's collector goes through it, for milliseconds, in the middle of a trial
+    Nursery(work, sock, channel).serve()
     # else nobody can come from here; what it has, memory of a GPU too, is for those who work
 
 

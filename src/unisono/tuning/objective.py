@@ -6,6 +6,7 @@ The trial that it is given asks the coordinator for what was not proposed ahead;
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import pickle
 import sys
@@ -22,6 +23,9 @@ from unisono.tuning.journal import plain
 from unisono.tuning.letters import Letter, Mailbox
 from unisono.tuning.worker import Work
 
+Ranges = dict[str, tuple[Any, str]]
+"""What an objective has asked for -> as Optuna has it, and as JSON."""
+
 
 @dataclass
 class ObjectiveWork(Work):
@@ -31,6 +35,7 @@ class ObjectiveWork(Work):
     name: str
     sha256: str | None
     leaves_files: ClassVar[bool] = False
+    _ranges: Ranges = field(default_factory=dict)
 
     @classmethod
     def load_from(cls, file: str) -> ObjectiveWork:
@@ -40,7 +45,9 @@ class ObjectiveWork(Work):
         return cls(pickle.loads(value), name, sha256)
 
     def load(self) -> None:
-        """What the function needs was loaded with it."""
+        """What the function needs was loaded with it; what its trials need, here once for all workers."""
+        importlib.import_module("optuna.distributions")
+        importlib.import_module("optuna.exceptions")
 
     def about(self) -> dict[str, Any]:
         return {
@@ -61,7 +68,7 @@ class ObjectiveWork(Work):
     def do(self, letter: Letter, box: Mailbox) -> dict[str, Any]:
         from optuna.exceptions import TrialPruned
 
-        trial = ObjectiveTrial(letter, box)
+        trial = ObjectiveTrial(letter, box, self._ranges)
         try:
             value = self.objective(trial)
         except TrialPruned:
@@ -80,6 +87,7 @@ class ObjectiveTrial:
 
     _letter: Letter
     _box: Mailbox
+    _ranges: Ranges = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
     user_attrs: dict[str, Any] = field(default_factory=dict)
     distributions: dict[str, Any] = field(default_factory=dict)
@@ -91,19 +99,13 @@ class ObjectiveTrial:
         return int(self._letter["number"])
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
-        from optuna.distributions import FloatDistribution
-
-        return float(self._suggest(name, FloatDistribution(low, high, log, step)))
+        return float(self._suggest(name, "FloatDistribution", low, high, log, step))
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        from optuna.distributions import IntDistribution
-
-        return int(self._suggest(name, IntDistribution(low, high, log, step)))
+        return int(self._suggest(name, "IntDistribution", low, high, log, step))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        from optuna.distributions import CategoricalDistribution
-
-        return self._suggest(name, CategoricalDistribution(choices))
+        return self._suggest(name, "CategoricalDistribution", tuple(choices))
 
     def report(self, value: float, step: int) -> None:
         """Blocking for the coordinator's answer."""
@@ -121,12 +123,10 @@ class ObjectiveTrial:
                 f"user attribute {key!r} cannot be written down: {error}; give numbers, texts, lists or dicts"
             ) from None
 
-    def _suggest(self, name: str, distribution: Any) -> Any:
-        from optuna.distributions import distribution_to_json
-
+    def _suggest(self, name: str, *limits: Any) -> Any:
         if name in self.params:
             return self.params[name]
-        text = distribution_to_json(distribution)
+        distribution, text = self._range(limits)
         values: Mapping[str, Any] = self._letter["values"]
         known: Mapping[str, str] = self._letter["distributions"]
         if name in values and known.get(name, text) == text:
@@ -136,6 +136,17 @@ class ObjectiveTrial:
             found = self._box.answer()["value"]
         self.params[name], self.distributions[name] = found, distribution
         return found
+
+    def _range(self, limits: tuple[Any, ...]) -> tuple[Any, str]:
+        """As Optuna has it, and as JSON; made once in a process, as the next trial asks for the same."""
+        key = repr(limits)  # 1 and 1.0 are equal, and another range
+        if key not in self._ranges:
+            from optuna import distributions
+
+            kind, *values = limits
+            made = getattr(distributions, kind)(*values)
+            self._ranges[key] = (made, distributions.distribution_to_json(made))
+        return self._ranges[key]
 
 
 def write_objective(objective: Callable[[Any], Any], folder: Path) -> Path:

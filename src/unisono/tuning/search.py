@@ -101,6 +101,10 @@ class Search:
         """Whether results change where it looks, as they do after the first draws."""
         return self.name not in ("random", "grid") and self._num_results >= self._num_first
 
+    def draws_blindly(self, num_trials: int) -> bool:
+        """Pure: whether the first so many are drawn whatever comes of them."""
+        return self.name in ("random", "grid") or num_trials <= self._num_first
+
     def warm_up(self) -> None:
         """Local, blocking for seconds: load what the first proposal that knows results would load."""
         if self.name == "gp":
@@ -158,6 +162,16 @@ class Search:
             value = self._study.sampler.sample_independent(self._study, trial, name, wanted)
         storage.set_trial_param(key, name, wanted.to_internal_repr(value), wanted)
         return value
+
+    def filled(self, number: int) -> dict[str, Any]:
+        """Local: values of all that other trials have asked for so far, for one that was proposed before anybody had."""
+        states = self._optuna.trial.TrialState
+        trials = self._study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED, states.RUNNING))
+        others = [one.distributions for one in trials if one.distributions]
+        wanted = (
+            [(name, one) for name, one in others[0].items() if all(other.get(name) == one for other in others)] if others else []
+        )
+        return {name: self._trials[number]._suggest(name, one) for name, one in wanted}
 
     def distributions(self, number: int) -> dict[str, str]:
         """Local: of what was suggested for a trial so far, as JSON."""

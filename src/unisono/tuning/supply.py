@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from dataclasses import replace
 
@@ -37,7 +39,8 @@ class Supply:
             if proposal is None:
                 return None
             self._search.adopt(due.number, proposal)
-            due = replace(due, values=proposal.values, is_new=True)
+            values = proposal.values or self._search.filled(due.number)
+            due = replace(due, values=values, is_new=True)
         self._claimed.popleft()
         return due
 
@@ -53,3 +56,26 @@ class Supply:
         """What is claimed nobody else begins, so only short trials are claimed before they are needed."""
         if trial_s is not None and trial_s < SHORT_S:
             self.claim(min(num_blocks, MOST_CLAIMED))
+
+
+class Soon:
+    """Which blocks are to be told of their next trial before they ask, and when. Local."""
+
+    def __init__(self) -> None:
+        self._later: list[tuple[float, int, str]] = []
+        """A heap: when, which block, during which trial."""
+        self.now: deque[tuple[int, str]] = deque()
+        """Those whose time has come."""
+
+    def add(self, at: float, block: int, trial: str) -> None:
+        heapq.heappush(self._later, (at, block, trial))
+
+    def pass_on(self, now: float) -> None:
+        """The time has come for some."""
+        while self._later and self._later[0][0] <= now:
+            self.now.append(heapq.heappop(self._later)[1:])
+
+    @property
+    def next_at(self) -> float:
+        """When it comes for the next."""
+        return self._later[0][0] if self._later else math.inf

@@ -1,7 +1,7 @@
 """A process that works at trials, one after the other, until it is told to end or somebody kills it. A supervisor has it as a
 child, so whatever a trial does to it, the study goes on.
 
-    in   {"do": "train", ...}; {"go": true}, the answer to an epoch or a report
+    in   {"do": "train", ...}; {"do": "drop", "id": ...}, an order not begun yet; {"go": true}, the answer to an epoch or a report
     out  {"is": "ready"}; {"is": "epoch", ...}; {"is": "done", ...}; {"is": "failed", "kind": ..., "reason": ...}
 """
 

@@ -110,7 +110,9 @@ class Job:
         name: str = "job",
         crew: FakeCrew | None = None,
         search: str = "random",
+        tells_ahead: bool = False,
     ) -> None:
+        """Without `tells_ahead` a block always asks, as it does where a trial has several parts."""
         self.clock = clock
         self.layout = layout_of(num_blocks * plan.workers * plan.parallel, plan.workers, plan.parallel)
         self.crew, self.watcher = crew or FakeCrew(nodes or {}), FakeWatcher()
@@ -125,14 +127,18 @@ class Job:
         self.coordinator = Coordinator(
             plan, self.layout, self.crew, self.store, self.search, self.proposals, self.watcher, order, clock
         )
+        self.coordinator._tells_ahead &= tells_ahead
 
     def ready(self, *ranks: int) -> None:
         for rank in ranks or range(self.layout.num_ranks):
             self.coordinator.heard(rank, {"is": "ready", "pid": 1})
 
     def order_of(self, rank: int) -> dict[str, Any]:
-        """What the worker was last told to train."""
-        return next(letter for letter in reversed(self.crew.sent[rank]) if "do" in letter)
+        """What the worker trains, or was last told to."""
+        orders = [letter for letter in self.crew.sent[rank] if letter.get("do") == "train"]
+        block = self.coordinator.formation.block_of(rank)
+        running = None if block is None else block.running
+        return next((one for one in orders if running is not None and one["id"] == running.name), orders[-1])
 
     def answers(self, rank: int) -> list[bool]:
         return [letter["go"] for letter in self.crew.sent[rank] if "go" in letter]
@@ -171,7 +177,7 @@ class Job:
 
     def begun(self, rank: int = 0) -> list[tuple[int, int]]:
         """Trial and attempt of all that a worker was told to train, waves of one counted once."""
-        found = [tuple(map(int, letter["id"].split(".")[:2])) for letter in self.crew.sent[rank] if "do" in letter]
+        found = [tuple(map(int, letter["id"].split(".")[:2])) for letter in self.crew.sent[rank] if letter.get("do") == "train"]
         return [(number, attempt) for number, attempt in dict.fromkeys(found)]
 
 

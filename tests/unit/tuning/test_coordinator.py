@@ -716,7 +716,7 @@ def test_what_is_left_of_blocks_makes_new_ones(make: Makes) -> None:
     job = make(num_blocks=3, workers=2, num_trials=5)
     job.ready()
     job.coordinator.lost([1, 2])
-    assert set(job.coordinator.blocks) == {2, 3} and job.coordinator.blocks[3].ranks == (0, 3)
+    assert set(job.coordinator.formation.blocks) == {2, 3} and job.coordinator.formation.blocks[3].ranks == (0, 3)
     assert {(0, KILL), (3, KILL)} <= set(job.crew.signals)
     assert [job.trial(number).state for number in range(3)] == [WAITING, WAITING, "running"]
     job.again(0, 3)
@@ -732,7 +732,7 @@ def test_ranks_that_are_lost_one_after_the_other_make_new_blocks_too(make: Makes
     job.coordinator.lost([1])
     job.gone(0)  # it was killed, and is in no block now
     job.coordinator.lost([2])
-    assert set(job.coordinator.blocks) == {2} and job.coordinator.blocks[2].ranks == (0, 3)
+    assert set(job.coordinator.formation.blocks) == {2} and job.coordinator.formation.blocks[2].ranks == (0, 3)
     assert 0 in job.crew.started, "its last process is dead, and nobody starts another"
     job.again(0, 3)
     assert job.coordinator.num_running == 1
@@ -742,7 +742,7 @@ def test_the_trial_of_a_lost_block_of_one_is_given_to_another(make: Makes) -> No
     job = make(num_blocks=2, num_trials=3)
     job.ready()
     job.coordinator.lost([0])
-    assert set(job.coordinator.blocks) == {1} and job.begun(0) == [(0, 0)], "who is gone gets no trial"
+    assert set(job.coordinator.formation.blocks) == {1} and job.begun(0) == [(0, 0)], "who is gone gets no trial"
     job.done(1)
     job.done(1)
     job.done(1)
@@ -765,7 +765,7 @@ def test_without_blocks_the_trials_are_given_back(make: Makes) -> None:
     job = make(num_blocks=2, workers=2, num_trials=2)
     job.ready()
     job.coordinator.lost([0, 1, 2, 3])
-    assert not job.coordinator.blocks and job.coordinator.is_idle
+    assert not job.coordinator.formation.blocks and job.coordinator.is_idle
     assert [job.trial(number).state for number in range(2)] == [WAITING, WAITING]
 
 

@@ -29,7 +29,7 @@ class Process:
     said: deque[dict[str, Any]] = field(default_factory=deque)
     """What the coordinator has not heard yet."""
     order: Mapping[str, Any] | None = None
-    later: Mapping[str, Any] | None = None
+    later: deque[Mapping[str, Any]] = field(default_factory=deque)
     """What it does after that."""
     epoch: int = 0
     waits: bool = False
@@ -49,7 +49,7 @@ class World(FakeCrew):
         """Trial, fold, start -> the epoch of its checkpoint."""
         self.left: set[int] = set()
         """Ranks that are gone for good."""
-        self.num_told_ahead = 0
+        self.num_told_ahead = self.num_dropped = 0
         for rank in range(num_ranks):
             self.start(rank)
 
@@ -63,12 +63,15 @@ class World(FakeCrew):
         one = self.processes[rank]
         if not one.lives or rank in self.left:
             return
-        if "do" in letter:
-            assert one.later is None, f"rank {rank} has an order and one for later, and gets another"
+        if letter.get("do") == "drop":
+            self.num_dropped += any(later["id"] == letter["id"] for later in one.later)
+            one.later = deque(later for later in one.later if later["id"] != letter["id"])
+        elif "do" in letter:
+            assert len(one.later) < 2, f"rank {rank} has an order and more for later, and gets another"  # it may do a dropped one
+            one.later.append(letter)
             if one.order is None:
-                self._begin(one, letter)
+                self._begin(one)
             else:
-                one.later = letter
                 self.num_told_ahead += 1
         else:
             assert one.waits, f"rank {rank} gets an answer for which it did not ask"
@@ -126,15 +129,16 @@ class World(FakeCrew):
         elif not others or any(other.order is None for other in others) or self.draw.random() < 0.5:
             self._say(rank, "done", reason="", metrics={"accuracy": chance})
 
-    def _begin(self, one: Process, order: Mapping[str, Any] | None) -> None:
-        one.order, one.later, one.waits, one.hangs, one.is_told_to_stop = order, None, False, False, False
+    def _begin(self, one: Process) -> None:
+        order = one.later.popleft() if one.later else None
+        one.order, one.waits, one.hangs, one.is_told_to_stop = order, False, False, False
         one.epoch = 0 if order is None else self.saved.get(_part(order), 0)
 
     def _say(self, rank: int, what: str, **words: Any) -> None:
         one = self.processes[rank]
         assert one.order is not None
         one.said.append({"is": what, "id": one.order["id"], "epochs": one.epoch, "took_s": 1.0, **words})
-        self._begin(one, one.later)
+        self._begin(one)
 
     def _die(self, rank: int, status: int) -> None:
         one = self.processes[rank]
@@ -173,7 +177,9 @@ class Run:
     def __post_init__(self) -> None:
         asks = self.plan.prune in ("asha", "median")
         self.world = World(self.draw, self.num_blocks * self.plan.workers * self.plan.parallel, asks)
-        self.job = Job(self.folder, self.clock, self.plan, self.num_blocks, self.num_trials, name=self.name, crew=self.world)
+        self.job = Job(
+            self.folder, self.clock, self.plan, self.num_blocks, self.num_trials, name=self.name, crew=self.world, tells_ahead=True
+        )
 
     def step(self) -> None:
         rank = self.draw.choice(list(self.world.processes))
@@ -207,7 +213,7 @@ class Run:
         pytest.fail(f"blocks have not stopped after {MOST_STEPS} steps: {self.state()}")
 
     def state(self) -> str:
-        blocks = [(block.ranks, block.running) for block in self.job.coordinator.blocks.values()]
+        blocks = [(block.ranks, block.running) for block in self.job.coordinator.formation.blocks.values()]
         return f"open {self.job.store.num_open()}, blocks {blocks}, workers {self.world.processes}"
 
 
@@ -293,7 +299,7 @@ def test_lost_supervisors_cost_no_trial(tmp_path: Path, clock: Clock, plan: str,
         for _ in range(draw.randrange(80)):
             run.step()
         run.lose(rank)
-    assert run.job.coordinator.blocks, "what is left is a block"
+    assert run.job.coordinator.formation.blocks, "what is left is a block"
     run.until_all_ended()
     check(tmp_path, run)
     run.job.store.leave("done")

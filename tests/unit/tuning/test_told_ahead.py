@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.tuning.coordinating import ACCURACY, KILL, TERMINATE, Clock, Job
 from unisono.tuning import store as storing
-from unisono.tuning.coordinator import TELL_AFTER, TELL_AHEAD_S
+from unisono.tuning.coordinator import FIRST_TELL_S, TELL_AFTER, TELL_AHEAD_S
 from unisono.tuning.journal import Reader
 from unisono.tuning.plan import Plan
 from unisono.tuning.study import COMPLETE, RUNNING, WAITING
@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def job(tmp_path: Path, clock: Clock) -> Job:
     """Which has done trial 0, and is at the second half of trial 1."""
-    return at_second_half(Job(tmp_path, clock, Plan([ACCURACY]), num_trials=6))
+    return at_second_half(Job(tmp_path, clock, Plan([ACCURACY]), num_trials=6, tells_ahead=True))
 
 
 def at_second_half(job: Job, trial_s: float = TRIAL_S) -> Job:
@@ -59,14 +59,12 @@ def events(folder: Path, number: int) -> list[str]:
 
 
 def test_it_is_told_in_the_second_half_of_a_trial(tmp_path: Path, clock: Clock) -> None:
-    job = Job(tmp_path, clock, Plan([ACCURACY]))
+    job = Job(tmp_path, clock, Plan([ACCURACY]), tells_ahead=True)
     job.ready()
     passes(job, TRIAL_S)
-    job.coordinator.tick()
-    assert job.begun() == [(0, 0)], "nobody knows yet how long a trial takes"
     job.done(0)
-    assert job.coordinator.rest_s(10.0) == pytest.approx(TRIAL_S * TELL_AFTER)
     job.coordinator.tick()
+    assert job.coordinator.rest_s(10.0) == pytest.approx(TRIAL_S * TELL_AFTER)
     assert job.begun() == [(0, 0), (1, 0)]
     passes(job, TRIAL_S * TELL_AFTER)
     job.coordinator.tick()
@@ -85,14 +83,47 @@ def test_it_goes_on_without_another_word(job: Job, tmp_path: Path) -> None:
     assert job.result(2).state == COMPLETE and job.result(2).took_s == pytest.approx(TRIAL_S), "since the one before it"
 
 
+@pytest.mark.parametrize("search, is_told", [("random", True), ("tpe", True), ("cmaes", False)])
+def test_first_trials_are_told_ahead_where_they_are_drawn_blindly(tmp_path: Path, clock: Clock, search: str, is_told: bool) -> None:
+    job = Job(tmp_path, clock, Plan([ACCURACY]), search=search, tells_ahead=True)
+    job.ready()
+    passes(job, FIRST_TELL_S)
+    job.coordinator.tick()
+    assert job.begun() == ([(0, 0), (1, 0)] if is_told else [(0, 0)]), "nobody knows yet how long a trial takes"
+
+
+def test_many_blocks_ask_for_their_second_trial(tmp_path: Path, clock: Clock) -> None:
+    job = Job(tmp_path, clock, Plan([ACCURACY]), num_blocks=6, num_trials=40, search="tpe", tells_ahead=True)
+    job.ready()
+    passes(job, FIRST_TELL_S)
+    job.coordinator.tick()
+    assert all(len(job.begun(rank)) == 1 for rank in range(6)), "by then there may be results to choose it by"
+
+
+def test_a_long_trial_keeps_no_other_from_being_begun(tmp_path: Path, clock: Clock) -> None:
+    job = Job(tmp_path, clock, Plan([ACCURACY]), num_trials=2, tells_ahead=True)
+    job.ready()
+    passes(job, FIRST_TELL_S)
+    job.coordinator.tick()
+    assert job.begun() == [(0, 0), (1, 0)]
+    passes(job, TELL_AHEAD_S + 1.0)
+    job.coordinator.tick()
+    assert job.crew.sent[0][-1] == {"do": "drop", "id": "1.0.0"} and events(tmp_path, 1) == ["asked", "given back"]
+    other = Job(tmp_path, clock, Plan([ACCURACY]), num_trials=2, name="other")
+    other.ready()
+    assert other.begun() == [(1, 1)] and other.order_of(0)["values"] == job.crew.sent[0][1]["values"]
+    job.done(0)
+    assert job.coordinator.is_idle and not job.trial(1).deaths
+
+
 def test_long_trials_are_chosen_when_they_begin(tmp_path: Path, clock: Clock) -> None:
-    job = at_second_half(Job(tmp_path, clock, Plan([ACCURACY])), TELL_AHEAD_S)
+    job = at_second_half(Job(tmp_path, clock, Plan([ACCURACY]), tells_ahead=True), TELL_AHEAD_S)
     assert job.begun() == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("plan", [Plan([ACCURACY], folds=2), Plan([ACCURACY], workers=2)], ids=["folds", "workers"])
 def test_trials_of_several_parts_are_not_told_ahead(tmp_path: Path, clock: Clock, plan: Plan) -> None:
-    job = Job(tmp_path, clock, plan)
+    job = Job(tmp_path, clock, plan, tells_ahead=True)
     job.ready()
     passes(job, TRIAL_S)
     for _ in range(plan.folds):
@@ -103,7 +134,7 @@ def test_trials_of_several_parts_are_not_told_ahead(tmp_path: Path, clock: Clock
 
 
 def test_a_process_that_dies_has_not_begun_what_it_was_told(job: Job, tmp_path: Path) -> None:
-    values = job.order_of(0)["values"]
+    values = job.crew.sent[0][-1]["values"]
     job.gone(0)
     assert job.trial(1).state == WAITING and job.trial(2).state == WAITING
     job.ready(0)
@@ -138,15 +169,16 @@ def test_at_the_end_of_the_time_it_is_not_begun(job: Job, tmp_path: Path) -> Non
     again.ready()
     again.done(0)
     assert again.begun() == [(1, 1), (2, 1)], "which it has claimed for nothing"
-    assert again.order_of(0)["values"] == job.order_of(0)["values"]
+    assert again.order_of(0)["values"] == job.crew.sent[0][-1]["values"]
 
 
 def test_a_supervisor_that_is_lost_has_not_begun_it(tmp_path: Path, clock: Clock) -> None:
-    job = at_second_half(Job(tmp_path, clock, Plan([ACCURACY]), num_blocks=2, num_trials=6))
-    assert job.begun(0) == [(0, 0), (2, 0), (3, 0)]
+    job = at_second_half(Job(tmp_path, clock, Plan([ACCURACY]), num_blocks=2, num_trials=6, tells_ahead=True))
+    assert job.begun(0) == [(0, 0), (2, 0), (4, 0)]
     job.coordinator.lost([0])
     job.done(1)
-    assert job.begun(1) == [(1, 0), (3, 0)] and not job.trial(3).deaths
+    job.done(1)
+    assert job.begun(1) == [(1, 0), (3, 0), (4, 0)] and not job.trial(4).deaths
 
 
 def test_a_disk_without_space_stops_the_job_and_costs_no_trial(job: Job) -> None:

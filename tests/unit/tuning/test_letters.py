@@ -1,0 +1,88 @@
+"""A worker may know its next order while it is at one; answers find their way past it, and an order may be dropped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from unisono.comm.control_plane.channel import Channel
+from unisono.tuning.letters import Mailbox, channel_of, post
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Mailbox]]:
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        yield channel_of(mine), Mailbox(channel_of(theirs))
+
+
+def train(name: str) -> dict[str, str]:
+    return {"do": "train", "id": name}
+
+
+def nothing() -> None: ...
+
+
+def never() -> None:
+    raise AssertionError("it need not wait")
+
+
+def test_orders_come_in_their_order(ends: tuple[Channel, Mailbox]) -> None:
+    sender, box = ends
+    for name in "abc":
+        post(sender, train(name))
+    assert [box.order(never)["id"] for _ in range(3)] == ["a", "b", "c"]
+
+
+def test_an_answer_goes_past_an_order(ends: tuple[Channel, Mailbox]) -> None:
+    sender, box = ends
+    for letter in (train("next"), {"go": True}, train("after"), {"value": 3}):
+        post(sender, letter)
+    assert box.answer() == {"go": True} and box.answer() == {"value": 3}
+    assert [box.order(never)["id"] for _ in range(2)] == ["next", "after"]
+
+
+def test_an_order_that_is_dropped_is_not_begun(ends: tuple[Channel, Mailbox]) -> None:
+    sender, box = ends
+    for letter in (train("a"), {"do": "drop", "id": "a"}, train("b")):
+        post(sender, letter)
+    assert box.order(never)["id"] == "b"
+
+
+def test_what_was_begun_cannot_be_dropped(ends: tuple[Channel, Mailbox]) -> None:
+    sender, box = ends
+    post(sender, train("a"))
+    assert box.order(never)["id"] == "a"
+    for letter in ({"do": "drop", "id": "a"}, {"go": True}, train("b")):
+        post(sender, letter)
+    assert box.answer() == {"go": True} and box.order(never)["id"] == "b"
+
+
+def test_before_it_waits_it_does_something_else(ends: tuple[Channel, Mailbox]) -> None:
+    sender, box = ends
+    done: list[str] = []
+
+    def meanwhile() -> None:
+        done.append("tidied")
+        post(sender, train("a"))
+
+    assert box.order(meanwhile)["id"] == "a" and done == ["tidied"]
+
+
+def test_a_drop_alone_is_waited_out(ends: tuple[Channel, Mailbox]) -> None:
+    sender, box = ends
+    post(sender, {"do": "drop", "id": "a"})
+
+    def meanwhile() -> None:
+        post(sender, train("b"))
+
+    assert box.order(meanwhile)["id"] == "b"
+
+
+def test_the_end_of_the_other_side_is_told(ends: tuple[Channel, Mailbox]) -> None:
+    sender, box = ends
+    sender.finish()
+    with pytest.raises(EOFError):
+        box.order(nothing)
