@@ -60,8 +60,8 @@ def main(descriptor: int) -> None:
     channel.flush()
     if told["is"] == "loaded" and (told["forks"] or first["becomes"]):
         gc.collect()
-    gc.freeze()  # what was loaded stays shared: no worker's collector goes through it, for milliseconds, in the middle of a trial
-    Nursery(work, sock, channel).serve()
+        gc.freeze()  # what was loaded stays shared: no worker's collector goes through it, for milliseconds, in a trial
+        Nursery(work, sock, channel).serve()
     # else nobody can come from here; what it has, memory of a GPU too, is for those who work
 
 

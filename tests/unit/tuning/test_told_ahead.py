@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tuning.coordinating import ACCURACY, KILL, TERMINATE, Clock, Job
+from tests.unit.tuning.coordinating import ACCURACY, KILL, LINE, TERMINATE, Clock, Job
 from unisono.tuning import store as storing
 from unisono.tuning.coordinator import FIRST_TELL_S, TELL_AFTER, TELL_AHEAD_S
 from unisono.tuning.journal import Reader
 from unisono.tuning.plan import Plan
+from unisono.tuning.space import Space
 from unisono.tuning.study import COMPLETE, RUNNING, WAITING
 from unisono.tuning.worker import DISK, MEMORY
 
@@ -83,9 +84,13 @@ def test_it_goes_on_without_another_word(job: Job, tmp_path: Path) -> None:
     assert job.result(2).state == COMPLETE and job.result(2).took_s == pytest.approx(TRIAL_S), "since the one before it"
 
 
-@pytest.mark.parametrize("search, is_told", [("random", True), ("tpe", True), ("cmaes", False)])
-def test_first_trials_are_told_ahead_where_they_are_drawn_blindly(tmp_path: Path, clock: Clock, search: str, is_told: bool) -> None:
-    job = Job(tmp_path, clock, Plan([ACCURACY]), search=search, tells_ahead=True)
+@pytest.mark.parametrize(
+    "search, space, is_told", [("random", None, True), ("tpe", None, True), ("cmaes", None, False), ("random", LINE, False)]
+)
+def test_first_trials_are_told_ahead_where_they_are_drawn_blindly(
+    tmp_path: Path, clock: Clock, search: str, space: Space | None, is_told: bool
+) -> None:
+    job = Job(tmp_path, clock, Plan([ACCURACY]), space=space, search=search, tells_ahead=True)
     job.ready()
     passes(job, FIRST_TELL_S)
     job.coordinator.tick()
@@ -93,7 +98,7 @@ def test_first_trials_are_told_ahead_where_they_are_drawn_blindly(tmp_path: Path
 
 
 def test_many_blocks_ask_for_their_second_trial(tmp_path: Path, clock: Clock) -> None:
-    job = Job(tmp_path, clock, Plan([ACCURACY]), num_blocks=6, num_trials=40, search="tpe", tells_ahead=True)
+    job = Job(tmp_path, clock, Plan([ACCURACY]), num_blocks=6, num_trials=40, space=None, search="tpe", tells_ahead=True)
     job.ready()
     passes(job, FIRST_TELL_S)
     job.coordinator.tick()
@@ -101,7 +106,7 @@ def test_many_blocks_ask_for_their_second_trial(tmp_path: Path, clock: Clock) ->
 
 
 def test_a_long_trial_keeps_no_other_from_being_begun(tmp_path: Path, clock: Clock) -> None:
-    job = Job(tmp_path, clock, Plan([ACCURACY]), num_trials=2, tells_ahead=True)
+    job = Job(tmp_path, clock, Plan([ACCURACY]), num_trials=2, space=None, tells_ahead=True)
     job.ready()
     passes(job, FIRST_TELL_S)
     job.coordinator.tick()
@@ -109,7 +114,7 @@ def test_a_long_trial_keeps_no_other_from_being_begun(tmp_path: Path, clock: Clo
     passes(job, TELL_AHEAD_S + 1.0)
     job.coordinator.tick()
     assert job.crew.sent[0][-1] == {"do": "drop", "id": "1.0.0"} and events(tmp_path, 1) == ["asked", "given back"]
-    other = Job(tmp_path, clock, Plan([ACCURACY]), num_trials=2, name="other")
+    other = Job(tmp_path, clock, Plan([ACCURACY]), num_trials=2, space=None, name="other")
     other.ready()
     assert other.begun() == [(1, 1)] and other.order_of(0)["values"] == job.crew.sent[0][1]["values"]
     job.done(0)
@@ -174,11 +179,10 @@ def test_at_the_end_of_the_time_it_is_not_begun(job: Job, tmp_path: Path) -> Non
 
 def test_a_supervisor_that_is_lost_has_not_begun_it(tmp_path: Path, clock: Clock) -> None:
     job = at_second_half(Job(tmp_path, clock, Plan([ACCURACY]), num_blocks=2, num_trials=6, tells_ahead=True))
-    assert job.begun(0) == [(0, 0), (2, 0), (4, 0)]
+    assert job.begun(0) == [(0, 0), (2, 0), (3, 0)]
     job.coordinator.lost([0])
     job.done(1)
-    job.done(1)
-    assert job.begun(1) == [(1, 0), (3, 0), (4, 0)] and not job.trial(4).deaths
+    assert job.begun(1) == [(1, 0), (3, 0)] and not job.trial(3).deaths
 
 
 def test_a_disk_without_space_stops_the_job_and_costs_no_trial(job: Job) -> None:
