@@ -48,7 +48,7 @@ class Effort:
     """That a trial waits."""
 
 
-FULL, QUICK = Effort(5, 28, 1.0), Effort(1, 8, 0.3)
+FULL, QUICK = Effort(9, 28, 1.0), Effort(1, 8, 0.3)
 
 
 @dataclass(frozen=True)
