@@ -361,8 +361,8 @@ def _train(
         if done.reason == INTERRUPTED:
             observer.say(f"told to stop ({told}); the same command goes on from step {done.step}")
         observer.ended(RunEnded(summary, done.reason))
-    if failure := comm.broadcast_object(done.failure or (failure and f"the last checkpoint is not saved: {failure}") or ""):
+    if text := comm.broadcast_object(done.failure or (failure and f"the last checkpoint is not saved: {failure}") or ""):
         if comm.rank:
             raise AlreadyTold(1)
-        raise TrainingFailed(f"{failure} (what was reached is in {out})")
+        raise TrainingFailed(f"{text} (what was reached is in {out})") from (CannotWrite(failure) if failure else None)
     return Ended(out, summary, comm.rank)

@@ -196,9 +196,12 @@ def _joined(args: argparse.Namespace, argv: Sequence[str]) -> Any:
             option = {"metrics": "metric", "changes": "set"}.get(name, name).replace("_", "-")
             raise UsageError(f"--{option} is that of the study, which --join takes; leave it out")
     known = read_study(Path(args.join))
+    order = known["order"]
+    if order["kind"] == "objective":  # which lies in the study, wherever that was made
+        order = {**order, "file": str(Path(args.join) / Path(order["file"]).name)}
     return TuneConfig(
         out=args.join,
-        order=known["order"],
+        order=order,
         trials=args.trials,
         search=known["search"],
         metrics=tuple(f"{one['metric']}:{'max' if one['higher_is_better'] else 'min'}" for one in known["objectives"]),

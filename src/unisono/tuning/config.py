@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from unisono.errors import UsageError
@@ -14,6 +15,7 @@ from unisono.tuning.space import Space
 AUTO = "auto"
 MOST_MODELLED, MOST_SERVED = 200, 32
 """Trials and blocks up to which `auto` is a Gaussian process, which takes tenths of a second for a proposal, later seconds."""
+FILE, ANYWHERE = "sqlite:///", ("sqlite:////", "sqlite:///:memory:")
 NUM_TRIALS = 20
 """Of a study of which nobody says how many."""
 
@@ -52,6 +54,7 @@ class TuneConfig:
     command: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "storage", whole_url(self.storage))
         for name in ("trials", "folds", "repeats", "workers", "parallel_folds", "attempts", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -65,6 +68,13 @@ class TuneConfig:
                 f"--parallel-folds {self.parallel_folds} is more than the {num_parts} trainings of a trial (folds times repeats); "
                 f"use at most {num_parts}"
             )
+
+
+def whole_url(url: str | None) -> str | None:
+    """Local: with the whole path of a file, so that it is the same from every folder."""
+    if url is None or not url.startswith(FILE) or url.startswith(ANYWHERE):
+        return url
+    return FILE + str(Path(url.removeprefix(FILE)).resolve())
 
 
 def search_of(config: TuneConfig, space: Space | None, num_trials: int, num_blocks: int) -> str:

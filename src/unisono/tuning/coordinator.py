@@ -18,7 +18,7 @@ from typing import Any
 from unisono.tuning.ahead import Proposals
 from unisono.tuning.blocks import Block, Crew, Formation, Running, Watcher, meeting_of
 from unisono.tuning.layout import Layout
-from unisono.tuning.letters import Letter
+from unisono.tuning.letters import DROPPED, Letter
 from unisono.tuning.plan import Part, Plan, mean_of, problem_of, spread_of, values_told
 from unisono.tuning.reports import Reports
 from unisono.tuning.search import Search
@@ -100,6 +100,12 @@ class Coordinator:
                 self._crew.start(rank)
         elif block is not None and block.running is not None and rank in block.running.busy and letter["id"] == block.running.name:
             self._of_running(block, block.running, rank, letter)
+        elif block is not None and self._waits(letter):  # it had begun what was dropped
+            self._crew.send(rank, {DROPPED: letter["id"]})
+
+    def _waits(self, letter: Letter) -> bool:
+        """Pure: whether its sender waits for an answer."""
+        return letter["is"] in ("suggest", "report") or (letter["is"] == "epoch" and self._plan.prune not in ("none", "wilcoxon"))
 
     def lost(self, ranks: Sequence[int]) -> None:
         """Local: these ranks are gone with their supervisor and do not come back; what is left of their blocks makes new ones."""
@@ -111,6 +117,7 @@ class Coordinator:
             if block.running is not None:
                 for rank in block.ranks:
                     if rank not in gone:
+                        self._ready.discard(rank)
                         self._crew.signal(rank, signal.SIGKILL)
                 block.running.busy &= gone
                 self._fail(block.running, KILLED, f"its processes are gone (rank {min(gone)})")
@@ -259,7 +266,7 @@ class Coordinator:
         self._busy.pop(block.number, None)
         if block.next is None:
             self._feed(block)
-        elif self.is_stopping:  # it may have begun what it was told
+        elif self.is_stopping or not self._ready.issuperset(block.ranks):  # it may have begun what it was told, or is being ended
             self._take_back(block)
             self._end_processes(block)
         else:
@@ -268,8 +275,10 @@ class Coordinator:
 
     def _running_of(self, due: Due) -> Running:
         assert due.values is not None
-        self._mine.add(due.number)
         known = self._store.study.trials.get(due.number)
+        if known is not None:
+            self._search.remember(known)  # another job's may have been read a moment ago
+        self._mine.add(due.number)
         return Running(due, due.values, self._clock(), last_step=max(known.reports, default=-1) if known is not None else -1)
 
     def _ranges_of(self, due: Due) -> dict[str, str] | None:
@@ -369,14 +378,19 @@ class Coordinator:
         if state != FAILED:
             self._trial_s = took_s if self._trial_s is None else 0.8 * self._trial_s + 0.2 * took_s
         self._proposals.renew(None if self._trial_s is None else self._trial_s / max(len(self.formation.blocks), 1))
-        self._free(block)  # before the disk is waited for
+        try:
+            self._free(block)  # before the disk is waited for
+        finally:
+            self._write_end(due, running, state, values, took_s, reason)
+        self._learn()
+
+    def _write_end(self, due: Due, running: Running, state: str, values: Sequence[float], took_s: float, reason: str) -> None:
         parts = [one["values"] for one in running.results if one["values"]]
         details = {"parts": running.results, **({"spread": spread_of(parts)} if parts else {})}
         if self._search.space is None:  # an objective says only when it runs what it wants to know
             ranges = {name: text for name, text in self._search.distributions(due.number).items() if name in running.values}
             details |= {"asked": dict(running.values), "distributions": ranges}
         self._store.append(ended(due.number, due.attempt, state, values, took_s, reason, details))
-        self._learn()
 
     # ---- what goes wrong -------------------------------------------------------------------------------------------
 
@@ -407,6 +421,7 @@ class Coordinator:
 
     def _kill(self, running: Running) -> None:
         for rank in running.busy & self._ready:
+            self._ready.discard(rank)
             self._crew.signal(rank, signal.SIGKILL)
 
     def _end_of_failed(self, block: Block, running: Running) -> None:

@@ -33,7 +33,7 @@ from unisono.tuning.search import Search
 from unisono.tuning.seats import Seats
 from unisono.tuning.space import space_from
 from unisono.tuning.store import LOOK_EVERY_S, Due, Store, machine, new_job
-from unisono.tuning.study_file import make_study, read_study
+from unisono.tuning.study_file import ABOUT, make_study, read_study
 
 STOPPED_CODE = 75
 MEET_S = 600.0
@@ -51,7 +51,7 @@ def work_at(config: TuneConfig, num_ranks: int | None, columns: int | None) -> i
     is_alone = at.launcher == "local"
     if num_ranks is not None and not is_alone and num_ranks != at.world_size:
         raise UsageError(f"{num_ranks} ranks were asked for (-n), but {at.world_size} were started; leave it out")
-    num_trials = config.trials or (None if config.joins else NUM_TRIALS)
+    num_trials = config.trials or (None if config.joins or (Path(config.out) / ABOUT).exists() else NUM_TRIALS)
     layout = layout_of(
         (1 if num_ranks is None else num_ranks) if is_alone else at.world_size, config.workers, config.parallel_folds, num_trials
     )
@@ -85,19 +85,24 @@ class _Coordinating:
     is_alone: bool
     columns: int | None
     selector: selectors.BaseSelector
+    code: int = 0
+    """By which all processes end."""
 
     def run(self) -> int:
-        sys.setswitchinterval(SWITCH_S)
         if self.config.joins:
             read_study(Path(self.config.out))
         own = self._own_ranks()
         with ExitStack() as held, StopRequest() as stop:
+            held.callback(sys.setswitchinterval, sys.getswitchinterval())
+            sys.setswitchinterval(SWITCH_S)
             cpus = {rank: mine for rank, (mine, _) in own.items()}
             gpus = {rank: place["our_gpus"] for rank, (_, place) in own.items()}
             seats = Seats(_order_of_all(self.config), cpus, self.selector, gpus)
             address = "127.0.0.1" if self.is_alone or self.at.one_node or self.at.address is None else self.at.address
             workers = Workers(seats, {rank: place for rank, (_, place) in own.items()}, self.selector, self.at, address)
-            held.push(lambda kind, *_: workers.close(_code_of(kind)))  # the other ranks end likewise, and without a word
+            held.push(
+                lambda kind, *_: workers.close(_code_of(kind) or self.code)
+            )  # the other ranks end likewise, and without a word
             if not self.is_alone and self.at.world_size > 1:
                 workers.listen()
             seats.begin()
@@ -106,8 +111,10 @@ class _Coordinating:
                 while not seats.is_loaded:
                     early += [one for one in ranks_heard(self.selector, TICK_S) if one[0] >= 0]
                     if stop.asked():
-                        return STOPPED_CODE
-            return self._search(seats, workers, own, early, stop, held)
+                        self.code = STOPPED_CODE
+                        return self.code
+            self.code = self._search(seats, workers, own, early, stop, held)
+            return self.code
 
     def _search(
         self, seats: Seats, workers: Workers, own: Mapping[int, Any], early: list[Any], stop: StopRequest, held: ExitStack
@@ -132,6 +139,11 @@ class _Coordinating:
                 f"--prune {config.prune} compares epochs, and {objectives[0].metric} is known only at the end; use --metric "
                 f"{objectives[0].metric.removeprefix('best_')}, or leave --prune out"
             )
+        directions = [one.higher_is_better for one in objectives]
+        name = search_of(config, space, config.trials or NUM_TRIALS, self.layout.num_blocks)
+        Search(
+            space, name, directions, config.seed, config.prune, plan.num_steps
+        )  # refuses what cannot be, before anything is made
         known = make_study(folder, description_of(config, about, objectives, space), config.accept_changes)
         self._say(str(self.layout))
         for text in about["warnings"]:
@@ -144,14 +156,25 @@ class _Coordinating:
             self._say(text)
         store = Store(folder, known, num_trials, new_job(), look_every_s=LOOK_EVERY_S)
         store.refresh()
-        due = store.next_due()
         name = search_of(config, space, num_trials, self.layout.num_blocks)
         if name != config.search:
             self._say(f"searches with {name} (--search)")
+        store.enter(
+            {
+                **asdict(self.layout),
+                "num_blocks": self.layout.num_blocks,
+                "block_size": self.layout.block_size,
+                "command": list(config.command),
+                "trials": num_trials,
+                "search": name,
+                "sources": about["sources"],
+            }
+        )
+        due = store.next_due()
         search = Search(
             space,
             name,
-            [one.higher_is_better for one in objectives],
+            directions,
             config.seed if due is None else (config.seed + 1_000_003 * due.number + 7919 * due.attempt) % 2**32,
             config.prune,
             plan.num_steps,
@@ -160,7 +183,7 @@ class _Coordinating:
         )
         progress = Progress(None if config.quiet else sys.stdout, self.columns, store.study, objectives, num_trials)
         progress.earlier(list(store.study.trials.values()))
-        models = KeptModels(folder, [one.higher_is_better for one in objectives], progress)
+        models = KeptModels(folder, directions, progress)
         watcher = progress if space is None else models  # an objective leaves no models, and may take no time at all
         for trial in store.study.trials.values():
             search.remember(trial)
@@ -178,17 +201,6 @@ class _Coordinating:
         is_planned = name == "grid"
         proposals = NothingAhead() if is_planned else Ahead(search, self.layout.num_blocks, lambda: _wake(wake))
         held.callback(proposals.close)
-        store.enter(
-            {
-                **asdict(self.layout),
-                "num_blocks": self.layout.num_blocks,
-                "block_size": self.layout.block_size,
-                "command": list(config.command),
-                "trials": num_trials,
-                "search": name,
-                "sources": about["sources"],
-            }
-        )
         coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, watcher, self._order_of(plan))
         if due is not None:  # which no other job has, so that none draws the same points
             coordinator.supply.add(due)

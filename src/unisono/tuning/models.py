@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,12 +59,13 @@ class KeptModels:
 
     def sweep(self) -> None:
         """Blocking: remove the weights of trials that are not among the best, and the checkpoints of those that failed."""
-        for number in self._noted:
+        for number in self._noted.keys() - {self._best, *self._front}:
             folder = self.folder / "trials" / f"{number:06d}"
             for depth in ("*", "old-*/*"):  # as runs that were put aside lie one deeper
                 for name in WEIGHTS:
                     for file in folder.glob(f"{depth}/{name}"):
-                        file.unlink(missing_ok=True)
+                        with suppress(OSError):  # it only takes space
+                            file.unlink()
                 if self._seen[number].state == FAILED:  # of others, one who was thought dead may still be at it
                     for found in folder.glob(f"{depth}/{CHECKPOINTS}"):
                         shutil.rmtree(found, ignore_errors=True)

@@ -12,6 +12,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ LEAST_PAIRS, LEAST_CHANCE = 4, 0.2
 """A trial is hopeless where the chance that it is as good as the best is below this; of three pairs the least chance is 1/8."""
 MOST_REPEATS = 10
 """Draws of a point that was tried before, after which it is tried again: a small space may have no other."""
+LEAST_ALIKE = 2
+"""Trials of an objective that must want to know the same before it is proposed to others."""
 NEEDED: Mapping[str, str] = {"cmaes": "cmaes", "gp": "scipy"}
 """What a search needs besides Optuna."""
 
@@ -103,13 +106,13 @@ class Search:
 
     def draws_blindly(self, num_trials: int) -> bool:
         """Pure: whether the first so many are drawn whatever comes of them."""
-        return self.name in ("random", "grid") or num_trials <= self._num_first
+        return self.name in ("random", "grid") or self._num_results + num_trials <= self._num_first
 
     def warm_up(self) -> None:
         """Local, blocking for seconds: load what the first proposal that knows results would load."""
         if self.name == "gp":
-            importlib.import_module("optuna._gp.gp")
-            importlib.import_module("scipy.optimize")
+            with suppress(ImportError):  # a part of Optuna that is its own; then the first proposal takes longer
+                importlib.import_module("optuna._gp.gp")
 
     def propose(self) -> Proposal:
         """Local, blocking for milliseconds, with `gp` for seconds: another point. Of a grid, `planned` gives them."""
@@ -165,9 +168,10 @@ class Search:
 
     def filled(self, number: int) -> dict[str, Any]:
         """Local: values of all that other trials have asked for so far, for one that was proposed before anybody had."""
-        states = self._optuna.trial.TrialState
-        trials = self._study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED, states.RUNNING))
-        others = [one.distributions for one in trials if one.distributions]
+        trials = [one for one in self._study.get_trials(deepcopy=False) if one.distributions]
+        others = [one.distributions for one in trials if one.state.is_finished()] or [one.distributions for one in trials]
+        if len(others) < LEAST_ALIKE:
+            return {}  # one may have asked for what only it wants to know
         wanted = (
             [(name, one) for name, one in others[0].items() if all(other.get(name) == one for other in others)] if others else []
         )

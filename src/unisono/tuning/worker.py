@@ -7,6 +7,7 @@ child, so whatever a trial does to it, the study goes on.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -17,11 +18,12 @@ from typing import Any, ClassVar
 
 from unisono.comm.control_plane.channel import Channel
 from unisono.errors import AlreadyTold, CannotWrite, CommError, InUse, TrainingFailed, UsageError
-from unisono.tuning.letters import Letter, Mailbox
+from unisono.tuning.letters import Dropped, Letter, Mailbox
 from unisono.tuning.words import Words
 
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 """How frameworks say that there is no more, in errors of no special type."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 MEMORY, PEER, DIVERGED, MISTAKE, DISK, ERROR = "memory", "peer", "diverged", "mistake", "disk", "error"
 """Kinds of failures; a peer's is known better by the peer, and a disk's is none of the trial's."""
 
@@ -64,11 +66,20 @@ def _done(work: Work, letter: Letter, box: Mailbox) -> dict[str, Any]:
     try:
         return {"is": "done", **work.do(letter, box)}
     except BaseException as error:  # noqa: BLE001 - whatever a trial raises is a result, and the block goes on
-        if not isinstance(error, (UsageError, TrainingFailed)):
+        if not isinstance(error, (UsageError, TrainingFailed, Dropped)):
             traceback.print_exc()
         kind, reason = kind_of(error)
         print(reason, file=sys.stderr, flush=True)
         return {"is": "failed", "kind": kind, "reason": reason}
+
+
+def _is_of_disk(error: BaseException | None) -> bool:
+    """Pure: whether nothing could be written, or that was the cause."""
+    while error is not None:
+        if isinstance(error, CannotWrite) or (isinstance(error, OSError) and error.errno in NO_SPACE):
+            return True
+        error = error.__cause__
+    return False
 
 
 def kind_of(error: BaseException) -> tuple[str, str]:
@@ -78,7 +89,7 @@ def kind_of(error: BaseException) -> tuple[str, str]:
         isinstance(error, (RuntimeError, OSError)) and any(word in str(error).lower() for word in MEMORY_WORDS)
     ):
         return MEMORY, f"out of memory ({text})"
-    if isinstance(error, CannotWrite):
+    if _is_of_disk(error):
         return DISK, str(error)
     if isinstance(error, (CommError, AlreadyTold, InUse)):
         return PEER, text

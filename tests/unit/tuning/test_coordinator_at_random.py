@@ -14,6 +14,7 @@ import pytest
 from tests.unit.tuning.coordinating import ACCURACY, KILL, Clock, FakeCrew, Job
 from unisono.tuning import store as storing
 from unisono.tuning.journal import Reader
+from unisono.tuning.letters import DROPPED
 from unisono.tuning.plan import Plan
 from unisono.tuning.study import COMPLETE, ENDED, FAILED, PRUNED
 from unisono.tuning.worker import ERROR, MEMORY, PEER
@@ -76,7 +77,9 @@ class World(FakeCrew):
         else:
             assert one.waits, f"rank {rank} gets an answer for which it did not ask"
             one.waits = False
-            if not letter["go"]:
+            if DROPPED in letter:
+                self._say(rank, "failed", kind=ERROR, reason="dropped")
+            elif not letter["go"]:
                 self._say(rank, "done", reason="pruned", metrics={"accuracy": 0.1})
 
     def signal(self, rank: int, signum: int) -> None:
@@ -249,11 +252,12 @@ def test_every_trial_ends_once(tmp_path: Path, clock: Clock, plan: str, seed: in
     run.job.store.leave("done")
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_short_trials_that_blocks_know_of_before_end_once(tmp_path: Path, clock: Clock, seed: int) -> None:
+@pytest.mark.parametrize("prune", ["none", "asha"])
+@pytest.mark.parametrize("seed", range(6))
+def test_short_trials_that_blocks_know_of_before_end_once(tmp_path: Path, clock: Clock, seed: int, prune: str) -> None:
     draw, num_told_ahead = random.Random(f"short {seed}"), 0
     for life in range(4):
-        run = Run(tmp_path, clock, Plan([ACCURACY], epochs=EPOCHS, attempts=3), 4, draw, 40, f"life {life}", 0.01)
+        run = Run(tmp_path, clock, Plan([ACCURACY], epochs=EPOCHS, attempts=3, prune=prune), 4, draw, 40, f"life {life}", 0.01)
         for _ in range(draw.randrange(200, 600)):
             run.step()
         if life < 3:

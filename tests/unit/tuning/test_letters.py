@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from unisono.comm.control_plane.channel import Channel
-from unisono.tuning.letters import Mailbox, channel_of, post
+from unisono.tuning.letters import DROPPED, Dropped, Mailbox, channel_of, post
 
 
 @pytest.fixture
@@ -74,6 +74,30 @@ def test_before_it_waits_it_does_something_else(ends: tuple[Channel, Mailbox]) -
 def test_a_drop_alone_is_waited_out(ends: tuple[Channel, Mailbox]) -> None:
     sender, box = ends
     post(sender, {"do": "drop", "id": "a"})
+
+    def meanwhile() -> None:
+        post(sender, train("b"))
+
+    assert box.order(meanwhile)["id"] == "b"
+
+
+def test_who_began_what_was_dropped_hears_it_when_it_asks(ends: tuple[Channel, Mailbox]) -> None:
+    sender, box = ends
+    post(sender, train("a"))
+    assert box.order(never)["id"] == "a"
+    for letter in (train("next"), {DROPPED: "an earlier one"}, {DROPPED: "a"}):
+        post(sender, letter)
+    with pytest.raises(Dropped):
+        box.answer()
+    assert box.order(never)["id"] == "next"
+
+
+def test_an_answer_that_nobody_waited_for_is_no_order(ends: tuple[Channel, Mailbox]) -> None:
+    sender, box = ends
+    for letter in ({"go": True}, train("a")):
+        post(sender, letter)
+    assert box.order(never)["id"] == "a"
+    post(sender, {"go": True})
 
     def meanwhile() -> None:
         post(sender, train("b"))

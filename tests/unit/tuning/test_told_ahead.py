@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.unit.tuning.coordinating import ACCURACY, KILL, LINE, TERMINATE, Cloc
 from unisono.tuning import store as storing
 from unisono.tuning.coordinator import FIRST_TELL_S, TELL_AFTER, TELL_AHEAD_S
 from unisono.tuning.journal import Reader
+from unisono.tuning.letters import DROPPED
 from unisono.tuning.plan import Plan
 from unisono.tuning.space import Space
 from unisono.tuning.study import COMPLETE, RUNNING, WAITING
@@ -119,6 +121,31 @@ def test_a_long_trial_keeps_no_other_from_being_begun(tmp_path: Path, clock: Clo
     assert other.begun() == [(1, 1)] and other.order_of(0)["values"] == job.crew.sent[0][1]["values"]
     job.done(0)
     assert job.coordinator.is_idle and not job.trial(1).deaths
+
+
+def test_one_that_began_what_was_dropped_is_told_when_it_asks(tmp_path: Path, clock: Clock) -> None:
+    job = Job(tmp_path, clock, Plan([ACCURACY]), num_trials=3, space=None, tells_ahead=True)
+    job.ready()
+    passes(job, FIRST_TELL_S)
+    job.coordinator.tick()
+    passes(job, TELL_AHEAD_S + 1.0)
+    job.coordinator.tick()
+    job.coordinator.heard(0, {"is": "report", "id": "1.0.0", "step": 1, "value": 0.5})
+    assert job.crew.sent[0][-1] == {DROPPED: "1.0.0"}, "it would wait for ever"
+    job.coordinator.heard(0, {"is": "failed", "id": "1.0.0", "kind": "error", "reason": "Dropped"})
+    assert job.trial(1).state == WAITING
+
+
+def test_one_that_is_being_ended_gets_no_other(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.coordinator._plan = replace(job.coordinator._plan, limit_s=1.0)
+    passes(job, 2.0)
+    monkeypatch.setattr(job.coordinator, "_drop", lambda _: None)  # it was told the next one just now
+    job.coordinator.tick()
+    assert job.crew.signals == [(0, KILL)]
+    done(job, 1)
+    assert job.coordinator.is_idle and job.trial(2).state == WAITING
+    job.again(0)
+    assert job.trial(2).state == RUNNING and not job.trial(2).deaths
 
 
 def test_long_trials_are_chosen_when_they_begin(tmp_path: Path, clock: Clock) -> None:
