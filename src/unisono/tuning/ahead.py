@@ -16,6 +16,8 @@ MOST_AHEAD = 32
 SMOOTHING = 0.2
 RENEW_SHARE = 0.25
 """Proposals are made anew only where all of them take less than this share of the time between two results."""
+WAIT_SHARE = 0.05
+"""A block does not wait longer than this share of a trial where the search has a stopgap."""
 FRESH_SHARE = 0.005
 """A block waits for one that knows all results where that costs less than this share of a trial; then nothing is made ahead."""
 
@@ -63,6 +65,8 @@ class Ahead:
         self._version = 0
         self._ask_s = 0.0
         self._every_s: float | None = None
+        self._began: float | None = None
+        """When the one that is being made was begun."""
         self._is_over = self._is_waited_for = self._is_quick = False
         self._changed = threading.Condition()
         self.failure: BaseException | None = None
@@ -75,6 +79,8 @@ class Ahead:
         with self._changed:
             if self.failure is not None:
                 raise self.failure
+            if not self._ready and trial_s is not None and self._search.has_stopgap and self._wait_s() > WAIT_SHARE * trial_s:
+                return self._search.propose_quickly()
             self._is_quick = trial_s is not None and self._ask_s < FRESH_SHARE * trial_s and self._is_cheap(1)
             if not self._ready or (self._is_quick and self._is_old(self._ready[-1])):
                 self._is_waited_for = True
@@ -106,13 +112,17 @@ class Ahead:
                         self._changed.wait()
                     if self._is_over:
                         return
-                    version = self._version
+                    version, self._began = self._version, perf_counter()
                 self._withdraw_old()
                 self._make(version)
                 self._wake()
         except BaseException as error:  # noqa: BLE001 - told to whoever takes
             self.failure = error
             self._wake()
+
+    def _wait_s(self) -> float:
+        """How long a proposal takes, or already has."""
+        return max(self._ask_s, 0.0 if self._began is None else perf_counter() - self._began)
 
     def _has_work(self) -> bool:
         if self._is_waited_for and (not self._ready or self._is_old(self._ready[-1])):
@@ -146,3 +156,4 @@ class Ahead:
         with self._changed:
             self._ask_s += (took_s - self._ask_s) * (SMOOTHING if self._ask_s else 1.0)
             self._ready.append(_Ready(proposal, version))
+            self._began = None

@@ -179,6 +179,7 @@ class _Coordinating:
             config.prune,
             plan.num_steps,
             num_trials,
+            name != config.search,
             (about["first"] or None) if due is not None and due.number == 0 and due.values is None else None,
         )
         progress = Progress(None if config.quiet else sys.stdout, self.columns, store.study, objectives, num_trials)

@@ -67,12 +67,16 @@ class Search:
     num_steps: int = 1
     """At most so many reports of one trial, by which rungs are laid out."""
     num_trials: int = 100
+    has_stopgap: bool = False
+    """Whether TPE may propose where this search would keep a block waiting."""
     first: Mapping[str, Any] | None = None
     """Tried before all others, e.g. the task's own settings."""
     _trials: dict[int, Any] = field(default_factory=dict)
     _told: set[int] = field(default_factory=set)
     _seen: set[str] = field(default_factory=set)
     _num_results: int = 0
+    _stopgap: Any = None
+    """The same study with another search."""
 
     def __post_init__(self) -> None:
         if self.name not in SEARCHES:
@@ -129,6 +133,19 @@ class Search:
         self._seen.add(_key(proposal.values))
         return proposal
 
+    def propose_quickly(self) -> Proposal:
+        """Local, blocking for milliseconds: another point, by TPE, which knows the same; may be called beside `propose`."""
+        if self._stopgap is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                sampler = self._optuna.samplers.TPESampler(seed=(self.seed + 1) % 2**32)  # else both draw the same at first
+                self._stopgap = self._optuna.load_study(
+                    study_name=self._study.study_name, storage=self._study._storage, sampler=sampler
+                )
+        proposal = self._drawn(self._stopgap)
+        self._seen.add(_key(proposal.values))
+        return proposal
+
     def planned(self, number: int) -> Proposal | None:
         """Local: the point that a trial of this number has in any case, as in a grid, which several jobs then share; else None."""
         if self.name != "grid":
@@ -136,10 +153,10 @@ class Search:
         self._study.enqueue_trial(self._grid[number])
         return self._drawn()
 
-    def _drawn(self) -> Proposal:
+    def _drawn(self, study: Any = None) -> Proposal:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            trial = self._study.ask()
+            trial = (study or self._study).ask()
             if self.space is None:
                 known = self._optuna.search_space.intersection_search_space(self._study.get_trials(deepcopy=False))
                 return Proposal({name: trial._suggest(name, one) for name, one in known.items()}, trial)

@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import cast
 
 import pytest
@@ -28,6 +29,7 @@ class FakeSearch:
         self.num_made = 0
         self.withdrawn: list[int] = []
         self.raises: dict[str, Exception] = {}
+        self.has_stopgap, self.num_quick = False, 0
 
     def warm_up(self) -> None:
         """Nothing to load."""
@@ -39,6 +41,10 @@ class FakeSearch:
             raise self.raises["propose"]
         self.num_made += 1
         return Proposal({"x": self.num_made - 1}, None)
+
+    def propose_quickly(self) -> Proposal:
+        self.num_quick += 1
+        return Proposal({"x": -self.num_quick}, None)
 
     def withdraw(self, proposal: Proposal) -> None:
         if "withdraw" in self.raises:
@@ -63,6 +69,12 @@ class Watched:
     def take(self, trial_s: float | None = None) -> int | None:
         found = self.ahead.take(trial_s)
         return None if found is None else int(found.values["x"])
+
+    def until_begun(self) -> None:
+        """Until the thread is at one."""
+        until = monotonic() + WAIT_S
+        while self.ahead._began is None:
+            assert monotonic() < until, "nothing is made"
 
     def is_at_work(self) -> bool:
         """Whether the thread makes another, or is about to."""
@@ -176,6 +188,21 @@ def test_a_block_waits_for_a_fresh_one_where_that_is_nothing_beside_a_trial() ->
         it.make(1)
         it.ahead.renew(5.0)
         assert it.take(trial_s=0.1) is not None, "it is not nothing beside a short trial"
+
+
+def test_a_stopgap_is_taken_where_a_block_would_wait_long() -> None:
+    with watched(FakeSearch(cost_s=1.0), 2) as it:
+        it.search.has_stopgap = True
+        assert it.take() is None, "nobody knows what is long"
+        it.make(2)
+        assert [it.take(trial_s=10.0), it.take(trial_s=10.0)] == [0, 1], "what is there goes before"
+        assert it.take(trial_s=10.0) == -1, "one takes a second"
+        assert it.take(trial_s=30.0) is None, "which is little beside this"
+        it.until_begun()
+        it.search.now += 2.0
+        assert it.take(trial_s=30.0) == -2, "but the next one takes longer"
+        it.make(2)
+        assert it.take(trial_s=10.0) == 2
 
 
 @pytest.mark.parametrize("cost_s", [0.0001, 0.004, 0.1])

@@ -535,3 +535,12 @@ def test_a_seed_that_the_search_cannot_use_is_the_users_mistake(seed: int) -> No
 @pytest.mark.parametrize("seed", [0, 2**32 - 1])
 def test_the_ends_of_the_seeds_can_be_used(seed: int) -> None:
     assert_inside(LINE, Search(LINE, "tpe", [True], seed=seed).propose().values)
+
+
+def test_a_stopgap_proposes_for_the_same_study() -> None:
+    search = Search(Space([Dimension("x", Range(-1.0, 1.0))]), "gp", [False], has_stopgap=True)
+    for number, proposal in enumerate((search.propose(), search.propose_quickly())):
+        search.adopt(number, proposal)
+        search.tell(number, COMPLETE, [proposal.values["x"] ** 2])
+    states = [trial.state.name for trial in search._study.get_trials(deepcopy=False)]
+    assert states == ["COMPLETE", "COMPLETE"] and search._trials[0].params != search._trials[1].params
