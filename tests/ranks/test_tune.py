@@ -260,6 +260,7 @@ def test_what_an_objective_does_ends_nothing_but_its_trial(tmp_path: Path) -> No
     options = f"trials=14, blocks=2, out={str(study)!r}, trial_limit='5s'"
     (outcome,) = ran(script(tmp_path, WHAT_HAPPENS, options))
     results = all_ended_once(study, 14)
+    assert sorted(one["trial"] for one in records(study, BEGAN)) == list(range(14)), "none is begun twice"
     for number, result in results.items():
         expected = PRUNED if number == 4 else FAILED if number in REASONS else COMPLETE
         assert result.state == expected, f"trial {number}: {result}"

@@ -141,9 +141,8 @@ class _Coordinating:
             )
         directions = [one.higher_is_better for one in objectives]
         name = search_of(config, space, config.trials or NUM_TRIALS, self.layout.num_blocks)
-        Search(
-            space, name, directions, config.seed, config.prune, plan.num_steps
-        )  # refuses what cannot be, before anything is made
+        # Refuses what cannot be, before anything is made; the one that is used needs to know the first trial.
+        Search(space, name, directions, config.seed, config.prune, plan.num_steps)
         known = make_study(folder, description_of(config, about, objectives, space), config.accept_changes)
         self._say(str(self.layout))
         for text in about["warnings"]:

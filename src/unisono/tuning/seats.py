@@ -1,5 +1,6 @@
 """The worker processes of one node, seen from the supervisor that has them as children. A supervisor is light: it loads no
-framework, so it is there at once and nothing that a trial does can harm it."""
+framework (only one that also coordinates does, to search with a Gaussian process), so it is there at once and nothing that a trial
+does can harm it."""
 
 from __future__ import annotations
 
