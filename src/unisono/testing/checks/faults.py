@@ -139,9 +139,10 @@ def _expect_blamed(error: CommError, culprit: int) -> None:
 
 
 def _do_something_else(comm: Communicator) -> None:
-    """Be away until the others have given up; the name of this function must appear in the stack that they show."""
+    """Be away until all others have given up, as one who has not may still find what it needs from us; the name of this
+    function must appear in the stack that they show."""
     deadline = monotonic() + ENOUGH_S
-    while not comm.control.lost and monotonic() < deadline:
+    while len(comm.control.lost) < comm.size - 1 and monotonic() < deadline:
         sleep(0.01)
 
 
