@@ -8,23 +8,29 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from unisono.commands import apply, compare, data, evaluate, join, status, submit, train, tune, verify
+from unisono.commands import apply, compare, data, evaluate, horovodrun, join, status, submit, train, tune, verify
 from unisono.errors import AlreadyTold, PeerLost, TrainingFailed, UsageError
 from unisono.version import __version__
+
+if TYPE_CHECKING:
+    from unisono.cluster.horovod_start import HorovodStart
 
 USAGE_CODE = 2
 INTERRUPTED_CODE = 130
 READER_LEFT_CODE = 141
 """What the shell gives for a program that SIGPIPE ended (`| head`)."""
 DEFAULT_RESTARTS = 3
+SWITCHES = ("-h", "--help", "--horovod", "--timestamps", "--told-by-stdin")
+"""Options of `unisono run` that take no value."""
 
 COMMANDS: Mapping[str, ModuleType] = {
     "train": train,
     "tune": tune,
     "join": join,
     "submit": submit,
+    "horovodrun": horovodrun,
     "status": status,
     "evaluate": evaluate,
     "apply": apply,
@@ -78,7 +84,7 @@ def _dispatch(argv: list[str]) -> int:
         options, program = split_program(argv[1:])
         argv = ["run", *options]
     parser = _parser()
-    ours = submit.split(argv)[0] if argv[:1] == ["submit"] else argv
+    ours = COMMANDS[argv[0]].split(argv)[0] if argv[:1] in (["submit"], ["horovodrun"]) else argv
     try:
         args, unknown = parser.parse_known_args(ours)
     except SystemExit as done:  # --help and --version
@@ -95,7 +101,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def split_program(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Our options, and the program with its own: all of ours but --help take one value, so the program is what follows."""
+    """Our options, and the program with its own: all of ours but the switches take one value, so the program is what follows."""
     position = 0
     while position < len(argv):
         word = argv[position]
@@ -103,7 +109,7 @@ def split_program(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
             return list(argv[:position]), tuple(argv[position + 1 :])
         if word == "-m" or not word.startswith("-") or word == "-":
             break
-        if word in ("-h", "--help") or "=" in word or (word[1] != "-" and len(word) > 2):
+        if word in SWITCHES or "=" in word or (word[1] != "-" and len(word) > 2):
             position += 1
         else:
             position += 2
@@ -118,6 +124,7 @@ def _parser() -> _Parser:
         "  unisono train task.py -n 4               train a task on four workers of this machine\n"
         "  unisono submit task.py --time 00:30:00   train a task under SLURM, in as many jobs as it takes\n"
         "  unisono run -n 4 train.py --epochs 3     four processes of a program on this machine\n"
+        "  unisono horovodrun -np 4 python train.py  a program written for Horovod, unchanged\n"
         "  unisono doctor                           what a job would find here, and what to repair first\n"
         "  unisono run --help                       all options of one verb, with examples",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -158,11 +165,24 @@ def _add_run(verbs: argparse._SubParsersAction[_Parser]) -> None:
         "two hosts without a scheduler, the same command on both but for --node-rank:\n"
         "  node01$ unisono run -n 4 --nodes 2 --node-rank 0 --rendezvous node01:29400 train.py\n"
         "  node02$ unisono run -n 4 --nodes 2 --node-rank 1 --rendezvous node01:29400 train.py\n"
+        "a program written for Horovod, unchanged (`import horovod.torch as hvd`), started here or by another launcher:\n"
+        "  unisono run --horovod -n 4 train.py\n"
+        "  mpirun -n 4 unisono run --horovod train.py\n"
+        "  srun -N 2 -n 8 unisono run --horovod train.py\n"
         "signals: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to every rank; a second Ctrl-C kills them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    run.add_argument("-n", type=_whole, required=True, metavar="N", help="processes on this node (the same on every node)")
+    run.add_argument("-n", type=_whole, metavar="N", help="processes on this node (the same on every node)")
+    run.add_argument(
+        "--horovod",
+        action="store_true",
+        help="`import horovod` gives unisono.horovod, HOROVOD_RANK and the like are set, every process sees all GPUs; without -n "
+        "inside srun, mpirun or torchrun",
+    )
+    run.add_argument("--timestamps", action="store_true", help="put the time in front of every line")
+    run.add_argument("--on-nodes", type=_counts, default=(), metavar="L", help=argparse.SUPPRESS)  # of other launchers of ours
+    run.add_argument("--told-by-stdin", action="store_true", help=argparse.SUPPRESS)
     run.add_argument("--engine", metavar="E", help="how they talk: auto, single, shm, gloo or nccl (mpi is for mpirun)")
     run.add_argument(
         "--allreduce", metavar="A", help="auto, ring, recursive_doubling, rabenseifner, node_aware or engine (the library's)"
@@ -176,7 +196,6 @@ def _add_run(verbs: argparse._SubParsersAction[_Parser]) -> None:
     run.add_argument(
         "--on-failure",
         metavar="POLICY",
-        default="end",
         help="end (default): all end; continue: the others go on; restart: all start again; elastic: each ends alone, and rank 0 "
         "starts again if it was killed",
     )
@@ -184,9 +203,7 @@ def _add_run(verbs: argparse._SubParsersAction[_Parser]) -> None:
     run.add_argument(
         "--threads", type=_whole, metavar="T", help="threads for each process (default: the CPUs we may use / N, at least 1)"
     )
-    run.add_argument(
-        "--bind", metavar="HOW", default="cpus", help="cpus (default): each process keeps its share of the CPUs; none: it may move"
-    )
+    run.add_argument("--bind", metavar="HOW", help="cpus (default): each process keeps its share of the CPUs; none: it may move")
 
 
 def _add_doctor(verbs: argparse._SubParsersAction[_Parser]) -> None:
@@ -214,6 +231,9 @@ def _run(args: argparse.Namespace, program: tuple[str, ...]) -> int:
         raise UsageError(f"--node-rank {args.node_rank} needs --nodes, the number of hosts; add it or leave both out")
     if args.nodes is not None and args.nodes > 1 and args.node_rank is None:
         raise UsageError(f"--nodes {args.nodes} needs --node-rank on each host: 0..{args.nodes - 1}, a different one on each")
+    horovod = _for_horovod(program) if args.horovod else None
+    if args.n is None:
+        return _run_as_one(args, program, horovod)
     restarts = DEFAULT_RESTARTS if args.restarts is None and args.on_failure == "restart" else args.restarts
     return launch(
         LaunchConfig(
@@ -227,12 +247,38 @@ def _run(args: argparse.Namespace, program: tuple[str, ...]) -> int:
             rendezvous=args.rendezvous,
             job=args.job,
             log_dir=args.log_dir,
-            on_failure=args.on_failure,
+            on_failure="end" if args.on_failure is None else args.on_failure,
             restarts=restarts or 0,
             threads=args.threads,
-            bind=args.bind,
+            bind="cpus" if args.bind is None else args.bind,
+            horovod=horovod,
+            num_on_nodes=args.on_nodes,
+            timestamps=args.timestamps,
+            told_by_stdin=args.told_by_stdin,
         )
     )
+
+
+def _for_horovod(program: Sequence[str]) -> HorovodStart:
+    from unisono.compat.horovod.launching.start import horovod_start
+
+    return horovod_start(program)
+
+
+def _run_as_one(args: argparse.Namespace, program: tuple[str, ...], horovod: HorovodStart | None) -> int:
+    """Without -n: another launcher has started several of us, and each becomes the program."""
+    from unisono.cluster.horovod_start import be_rank
+    from unisono.cluster.launch import LaunchConfig
+    from unisono.cluster.wishes import wishes_of
+
+    if horovod is None:
+        raise UsageError("-n, the number of processes, is missing; see unisono run --help")
+    for option in ("nodes", "node_rank", "rendezvous", "job", "log_dir", "on_failure", "restarts", "threads", "bind", "timestamps"):
+        if getattr(args, option) not in (None, False):
+            shown = option.replace("_", "-")
+            raise UsageError(f"--{shown} is read only with -n; add -n, or leave it to the launcher that starts the processes")
+    asked = LaunchConfig(program, 1, engine=args.engine, allreduce=args.allreduce, time_limit_s=args.time_limit_s)
+    be_rank(program, horovod, wishes_of(asked))
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -246,6 +292,10 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a whole number; received {text!r}") from None
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_whole(number) for number in text.split(","))
 
 
 def _seconds(text: str) -> float:

@@ -9,11 +9,13 @@ import sys
 import pytest
 
 ROWS = {"torch": ("torch", "torch"), **{f"Keras on {backend}": ("keras", backend) for backend in ("torch", "tensorflow", "jax")}}
+SELDOM = ("Keras on tensorflow", "Keras on jax")
+"""More than a minute each; that their gradients are right belongs to every change (tests/numerics/test_keras.py)."""
 NUM_CHECKS = 16
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", [pytest.param(row, marks=[pytest.mark.soak] * (row in SELDOM)) for row in ROWS])
 def test_a_replica_keeps_its_contract(row: str) -> None:
     kind, backend = ROWS[row]
     env = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}

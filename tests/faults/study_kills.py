@@ -53,6 +53,9 @@ class Study:
     _process: subprocess.Popen[bytes] | None = None
     _progress: Reader | None = None
     _num_ended: int = 0
+    _num_begun: int = 0
+    _begun_before: int = 0
+    """Trials that other lives have begun."""
 
     @property
     def out(self) -> Path:
@@ -84,6 +87,8 @@ class Study:
     def start(self) -> None:
         """Local: another life."""
         self.num_lives += 1
+        self._look()
+        self._begun_before = self._num_begun
         command = ["setpriv", "--pdeathsig", "KILL", sys.executable, str(PROGRAM), str(self.out), str(self.num_trials), "2"]
         with self._output().open("wb") as output:
             self._process = subprocess.Popen(
@@ -145,10 +150,15 @@ class Study:
 
     def num_ended(self) -> int:
         """Local: results that were ever written."""
+        self._look()
+        return self._num_ended
+
+    def _look(self) -> None:
         if self._progress is None:
             self._progress = Reader(self.out / "journal")
-        self._num_ended += sum(one.value["event"] == ENDED for one in self._progress.read())
-        return self._num_ended
+        events = Counter(one.value["event"] for one in self._progress.read())
+        self._num_ended += events[ENDED]
+        self._num_begun += events[BEGAN]
 
     def _found(self, victim: str, may_have_ended: int) -> int:
         found: list[int] = []
@@ -164,6 +174,9 @@ class Study:
         job = self.expect_running()
         if victim == JOB:
             return [job.pid]
+        self._look()
+        if self._num_begun == self._begun_before:
+            return []  # what is there may be the process that tries the task out, without which there is no study
         with suppress(psutil.NoSuchProcess):
             nurseries = psutil.Process(job.pid).children()
             workers = [child.pid for one in nurseries for child in one.children()]

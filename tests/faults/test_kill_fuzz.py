@@ -44,6 +44,7 @@ def test_each_kind_of_kill(nursery: Nursery, tmp_path: Path) -> None:
     assert {run["deviation"] for run in fuzz.runs} == {0.0}
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_another_number_of_workers_after_each_kill(nursery: Nursery, tmp_path: Path) -> None:
     fuzz = Fuzz(tmp_path, nursery, CHANGES, SHORT, NURSERY)

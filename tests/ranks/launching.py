@@ -65,12 +65,13 @@ class Launcher:
         grace_s: float | None = None,
         max_pending_bytes: int = 1 << 20,
         stdin: int | IO[bytes] = subprocess.DEVNULL,
+        verb: str = "run",
     ) -> None:
         """`grace_s` of None takes the command as it is, with its own constants."""
         patched = PATCHED.format(grace_s=grace_s, max_pending_bytes=max_pending_bytes)
         start = ["-m", "unisono"] if grace_s is None else ["-c", patched]
         self.process = subprocess.Popen(
-            [sys.executable, *start, "run", *arguments],
+            [sys.executable, *start, verb, *arguments],
             env={**plain_environment(), **(env or {})},
             cwd=cwd,
             stdin=stdin,
@@ -92,15 +93,15 @@ class Launcher:
             self._threads.append(thread)
         return self
 
-    def wait_for(self, *texts: str) -> None:
+    def wait_for(self, *texts: str, limit_s: float = LIMIT_S) -> None:
         """Blocking: until each text was in some line."""
         missing = set(texts) - {text for text in texts for line in self.lines if text in line}
-        deadline = monotonic() + LIMIT_S
+        deadline = monotonic() + limit_s
         while missing:
             try:
                 line = self._arriving.get(timeout=max(0.0, deadline - monotonic()))
             except queue.Empty:
-                raise AssertionError(f"{missing} did not come within {LIMIT_S:g} s; came:\n{self.shown()}") from None
+                raise AssertionError(f"{missing} did not come within {limit_s:g} s; came:\n{self.shown()}") from None
             if line is None:
                 raise AssertionError(f"the output ended without {missing}; came:\n{self.shown()}")
             missing -= {text for text in missing if text in line}
@@ -145,8 +146,14 @@ class Launcher:
             stream.close()
 
 
-def run(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, grace_s: float = SHORT_S) -> Launcher:
+def run(
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    grace_s: float = SHORT_S,
+    verb: str = "run",
+) -> Launcher:
     """Blocking: a launcher from its start to its end; `process.returncode` and `lines` say what became of it."""
-    with Launcher(*arguments, env=env, cwd=cwd, grace_s=grace_s) as launcher:
+    with Launcher(*arguments, env=env, cwd=cwd, grace_s=grace_s, verb=verb) as launcher:
         launcher.reading().finish()
         return launcher

@@ -80,19 +80,21 @@ def test_a_vote_to_stop_and_a_target(nursery: Nursery, options: tuple[str, ...])
 
 
 def test_the_server_is_told_to_stop_while_it_evaluates(nursery: Nursery) -> None:
-    """The epoch's evaluation is made by the next life, and early stopping counts it."""
+    """The epoch's evaluation is made by the next life, and early stopping counts it. It is then of a later centre. A repetition
+    makes it where the epoch ended, so of that row only the loss is the same, and it may see earlier that nothing improves."""
     options = (*GEM, "--set", "data.num=200", "--patience", "1", "--lr", "0.3", "--epochs", "30")
     train(nursery, "run", 3, *options, code=STOPPED, plan="look")
     first = found("run")
+    assert first["steps"] >= 25
     assert not first["history"]
     train(nursery, "run", 3, *options)
     assert found("run")["reason"] == "stopped early"
     train(nursery, "again", 1, *options, "--simulate", "2", "--replay", "run")
-    again, run = found("again"), found("run")
-    for history in (again["history"], run["history"]):
-        for name in ("staleness", "staleness_max"):
-            del history[0][name]  # of the evaluation that was made twice
-    assert again == run
+    (again_first, *again_rest), (run_first, *run_rest) = (found(run).pop("history") for run in ("again", "run"))
+    assert again_first["loss"] == run_first["loss"]
+    assert again_rest
+    assert again_rest == run_rest[: len(again_rest)]
+    assert all(found("again")[what] == found("run")[what] for what in ("weights", "steps", "reason"))
 
 
 def test_other_workers_go_on(nursery: Nursery) -> None:
@@ -123,8 +125,12 @@ def test_a_group_is_one_worker_of_its_batch(nursery: Nursery) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [GEM, EASGD, (*DOWNPOUR, "--set", "optimizer=adam"), ("--algorithm", "parameter_server", "--set", "optimizer=adam")],
-    ids=["gem", "easgd", "downpour", "parameter_server"],
+    [
+        pytest.param(GEM, id="gem"),
+        pytest.param((*DOWNPOUR, "--set", "optimizer=adam"), id="downpour"),
+        pytest.param(EASGD, id="easgd", marks=pytest.mark.soak),
+        pytest.param(("--algorithm", "parameter_server", "--set", "optimizer=adam"), id="parameter_server", marks=pytest.mark.soak),
+    ],
 )
 def test_several_servers_are_as_one(nursery: Nursery, options: tuple[str, ...]) -> None:
     """The same bits for any number of them, also where it changes on the way."""

@@ -106,9 +106,16 @@ def test_what_is_wrong_on_another_rank_alone_is_told_and_the_others_go_on(tmp_pa
     file.write_text(f"import os\n\nif os.environ['UNISONO_RANK'] == '1':\n    raise ValueError('only here')\n{file.read_text()}")
     options = ("tune", str(file), "--trials", "3", "--epochs", "1", "--out", str(study))
     ranks = [UNISONO, "run", "-n", "2", "--on-failure", "continue", "-m", "unisono"]
-    (outcome,) = run_together([[*ranks, *options]], plain_environment(), LIMIT_S)
-    assert outcome.output.count("ValueError: only here") == 1, str(outcome)
-    assert "block 1 lost 1 of its 1 processes" in outcome.output and "done: 3 complete" in outcome.output, str(outcome)
+    hold, said = tmp_path / "hold", tmp_path / "said"
+    hold.touch()  # else rank 0 may have done it all before rank 1 has loaded the file
+    said.touch()
+    with Program(["sh", "-c", f'exec "$@" > {said} 2>&1', "sh", *ranks, *options], plain_environment()) as program:
+        within(LIMIT_S, lambda: program.is_over() or "block 1 lost 1 of its 1 processes" in said.read_text())
+        hold.unlink()
+        program.finish(LIMIT_S)
+    output = said.read_text()
+    assert output.count("ValueError: only here") == 1, output
+    assert "block 1 lost 1 of its 1 processes" in output and "done: 3 complete" in output, output
     assert {result.state for result in all_ended_once(study, 3).values()} == {COMPLETE}
 
 

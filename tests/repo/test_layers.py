@@ -25,12 +25,26 @@ LAYERS = MappingProxyType(
         **dict.fromkeys(("training", "observe"), 4),
         **dict.fromkeys(("run", "own_loop"), 5),
         **dict.fromkeys(("tuning", "predict", "scale", "compat", "doctor", "testing", "keras"), 6),
-        "commands": 7,
+        **dict.fromkeys(("commands", "horovod"), 7),
         "cli": 8,
         "__main__": 9,
         FACADE: 10,
     }
 )
+
+HOROVOD_ON_TENSORFLOW = tuple(
+    f"compat/horovod/tensorflow/{name}.py"
+    for name in (
+        *("accumulation", "calls", "compression", "elastic", "errors", "exchange", "naming", "operations", "optimizer", "queries"),
+        *("reduction", "slices", "sync_batch_norm", "tape", "tracing", "variables"),
+    )
+)
+"""The front for TensorFlow: `unisono.horovod.tensorflow` loads it when a name of it is used."""
+HOROVOD_KERAS = (
+    *("backends", "callbacks", "compiling", "compression", "elastic", "optimizer", "rates", "reduced", "replicas", "saved"),
+    *("old_names", "travel", "values"),
+)
+"""Files of compat/horovod/keras that import Keras, which is their subject."""
 
 OWNERS = MappingProxyType(
     {
@@ -45,20 +59,39 @@ OWNERS = MappingProxyType(
             *(f"keras/{name}.py" for name in ("backup", "callbacks", "fitting")),
             "keras/shared_model.py",
             "testing/model_contract.py",
+            "compat/horovod/tensorflow/sync_batch_norm.py",
+            *(f"compat/horovod/keras/{name}.py" for name in HOROVOD_KERAS),
         ),
-        "tensorflow": ("model/keras/on_tensorflow.py", "model/keras/hidden_state.py"),
-        "jax": ("model/keras/on_jax.py",),
+        "tensorflow": (
+            "model/keras/on_tensorflow.py",
+            "model/keras/hidden_state.py",
+            "compat/horovod/keras/on_tensorflow.py",
+            *HOROVOD_ON_TENSORFLOW,
+        ),
+        "jax": ("model/keras/on_jax.py", "compat/horovod/keras/on_jax.py"),
         "optuna": ("tuning/search.py", "tuning/objective.py"),
         "zmq": ("comm/exchange_zmq.py", "comm/exchange_zmq_caller.py", "comm/exchange_gate.py", "comm/exchange_listen.py"),
         "h5py": ("data/hdf5.py",),
-        "cloudpickle": ("taskfile.py", "tuning/objective.py"),
+        "cloudpickle": (
+            "taskfile.py",
+            "tuning/objective.py",
+            "compat/horovod/torch/objects.py",
+            "compat/horovod/launching/parcel.py",
+        ),
         "matplotlib": ("observe/plots.py",),
         "safetensors": ("training/weights.py",),
     }
 )
 """Heavy package -> the files that may import it, inside functions. Empty until the module that needs it is written."""
 
-LOADED_AT_USE = ("model/keras/on_jax.py", "model/keras/on_tensorflow.py")
+HOROVOD_ROOMS = ("cluster", "comm", "compat", "errors", "excepthook")
+"""What the Horovod front may import: it must work without a model, a task or a run of ours."""
+
+LOADED_AT_USE = (
+    *(f"{folder}/keras/on_{name}.py" for folder in ("model", "compat/horovod") for name in ("jax", "tensorflow")),
+    *(f"compat/horovod/keras/{name}.py" for name in ("callbacks", "elastic", "rates")),
+    *HOROVOD_ON_TENSORFLOW,
+)
 """Owners that are themselves imported only where Keras runs on their package."""
 
 COMMAND_LINES = ("cli.py", "testing/contract.py", "testing/model_contract.py")
@@ -191,6 +224,16 @@ def imports_go_downwards(source: Source) -> Breaches:
             )
 
 
+def the_horovod_front_stands_on_comm(source: Source) -> Breaches:
+    """`compat/horovod` knows the rooms of communication and nothing of models, data or training."""
+    if source.path.parts[:2] != ("compat", "horovod"):
+        return
+    for item in imports(source):
+        parts = item.target.split(".")
+        if parts[0] == "unisono" and parts[1:2] and parts[1] not in HOROVOD_ROOMS:
+            yield item.line, f"imports {item.target}; compat/horovod stands on {' and '.join(HOROVOD_ROOMS)} only"
+
+
 def heavy_packages_have_owners(source: Source) -> Breaches:
     """Frameworks are imported by the module that owns them, at use."""
     for item in imports(source):
@@ -281,6 +324,8 @@ def _can_change(value: ast.expr) -> bool:
 
 def names_say_something(source: Source) -> Breaches:
     """No file or folder is called utils, helpers, manager or misc."""
+    if source.path.parts[:1] == ("horovod",):  # the names there are Horovod's: programs import them by path
+        return
     for part in source.path.parts:
         if EMPTY_WORDS & set(part.removesuffix(".py").lower().split("_")):
             yield 1, f"is called {part!r}; name it after its idea"
@@ -288,6 +333,7 @@ def names_say_something(source: Source) -> Breaches:
 
 RULES: tuple[Rule, ...] = (
     imports_go_downwards,
+    the_horovod_front_stands_on_comm,
     heavy_packages_have_owners,
     environment_stays_in_cluster,
     command_line_stays_in_cli,
@@ -327,6 +373,7 @@ BROKEN: tuple[tuple[Rule, str, str], ...] = (
     (imports_go_downwards, "training/new.py", "from unisono.observe import console"),
     (imports_go_downwards, "doctor.py", "from unisono.cli import main"),
     (imports_go_downwards, "__init__.py", "from unisono.comm.base import SUM"),
+    (the_horovod_front_stands_on_comm, "compat/horovod/new.py", "from unisono.model.flat import FlatLayout"),
     (heavy_packages_have_owners, "comm/shm_new.py", "def f():\n    from mpi4py import MPI"),
     (heavy_packages_have_owners, "comm/mpi.py", "from mpi4py import MPI"),
     (heavy_packages_have_owners, "training/new.py", "def f():\n    import tensorflow.keras as tk"),

@@ -97,6 +97,10 @@ class Nursery:
         """Local, blocking: the same under mpirun, which starts a small process in the place of each rank."""
         return run_ranks([str(MPI_RANK), self._address, *program], size, engine, timeout_s)
 
+    def stand_in(self, program: Sequence[str]) -> list[str]:
+        """Local: a command that any launcher may start; the rank comes from the nursery and has the environment of the command."""
+        return [sys.executable, "-S", str(MPI_RANK), self._address, *program]
+
     @contextmanager
     def start(
         self, program: Sequence[str], size: int, engine: str, environment: Mapping[str, str] | None = None
@@ -200,9 +204,10 @@ def _keep(client: socket.socket) -> list[str]:
             _become_rank(rank, asked, environment)
             return list(asked["program"])
         pids.append(pid)
-    client.sendall(json.dumps(pids).encode() + b"\n")
+    with suppress(BrokenPipeError):  # who asked for them may be gone; they are buried all the same
+        client.sendall(json.dumps(pids).encode() + b"\n")
     code = _bury(pids, client)
-    with suppress(BrokenPipeError):  # who asked for them may be gone, and they with it
+    with suppress(BrokenPipeError):
         client.sendall(f"{code}\n".encode())
     os._exit(0)
 

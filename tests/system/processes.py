@@ -139,6 +139,6 @@ def is_running(process_id: int) -> bool:
     """Whether the process exists and has not ended (one that nobody waits for stays listed after its end)."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter, if it goes while we read
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"

@@ -55,7 +55,7 @@ NODES = ("--nodes", "2", "--rendezvous", "node01:29400")
         (["-n", "four", "x"], "-n: must be a whole number; received 'four'"),
         (["-n", "2.5", "x"], "-n: must be a whole number; received '2.5'"),
         (["-n"], "-n: expected one argument"),
-        (["x"], "required: -n"),
+        (["x"], "-n, the number of processes, is missing"),
         (["-n", "2", "--bogus", "1", "x"], "unisono run does not know '--bogus'; see unisono run --help"),
         (["-n", "2", "--eng", "shm", "x"], "unisono run does not know '--eng'"),
         (["-n", "2", "--engine", "magic", "x"], "--engine must be one of auto, single, shm, mpi, gloo, nccl; received 'magic'"),

@@ -7,7 +7,6 @@ import os
 import secrets
 import selectors
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,11 @@ from pathlib import Path
 from time import time
 
 from unisono.cluster import affinity, gpus
-from unisono.cluster.instruction_set import CUBLAS_WORKSPACE, CUBLAS_WORKSPACES, Setting, settings_of
+from unisono.cluster.horovod_start import HorovodStart
+from unisono.cluster.instruction_set import CUBLAS_WORKSPACE, CUBLAS_WORKSPACES, settings_of
+from unisono.cluster.last_lines import code_of, pass_on_the_rest
 from unisono.cluster.mortality import Mortality, before_exec
+from unisono.cluster.orders import HEARD, OrdersFromStdin, secret_from_stdin
 from unisono.cluster.output import Console, LogFolder
 from unisono.cluster.processor import this_processor
 from unisono.cluster.program import command
@@ -27,8 +29,8 @@ from unisono.cluster.rendezvous import derived_port, host_port, job_token
 from unisono.cluster.signals import SignalInbox
 from unisono.cluster.terminal import columns_of
 from unisono.cluster.topology import ALLREDUCES, ENGINES
-from unisono.cluster.variables import one_of, positive_seconds
-from unisono.cluster.world import STOPS, Outcome, World, wait_for_events
+from unisono.cluster.wishes import check_wishes, refuse_contradictions, wishes_of
+from unisono.cluster.world import Outcome, World
 from unisono.errors import UsageError
 
 BINDINGS = ("cpus", "none")
@@ -69,6 +71,15 @@ class LaunchConfig:
     voice: str = "all"
     """"all": every line with the rank that printed it in front. "first": rank 0 speaks for all, without it, and on a terminal as it
     prints, so that it may draw a progress bar (`cluster/terminal.py`); lines of others go to standard error, with their rank."""
+    horovod: HorovodStart | None = None
+    """For programs written for Horovod; each rank then sees all GPUs of the node."""
+    num_on_nodes: tuple[int, ...] = ()
+    """Processes on each node where they are not as many everywhere; empty: `num_local` on each."""
+    timestamps: bool = False
+    """Whether the time stands in front of every line."""
+    told_by_stdin: bool = False
+    """Whether signals come as words on standard input, whose end ends all; with several nodes its first line is the job's secret
+    (`cluster/orders.py`)."""
 
     def __post_init__(self) -> None:
         _check_count("-n", self.num_local, 1, "processes on this node")
@@ -97,6 +108,12 @@ class LaunchConfig:
                 f"--nodes {self.num_nodes} needs --rendezvous host:port, the same on all nodes: a name of the first node that "
                 "the others resolve, and a port that is free there, e.g. --rendezvous node01:29400"
             )
+        counts = self.num_on_nodes
+        if counts and (len(counts) != self.num_nodes or min(counts) < 1 or counts[self.node_rank] != self.num_local):
+            raise UsageError(
+                f"--on-nodes {','.join(map(str, counts))} must be {self.num_nodes} numbers (--nodes), of which number "
+                f"{self.node_rank} (--node-rank) is {self.num_local} (-n); correct it"
+            )
 
     def _check_restarts(self) -> None:
         if self.on_failure == "restart":
@@ -118,17 +135,21 @@ def launch(config: LaunchConfig) -> int:
     of this process start meanwhile in a session of its own is taken for it. Raises `UsageError` before anything starts.
     """
     base = dict(os.environ)
-    _check_wishes(config, base)
+    check_wishes(config, base)
     arguments = command(config.program)
+    secret = secret_from_stdin() if config.told_by_stdin and config.num_nodes > 1 else ""
     if config.num_nodes == 1:
-        refuse_inside_a_rank(base, config.num_local)
-    first = config.node_rank * config.num_local
+        refuse_inside_a_rank(base, config.num_local, config.horovod is not None)
+    first = sum(config.num_on_nodes[: config.node_rank]) if config.num_on_nodes else config.node_rank * config.num_local
     logs = _make_logs(config.log_dir, range(first, first + config.num_local))
     _fill_standard_descriptors()
     with selectors.DefaultSelector() as selector, SignalInbox(selector) as inbox, Mortality(base) as mortality:
         colour = not base.get("NO_COLOR") and base.get("TERM") != "dumb"
-        console = Console(selector, colour, logs is not None, config.job, config.voice)
-        starter = _Starter(config, base, arguments, logs, selector, inbox, mortality, console, time())
+        reports = config.told_by_stdin and config.num_nodes > 1
+        console = Console(selector, colour, logs is not None, config.job, config.voice, config.timestamps, reports)
+        if config.told_by_stdin:
+            OrdersFromStdin(selector, inbox, lambda: console.report(HEARD))
+        starter = _Starter(config, base, arguments, logs, selector, inbox, mortality, console, time(), secret)
         restart = 0
         while True:
             outcome = starter.live(restart)
@@ -136,10 +157,8 @@ def launch(config: LaunchConfig) -> int:
                 break
             restart += 1
             console.say(f"starting all ranks again (restart {restart} of {config.restarts})")
-        _flush(selector, inbox, console)
-        console.tell_what_was_lost()
-        _flush(selector, inbox, console)
-    return outcome.code or _code_of(console.failure)
+        pass_on_the_rest(selector, inbox, console)
+    return outcome.code or code_of(console.failure)
 
 
 @dataclass(frozen=True)
@@ -155,11 +174,13 @@ class _Starter:
     mortality: Mortality
     console: Console
     began_unix_s: float
+    secret: str
+    """Of the job, where another program started us; nobody can compute its token then."""
 
     def live(self, restart: int) -> Outcome:
         """Local, blocking: start all ranks and see them to their end."""
         ranks: list[RankProcess] = []
-        placement = _placement(self.config, self.base, restart, self.began_unix_s)
+        placement = _placement(self.config, self.base, restart, self.began_unix_s, self.secret)
         world = World(
             ranks,
             self.selector,
@@ -186,9 +207,9 @@ class _Starter:
             ranks.append(self._start_rank(placement, local_rank))
 
     def _start_rank(self, placement: Placement, local_rank: int) -> RankProcess:
-        rank = placement.node_rank * placement.num_local + local_rank
+        rank = placement.first_rank + local_rank
         # A terminal is not passed on: the ranks are not in its foreground and could not read from it.
-        stdin = None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL
+        stdin = None if rank == 0 and not os.isatty(0) and not self.config.told_by_stdin else subprocess.DEVNULL
         env = rank_environment(self.base, placement, local_rank)
         try:
             log = None if self.logs is None else self.logs.open(rank)
@@ -209,12 +230,12 @@ class _Starter:
         return mine if binds and mine is not None and placement.threads <= len(mine) else None
 
 
-def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int, began_unix_s: float) -> Placement:
+def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int, began_unix_s: float, secret: str) -> Placement:
     job = config.job or Path(config.program[1 if config.program[0] == "-m" else 0]).name
     if config.num_nodes > 1:
         assert config.rendezvous is not None
         # All launchers find the same without talking. The counts are left out: ranks that disagree shall meet and say so.
-        token = job_token("unisono run", config.rendezvous, config.job or "")
+        token = job_token("unisono run", config.rendezvous, config.job or "", *([secret] if secret else []))
     else:
         token = secrets.token_hex(16)  # a new one for each life: what is left of an earlier one cannot join
     return Placement(
@@ -229,45 +250,11 @@ def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int, bega
         threads=config.threads or affinity.threads_per_worker(config.num_local),
         threads_asked=config.threads is not None,
         gpus=gpus.probe(base),
-        wishes=_wishes(config),
+        wishes=wishes_of(config),
+        num_on_nodes=config.num_on_nodes,
+        horovod=config.horovod,
         terminal=f"{columns}:{os.getpid()}" if config.voice == "first" and (columns := columns_of(1)) else "",
     )
-
-
-def _wishes(config: LaunchConfig) -> tuple[tuple[str, str], ...]:
-    wishes = (
-        ("UNISONO_ENGINE", config.engine),
-        ("UNISONO_ALLREDUCE", config.allreduce),
-        ("UNISONO_TIME_LIMIT_S", None if config.time_limit_s is None else repr(float(config.time_limit_s))),
-    )
-    capped = () if config.portable is None else settings_of(config.portable, this_processor())
-    return (
-        *((name, value) for name, value in wishes if value is not None),
-        *((one.variable, one.value) for one in capped),
-    )
-
-
-def _check_wishes(config: LaunchConfig, base: Mapping[str, str]) -> None:
-    """Refuse what no rank could have, whether it was asked for by an option or stands in the environment."""
-    wishes = dict(_wishes(config))
-    if config.portable is not None:
-        _refuse_contradictions(settings_of(config.portable, this_processor()), base)
-    asked = {**base, **wishes}
-    engine = one_of(asked, "UNISONO_ENGINE", ENGINES)
-    one_of(asked, "UNISONO_ALLREDUCE", ALLREDUCES)
-    if asked.get("UNISONO_TIME_LIMIT_S"):
-        positive_seconds(asked, "UNISONO_TIME_LIMIT_S")
-    place = f"--engine {engine}" if config.engine else f"UNISONO_ENGINE={engine} (environment)"
-    total = config.num_local * config.num_nodes
-    if engine == "single" and total > 1:
-        raise UsageError(f"{place} is for one process, but {total} are asked for (-n); use --engine auto")
-    if engine == "mpi":
-        variables = [f"{name}={value}" for name, value in {"UNISONO_ENGINE": engine, **wishes}.items()]
-        line = shlex.join(("mpirun", "-n", str(total), "env", *variables, *command(config.program)))
-        raise UsageError(
-            f"{place} needs processes that MPI starts, which unisono run does not do; start with: {line} "
-            "(or srun in place of mpirun); for unisono run take another engine, e.g. --engine auto"
-        )
 
 
 def cap(level: str | None) -> None:
@@ -279,7 +266,7 @@ def cap(level: str | None) -> None:
     if level is None:
         return
     settings = settings_of(level, this_processor())
-    _refuse_contradictions(settings, os.environ)
+    refuse_contradictions(settings, os.environ)
     late = [one for one in settings if one.variable not in os.environ]
     if readers := sorted({one.reader for one in late if one.reader in sys.modules}):
         line = " ".join(shlex.quote(f"{one.variable}={one.value}") for one in settings)
@@ -294,15 +281,6 @@ def cap(level: str | None) -> None:
 def prepare_cublas() -> None:
     """Local: give cuBLAS a workspace with which it repeats its bits, unless one is chosen. Call it before a GPU is first used."""
     os.environ.setdefault(CUBLAS_WORKSPACE, CUBLAS_WORKSPACES[0])
-
-
-def _refuse_contradictions(settings: Sequence[Setting], env: Mapping[str, str]) -> None:
-    for one in settings:
-        if env.get(one.variable, one.value) != one.value:
-            raise UsageError(
-                f"--portable needs {one.variable}={one.value}, but it is {env[one.variable]!r} (environment); unset it, or leave "
-                "--portable out"
-            )
 
 
 def _make_logs(folder: Path | None, ranks: range) -> LogFolder | None:
@@ -321,19 +299,6 @@ def _fill_standard_descriptors() -> None:
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         continue
     os.close(fd)
-
-
-def _flush(selector: selectors.BaseSelector, inbox: SignalInbox, console: Console) -> None:
-    """Local, blocking: until our reader took all that the ranks printed, or a signal says that it never will."""
-    while not console.flushed:
-        wait_for_events(selector)
-        if any(signum in STOPS for signum in inbox.take()):
-            console.drop()
-
-
-def _code_of(failure: OSError | None) -> int:
-    """As the shell gives it to a program whose reader left (`| head`): that of SIGPIPE."""
-    return 0 if failure is None else 128 + signal.SIGPIPE if isinstance(failure, BrokenPipeError) else 1
 
 
 def _check_count(option: str, value: int, least: int, what: str) -> None:

@@ -59,7 +59,13 @@ def before_exec(mask: Iterable[int], cpus: Collection[int] | None = None) -> Cal
 def stop_with_torchrun(launcher: str) -> None:
     """Local, in a rank: under torchrun, which leaves its workers to themselves when it is killed (SIGUSR1 does so), the end of our
     parent is a SIGTERM to us. Other launchers see to it; and one process alone may outlive the shell that started it."""
-    call = prctl() if launcher == "torchrun" else None
+    if launcher == "torchrun":
+        stop_with_parent()
+
+
+def stop_with_parent() -> None:
+    """Local: the end of our parent is a SIGTERM to us from now on, also for the program that this process becomes."""
+    call = prctl()
     if call is not None:
         call(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 

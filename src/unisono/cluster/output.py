@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from time import strftime
 from typing import IO
 
 from unisono.cluster.sink import Sink
@@ -27,10 +28,17 @@ class Console:
     """The launcher's own two outputs; lines of one never cut into lines of the other, also where both are one terminal."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, colour: bool, logged: bool, job: str | None = None, voice: str = "all"
+        self,
+        selector: selectors.BaseSelector,
+        colour: bool,
+        logged: bool,
+        job: str | None = None,
+        voice: str = "all",
+        timestamps: bool = False,
+        reports: bool = False,
     ) -> None:
         """`logged`: whether log files keep the lines too. `job`: the name that the user gave it, to tell it from others. `voice`:
-        as in `LaunchConfig`."""
+        and `timestamps`: as in `LaunchConfig`. `reports`: whether the one who started us hears of us."""
         self._name = f"unisono ({job})" if job else "unisono"
         self.out = Sink(selector, 1)
         self.err = self.out if os.path.sameopenfile(1, 2) else Sink(selector, 2)
@@ -38,6 +46,8 @@ class Console:
         self._colour = colour
         self._logged = logged
         self._voice = voice
+        self.timestamps = timestamps
+        self._reports = reports
 
     @property
     def failure(self) -> OSError | None:
@@ -51,6 +61,11 @@ class Console:
     def say(self, text: str) -> None:
         """Local, not blocking: a line of the launcher itself, on standard error."""
         self.err.write(f"{self._name}: {text}\n".encode())
+
+    def report(self, line: bytes) -> None:
+        """Local, not blocking: to the one who started us (`cluster/orders.py`), if it listens."""
+        if self._reports:
+            self.err.write(line + b"\n")
 
     def tell_what_was_lost(self) -> None:
         """Local: a full disk is no secret. A reader that left on purpose needs no message."""
@@ -98,8 +113,10 @@ class RankOutput:
         logged = None if log is None else self._write_log
         sink = console.sink_of(rank)
         self._streams = (
-            (DrawnStream if console.is_drawn(rank) else Stream)(selector, out, sink, console.prefix(rank, sink.fd), logged),
-            Stream(selector, err, console.err, console.prefix(rank, 2), logged),
+            (DrawnStream if console.is_drawn(rank) else Stream)(
+                selector, out, sink, console.prefix(rank, sink.fd), logged, console.timestamps
+            ),
+            Stream(selector, err, console.err, console.prefix(rank, 2), logged, console.timestamps),
         )
 
     def drain(self) -> None:
@@ -136,7 +153,9 @@ class Stream:
         sink: Sink,
         prefix: bytes,
         log: Callable[[bytes], None] | None,
+        timestamps: bool = False,
     ) -> None:
+        self._timestamps = timestamps
         self._selector = selector
         self._pipe = pipe
         self._sink = sink
@@ -206,7 +225,8 @@ class Stream:
         """`lines` without the last line end."""
         if self._log is not None:
             self._log(lines + b"\n")
-        self._sink.write(self._prefix + lines.replace(b"\n", b"\n" + self._prefix) + b"\n")
+        prefix = strftime("%Y-%m-%d %H:%M:%S ").encode() + self._prefix if self._timestamps else self._prefix
+        self._sink.write(prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n")
 
 
 class DrawnStream(Stream):

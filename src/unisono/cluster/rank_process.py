@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import IO
 
 from unisono.cluster.output import RankOutput
@@ -23,6 +24,13 @@ class RankProcess:
         self.gone = False
         """Whether nothing of its group is left and its output was taken."""
         self._process = process
+
+    def close(self) -> None:
+        """Local: nobody hears it any more, nor does it hear us, if it did."""
+        self.output.close()
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     @property
     def running(self) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 from unisono.errors import UsageError
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+TAKEN = (*FORWARDED, signal.SIGKILL)
+"""SIGKILL comes only by `put`: it says that all ranks are to be killed."""
 
 
 class SignalInbox:
@@ -54,9 +56,13 @@ class SignalInbox:
     def take(self) -> list[signal.Signals]:
         """Local, not blocking: the signals noted since the last time that are to be forwarded, in their order."""
         try:
-            return [signal.Signals(signum) for signum in self._reader.recv(4096) if signum in FORWARDED]
+            return [signal.Signals(signum) for signum in self._reader.recv(4096) if signum in TAKEN]
         except BlockingIOError:
             return []
+
+    def put(self, signum: signal.Signals) -> None:
+        """Local, not blocking: as if this signal had come."""
+        self._writer.send(bytes([signum]))
 
     @contextlib.contextmanager
     def held_back(self) -> Iterator[set[int]]:

@@ -12,6 +12,7 @@ from time import monotonic
 
 from unisono.cluster.descent import Process
 from unisono.cluster.mortality import Mortality
+from unisono.cluster.orders import failed
 from unisono.cluster.output import Console
 from unisono.cluster.rank_process import RankProcess
 from unisono.cluster.signals import SignalInbox
@@ -73,7 +74,7 @@ class World:
 
     def run(self) -> Outcome:
         """Local, blocking: until all ranks and their descendants have ended."""
-        while not all(rank.gone for rank in self._ranks):
+        while not self._is_over():
             wait_for_events(self._selector, min((when for when, _ in self._timers), default=None))
             for signum in self._inbox.take():
                 self._forward(signum)
@@ -85,8 +86,15 @@ class World:
                 self._note_exit(rank)
             self._note_gone()
             self._run_timers()
+            self._take_turn()
         self._end_leftovers()
         return Outcome(self._code, self._stopped)
+
+    def _is_over(self) -> bool:
+        return all(rank.gone for rank in self._ranks)
+
+    def _take_turn(self) -> None:
+        """For worlds that do more than to watch: called whenever something happened."""
 
     def kill(self) -> None:
         """Local, not blocking: end all ranks and their children at once."""
@@ -96,7 +104,11 @@ class World:
                 rank.send_to_group(signal.SIGKILL)
 
     def _forward(self, signum: signal.Signals) -> None:
-        self._stopped |= signum in STOPS
+        self._stopped |= signum in (*STOPS, signal.SIGKILL)
+        if signum == signal.SIGKILL:
+            self._code = self._code or 128 + signum
+            self.kill()
+            return
         if signum == signal.SIGINT:
             self._interrupts += 1
             if self._interrupts > 1:
@@ -114,13 +126,17 @@ class World:
 
     def _note_exit(self, rank: RankProcess) -> None:
         rank.output.drain()  # its last words come before ours
+        self._judge(rank)
+        if rank.leaves_children():
+            rank.send_to_group(signal.SIGTERM)
+            self._after(LEFTOVER_S, lambda: self._kill_leftovers(rank))
+
+    def _judge(self, rank: RankProcess) -> None:
+        """What the exit of a rank means for the others."""
         if self._on_failure == "elastic":
             self._note_exit_of_member(rank)
         elif rank.code and not self._ended_by_us:
             self._note_failure(rank, rank.code)
-        if rank.leaves_children():
-            rank.send_to_group(signal.SIGTERM)
-            self._after(LEFTOVER_S, lambda: self._kill_leftovers(rank))
 
     def _note_exit_of_member(self, rank: RankProcess) -> None:
         """Of members that may come and go: each ends alone. Rank 0, which serves them, is started again if it was killed; where it
@@ -142,6 +158,8 @@ class World:
         first = not self._code
         self._code = self._code or code
         others = [other.rank for other in self._ranks if other.running]
+        if first and self._on_failure != "continue":
+            self._console.report(failed(code))  # our own exit may come much later
         if self._console.is_told(code):
             pass
         elif self._stopped:
@@ -212,7 +230,7 @@ class World:
 
     def _leave(self, rank: RankProcess) -> None:
         rank.output.drain()
-        rank.output.close()
+        rank.close()
         rank.gone = True
 
     def _after(self, delay_s: float, action: Callable[[], None]) -> None:

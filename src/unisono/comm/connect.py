@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -33,17 +34,20 @@ def connect(
     time_limit_s: float | None = None,
     topology: Topology | None = None,
     quiet: bool = False,
+    attend: Callable[[], None] | None = None,
 ) -> Communicator:
     """Collective over all processes of the job, blocking: the communicator of the whole job.
 
     Without arguments everything is found out: who started us, the engine, the algorithm. Use it as a context manager: an
     exception inside tells the others, who then raise `PeerLost` with its text.
+
+    `attend` is called several times a second while others are awaited; what it raises ends the wait.
     """
     show_errors_plainly()
     at = topology or here()
     asked = _one_of(ENGINES, engine or at.engine, "engine")
     algorithm = _one_of(ALLREDUCES, allreduce or at.allreduce, "allreduce")
-    job = _meet(at, _seconds(at.time_limit_s if time_limit_s is None else time_limit_s))
+    job = _meet(at, _seconds(at.time_limit_s if time_limit_s is None else time_limit_s), attend)
     try:
         comm, reason = _open_chosen(job, asked)
     except BaseException as error:
@@ -94,7 +98,7 @@ def _seconds(time_limit_s: object) -> float:
     raise UsageError(f"time_limit_s must be a number of seconds above 0; received {time_limit_s!r} (connect(time_limit_s=...))")
 
 
-def _meet(at: Topology, limit_s: float) -> Job:
+def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> Job:
     """Collective: get to know all members."""
     me = describe(at)
     if at.world_size == 1:
@@ -117,6 +121,7 @@ def _meet(at: Topology, limit_s: float) -> Job:
         timeout_s=limit_s,
         info=asdict(me),
         job=at.job,
+        attend=attend,
     )
     members = [Member(**{**info, "cpus": tuple(info["cpus"])}) for info in control.peers_info]
     return Job(at, control, control.local_address, members, node_indices(members), limit_s)

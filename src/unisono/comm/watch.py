@@ -117,6 +117,8 @@ class Watch:
                 different.append((r, doing.call))
         if different:
             raise self.mismatch(*different[0], stacks)
+        if not missing:
+            self.raise_if_lost()  # another gave up while we asked, and knows who was late: by now that one has come
         named = join_ranks(missing) if missing else "none (all are here, but the engine does not finish)"
         text = (
             f"{self.call} on rank {comm.rank} of {comm.name}: not all members arrived within {self.limit_s:g} s; missing: {named}"

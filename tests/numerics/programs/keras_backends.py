@@ -139,6 +139,8 @@ def main() -> None:
         keras.config.set_dtype_policy(kind)
         for make in MODELS:
             place = f"{kind}/{make.__name__}"
+            if place not in sys.argv[2:]:
+                continue
             gradient, curve, weights = ours(make)
             found |= {f"{place}/gradient/{name.replace('/', '.')}": one for name, one in gradient.items()}
             found[f"{place}/curve"] = np.array(curve)

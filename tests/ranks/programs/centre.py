@@ -8,6 +8,7 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +35,12 @@ class Net(nn.Module):
             with Path(f"samples-{os.getpid()}").open("a") as file:
                 file.writelines(f"{int(number)}\n" for number in inputs[:, 0])
             inputs = self._planned(inputs)
-        elif PLAN.exists() and PLAN.read_text() == "look":
+        elif len(inputs) > 2 and PLAN.exists() and PLAN.read_text() == "look":  # two samples are the try-out of every process
             PLAN.unlink()
+            request = signal.getsignal(signal.SIGTERM).__self__  # type: ignore[union-attr]
             os.kill(os.getpid(), signal.SIGTERM)
+            while not request.asked():  # the main thread hears it, and this is another
+                sleep(0.001)
         outputs: Tensor = self.last(torch.tanh(self.norm(self.first(inputs[:, 1:]))))
         return outputs
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from unisono.comm.calls import Call
-from unisono.comm.control import Loss
+from unisono.comm.control import Doing, Loss, Report
 from unisono.comm.single import SoloControl
 from unisono.comm.watch import Watch
 from unisono.errors import PeerLost
@@ -40,3 +42,21 @@ def test_the_first_cause_is_blamed(heard: list[tuple[int, Loss]], blamed: tuple[
     with pytest.raises(PeerLost) as caught:
         watch.raise_if_lost()
     assert caught.value.ranks == blamed
+
+
+class LateNews(SoloControl):
+    """While we ask what the others do, rank 1 gives up because of rank 2, which then comes."""
+
+    def reports(self, members: Sequence[int], timeout_s: float) -> dict[int, Report]:  # noqa: ARG002
+        self.lost[1] = Loss("gave up", (2,))
+        return {member: Report({"world": Doing(1, "allreduce()")}, "") for member in members}
+
+
+def test_who_finds_nobody_missing_believes_the_one_that_gave_up_first() -> None:
+    group = Group()
+    group.control = LateNews()
+    call = Call("allreduce")
+    group.control.doing["world"] = (1, call)
+    with pytest.raises(PeerLost) as caught:
+        Watch(group, call, 1.0).raise_late()  # type: ignore[arg-type]
+    assert caught.value.ranks == (2,)

@@ -123,7 +123,8 @@ class Hub:
             while not self._is_over():
                 for key, events in self._selector.select(self._wait_s()):
                     if key.data is None:
-                        self._accept()
+                        if self._listener.fileno() >= 0:  # it may have been closed a moment ago
+                            self._accept()
                     elif not key.data.gone:  # it may have been dropped a moment ago
                         self._serve(key.data, events)
                 self._look_around()

@@ -7,7 +7,7 @@ import ipaddress
 import itertools
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -61,6 +61,7 @@ def find(
     deadline: float,
     timeout_s: float,
     job: str = "",
+    attend: Callable[[], None] | None = None,
 ) -> Channel:
     """Blocking: a connection to the hub of this job, which has taken us in. Tries the ports round after round to the deadline."""
     met: dict[int, str] = {}
@@ -72,6 +73,8 @@ def find(
     for length in lengths:
         for family, target in _resolve(rank, address, resolve_by):
             for port in ports[:length]:
+                if attend is not None:
+                    attend()  # not once for each round: a long one would keep us from hearing that nobody will come
                 channel = _knock(family, (target[0], port, *target[2:]), token, hello, deadline, met)
                 if channel is not None:
                     return channel

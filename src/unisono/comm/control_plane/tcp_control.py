@@ -28,6 +28,8 @@ from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLos
 
 ANSWER_WAIT_S = 2.0
 """How long the hub may take over what only passes through it."""
+ATTEND_S = 0.25
+"""How often the caller may look after other things while others are awaited."""
 
 
 class TcpControl(Control):
@@ -71,9 +73,10 @@ class TcpControl(Control):
         timeout_s: float,
         info: Mapping[Any, Any] | None = None,
         job: str = "",
+        attend: Callable[[], None] | None = None,
     ) -> TcpControl:
         """Collective over all ranks of the job, blocking until all are there. `info` is small plain data for the others, `job` a
-        name for messages.
+        name for messages. `attend` is called several times a second; what it raises ends the wait, for the others too.
 
         Rank 0 listens at `address` on the first free of `ports`; the others look for it there and believe only a server that
         knows `token`. Raises `UsageError` if ranks contradict each other, `CollectiveTimeout` with those who did not come
@@ -94,8 +97,8 @@ class TcpControl(Control):
                 link = Channel(hub.start(), MEMBER_LIMIT_BYTES)
                 link.send(encode(hello))
             else:
-                link = find(rank, address, ports, token, hello, deadline, timeout_s, job)
-            infos, reached_at = _await_welcome(rank, link, deadline + HUB_GRACE_S, timeout_s)
+                link = find(rank, address, ports, token, hello, deadline, timeout_s, job, attend)
+            infos, reached_at = _await_welcome(rank, link, deadline + HUB_GRACE_S, timeout_s, attend)
             own = plain_address(link.sock.getsockname()[0]) if rank else reached_at
             # Ranks beside rank 0 reach it over loopback, but other hosts do not reach them there.
             local_address = reached_at if is_loopback(own) or is_loopback(reached_at) else own
@@ -301,11 +304,13 @@ def _report(answer: Any) -> Report | None:
     return Report({name: Doing(seq, call) for name, (seq, call) in doing.items()}, stack)
 
 
-def _await_welcome(rank: int, link: Channel, deadline: float, timeout_s: float) -> tuple[list[dict[Any, Any]], str]:
+def _await_welcome(
+    rank: int, link: Channel, deadline: float, timeout_s: float, attend: Callable[[], None] | None
+) -> tuple[list[dict[Any, Any]], str]:
     """Blocking: until the hub says that all are there."""
     where = f"rank {rank} could not meet the others"
     try:
-        while (answer := decode(link.receive_one(deadline))) == ("joined",):  # rank 0 is taken in like everybody
+        while (answer := decode(_receive_one(link, deadline, attend))) == ("joined",):  # rank 0 is taken in like everybody
             continue
     except TimeoutError:
         raise CollectiveTimeout([0], f"{where}: rank 0 took it in but does not answer within {timeout_s:g} s") from None
@@ -323,6 +328,16 @@ def _await_welcome(rank: int, link: Channel, deadline: float, timeout_s: float) 
         case ("lost", int(gone), str(reason), _, _):
             raise PeerLost([gone], f"{where}: rank {gone} {reason}")
     raise CommError(f"{where}: the hub gave an answer that is none; do all ranks run the same version of unisono?")
+
+
+def _receive_one(link: Channel, deadline: float, attend: Callable[[], None] | None) -> bytes:
+    while attend is not None:
+        attend()
+        with suppress(TimeoutError):
+            if monotonic() < deadline:
+                return link.receive_one(min(deadline, monotonic() + ATTEND_S))
+            break
+    return link.receive_one(deadline)
 
 
 def _check(rank: int, size: int, ports: Sequence[int], token: str, timeout_s: float) -> None:

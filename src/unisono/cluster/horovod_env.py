@@ -1,0 +1,104 @@
+"""What programs written for Horovod set in the environment: the variables that the Horovod front reads, as values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unisono.cluster.resolve import environment
+from unisono.cluster.variables import whole_number
+from unisono.errors import UsageError
+
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class HorovodSettings:
+    """How the background threads negotiate and fuse."""
+
+    fusion_threshold_bytes: int = 128 << 20
+    """Tensors are put together up to so many bytes; 0: never."""
+    cycle_time_s: float = 1e-3
+    """How long a submitted tensor that nobody waits for may stay alone, in the hope of others to travel with."""
+    cache_capacity: int = 1024
+    """How many agreements are remembered; 0: none."""
+    stall_warning_s: float = 60.0
+    """After how long a tensor that not all ranks have submitted is reported; 0: never."""
+    stall_shutdown_s: float = 0.0
+    """After how long it ends the communication; 0: never."""
+    dynamic_process_sets: bool = False
+    """Whether process sets may be added and removed after `init`."""
+    timeline: str = ""
+    """The file of rank 0's timeline; DYNAMIC: the program starts and stops it; empty: none."""
+    timeline_mark_cycles: bool = False
+    """Whether the beginnings of rounds are marked in it."""
+    autotune: bool = False
+    """Whether the fusion threshold and the cycle time are searched for while the program runs."""
+    autotune_log: str = ""
+    """A table of what was tried; empty: none."""
+    autotune_warmup_samples: int = 3
+    """Measurements at the beginning that do not count."""
+    autotune_steps_per_sample: int = 10
+    """Steps of the training over which one setting is measured."""
+    autotune_max_samples: int = 20
+    """Measurements of the search, before the best one is compared with the start."""
+    autotune_noise: float = 0.8
+    """Standard deviation of a measurement, in units of the spread of all of them: of the Gaussian process that searches."""
+
+
+def horovod_settings() -> HorovodSettings:
+    """Local: what the environment of this process says."""
+    return settings_of(environment())
+
+
+def settings_of(env: Mapping[str, str]) -> HorovodSettings:
+    """Pure. Raises `UsageError` for a variable that makes no sense."""
+    plain = HorovodSettings()
+    watched = not _switch(env, "HOROVOD_STALL_CHECK_DISABLE")
+    return HorovodSettings(
+        fusion_threshold_bytes=_whole(env, "HOROVOD_FUSION_THRESHOLD", plain.fusion_threshold_bytes),
+        cycle_time_s=_number(env, "HOROVOD_CYCLE_TIME", plain.cycle_time_s * 1e3, "milliseconds") / 1e3,
+        cache_capacity=_whole(env, "HOROVOD_CACHE_CAPACITY", plain.cache_capacity),
+        stall_warning_s=_number(env, "HOROVOD_STALL_CHECK_TIME_SECONDS", plain.stall_warning_s, "seconds") if watched else 0.0,
+        stall_shutdown_s=_number(env, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0, "seconds") if watched else 0.0,
+        dynamic_process_sets=_switch(env, "HOROVOD_DYNAMIC_PROCESS_SETS"),
+        timeline=env.get("HOROVOD_TIMELINE", ""),
+        timeline_mark_cycles=_switch(env, "HOROVOD_TIMELINE_MARK_CYCLES"),
+        autotune=_switch(env, "HOROVOD_AUTOTUNE"),
+        autotune_log=env.get("HOROVOD_AUTOTUNE_LOG", ""),
+        autotune_warmup_samples=_whole(env, "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", plain.autotune_warmup_samples),
+        autotune_steps_per_sample=_positive(env, "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", plain.autotune_steps_per_sample),
+        autotune_max_samples=_positive(env, "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", plain.autotune_max_samples),
+        autotune_noise=_number(env, "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", plain.autotune_noise, "standard deviations"),
+    )
+
+
+def _whole(env: Mapping[str, str], name: str, otherwise: int) -> int:
+    return whole_number(env, name) if env.get(name) else otherwise
+
+
+def _positive(env: Mapping[str, str], name: str, otherwise: int) -> int:
+    value = _whole(env, name, otherwise)
+    if not value:
+        raise UsageError(f"{name} must be 1 or more; received 0 (environment); correct or unset it")
+    return value
+
+
+def _number(env: Mapping[str, str], name: str, otherwise: float, unit: str) -> float:
+    if not env.get(name):
+        return otherwise
+    try:
+        value = float(env[name])
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise UsageError(f"{name} must be a number of {unit}, 0 or more; received {env[name]!r} (environment); correct or unset it")
+    return value
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "").lower()
+    if value and value not in (*_YES, *_NO):
+        raise UsageError(f"{name} must be 1 or 0; received {env[name]!r} (environment); correct or unset it")
+    return value in _YES

@@ -1,0 +1,65 @@
+"""`unisono horovodrun`: starts programs written for Horovod, with the flags of horovodrun."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from unisono.compat.horovod.launching import command_line
+from unisono.compat.horovod.version import INTERFACE
+from unisono.version import __version__
+
+HELP = "start a program written for Horovod, unchanged"
+DESCRIPTION = """Starts a program written for Horovod as several processes. `import horovod` gives unisono.horovod there, and
+nowhere else. On this machine they start as with `unisono run`; inside a SLURM allocation of several nodes through srun; on
+other hosts (-H, --hostfile) over ssh; with --mpi through mpirun. Flags are those of horovodrun."""
+EPILOG = """examples:
+  unisono horovodrun -np 4 python train.py --epochs 3
+  unisono horovodrun -np 8 -H node01:4,node02:4 python train.py
+  unisono horovodrun --min-np 2 --max-np 8 --host-discovery-script ./hosts.sh python train.py
+  unisono horovodrun -np 4 --config-file horovod.yaml --timeline-filename t.json python train.py
+  sbatch -N 2 --ntasks-per-node 4 --wrap "unisono horovodrun python train.py"
+other launchers: mpirun -n 4 unisono run --horovod train.py; srun -n 8 unisono run --horovod train.py
+a Horovod that is installed is never used and never hidden: the command then ends and says where it is."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Local: the flags."""
+    parser.usage = "unisono horovodrun -np N [flags] program [arguments ...]"
+    command_line.add_arguments(parser)
+    parser.add_argument(command_line.TOLD_BY_STDIN, action="store_true", help=argparse.SUPPRESS)
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Pure: our words with the verb, and the program with its own."""
+    flags, program = command_line.split(argv[1:])
+    return [*argv[:1], *flags], program
+
+
+def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Local, blocking."""
+    if args.version:
+        print(f"{INTERFACE} (unisono {__version__})")
+        return 0
+    if args.check_build:
+        from unisono.compat.horovod.launching.build_report import build_report
+
+        print(build_report(__version__, INTERFACE))
+        return 0
+    from unisono.compat.horovod.launching.settings_file import controller_of, read_settings
+    from unisono.compat.horovod.launching.start import Order
+
+    settings = {} if args.config_file is None else read_settings(Path(args.config_file))
+    values = command_line.values_of(args, settings)
+    if not values["gloo"] and not values["mpi"]:
+        values["mpi"] = controller_of(settings) == "mpi" or None
+    for remark in command_line.remarks_of(values):
+        _say(remark)
+    values["told_by_stdin"] = args.told_by_stdin
+    return Order(split(argv)[1], values, _say).start()
+
+
+def _say(text: str) -> None:
+    print(f"unisono horovodrun: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Fronts for programs that were written for other systems."""

@@ -1,0 +1,74 @@
+"""Which hosts get no new workers, as workers failed there. Pure, but for the moment that is given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+TOO_MANY = 3
+"""Failures in a row, without a commit by a worker that was started afterwards."""
+KILLS_FOR_ONE = 4
+"""A program that fails does so again; one that was killed from outside may have been unlucky, so so many count as one failure."""
+REST_AFTER_KILLS_S = (1.0, 30.0)
+"""Who only was killed is started again, if later: for good a host is given up for what the program itself did there."""
+
+MOST_DOUBLINGS = 64
+
+
+@dataclass
+class _Record:
+    num_faults: int = 0
+    num_kills: int = 0
+    num_rests: int = 0
+    last_worker: int = -1
+    rests_until: float = -math.inf
+
+
+@dataclass
+class Blacklist:
+    """The failures of each host."""
+
+    cooldown_range: tuple[float, float] | None
+    jitter: Callable[[], float]
+    """A number in 0..1, so that hosts do not all come back at once."""
+    _records: dict[str, _Record] = field(default_factory=dict)
+
+    def fail(self, host: str, worker: int, killed: bool, now: float) -> str | None:
+        """A worker failed there; `worker` is larger than the number of all that were started before. What to say about it."""
+        record = self._records.setdefault(host, _Record())
+        record.num_kills += killed
+        record.num_faults += not killed
+        record.last_worker = max(record.last_worker, worker)
+        if self.cooldown_range is None and record.num_faults >= TOO_MANY:
+            told, record.rests_until = record.rests_until == math.inf, math.inf
+            return None if told else f"host {host} gets no more workers: too many failed there without a commit in between"
+        if record.num_faults + record.num_kills / KILLS_FOR_ONE < TOO_MANY or record.rests_until > now:
+            return None
+        return f"{self.rest(host, now)}: too many failed there without a commit in between"
+
+    def rest(self, host: str, now: float) -> str:
+        """No worker can live there now. What to say about it."""
+        record = self._records.setdefault(host, _Record())
+        least, most = self.cooldown_range or REST_AFTER_KILLS_S
+        rest_s = min(most, least * 2 ** min(record.num_rests, MOST_DOUBLINGS) * (1 + self.jitter()))
+        record.num_rests += 1
+        record.num_kills = 0
+        if self.cooldown_range is not None:
+            record.num_faults = 0
+        record.rests_until = now + rest_s
+        return f"host {host} gets no new workers for {rest_s:.3g} s"
+
+    def commit(self, host: str, newest_worker: int) -> None:
+        """The job got on with this worker: if it was started after the last failure, the host is good again."""
+        record = self._records.get(host)
+        if record is not None and newest_worker > record.last_worker:
+            del self._records[host]
+
+    def allows(self, host: str, now: float) -> bool:
+        record = self._records.get(host)
+        return record is None or record.rests_until <= now
+
+    def hopeless(self, hosts: Collection[str]) -> bool:
+        """Whether none of these hosts will ever get a worker again."""
+        return all(host in self._records and self._records[host].rests_until == math.inf for host in hosts)

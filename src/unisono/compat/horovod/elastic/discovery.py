@@ -1,0 +1,148 @@
+"""Which hosts there are: a fixed list, or what a script of the user prints each second."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from unisono.errors import UsageError
+
+LOOK_S = 1.0
+SCRIPT_LIMIT_S = 60.0
+"""A script that takes longer is ended; the hosts stay as they were."""
+
+HOST = re.compile(r"[^\s,=-][^\s,=]*")
+"""Not what begins like an option, as it goes to ssh."""
+SHELL = "/bin/sh"
+"""Runs a script that does not name its interpreter."""
+
+Hosts = Mapping[str, int]
+"""Slots by host, in order."""
+
+
+def hosts_in(text: str, slots_per_host: int | None) -> dict[str, int]:
+    """Pure: what a script printed. Raises `UsageError` for a line that is none."""
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        host, colon, number = line.strip().rpartition(":")
+        if not colon:
+            host, number = line.strip(), str(slots_per_host or 1)
+        if not number.isdecimal() or not HOST.fullmatch(host):
+            raise UsageError(f"it printed {line!r}, which is neither host nor host:slots (one in a line)")
+        found[host] = found.get(host, 0) + int(number)
+    return {host: slots for host, slots in found.items() if slots}
+
+
+def difference(before: Hosts, after: Hosts) -> str:
+    """Pure: for messages; empty if there is none."""
+    slots = [(host, before.get(host, 0), after.get(host, 0)) for host in dict.fromkeys((*before, *after))]
+    return ", ".join(f"{host} {old} -> {new}" for host, old, new in slots if old != new)
+
+
+def words_of(script: str, env: Mapping[str, str]) -> list[str]:
+    """Local: the words of a script. Raises `UsageError` if it cannot be started, or a job would wait long for its hosts."""
+    try:
+        words = shlex.split(script)
+    except ValueError as error:
+        raise UsageError(f"--host-discovery-script {script!r} cannot be split into words: {error}; check its quotes") from error
+    if not words:
+        raise UsageError("--host-discovery-script is empty; give the path of a program that prints host:slots lines")
+    if shutil.which(words[0], path=env.get("PATH")) is None:
+        exists = Path(words[0]).exists()
+        remedy = f"chmod +x {shlex.quote(words[0])}" if exists else "check the path, which begins with ./ in this folder"
+        raise UsageError(
+            f"--host-discovery-script {words[0]} is {'no program that may be executed' if exists else 'not there'}; {remedy}"
+        )
+    return words
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the script said last."""
+
+    hosts: Hosts | None
+    problem: str = ""
+    """Why there is no answer; the hosts stay as they were."""
+
+
+class Discovery:
+    """A thread that asks the script. `tell` is called by it with each answer that differs from the one before, and with the first
+    of failures in a row."""
+
+    def __init__(self, script: str, slots_per_host: int | None, env: Mapping[str, str], tell: Callable[[Change], None]) -> None:
+        self._arguments = shlex.split(script)
+        self._slots_per_host = slots_per_host
+        self._env = env
+        self._tell = tell
+        self._over = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name="unisono-discovery", daemon=True)
+
+    def start(self) -> None:
+        """Local."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Local: a script that runs is ended, with all that it has started."""
+        self._over.set()
+        if self._process is not None:
+            _kill(self._process)
+        self._thread.join()
+
+    def _run(self) -> None:
+        last: Change | None = None
+        while not self._over.is_set():
+            change = self.look()
+            fails_again = last is not None and change.hosts is None and last.hosts is None  # perhaps in other words: a time
+            if change != last and not fails_again and not self._over.is_set():
+                self._tell(change)
+                last = change
+            self._over.wait(LOOK_S)
+
+    def look(self) -> Change:
+        """Local, blocking: ask the script once."""
+        try:
+            with subprocess.Popen(
+                self._arguments,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            ) as process:
+                self._process = process
+                if self._over.is_set():
+                    _kill(process)
+                try:
+                    out, err = process.communicate(timeout=SCRIPT_LIMIT_S)
+                except subprocess.TimeoutExpired:
+                    _kill(process)
+                    return Change(None, f"it took longer than {SCRIPT_LIMIT_S:g} s")
+            if process.returncode:
+                words = err.decode(errors="replace").strip().splitlines()
+                return Change(None, f"it exited with code {process.returncode}{': ' + words[-1] if words else ''}")
+            return Change(hosts_in(out.decode(errors="replace"), self._slots_per_host))
+        except (OSError, UsageError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOEXEC and self._arguments[0] != SHELL:
+                self._arguments = [SHELL, shutil.which(self._arguments[0]) or self._arguments[0], *self._arguments[1:]]
+                return self.look()
+            return Change(None, str(error))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Its children too: one that holds its output would be waited for."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)

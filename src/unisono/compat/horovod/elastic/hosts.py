@@ -1,0 +1,115 @@
+"""How a worker is started: as a process here, through srun inside a SLURM allocation, or through ssh."""
+
+from __future__ import annotations
+
+import selectors
+import shlex
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Protocol
+
+from unisono.cluster import far_guard
+from unisono.cluster.affinity import threads_per_worker
+from unisono.cluster.horovod_elastic import WORKER
+from unisono.cluster.mortality import Mortality, before_exec
+from unisono.cluster.output import Console
+from unisono.cluster.program import command
+from unisono.cluster.rank_env import THREAD_VARIABLES
+from unisono.cluster.rank_process import RankProcess, start_process
+from unisono.cluster.signals import SignalInbox
+from unisono.compat.horovod.elastic.plan import ElasticPlan
+from unisono.compat.horovod.launching.hosts import is_here
+from unisono.compat.horovod.launching.ssh import CARRIED, ssh_words
+from unisono.errors import UsageError
+
+
+class Hosts(Protocol):
+    """Whatever can start workers."""
+
+    def start(self, host: str, slot: int, env: Mapping[str, str]) -> RankProcess:
+        """Local, not blocking: a worker with this environment. Its number is in the environment."""
+
+
+def own_name(hosts: Sequence[str]) -> str:
+    """Local: by which name all these hosts reach this machine."""
+    return "127.0.0.1" if all(is_here(host) for host in hosts) else socket.gethostname()
+
+
+def remote_script(arguments: Sequence[str], env: Mapping[str, str], folder: str) -> str:
+    """Pure: for a shell on another host. It is read from standard input, as everybody may see what stands on a command line; what
+    follows on it is for the guard, which ends the worker when it ends."""
+    chosen = {name: env[name] for name in sorted(env) if CARRIED.fullmatch(name)}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
+    return "\n".join((f"cd {shlex.quote(folder)} || exit 1", *lines, f"exec {shlex.join(far_guard.words(arguments))}", ""))
+
+
+@dataclass(frozen=True)
+class RealHosts:
+    """Starts processes of this machine: workers, or the programs that start workers elsewhere."""
+
+    plan: ElasticPlan
+    arguments: tuple[str, ...]
+    """The command as it is executed here."""
+    selector: selectors.BaseSelector
+    inbox: SignalInbox
+    mortality: Mortality
+    console: Console
+    logs: Path | None
+
+    def start(self, host: str, slot: int, env: Mapping[str, str]) -> RankProcess:
+        number = int(env[WORKER])
+        script: bytes | None = None
+        arguments: Sequence[str] = self.arguments
+        if is_here(host):
+            env = _with_threads(env, self.plan)
+        elif env.get("SLURM_JOB_ID"):
+            place = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--export=ALL", "--unbuffered")
+            arguments = ("srun", *place, *self.arguments)
+        else:
+            arguments = (*ssh_words(host, self.plan.ssh_port, self.plan.ssh_identity_file), "sh")
+            script = remote_script(self.plan.command, env, str(Path.cwd())).encode()
+        log = None if self.logs is None else _opened(self.logs / f"rank-{number}.log")
+        try:
+            stdin = subprocess.DEVNULL if script is None else subprocess.PIPE
+            with self.inbox.held_back() as mask:
+                process, out, err = start_process(arguments, env, stdin, before_exec(mask))
+        except OSError as error:
+            if log is not None:
+                log.close()
+            raise UsageError(
+                f"worker {number} cannot be started on {host}:{slot} ({arguments[0]}): {error.strerror}; check the program, and "
+                "the limits on processes and open files (ulimit -u, ulimit -n)"
+            ) from error
+        if script is not None and process.stdin is not None:
+            # Shorter than what a pipe holds, so this does not wait; if ssh has ended already, its code tells. The pipe stays open:
+            # its end is the end of the worker.
+            with suppress(BrokenPipeError):
+                process.stdin.write(script)
+        self.mortality.add(process.pid)
+        return RankProcess(number, process, self.console.attach(number, out, err, log))
+
+
+def _opened(path: Path) -> FileIO:
+    """Anew: no two workers of a job have the same number, so what is in it is of an earlier job."""
+    try:
+        return FileIO(path, "wb")
+    except OSError as error:
+        raise UsageError(
+            f"the log {path} cannot be written (--output-filename): {error.strerror}; choose another folder"
+        ) from error
+
+
+def executed(plan: ElasticPlan) -> tuple[str, ...]:
+    """Local: the command as it is executed here; raises `UsageError` if there is no such program."""
+    return command(plan.command)
+
+
+def _with_threads(env: Mapping[str, str], plan: ElasticPlan) -> dict[str, str]:
+    """Workers on one machine share its CPUs."""
+    threads = str(threads_per_worker(plan.num_proc))
+    return {**{name: threads for name in THREAD_VARIABLES if not env.get(name)}, **env}

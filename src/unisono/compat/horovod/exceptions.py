@@ -1,0 +1,26 @@
+"""The exceptions that programs written for Horovod catch."""
+
+from __future__ import annotations
+
+
+class HorovodInternalError(RuntimeError):
+    """An operation failed: ranks disagree on it, a peer is gone, or the communication has ended."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Processes come or go, so the job begins anew with the state that it has. `skip_sync`: some went and none came, so all that
+    are left have the same state already."""
+
+    def __init__(self, skip_sync: bool) -> None:
+        super().__init__(skip_sync)
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """Never raised here, as there is nothing compiled that could be of another version; programs name it in `except`."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(f"{name} is of version {version}, but was of version {installed_version} when it was installed")
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version

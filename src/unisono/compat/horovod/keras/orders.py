@@ -1,0 +1,40 @@
+"""Functions of `horovod.keras` whose arguments by position are not those of `horovod.tensorflow.keras`. Local."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unisono.compat.horovod.compressor import Compressor
+from unisono.compat.horovod.keras.compression import Compression
+from unisono.compat.horovod.keras.grouping import Groups
+from unisono.compat.horovod.keras.optimizer import DistributedOptimizer as InOrderOfTensorFlow
+from unisono.compat.horovod.torch.submit import Average
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    num_groups: int = 0,
+    groups: Groups = None,
+    **others: Any,
+) -> Any:
+    """Local: see there; `others` are arguments that Horovod has in `horovod.tensorflow.keras` only."""
+    return InOrderOfTensorFlow(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        num_groups=num_groups,
+        groups=groups,
+        **others,
+    )

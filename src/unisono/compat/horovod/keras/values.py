@@ -1,0 +1,90 @@
+"""Operations on values: numbers, NumPy arrays, tensors of the backend. Collective over all ranks, blocking; not inside a compiled
+function. A tensor of the backend comes back as such, everything else as NumPy has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unisono.compat.horovod.arrays import as_array, as_tensor
+from unisono.compat.horovod.compressor import Compressor
+from unisono.compat.horovod.keras.compression import Compression
+from unisono.compat.horovod.process_sets import ProcessSet, global_process_set
+from unisono.compat.horovod.torch.operations import (
+    allgather_async,
+    allreduce_async,
+    broadcast_async,
+    reducescatter_async,
+    synchronize,
+)
+from unisono.compat.horovod.torch.submit import Average, Sum
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The mean over the ranks, or another reduction."""
+    if op is not None and average is not None and average != (op == Average):
+        raise ValueError(f"average={average} and op={op!r} contradict each other; give op alone")
+    chosen = op if op is not None else Sum if average is False else Average
+    small, undo = (value, None) if compression is Compression.none else compression.compress(_tensor(value))
+    array = _array(small)
+    handle = allreduce_async(as_tensor(array), None, name, chosen, prescale_factor, postscale_factor, process_set)
+    found = _like(small, as_array(synchronize(handle), array.dtype))
+    if compression is Compression.none:
+        return found
+    restored = compression.decompress(found, undo)
+    return restored if _is_tensor(value) else _array(restored)
+
+
+def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Everybody's rows, one rank after another; their number may differ."""
+    array = _array(value)
+    return _like(value, as_array(synchronize(allgather_async(as_tensor(array), name, process_set)), array.dtype))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """The value of `root_rank`."""
+    array = _array(value)
+    return _like(value, as_array(synchronize(broadcast_async(as_tensor(array), root_rank, name, process_set)), array.dtype))
+
+
+def reducescatter(value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set) -> Any:
+    """This rank's rows of the reduction."""
+    array = _array(value)
+    return _like(value, as_array(synchronize(reducescatter_async(as_tensor(array), name, op, process_set)), array.dtype))
+
+
+def _is_tensor(value: Any) -> bool:
+    from keras import Variable, ops
+
+    return ops.is_tensor(value) or isinstance(value, Variable)
+
+
+def _tensor(value: Any) -> Any:
+    from keras import ops
+
+    return ops.convert_to_tensor(value)
+
+
+def _array(value: Any) -> np.ndarray:
+    from keras import ops
+
+    array: np.ndarray = ops.convert_to_numpy(value) if _is_tensor(value) else np.asarray(value)
+    return array
+
+
+def _like(value: Any, array: np.ndarray) -> Any:
+    from keras import ops
+
+    if _is_tensor(value):
+        return ops.convert_to_tensor(array)
+    return array[()]

@@ -1,0 +1,1 @@
+"""horovod.torch: operations on tensors, their gradients, and optimisers that use them."""

@@ -1,0 +1,156 @@
+"""How the gradients of parameters travel: compressed or not, dense or sparse, alone or in a group. Local, not blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unisono.compat.horovod.compressor import Compressor
+from unisono.compat.horovod.exceptions import HorovodInternalError
+from unisono.compat.horovod.lasting import Lasting
+from unisono.compat.horovod.process_sets import ProcessSet
+from unisono.compat.horovod.torch.forms import Forms, fill
+from unisono.compat.horovod.torch.operations import (
+    allreduce_async_,
+    grouped_allreduce_async_,
+    sparse_allreduce_async,
+    synchronize,
+)
+from unisono.compat.horovod.torch.submit import Average, Sum
+
+
+@dataclass
+class Traveller:
+    """What is the same for all gradients of an optimiser."""
+
+    compression: type[Compressor]
+    op: int
+    predivide: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    title: Lasting
+    """Stands before all names."""
+    forms: Forms = field(default_factory=Forms)
+
+    def named(self, name: str) -> str:
+        """Local: the operation for a parameter."""
+        return f"optimizer.{self.title.number}.{name}"
+
+    def of_our_own(self, what: str) -> str:
+        """Local: an operation for something else; no parameter's has this name."""
+        return f"optimizer.{self.title.number}:{what}"
+
+    def lacks_form(self, one: Tensor) -> bool:
+        """Local: whether a parameter's gradient cannot travel yet."""
+        return self.forms.lacks(one, self.process_set.channel().era)
+
+    def share_forms(self, names: Mapping[Tensor, str]) -> list[Tensor]:
+        """Collective over the process set, blocking; see `Forms.hear`."""
+        marks, era = self.forms.marks(names), self.process_set.channel().era
+        synchronize(allreduce_async_(marks, None, self.of_our_own("forms"), Sum, process_set=self.process_set))
+        return self.forms.hear(marks, names, era, self.sparse_as_dense)
+
+    def share_loss(self, loss: Any) -> Any:
+        """Collective over the process set, blocking: the loss that belongs to the reduced gradients, the same on all ranks."""
+        own = loss.item() if isinstance(loss, Tensor) else float(loss)
+        everybodys = torch.tensor([own], dtype=torch.float64, device="cpu")
+        synchronize(allreduce_async_(everybodys, None, self.of_our_own("loss"), self.op, process_set=self.process_set))
+        return loss.detach().clone().fill_(everybodys[0]) if isinstance(loss, Tensor) else everybodys.item()
+
+
+class Flight:
+    """One operation, with the gradients of one parameter or of several."""
+
+    def __init__(self, wait: Callable[[], Any], put: Callable[[Tensor, Any], None]) -> None:
+        self._wait, self._put = wait, put
+        self._result: Any = None
+        self._error: HorovodInternalError | None = None
+        self._is_over = False
+
+    def wait(self) -> None:
+        """Blocking: until it is over, however it ended. Several parameters may share one flight."""
+        if not self._is_over:
+            self._is_over = True
+            try:
+                self._result = self._wait()
+            except HorovodInternalError as error:
+                self._error = error
+
+    def drop(self) -> None:
+        """Blocking: it is not wanted any more; raises what went wrong."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+
+    def land(self, one: Tensor) -> None:
+        """Blocking: put the gradient of a parameter in its place; raises what went wrong."""
+        self.drop()
+        self._put(one, self._result)
+
+
+def started(how: Traveller, parameters: Sequence[Tensor], names: dict[Tensor, str]) -> dict[Tensor, Flight]:
+    """The flight of each parameter. Those without a gradient get zeros first."""
+    sparse = set() if how.sparse_as_dense else {one for one in parameters if how.forms.is_sparse(one)}
+    for one in parameters:
+        if one.grad is None:
+            fill(one, one in sparse)
+        elif one in sparse and not one.grad.is_sparse:  # the program has put zeros there, say
+            one.grad = one.grad.detach().to_sparse(1)
+    dense = [one for one in parameters if one not in sparse]
+    found = {one: _sparse(how, one, names[one]) for one in parameters if one in sparse}
+    if dense:
+        # A group that has one dense member only is still a group: all ranks must find the same name.
+        flight = _alone(how, dense[0], names[dense[0]]) if len(parameters) == 1 else _together(how, dense, names)
+        found |= dict.fromkeys(dense, flight)
+    return found
+
+
+def _alone(how: Traveller, one: Tensor, name: str) -> Flight:
+    small, undo = _packed(how, one)
+    before, after = _factors(how)
+    handle = allreduce_async_(small, None, how.named(name), how.op, before, after, how.process_set)
+    return Flight(lambda: synchronize(handle), lambda one, result: _put(how, one, result, undo))
+
+
+def _together(how: Traveller, parameters: Sequence[Tensor], names: dict[Tensor, str]) -> Flight:
+    packed = {one: _packed(how, one) for one in parameters}
+    before, after = _factors(how)
+    name = how.named(f"group.{names[parameters[0]]}")
+    smalls = [small for small, _ in packed.values()]
+    handle = grouped_allreduce_async_(smalls, None, name, how.op, before, after, how.process_set)
+    return Flight(lambda: synchronize(handle), lambda one, _: _put(how, one, *packed[one]))
+
+
+def _sparse(how: Traveller, one: Tensor, name: str) -> Flight:
+    assert one.grad is not None
+
+    def put(one: Tensor, result: Tensor) -> None:
+        one.grad = result
+
+    return Flight(sparse_allreduce_async(one.grad, how.named(name), how.op, how.process_set), put)
+
+
+def _packed(how: Traveller, one: Tensor) -> tuple[Tensor, object]:
+    assert one.grad is not None
+    dense = one.grad.detach().to_dense() if one.grad.is_sparse else one.grad.detach()
+    small, undo = how.compression.compress(dense)
+    return small.contiguous(), undo
+
+
+def _put(how: Traveller, one: Tensor, travelled: Tensor, undo: object) -> None:
+    result = how.compression.decompress(travelled, undo)
+    if one.grad is None:  # dropped by the user meanwhile, by model.zero_grad() say
+        one.grad = result
+    elif one.grad.is_sparse or how.forms.is_sparse(one):  # it travelled dense; the optimiser may know sparse ones only
+        one.grad = result.to_sparse(one.grad.sparse_dim() if one.grad.is_sparse else 1)
+    elif result.data_ptr() != one.grad.data_ptr():
+        one.grad.detach().copy_(result)
+
+
+def _factors(how: Traveller) -> tuple[float, float]:
+    """A mean may be divided in two parts, before and after the sum, where the sum alone would overflow."""
+    return (1.0 / how.predivide, how.predivide) if how.op == Average else (1.0, 1.0)

@@ -1,0 +1,1 @@
+"""What `horovod.common` holds that programs import."""

@@ -1,0 +1,21 @@
+"""What `horovod.keras.elastic` gives."""
+
+from unisono.compat.horovod.keras.elastic import (
+    CommitStateCallback,
+    KerasState,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    run,
+)
+
+TensorFlowKerasState = KerasState
+"""The name that it has in Horovod where Keras runs on TensorFlow."""
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "TensorFlowKerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

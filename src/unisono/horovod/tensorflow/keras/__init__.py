@@ -1,0 +1,17 @@
+"""What `import horovod.tensorflow.keras as hvd` gives: the same as `horovod.keras`, on any backend of Keras 3. Some arguments have
+another order, as in Horovod."""
+
+from importlib import import_module
+from typing import Any
+
+from unisono.compat.horovod.keras import optimizer
+from unisono.horovod.keras import *  # noqa: F403
+
+DistributedOptimizer = optimizer.DistributedOptimizer  # type: ignore[assignment]  # another order of arguments
+
+
+def __getattr__(name: str) -> Any:
+    """Keras itself is imported with the first callback, not before the program does."""
+    if name in ("callbacks", "elastic"):
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

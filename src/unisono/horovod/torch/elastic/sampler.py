@@ -1,0 +1,5 @@
+"""What `from horovod.torch.elastic.sampler import ...` gives."""
+
+from unisono.compat.horovod.elastic.sampler import ElasticSampler
+
+__all__ = ["ElasticSampler"]

