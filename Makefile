@@ -25,7 +25,7 @@ system: $(STAMP) ## SLURM and network tools for the tests that need them (only a
 demo: $(STAMP)   ## two workers learn to read handwritten digits
 	$(BIN)/unisono train examples/digits.py -n 2
 
-test: system     ## all tests that belong to every change (under 20 minutes on two cores)
+test: system     ## all tests that belong to every change (about half an hour on two cores)
 	$(BIN)/python -m tests.system.two_sessions -m "not gpu and not soak"
 
 soak: system     ## faults, fuzzing, large sizes: about an hour (SOAK_MINUTES=1 for each is a try, 30 a night)
@@ -50,9 +50,10 @@ bench: system    ## measure against peers, side by side; writes docs/results/
 	$(BIN)/python -m bench.exchange
 	$(BIN)/python -m bench.keras
 	$(BIN)/python -m bench.tune
+	$(BIN)/python -m bench.horovod
 	@if [ "$$(id -u)" = 0 ]; then $(BIN)/python -m bench.algorithms && $(BIN)/python -m bench.overlap; \
 	else echo "bench.algorithms and bench.overlap make network name spaces and need root"; fi
-	@echo "those that need the files of MNIST are run by hand: python -m bench.asynchronous (and --link), bench.elastic, bench.servers, bench.many_workers, bench.time_to_accuracy --mnist DIR; and, without files, python -m bench.jets (and --accuracy)"
+	@echo "those that need the files of MNIST are run by hand: python -m bench.asynchronous (and --link), bench.elastic, bench.servers, bench.many_workers, bench.time_to_accuracy --mnist DIR; bench.horovod_programs --checkout DIR --mnist DIR (Horovod's own tests and examples); and, without files, python -m bench.jets (and --accuracy)"
 
 clean:           ## remove what make made
 	rm -rf $(VENV) .venv-bench dist build

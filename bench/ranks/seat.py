@@ -6,6 +6,7 @@ A rank that waits for its turn is blocked in the kernel, so the contenders that 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import platform
@@ -37,6 +38,12 @@ def attend(rank: int, size: int, versions: Mapping[str, str], actions: Mapping[s
             except Exception:  # noqa: BLE001 -- the conductor shows it and ends the group
                 answer = {"error": traceback.format_exc()}
             _say(said, answer)
+
+
+def version_of(module: str) -> dict[str, str]:
+    """Local: of the package that the module is of."""
+    package = module.partition(".")[0]
+    return {package: importlib.import_module(package).__version__}
 
 
 def _say(said: Any, message: Mapping[str, Any]) -> None:

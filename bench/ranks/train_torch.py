@@ -13,18 +13,19 @@ import torch.distributed
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from bench.ranks.learning import Learning, make_model
 
 
-def learn(learning: Learning, model: nn.Module) -> None:
+def learn(learning: Learning, model: nn.Module, optimizer: Optimizer | None = None) -> None:
     """Collective, blocking: nothing but what learning needs."""
-    optimizer, batches = learning.optimizer(model), learning.batches()
+    optimizer, batches = optimizer or learning.optimizer(model), learning.batches()
     model.train()
     while True:
         for inputs, targets in batches:
             loss = functional.cross_entropy(model(inputs), targets)
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad()  # without an argument, which Horovod's own does not take
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         learning.turns.epoch_done()

@@ -1,0 +1,283 @@
+"""Programs that others wrote for Horovod, run on Unisono as they are: its own tests of horovod.torch, its examples for PyTorch, and
+the MNIST script of a lecture with each backend of Keras.
+
+    git clone https://github.com/horovod/horovod
+    python -m bench.horovod_programs --checkout horovod --mnist DIR            # all; torchvision is needed for two of the examples
+    python -m bench.horovod_programs --mnist DIR --parts lectures              # one part; the others on the page stay as they are
+
+Writes horovod_programs.md and horovod_programs.json, which keeps the last lines of each program. A program that was run before is
+replaced; so several machines can add to one page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import re
+import string
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.groups import ROOT
+from bench.machine import describe_machine, describe_moment
+from bench.options import some_of
+from bench.progress import Progress
+from bench.record import write_json
+from bench.report import page, section
+from bench.rounds import markdown_table
+from unisono.testing.ranks import mpirun
+
+PARTS = ("suite", "examples", "lectures")
+BACKENDS = ("torch", "tensorflow", "jax")
+UNISONO = (sys.executable, "-m", "unisono")
+LIMIT_S = 7200.0
+NUM_LINES = 40
+"""The last lines that are kept."""
+SHOWN = {
+    "suite": "`test/parallel/test_torch.py` of Horovod. Its tests of GPUs are skipped: they want a GPU for each process.",
+    "examples": "Example scripts of Horovod, unmodified.",
+    "lectures": "`examples/lectures/mpcdf/keras_mnist.py`, 2 processes, real MNIST, 12 / 2 epochs; test accuracy after each.",
+}
+HIDE_MUON = '''
+"""The suite makes each optimiser of PyTorch for a model with biases, which Muon refuses by itself; it is younger than the suite."""
+import torch
+
+every = torch.optim.Optimizer.__subclasses__
+torch.optim.Optimizer.__subclasses__ = staticmethod(lambda: [one for one in every() if one.__name__ != "Muon"])
+'''
+NOT_SHOWN = (
+    "Several GPUs, several machines. The GPU rows are of one process.",
+    "The other files of `test/parallel`, and all other folders of Horovod's tests.",
+    "`pytorch_imagenet_resnet50.py`, `pytorch_lightning_mnist.py`, and all examples that are not for PyTorch.",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program as it is typed."""
+
+    part: str
+    name: str
+    command: Sequence[str]
+    result: str
+    """What it says that it has done: a regular expression, each match of which is kept."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def suite(checkout: Path, folder: Path) -> Iterator[Case]:
+    """Local: Horovod's own tests on each engine."""
+    (folder / "hide_muon.py").write_text(HIDE_MUON)
+    (folder / "mock.py").write_text("from unittest.mock import *\n")  # the package of that name is this module since long
+    search = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "hide_muon", "-p", "no:cacheprovider", "-c", os.devnull]
+    file = str(checkout.resolve() / "test" / "parallel" / "test_torch.py")
+    start = mpirun()
+    for engine in ("shm", "gloo", *(("mpi",) if start else ())):
+        for size in (2, 4):
+            program = ["--engine", engine, "--", *tests, file]
+            command = [*UNISONO, "run", "--horovod", "-n", str(size), *program]
+            if engine == "mpi" and start is not None:
+                by_mpi = [start, "-n", str(size), "--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE"]
+                command = [*by_mpi, *UNISONO, "run", "--horovod", *program]
+            environment = {"PYTHONPATH": search, "CUDA_VISIBLE_DEVICES": ""}
+            yield Case("suite", f"{engine}, {size} processes", command, r"\d+ (?:failed|passed).*(?= in )", environment)
+
+
+def examples(checkout: Path, mnist: Path, folder: Path) -> Iterator[Case]:
+    """Local: those for PyTorch."""
+    pytorch, adasum = checkout.resolve() / "examples" / "pytorch", checkout.resolve() / "examples" / "adasum"
+    for op in ("Average", "Adasum"):
+        line = ["-np", "4", sys.executable, str(adasum / "adasum_small_model.py"), "--op", op]
+        yield Case("examples", f"adasum_small_model, {op}", [*UNISONO, "horovodrun", *line], r"1\.0 (?:Average|Adasum) .*")
+    if find_spec("torchvision") is None:
+        return
+    raw = folder / "MNIST" / "raw"  # where torchvision looks for it
+    raw.mkdir(parents=True)
+    for packed in mnist.glob("*.gz"):
+        (raw / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    digits, network = str(pytorch / "pytorch_mnist.py"), str(pytorch / "pytorch_synthetic_benchmark.py")
+    accuracy, speed = r"Test set: .*", r"Total img/sec.*"
+    on_cpu: Sequence[tuple[str, str, Sequence[str], str]] = (
+        ("MNIST", "2", [digits, "--epochs", "2"], accuracy),
+        ("MNIST, float16 and predivide", "2", [digits, "--epochs", "1", "--fp16-allreduce", *PREDIVIDED], accuracy),
+        ("MNIST, Adasum", "2", [digits, "--epochs", "1", "--use-adasum"], accuracy),
+        ("MNIST, which calls horovod.run itself", "1", [digits, "--epochs", "1", "--num-proc", "2"], accuracy),
+        ("synthetic benchmark", "2", [network, *SHORT], speed),
+        ("synthetic benchmark, Adasum", "4", [network, *SHORT, "--use-adasum"], speed),
+    )
+    for name, size, words, result in on_cpu:
+        data = ["--data-dir", str(folder)] if words[0] == digits else []
+        yield Case("examples", name, [*UNISONO, "horovodrun", "-np", size, sys.executable, *words, "--no-cuda", *data], result)
+    if torch.cuda.is_available():
+        on_gpu = [*UNISONO, "horovodrun", "-np", "1", sys.executable]
+        yield Case("examples", "MNIST, GPU", [*on_gpu, digits, "--epochs", "2", "--data-dir", str(folder)], accuracy)
+        yield Case("examples", "synthetic benchmark, GPU", [*on_gpu, network, "--num-iters", "3"], speed)
+
+
+PREDIVIDED = ("--gradient-predivide-factor", "2")
+SHORT = ("--model", "resnet18", "--batch-size", "4", "--num-warmup-batches", "2", "--num-batches-per-iter", "2", "--num-iters", "3")
+
+
+def lectures(mnist: Path, backends: Sequence[str]) -> Iterator[Case]:
+    """Local: the MNIST script, in which each rank reads the data and trains 12 / 2 epochs."""
+    script = str(ROOT / "examples" / "lectures" / "mpcdf" / "keras_mnist.py")
+    for backend in backends:
+        environment = {"KERAS_BACKEND": backend, "UNISONO_DATA": str(mnist.resolve().parent), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        if backend == "torch":
+            environment["KERAS_TORCH_DEVICE"] = "cpu"  # the script wants a GPU for each process, or none
+        command = [*UNISONO, "horovodrun", "-np", "2", sys.executable, script]
+        yield Case("lectures", f"Keras on {backend}", command, r"(?<=val_accuracy: )\S+|Test accuracy: .*", environment)
+
+
+def run(case: Case, folder: Path, limit_s: float = LIMIT_S) -> dict[str, Any]:
+    """Local, blocking: what came of it."""
+    began = time.monotonic()
+    environment = {**os.environ, **case.environment}
+    try:
+        done = subprocess.run(case.command, cwd=folder, env=environment, capture_output=True, timeout=limit_s, errors="replace")
+        code, said = done.returncode, done.stdout + done.stderr
+    except subprocess.TimeoutExpired as error:
+        code, said = 124, (error.stdout or b"").decode(errors="replace") + f"\nended after {limit_s:g} s"
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said)  # colours
+    lines = [line.strip() for line in re.split(r"[\r\n\x08]", plain) if line.strip()]
+    # What follows in a list of folders is what this process has inherited.
+    variables = [f"{name}={value.split(os.pathsep)[0]}" for name, value in case.environment.items()]
+    return {
+        "part": case.part,
+        "name": case.name,
+        "command": " ".join([*variables, *case.command]),
+        "code": code,
+        "seconds": round(time.monotonic() - began, 1),
+        "found": re.findall(case.result, "\n".join(lines)),
+        "last_lines": lines[-NUM_LINES:],
+    }
+
+
+def without_paths(run: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
+    """Pure: the same with names in the place of folders of this machine."""
+    text = json.dumps(run, ensure_ascii=False)
+    for place, name in sorted(places.items(), key=lambda pair: -len(pair[0])):
+        text = text.replace(place, name)
+    cleaned: dict[str, Any] = json.loads(text)
+    return cleaned
+
+
+def publish(result: Mapping[str, Any], out: Path) -> str:
+    """Local: write both files; returns the tables."""
+    runs, sittings = result["runs"], result["sittings"]
+    tables = []
+    for part in PARTS:
+        of_part = [run for run in runs if run["part"] == part]
+        if of_part:
+            rows = [
+                [run["name"], str(run["code"]), "; ".join(shortened(run["found"])), f"{run['seconds']:.0f}", run["sitting"]]
+                for run in of_part
+            ]
+            tables.append(f"{SHOWN[part]}\n\n{markdown_table(['program', 'exit code', 'says', 's', 'sitting'], rows)}")
+    used = {name: one for name, one in sittings.items() if any(run["sitting"] == name for run in runs)}
+    write_json(out / "horovod_programs.json", {"sittings": used, "runs": runs})
+    text = page(
+        "# Programs that others wrote for Horovod, on Unisono",
+        *tables,
+        section(
+            "How to read it",
+            [
+                "Every process says its result, so a line may be there several times; equal ones are shown once, in the order in "
+                "which they came.",
+                "Three of the suite's tests make every optimiser that PyTorch has. Muon, which is younger than the suite, refuses "
+                "biases by itself; it is hidden from them, and nothing else is changed.",
+                "`mock`, which the suite imports, is the module `unittest.mock` of Python.",
+                "`test_global_barrier_op` wants a barrier to take 5 s on every rank, as rank 0 sleeps 5 s before it. A rank that "
+                "looks at its clock a little later than rank 0 measures a little less; on a busy machine it fails now and then.",
+            ],
+        ),
+        *(section(f"Sitting {name}", [f"{key}: {value}" for key, value in one.items()]) for name, one in used.items()),
+        section("Commands", [f"{run['name']}: `{run['command']}`" for run in runs]),
+        section("What was not run", NOT_SHOWN),
+        "Raw data: [horovod_programs.json](horovod_programs.json), the last lines of each program.",
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "horovod_programs.md").write_text(text)
+    return page(*tables)
+
+
+def shortened(found: Sequence[str]) -> list[str]:
+    """Pure: each line once, without what runs of the same program differ by."""
+    return list(dict.fromkeys(line.replace("|", "/").strip() for line in found))
+
+
+def main() -> int:
+    """Local, blocking: the exit code, 1 if a program failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkout", type=Path, metavar="DIR", help="a checkout of github.com/horovod/horovod (suite, examples)")
+    parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder with the four files of MNIST (examples, lectures)")
+    parser.add_argument("--parts", type=some_of(PARTS, ","), default=PARTS, metavar="P,P", help="suite, examples, lectures")
+    parser.add_argument("--backends", type=some_of(BACKENDS, ","), default=BACKENDS, metavar="B,B", help="of Keras, for lectures")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR")
+    args = parser.parse_args()
+    if args.checkout is None and {"suite", "examples"} & set(args.parts):
+        parser.error("--checkout DIR is needed for suite and examples: git clone https://github.com/horovod/horovod")
+    if args.mnist is None and {"examples", "lectures"} & set(args.parts):
+        parser.error("--mnist DIR is needed for examples and lectures: the folder with the four files (unisono data get mnist)")
+    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as name:
+        folder = Path(name)
+        cases: list[Case] = []
+        if "suite" in args.parts:
+            cases += suite(args.checkout, folder)
+        if "examples" in args.parts:
+            cases += examples(args.checkout, args.mnist, folder)
+        if "lectures" in args.parts:
+            cases += lectures(args.mnist, args.backends)
+        places = {sys.executable: "python", str(ROOT): ".", name: "TMP", sys.prefix: "PREFIX"}
+        places |= {str(one.resolve()): title for one, title in ((args.checkout, "horovod"), (args.mnist, "DIR/mnist")) if one}
+        places |= {str(args.mnist.resolve().parent): "DIR"} if args.mnist else {}
+        return _run_all(cases, folder, args.out, places)
+
+
+def _run_all(cases: Sequence[Case], folder: Path, out: Path, places: Mapping[str, str]) -> int:
+    progress, file = Progress(), out / "horovod_programs.json"
+    result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"sittings": {}, "runs": []}
+    sitting = next(letter for letter in string.ascii_uppercase if letter not in result["sittings"])
+    result["sittings"][sitting] = {**describe_machine(), **_versions(), **describe_moment()}
+    failed = []
+    for number, case in enumerate(cases):
+        progress.keep(f"{number + 1} of {len(cases)}: {case.part}: {case.name}")
+        found = {**without_paths(run(case, folder), places), "sitting": sitting}
+        if found["code"]:
+            failed.append(case.name)
+            progress.keep("\n".join(found["last_lines"]))
+        same = [place for place, old in enumerate(result["runs"]) if (old["part"], old["name"]) == (case.part, case.name)]
+        if same:
+            result["runs"][same[0]] = found
+        else:
+            result["runs"].append(found)
+        shown = publish(result, out)
+    print(shown)
+    return 1 if failed else 0
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("torch", "torchvision", "keras", "tensorflow", "tensorflow-cpu", "jax", "mpi4py"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    found["GPU"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
