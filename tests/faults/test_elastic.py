@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -65,7 +66,22 @@ class Elastic:
             sleep(0.02)
 
     def until_epoch(self, epoch: int) -> None:
-        self.until(lambda: f"epoch {epoch}/" in self.said().replace("  ", " ").replace("epoch  ", "epoch "))
+        self.until(lambda: self.num_ended() >= epoch)
+
+    def until_at_work(self, *ranks: int) -> None:
+        """Until these have met the server and had the time to say so: a worker that is killed before is nobody's loss."""
+
+        def is_connected(rank: int) -> bool:
+            door = re.search(r"waiting for workers at \S+:(\d+)", self.said())
+            links = self.member(rank).net_connections("tcp")
+            return door is not None and any(one.raddr and one.raddr.port == int(door[1]) for one in links)
+
+        self.until_epoch(1)
+        self.until(lambda: all(map(is_connected, ranks)))
+        self.until_epoch(self.num_ended() + 2)
+
+    def num_ended(self) -> int:
+        return max(map(int, re.findall(r"^epoch +(\d+)/", self.said(), re.MULTILINE)), default=0)
 
     def end(self) -> dict[str, Any]:
         assert self.process.wait(LIMIT_S) == 0, self.said()
@@ -103,8 +119,8 @@ def check(summary: dict[str, Any], num_epochs: int) -> None:
 
 @pytest.mark.timeout(200)
 def test_workers_are_killed_or_stand_still_and_others_join(start: Callable[..., Elastic]) -> None:
-    run = start(120, "--algorithm", "gem")
-    run.until_epoch(2)
+    run = start(200, "--algorithm", "gem")
+    run.until_at_work(1, 2, 3, 4)
     run.member(1).kill()
     run.until(lambda: run.said().count("is gone") >= 1)
     still = run.member(2)
@@ -120,8 +136,8 @@ def test_workers_are_killed_or_stand_still_and_others_join(start: Callable[..., 
     run.until(lambda: run.said().count("is gone") >= 4)
     run.until(lambda: run.said().count("joined as worker") >= 2)
     summary = run.end()
-    check(summary, 120)
-    assert summary["weights_sha256"] == repeated(120, "--algorithm", "gem")["weights_sha256"]
+    check(summary, 200)
+    assert summary["weights_sha256"] == repeated(200, "--algorithm", "gem")["weights_sha256"]
 
 
 def repeated(num_epochs: int, *options: str) -> dict[str, Any]:

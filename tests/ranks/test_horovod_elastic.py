@@ -111,14 +111,15 @@ def test_the_command_as_users_write_it(nursery: Nursery, tmp_path: Path) -> None
 
 def test_a_worker_that_is_stuck_is_killed_and_the_others_go_on(nursery: Nursery, tmp_path: Path) -> None:
     plan = {"num_proc": 3, "min_num_proc": 2, "stalled_s": 4.0}
-    with Job(nursery, tmp_path, plan, sizes=[3, 2, 3], deaths={"1:0:5": "stick"}, stall_s=2) as job:
+    with Job(nursery, tmp_path, plan, sizes=[3, 2, 3], late={"3": 2}, deaths={"1:0:5": "stick"}, stall_s=2) as job:
         ended = job.finish()
         assert "worker 1 (localhost:1) is stuck: it lives, but has not come back for 4 s since the stall check" in ended.output
         assert sorted(event["worker"] for event in job.told("done")) == [0, 2, 3]
 
 
 def test_a_killed_worker_is_dropped_and_replaced(nursery: Nursery, tmp_path: Path) -> None:
-    with Job(nursery, tmp_path, {"num_proc": 4, "min_num_proc": 2}, sizes=[4, 3, 4], deaths={"2:0:5": "kill"}) as job:
+    plan = {"num_proc": 4, "min_num_proc": 2}
+    with Job(nursery, tmp_path, plan, sizes=[4, 3, 4], late={"4": 3}, deaths={"2:0:5": "kill"}) as job:
         ended = job.finish()
         assert "worker 2 (localhost:2) exited with code 137; 3 workers go on from the last commit" in ended.output
         again = [event for event in job.told("begins") if event["begins"] == 2]
@@ -132,7 +133,8 @@ def test_a_killed_worker_is_dropped_and_replaced(nursery: Nursery, tmp_path: Pat
 
 def test_rank_0_and_another_are_killed_at_once(nursery: Nursery, tmp_path: Path) -> None:
     plan = {"num_proc": 4, "min_num_proc": 2, "hosts": [["localhost", 2], ["127.0.0.1", 2]]}
-    with Job(nursery, tmp_path, plan, sizes=[4, 2, 4], deaths={"0:0:4": "kill", "3:0:4": "kill"}) as job:
+    deaths = {"0:0:4": "kill", "3:0:4": "kill"}
+    with Job(nursery, tmp_path, plan, sizes=[4, 2, 4], late={"4": 2, "5": 2}, deaths=deaths) as job:
         job.finish()
         assert {1, 2} < {event["worker"] for event in job.told("done")}
         assert len(job.told("done")) == 4

@@ -3,6 +3,7 @@
 Arguments: a file for what happened (one JSON line each), and a JSON object:
   sizes: train until generations of these sizes were seen, in this order
   until: and then until this file exists
+  late: which worker begins only when a generation of that size was seen, e.g. {"4": 3}
   tells_late: this worker says that it has the state only when a third worker was started
   deaths: what happens to whom and when, e.g. {"1:0:7": "kill"}: worker 1 is killed in epoch 0 at step 7; "1:start", "1:init";
     "stick": it does nothing any more, but lives
@@ -55,6 +56,11 @@ def tell_late() -> None:
     Line.tell_synced(PROCESS.line)
 
 
+def begun(size: int) -> bool:
+    events = [json.loads(line) for line in Path(story).read_text().split("\n")[:-1]]
+    return any("begins" in event and event["size"] == size for event in events)
+
+
 def seen_all(seen: list[int]) -> bool:
     left = iter(seen)
     return all(size in left for size in asked.get("sizes", []))
@@ -69,6 +75,9 @@ if number == asked.get("tells_late"):
     vars(PROCESS.line).update(tell_synced=tell_late)
 if "stall_s" in asked:
     os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(asked["stall_s"])
+if str(number) in asked.get("late", {}):
+    while not begun(asked["late"][str(number)]):
+        time.sleep(1e-2)
 hvd.init()
 
 model = torch.nn.Linear(1, 1, bias=False)
