@@ -36,6 +36,7 @@ def check_modules() -> None:
     assert importlib.util.find_spec("horovod.torch") is not None
     assert horovod.__version__ == "0.28.1"
     assert DistributedOptimizer is ours.DistributedOptimizer
+    assert hvd.mpi_ops.Sum == hvd.Sum and hvd.elastic.sampler.ElasticSampler is hvd.elastic.ElasticSampler
 
 
 def check_pickles() -> None:

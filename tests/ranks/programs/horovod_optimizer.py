@@ -238,6 +238,57 @@ def check_gradients_that_are_dropped_on_their_way() -> None:
     same(net, other)
 
 
+class Branches(nn.Module):
+    """Two parameters, the first of which a batch need not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maybe, self.always, self.too = (nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(3))
+
+    def forward(self, x: float, uses_all: bool = True) -> torch.Tensor:
+        return ((self.always + self.too) * x).sum() + ((self.maybe * x).sum() if uses_all else 0.0)
+
+
+def check_a_batch_that_all_ranks_drop() -> None:
+    """Its gradients are gone for all, whichever of them a rank had, and however they travelled."""
+    expected = torch.full((2,), (hvd.size() + 1) / 2, dtype=torch.float64)
+    for groups in (None, 1, 2):
+        for by_optimizer in (True, False):
+            for uses_all in (True, hvd.rank() == 0):
+                net = Branches()
+                plain = torch.optim.SGD(net.parameters(), lr=1.0)
+                optimizer = hvd.DistributedOptimizer(plain, net.named_parameters(), groups=groups)
+                drop = optimizer.zero_grad if by_optimizer else net.zero_grad
+                net(1.0).backward()
+                optimizer.step()  # since then it is known in which form they travel
+                optimizer.zero_grad()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that they were reduced for nothing
+                    net(1000.0, uses_all).backward()
+                    drop()
+                for _ in range(2):
+                    net(hvd.rank() + 1.0).backward()
+                    optimizer.step()
+                    for name, one in net.named_parameters():
+                        assert torch.equal(one.grad, expected), (groups, by_optimizer, uses_all, name, one.grad)
+                    optimizer.zero_grad()
+                everybody = hvd.allgather_object([one.tolist() for one in net.parameters()])
+                assert all(replica == everybody[0] for replica in everybody), everybody
+
+
+def check_zero_grad_is_that_of_the_class() -> None:
+    class Old(torch.optim.SGD):
+        def zero_grad(self) -> None:  # type: ignore[override]
+            super().zero_grad(set_to_none=False)
+
+    net = model()
+    optimizer = hvd.DistributedOptimizer(Old(net.parameters(), lr=0.1), net.named_parameters())
+    loss_of(net, data(0, hvd.rank())).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert all(one.grad is not None and not one.grad.any() for one in net.parameters())
+
+
 def check_gradients_that_only_some_ranks_have() -> None:
     net = nn.ModuleList([nn.Linear(2, 1, bias=False).double() for _ in range(2)])
     hvd.broadcast_parameters(net.state_dict(), 0)
@@ -348,6 +399,13 @@ def check_broadcast_optimizer_state() -> None:
                 ]
             )
             assert all(state == states[0] for state in states)
+    net = model()  # of float64, for which NAdam keeps a product in float32
+    optimizer = torch.optim.NAdam(net.parameters(), lr=0.01)
+    loss_of(net, data(0, 0)).backward()
+    optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    types = hvd.allgather_object([str(value.dtype) for state in optimizer.state.values() for value in state.values()])
+    assert all(of_rank == types[0] for of_rank in types), types
     with raises(ValueError, "LBFGS"):
         hvd.broadcast_optimizer_state(torch.optim.LBFGS(model().parameters()), root_rank=0)
 

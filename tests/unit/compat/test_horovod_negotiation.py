@@ -269,6 +269,34 @@ def test_random_orders_always_end(seed: int) -> None:
         assert not any(one.is_waiting for one in ranks.all)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_random_orders_end_where_ranks_join_in_the_middle(seed: int) -> None:
+    """What a rank had in flight when it joined is neither lost nor mixed up with what comes later under the same name."""
+    draw = random.Random(seed)
+    size = draw.randint(2, 3)
+    ranks = Ranks(size, capacity=draw.choice([0, 1, 3, 8]))
+    flying: list[dict[str, Request]] = [{} for _ in range(size)]
+    for _ in range(4):
+        common = [allreduce(f"t{draw.randrange(4)}", draw.choice([4, 4, 4, 5])) for _ in range(draw.randint(1, 8))]
+        left = [[*common[: draw.randint(0, len(common))], Request(JOIN, JOIN)] for _ in range(size)]
+        for _ in range(300):
+            for rank, mine in enumerate(flying):
+                for _ in range(draw.randint(0, 4)):
+                    if left[rank] and left[rank][0].name not in mine and JOIN not in mine:
+                        request = left[rank].pop(0)
+                        mine[request.name] = request
+                        ranks.submit(rank, request)
+            for agreement in ranks.round():
+                for rank, mine in enumerate(flying):
+                    own = mine.pop(agreement.name, None)
+                    assert own is not None or rank in agreement.joined, f"{agreement.name} was not submitted by rank {rank}"
+                    if own is not None and agreement.error is None and agreement.name != JOIN:
+                        assert agreement.requests[rank] == own, "agreed on something else than was submitted"
+            if not any(left) and not any(flying):
+                break
+        assert not any(left) and not any(flying), flying
+
+
 # ---- what must be alike ------------------------------------------------------------------------------------------------
 
 

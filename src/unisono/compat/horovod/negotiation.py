@@ -64,6 +64,9 @@ class Negotiation:
 
     def submit(self, request: Request) -> None:
         """A name must not be submitted again before it is agreed."""
+        if request.kind == JOIN:  # what is only marked would be lost if all join in one round, so from now on it is told
+            for name in list(self._marked):
+                self._unmark(name)
         slot = self._cache.slot(request.name)
         if slot is not None and self._cache.at(slot).requests[self._rank] == request:
             self._marked[request.name] = slot, request

@@ -76,7 +76,7 @@ from unisono.compat.horovod.torch.optimizer import DistributedOptimizer
 from unisono.compat.horovod.torch.replicas import broadcast_optimizer_state, broadcast_parameters
 from unisono.compat.horovod.torch.submit import Adasum, Average, Max, Min, Product, Sum
 from unisono.compat.horovod.torch.sync_batch_norm import SyncBatchNorm
-from unisono.horovod.torch import elastic
+from unisono.horovod.torch import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm
 
 __all__ = [
     "init",
@@ -148,4 +148,9 @@ __all__ = [
     "remove_process_set",
     "HorovodInternalError",
     "elastic",
+    "compression",
+    "functions",
+    "mpi_ops",
+    "optimizer",
+    "sync_batch_norm",
 ]

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -104,6 +105,8 @@ class _DistributedOptimizer(Wrapped):
         self._group_of = {one: group for group in together for one in group}
         self._ready: dict[int, set[Tensor]] = {id(group): set() for group in together}
         self._lock = threading.RLock()  # gradients of several devices are computed by several threads
+        self._backward: int | None = None
+        """The backward pass in which a gradient was computed last."""
         self._rivals: dict[Tensor, list[ref[_DistributedOptimizer]]] = {}
         """Other optimisers of a parameter."""
         if how.process_set.included():
@@ -150,6 +153,12 @@ class _DistributedOptimizer(Wrapped):
         if not self._travels() or self._rivals_of(one):
             return
         with self._lock:
+            backward = torch._C._current_graph_task_id()
+            if backward != self._backward:
+                self._backward = backward
+                # Ranks need not have the same gradients: those of a pass that was dropped must be out of the way of this one.
+                if any(not self._allreduce_delay[other] and not getattr(other.grad, SEEN, False) for other in self._handles):
+                    self._forget_all(keep=True)
             if not getattr(one.grad, SEEN, False):  # a new gradient: what there was before was dropped, by model.zero_grad() say
                 self._forget(one)
                 setattr(one.grad, SEEN, True)
@@ -197,9 +206,30 @@ class _DistributedOptimizer(Wrapped):
             return
         flight.drop()
         for kept in (one, *with_it) if keep else with_it:
-            flight.land(kept)
-            if self._how.op == Sum and kept.grad is not None:
-                kept.grad.detach().div_(self._how.process_set.size())
+            if kept.grad is not None and getattr(kept.grad, SEEN, False):  # else it was dropped, or is a new one already
+                flight.land(kept)
+                if self._how.op == Sum:
+                    kept.grad.detach().div_(self._how.process_set.size())
+
+    def _forget_all(self, keep: bool = False) -> None:
+        """Collective where something travels, blocking: as if no gradient had been computed. One that only some ranks have sent
+        would meet the next one of the others; so those that the others may have sent follow first, as zeros."""
+        if not all(map(self._allreduce_delay.get, self._handles)):  # passes are over, so somebody may have sent something
+            held = {one: one.grad for one in self._parameter_names}
+            for one in self._parameter_names:
+                together = self._group_of.get(one, [one])
+                if self._handles.get(one) is None and all(map(self._may_have_started, together)):
+                    for member in together:
+                        member.grad = None
+                    self._start(together)
+            for one, grad in held.items():
+                one.grad = grad
+        for one in list(self._handles):
+            self._forget(one, keep)
+
+    def _may_have_started(self, one: Tensor) -> bool:
+        """Whether a gradient travels during the backward pass of some rank: the same answer on all of them."""
+        return one in self._requires_update and not self._rivals_of(one) and not self._how.lacks_form(one)
 
     # ---- what users call -----------------------------------------------------------------------------------------------
 
@@ -278,18 +308,18 @@ class _DistributedOptimizer(Wrapped):
 
     step.hooked = True  # type: ignore[attr-defined]  # the step of the user's class calls the hooks, ours must not
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Local; blocking while gradients travel, which are then dropped. All ranks drop them, as they make the same calls."""
+    def zero_grad(self, *args: Any, **options: Any) -> None:
+        """Local; where gradients travel it is collective and blocking, as they are then dropped. The arguments are those of the
+        user's class."""
         dropped = [one for one, flight in self._handles.items() if flight is not None]
-        for one in list(self._handles):
-            self._forget(one)
+        self._forget_all()
         if dropped:
             warnings.warn(
                 f"{len(dropped)} gradients were reduced for nothing: optimizer.zero_grad() was called before optimizer.step(); if "
                 "another network's backward pass computes them, as in a GAN, requires_grad_(False) during that pass saves time",
                 stacklevel=2,
             )
-        super().zero_grad(set_to_none)
+        super().zero_grad(*args, **options)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Local: how many backward passes add up to one step."""

@@ -55,11 +55,23 @@ def broadcast_optimizer_state(
     _broadcast_all([(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank, process_set)
     if state is not None:
         load_in_place(optimizer, lambda: optimizer.load_state_dict(state))
+        _keep_types(optimizer, state)
     if not optimizer.state:
         sparse = {layer.weight for layer in (() if model is None else model.modules()) if getattr(layer, "sparse", False)}
         for one in (one for group in optimizer.param_groups for one in group["params"]):
             if one.requires_grad and one.grad is None:
                 fill(one, one in sparse or isinstance(optimizer, torch.optim.SparseAdam))
+
+
+def _keep_types(optimizer: Optimizer, sent: dict[str, Any]) -> None:
+    """Local: PyTorch casts what it loads to the type of the parameter, but the root did not load."""
+    held = (one for group in optimizer.param_groups for one in group["params"])
+    numbers = (number for group in sent["param_groups"] for number in group["params"])
+    for number, one in zip(numbers, held, strict=True):
+        for key, value in sent["state"].get(number, {}).items():
+            loaded = optimizer.state[one].get(key)
+            if isinstance(value, Tensor) and isinstance(loaded, Tensor) and loaded.dtype != value.dtype:
+                optimizer.state[one][key] = value if value.is_cpu else value.to(one.device)
 
 
 def _broadcast_all(named: list[tuple[str | None, Tensor]], root_rank: int, process_set: ProcessSet) -> None:
