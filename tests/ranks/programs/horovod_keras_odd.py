@@ -302,12 +302,28 @@ def check_arguments_by_position() -> None:
     manner = made(hvd_of_tensorflow.DistributedOptimizer, *common, 2, True, 0, 4)
     assert (manner.passes, manner.averages_passes, manner.groups) == (2, True, 4)
     local = model().layers[0]
-    manner = made(hvd.PartialDistributedOptimizer, *common, 2, True, 4, hvd.global_process_set, local, False)
+    manner = made(hvd_of_tensorflow.PartialDistributedOptimizer, *common, 2, True, 4, hvd.global_process_set, local, False)
+    assert (manner.passes, manner.groups, manner.scale_local) == (2, 4, False)
+    manner = made(hvd.PartialDistributedOptimizer, *common, 4, hvd.global_process_set, local, False, backward_passes_per_step=2)
     assert (manner.passes, manner.groups, manner.scale_local) == (2, 4, False)
     of_keras = hvd.callbacks.BestModelCheckpoint("loss", 0, "max", 7)
     of_tensorflow = hvd_of_tensorflow.callbacks.BestModelCheckpoint("loss", 0, True, "max", 7)
     for one, weights_only in ((of_keras, False), (of_tensorflow, True)):
         assert (one.mode, one.save_freq, one.save_weights_only) == ("max", 7, weights_only)
+
+
+def check_a_callback_of_an_earlier_life_broadcasts_again() -> None:
+    """As in an elastic job that a worker has joined: it has a callback that has done nothing yet."""
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    for _ in range(2):
+        net = model()
+        net.set_weights([weight + hvd.rank() for weight in net.get_weights()])
+        net.compile(hvd.DistributedOptimizer(sgd()), "mse")
+        same(fitted(net, callbacks=[callback]), alone(sgd))
+        hvd.shutdown()
+        hvd.init()
+        if hvd.rank():
+            callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
 
 
 def check_compile_as_old_programs_call_it() -> None:

@@ -72,6 +72,7 @@ def check_allreduce_of_every_type() -> None:
         close(one(mine(tf.float32, 4)), wide(tf.float32, 4).mean(0))
         close(one(mine(tf.int32, 4)), np.trunc(wide(tf.int32, 4).mean(0)))
         close(one(mine(tf.float32)), wide(tf.float32).mean(0))
+        close(one(mine(tf.bfloat16)), wide(tf.bfloat16).mean(0), 1e-2)
         assert one(tf.zeros([0, 3])).shape == (0, 3)
 
 

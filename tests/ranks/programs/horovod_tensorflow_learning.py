@@ -203,6 +203,11 @@ def check_batch_normalisation_equals_one_process() -> None:
     same(slope(ours(x), ours(y)), wanted)
     same([one.value for one in together.non_trainable_variables], [one.value for one in alone.non_trainable_variables])
     same(tf.function(slope)(ours(x), ours(y)), wanted)
+    norm, plain = hvd.SyncBatchNormalization(), keras.layers.BatchNormalization()
+    last = hvd.rank() == hvd.size() - 1
+    found = norm(x if last else x[:0], training=True)  # the others have no samples
+    same([found], [plain(x, training=True) if last else tf.zeros([0, *x.shape[1:]])])
+    same([one.value for one in norm.variables], [hvd.broadcast(one.value, hvd.size() - 1) for one in norm.variables])
     with raises(ValueError, "fused"):
         hvd.SyncBatchNormalization(fused=True)
 

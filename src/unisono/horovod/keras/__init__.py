@@ -37,8 +37,7 @@ from unisono.compat.horovod.basics import (
 from unisono.compat.horovod.exceptions import HorovodInternalError
 from unisono.compat.horovod.keras.compression import Compression
 from unisono.compat.horovod.keras.old_names import init
-from unisono.compat.horovod.keras.optimizer import PartialDistributedOptimizer
-from unisono.compat.horovod.keras.orders import DistributedOptimizer
+from unisono.compat.horovod.keras.orders import DistributedOptimizer, PartialDistributedOptimizer
 from unisono.compat.horovod.keras.replicas import broadcast_global_variables, broadcast_variables
 from unisono.compat.horovod.keras.saved import load_model
 from unisono.compat.horovod.keras.values import allgather, allreduce, broadcast, reducescatter

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import keras
 import numpy as np
 
 from unisono.compat.horovod.keras.replicas import bring_up, broadcast_variables
+from unisono.compat.horovod.process_sets import global_process_set
 from unisono.compat.horovod.torch.objects import allgather_object
+
+if TYPE_CHECKING:
+    from unisono.compat.horovod.channel import Channel
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -24,6 +29,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self.root_rank = root_rank
         self.device = device
         self.broadcast_done = False
+        self._done_in: ref[Channel] | None = None
         given = [local_variables] if isinstance(local_variables, keras.Variable) else list(local_variables or ())
         if not all(isinstance(one, keras.Variable) for one in given):
             raise ValueError("local_variables must be variables of Keras; give layer.variables")
@@ -34,6 +40,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._local.add(id(var))
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        if self._done_in is not None and self._done_in() is not global_process_set.channel():
+            self.broadcast_done = False  # in this life, of an elastic job say, there may be ranks that have not done it
         # A rank that has loaded its model from a file may be further than the others, which must not decide otherwise.
         if not self.broadcast_done and all(allgather_object(_is_built(self.model), "broadcast callback")):
             self._broadcast()
@@ -47,6 +55,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         variables = [*self.model.variables, *(self.model.optimizer.variables if self.model.optimizer else ())]
         broadcast_variables([one for one in variables if id(one) not in self._local], self.root_rank)
         self.broadcast_done = True
+        self._done_in = ref(global_process_set.channel())
 
 
 def _is_built(model: Any) -> bool:

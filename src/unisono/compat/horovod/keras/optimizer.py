@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from unisono.compat.horovod.compressor import Compressor
 from unisono.compat.horovod.keras.compiling import agree_on_finite, watch_compile
 from unisono.compat.horovod.keras.compression import Compression
@@ -188,7 +190,9 @@ def _module(own: type) -> str:
 
 
 def _take_over(made: Any, optimizer: Any) -> None:
-    """State of an optimiser that has been used. It may be built on nothing: so Keras leaves those of models in the older format."""
+    """State of an optimiser that has been used. It may be built on nothing."""
+    from keras import ops
+
     if optimizer._trainable_variables:
         made.build(list(optimizer._trainable_variables))
     old = {variable.name: variable for variable in optimizer.variables}
@@ -196,7 +200,7 @@ def _take_over(made: Any, optimizer: Any) -> None:
     pairs = zip(made.variables, optimizer.variables if same else (old.get(one.name) for one in made.variables), strict=True)
     for variable, before in pairs:
         if before is not None:  # else it is where gradients of several passes are added up
-            variable.assign(before.value)
+            variable.assign(np.array(ops.convert_to_numpy(before)))  # a copy: on JAX a step uses up what it is given
 
 
 def _layers(local_layers: Any) -> Iterable[Any]:

@@ -8,6 +8,8 @@ from unisono.compat.horovod.compressor import Compressor
 from unisono.compat.horovod.keras.compression import Compression
 from unisono.compat.horovod.keras.grouping import Groups
 from unisono.compat.horovod.keras.optimizer import DistributedOptimizer as InOrderOfTensorFlow
+from unisono.compat.horovod.keras.optimizer import PartialDistributedOptimizer as PartialInOrderOfTensorFlow
+from unisono.compat.horovod.process_sets import ProcessSet, global_process_set
 from unisono.compat.horovod.torch.submit import Average
 
 
@@ -36,5 +38,38 @@ def DistributedOptimizer(
         op,
         num_groups=num_groups,
         groups=groups,
+        **others,
+    )
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    **others: Any,
+) -> Any:
+    """Local: see there; `others` are arguments that Horovod has in `horovod.tensorflow.keras` only."""
+    return PartialInOrderOfTensorFlow(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        groups=groups,
+        process_set=process_set,
+        local_layers=local_layers,
+        scale_local_gradients=scale_local_gradients,
         **others,
     )

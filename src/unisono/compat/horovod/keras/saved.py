@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from unisono.compat.horovod.compressor import Compressor
 from unisono.compat.horovod.keras.compiling import look_at
@@ -32,11 +35,37 @@ def load_model(
     known = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=known)
     if getattr(model, "optimizer", None) is not None:
+        is_older = str(filepath).endswith((".h5", ".hdf5"))
         model.optimizer = DistributedOptimizer(
-            model.optimizer,
+            _with_state(filepath, model) if is_older else model.optimizer,
             compression=compression,
             backward_passes_per_step=backward_passes_per_step,
             average_aggregated_gradients=average_aggregated_gradients,
         )
+        if getattr(model, "_compile_config", None) is not None:
+            model._compile_config.config["optimizer"] = model.optimizer  # what `save` writes
         look_at(model)
     return model
+
+
+def _with_state(filepath: Any, model: Any) -> Any:
+    """Local: the optimiser that is in a file of the older format, with its state. Keras leaves that in the file: it builds the
+    optimiser without variables, into which nothing fits."""
+    from keras.src.legacy.saving import legacy_h5_format as older
+
+    with older.h5py.File(filepath, "r") as file:
+        found = older.load_optimizer_weights_from_hdf5_group(file) if "optimizer_weights" in file else []
+        values = [np.asarray(one) for one in found]
+    if not values:
+        return model.optimizer
+    made = type(model.optimizer).from_config(model.optimizer.get_config())
+    made.build(model.trainable_variables)
+    if [tuple(one.shape) for one in made.variables] == [value.shape for value in values]:
+        for variable, value in zip(made.variables, values, strict=True):
+            variable.assign(value)
+    else:
+        warnings.warn(
+            f"the state of the optimizer in {filepath} does not fit the model, so it begins anew (hvd.load_model); save as .keras",
+            stacklevel=3,
+        )
+    return made

@@ -78,7 +78,10 @@ def _tensor(value: Any) -> Any:
 def _array(value: Any) -> np.ndarray:
     from keras import ops
 
-    array: np.ndarray = ops.convert_to_numpy(value) if _is_tensor(value) else np.asarray(value)
+    if not _is_tensor(value):
+        return np.asarray(value)
+    # As a vector: TensorFlow makes no array of a single bfloat16.
+    array: np.ndarray = ops.convert_to_numpy(ops.reshape(value, (-1,))).reshape(tuple(value.shape))
     return array
 
 

@@ -39,7 +39,7 @@ def exchange(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorS
     if not tf.executing_eagerly():
         return _in_graph(submit, inputs, outputs)
     with by_either_name():
-        handles = submit([_taken(np.asarray(one)) for one in inputs])
+        handles = submit([_taken(np.asarray(one.numpy())) for one in inputs])  # of itself NumPy makes no array of a single bfloat16
         arrays = _results(handles, outputs)
     return [tf.convert_to_tensor(array) for array in arrays]
 

@@ -36,7 +36,9 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         mine, spread = tf.cast(mean, tf.float64), tf.cast(variance, tf.float64)
         seen = tf.size(inputs) // tf.maximum(tf.size(mean), 1) if mask is None else tf.math.count_nonzero(mask, dtype=tf.int32)
         count = tf.cast(seen, tf.float64)
-        sums = tf.stack([mine * count, (spread + mine * mine) * count, tf.ones_like(mine) * count])
+        # A rank without samples has no mean, and adds nothing.
+        times = tf.math.multiply_no_nan
+        sums = tf.stack([times(mine, count), times(spread + mine * mine, count), tf.ones_like(mine) * count])
         name = name_for("SyncBatchNormalization", None, mean)
         (total,) = operations.allreduce([sums], [name], Sum, 1.0, 1.0, global_process_set)
         centre = total[0] / total[2]

@@ -7,7 +7,9 @@ from typing import Any
 from unisono.compat.horovod.keras import optimizer
 from unisono.horovod.keras import *  # noqa: F403
 
-DistributedOptimizer = optimizer.DistributedOptimizer  # type: ignore[assignment]  # another order of arguments
+# Another order of arguments:
+DistributedOptimizer = optimizer.DistributedOptimizer  # type: ignore[assignment]
+PartialDistributedOptimizer = optimizer.PartialDistributedOptimizer  # type: ignore[assignment]
 
 
 def __getattr__(name: str) -> Any:
