@@ -327,7 +327,7 @@ def test_words_for_mpirun_with_half_a_quote_are_refused() -> None:
 
 def test_ssh_carries_what_ranks_need_and_no_secrets() -> None:
     env = {"PATH": "/bin", "HOROVOD_CYCLE_TIME": "2", "SECRET_KEY": "x", "UNISONO_RANK": "0", "TF_VAR_password": "x"}
-    env |= {"UNISONO_ELASTIC_SECRET": "x", "UNISONO_TOKEN": "x"}
+    env |= {"UNISONO_ELASTIC_SECRET": "x", "UNISONO_TOKEN": "x", "TF_TOKEN_app_terraform_io": "x", "KERAS_API_KEY": "x"}
     hosts = (("localhost", 2), ("b", 1))
     plan = OverSsh(hosts, "a:20000", "job", "hidden", ("python", "my file.py"), (), env, Path("/work dir"), 22, "key")
     here, there = plan.commands()
@@ -337,7 +337,7 @@ def test_ssh_carries_what_ranks_need_and_no_secrets() -> None:
     assert there.words[-1].endswith("-- python 'my file.py'") and "--on-nodes 2,1" in there.words[-1]
     for words in (here.words, there.words):
         line = " ".join(words)
-        for secret in ("SECRET_KEY", "TF_VAR_password", "UNISONO_ELASTIC_SECRET", "UNISONO_TOKEN", "hidden"):
+        for secret in ("SECRET_KEY", "TF_VAR_password", "UNISONO_ELASTIC_SECRET", "UNISONO_TOKEN", "TF_TOKEN", "API_KEY", "hidden"):
             assert secret not in line
     assert here.secret == there.secret == "hidden"
 
@@ -361,6 +361,17 @@ def signals(*names: str) -> HostCommand:
 def test_an_ssh_that_hangs_is_given_up_after_a_signal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(hosts_run, "ANSWER_S", 0.2)
     assert run_on_hosts([signals("TERM")], told_by_stdin=False) == 128 + signal.SIGTERM
+    assert "given up, as there is no answer: hung" in capfd.readouterr().err
+
+
+def test_an_answer_to_an_earlier_signal_is_none_to_this_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """SLURM sends SIGUSR1 some time before SIGTERM."""
+    monkeypatch.setattr(hosts_run, "ANSWER_S", 0.2)
+    again = "kill -USR1 $PPID; read word; "  # when it is passed on, what was said before it has been heard
+    hangs = f"{again} echo {HEARD.decode()} >&2; {again} {again} kill -TERM $PPID; exec sleep 600"
+    assert run_on_hosts([HostCommand("hung", ("sh", "-c", hangs))], told_by_stdin=False) == 128 + signal.SIGTERM
     assert "given up, as there is no answer: hung" in capfd.readouterr().err
 
 

@@ -102,8 +102,12 @@ def topology_of(seat: Seat) -> Topology:
     )
 
 
-def worker_environment(base: Mapping[str, str], driver: DriverAddress, host: str, slot: int, num_first: int) -> dict[str, str]:
-    """Pure: `base` for a worker, with the place that it will have if nothing happens before the first generation."""
+def worker_environment(
+    base: Mapping[str, str], driver: DriverAddress, host: str, slot: int, num_first: int, slots: Mapping[str, int]
+) -> dict[str, str]:
+    """Pure: `base` for a worker, with the place that it will have if nothing happens before the first generation and all slots are
+    taken (`slots`: how many each host has)."""
+    like = [name for name, count in slots.items() if count > slot or name == host]
     env = {name: value for name, value in base.items() if name not in {f"UNISONO_{part}" for part in PLACE}}
     env.update(
         {
@@ -115,6 +119,9 @@ def worker_environment(base: Mapping[str, str], driver: DriverAddress, host: str
             "HOROVOD_RANK": str(driver.worker),
             "HOROVOD_SIZE": str(max(num_first, driver.worker + 1)),
             "HOROVOD_LOCAL_RANK": str(slot),
+            "HOROVOD_LOCAL_SIZE": str(max(slots.get(host, 0), slot + 1)),
+            "HOROVOD_CROSS_RANK": str(like.index(host)),
+            "HOROVOD_CROSS_SIZE": str(len(like)),
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "PYTHONUNBUFFERED": "1",

@@ -206,6 +206,9 @@ class _Watch:
         if signum == signal.SIGKILL:
             self._kill_in(0.0, TERM_S)
             return
+        if signum in STOPS:
+            for host in self._running:  # what it answers now is no answer to a signal before
+                host.reports.heard = False
         self._each(lambda host: host.tell(signum.name))
         if signum not in STOPS:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from unisono.cluster.topology import MAX_PORT
 from unisono.errors import UsageError
@@ -41,6 +41,11 @@ def ports(first: int, token: str) -> Sequence[int]:
     neighbours = (port for port in range(lowest, lowest + NUM_PORTS) if port != first)
     # By a hash, as generators of random numbers may differ between the versions of Python on two nodes.
     return (first, *sorted(neighbours, key=lambda port: job_token(token, str(port))))
+
+
+def chosen_rendezvous(env: Mapping[str, str]) -> str | None:
+    """Pure: where the user wants processes to meet. A rank that starts a job of its own has the variable from the job it is in."""
+    return None if env.get("UNISONO_RANK") else env.get("UNISONO_RENDEZVOUS") or None
 
 
 def host_port(text: str, place: str) -> tuple[str, int]:

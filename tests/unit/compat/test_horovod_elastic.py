@@ -27,12 +27,13 @@ import unisono.horovod.torch as hvd
 from tests.system.processes import is_running, within
 from unisono.cluster import far_guard
 from unisono.cluster.horovod_elastic import DriverAddress, address_of, seat_of, worker_environment
+from unisono.cluster.rendezvous import chosen_rendezvous
 from unisono.comm.control_plane.plain import encode
 from unisono.compat.horovod.elastic import discovery as discovery_module
 from unisono.compat.horovod.elastic import line as line_module
 from unisono.compat.horovod.elastic.blacklist import Blacklist
 from unisono.compat.horovod.elastic.discovery import Change, Discovery, hosts_in, words_of
-from unisono.compat.horovod.elastic.hosts import remote_script
+from unisono.compat.horovod.elastic.hosts import own_name, remote_script
 from unisono.compat.horovod.elastic.sampler import remaining, share
 from unisono.compat.horovod.elastic.seating import Candidate, seated
 from unisono.compat.horovod.elastic.service import Service
@@ -457,6 +458,31 @@ def test_a_script_that_cannot_be_started_is_told_at_once(tmp_path: Path) -> None
             words_of(script, {})
 
 
+def test_a_script_that_runs_ends_with_the_driver(tmp_path: Path) -> None:
+    """Also with one that is killed."""
+    fifo = tmp_path / "begun"
+    os.mkfifo(fifo)
+    driver = f"""
+from unisono.compat.horovod.elastic.discovery import Discovery
+Discovery("sh -c 'echo $$ > {fifo}; exec sleep 100'", None, {{"PATH": {os.environ["PATH"]!r}}}, print).start()
+input()
+"""
+    with subprocess.Popen([sys.executable, "-c", driver], stdin=subprocess.PIPE) as process:
+        script = int(fifo.read_text())
+        assert is_running(script)
+        process.kill()
+    assert within(10.0, lambda: not is_running(script))
+
+
+def test_where_a_driver_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "n1")
+    assert own_name(["n1"], {"UNISONO_RENDEZVOUS": "10.0.0.1:20000"}) == "127.0.0.1"
+    assert own_name(["n2"], {}) == "n1"
+    assert own_name(["n2"], {"UNISONO_RENDEZVOUS": "10.0.0.1:20000"}) == "10.0.0.1"
+    inside_a_rank = {"UNISONO_RENDEZVOUS": "127.0.0.1:20000", "UNISONO_RANK": "0"}
+    assert own_name(["n2"], inside_a_rank) == "n1" and chosen_rendezvous(inside_a_rank) is None
+
+
 def test_a_script_ends_with_its_children(tmp_path: Path) -> None:
     """One of them holds its output."""
     said: list[Any] = []
@@ -500,7 +526,9 @@ def test_which_names_mean_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_remote_shell_is_told() -> None:
     script = remote_script(
-        ["python", "a b.py"], {"PATH": "/bin", "HOME": "/root", "UNISONO_ELASTIC_SECRET": "x'y", "XLA_FLAGS": "1"}, "/some where"
+        ["python", "a b.py"],
+        {"PATH": "/bin", "HOME": "/root", "UNISONO_ELASTIC_SECRET": "x'y", "XLA_FLAGS": "1", "TORCH_a-b": "1"},
+        "/some where",
     )
     assert script.splitlines() == [
         "cd '/some where' || exit 1",
@@ -576,9 +604,12 @@ def test_after_a_loss_nobody_is_accused_of_a_stall(capsys: pytest.CaptureFixture
 
 def test_the_environment_of_a_worker_names_its_driver() -> None:
     driver = DriverAddress("127.0.0.1", 4000, "secret", 3)
-    env = worker_environment({"UNISONO_RANK": "0", "UNISONO_ENGINE": "shm", "A": "b"}, driver, "host", 1, 4)
+    env = worker_environment(
+        {"UNISONO_RANK": "0", "UNISONO_ENGINE": "shm", "A": "b"}, driver, "host", 1, 4, {"other": 1, "host": 2, "third": 2}
+    )
     assert address_of(env) == driver
     assert (env["A"], env["HOROVOD_HOSTNAME"], env["HOROVOD_RANK"], env["HOROVOD_ELASTIC"]) == ("b", "host", "3", "1")
+    assert (env["HOROVOD_LOCAL_SIZE"], env["HOROVOD_CROSS_RANK"], env["HOROVOD_CROSS_SIZE"]) == ("2", "0", "2")
     assert "UNISONO_RANK" not in env and env["UNISONO_ENGINE"] == "shm"
     assert address_of({}) is None
     with pytest.raises(UsageError, match="half set"):

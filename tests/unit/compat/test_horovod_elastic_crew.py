@@ -16,7 +16,7 @@ from unisono.cluster.rank_process import RankProcess
 from unisono.compat.horovod.elastic import crew as crew_module
 from unisono.compat.horovod.elastic.crew import Crew
 from unisono.compat.horovod.elastic.discovery import Change
-from unisono.compat.horovod.elastic.plan import ElasticPlan
+from unisono.compat.horovod.elastic.plan import ElasticPlan, used_slots
 from unisono.compat.horovod.elastic.workers import Worker
 from unisono.errors import UsageError
 
@@ -507,6 +507,23 @@ def test_as_many_as_were_asked_for_are_waited_for(play: Play) -> None:
     assert not any("begins with" in text for text in play.said)
 
 
+@begins(min_num_proc=1, num_proc=2, max_num_proc=3, discovery_script="find", elastic_timeout_s=600.0)
+def test_those_beyond_the_number_asked_for_are_not_waited_for(play: Play) -> None:
+    play.see(localhost=3)
+    play.tell(0, "ready")
+    play.tell(1, "ready")
+    play.wait(4.0)
+    assert play.workers[0].generation == -1, "it may come in time"
+    play.wait(2.0)
+    assert play.workers[0].generation == play.workers[1].generation == 0 and play.workers[2].generation == -1
+    assert not play.said
+
+
+def test_slots_that_are_used() -> None:
+    assert used_slots({"a": 2, "b": 3}, None) == {"a": 2, "b": 3}
+    assert used_slots({"a": 2, "b": 3, "c": 1}, 3) == {"a": 2, "b": 1, "c": 0}
+
+
 @begins(min_num_proc=1, num_proc=3, discovery_script="find", elastic_timeout_s=60.0)
 def test_if_the_slots_do_not_come_it_begins_with_fewer_and_says_so(play: Play) -> None:
     play.see(localhost=2)
@@ -528,6 +545,14 @@ def test_a_host_that_gets_no_more_workers_is_not_waited_for(play: Play) -> None:
 def test_more_than_the_slots_of_fixed_hosts_are_refused() -> None:
     with pytest.raises(UsageError, match=r"3 processes were asked for \(-np\), but the hosts have 2 slots"):
         replace(plan(1, localhost=2), num_proc=3)
+
+
+@begins(min_num_proc=1, num_proc=1, discovery_script="find")
+def test_hosts_that_come_back_are_told(play: Play) -> None:
+    play.see(localhost=1)
+    play.see()
+    play.see(localhost=1)
+    assert [text.rpartition(": ")[2] for text in play.said] == ["localhost 1 -> 0", "localhost 0 -> 1"]
 
 
 @begins(min_num_proc=1, num_proc=1, discovery_script="find")

@@ -20,7 +20,7 @@ from unisono.compat.horovod.elastic.discovery import Change, difference
 from unisono.compat.horovod.elastic.first_start import FirstStart
 from unisono.compat.horovod.elastic.hosts import Hosts, own_name
 from unisono.compat.horovod.elastic.patience import Patience
-from unisono.compat.horovod.elastic.plan import ElasticPlan
+from unisono.compat.horovod.elastic.plan import ElasticPlan, used_slots
 from unisono.compat.horovod.elastic.seating import Candidate, seated
 from unisono.compat.horovod.elastic.service import Service
 from unisono.compat.horovod.elastic.stragglers import STALLED, patience_s, stuck, why_killed
@@ -64,6 +64,7 @@ class Crew(World):
         self._service = Service(selector, secret, everywhere, self._hear)
         self._blacklist = Blacklist(plan.cooldown_range, random.random)
         self._available: dict[str, int] = {} if plan.discovery_script else dict(plan.hosts)
+        self._was_told_hosts = False
         self._is_blind = False
         """Whether the discovery script fails."""
         self._workers = Roster()
@@ -80,7 +81,7 @@ class Crew(World):
         self._announced = 0.0
         self._invited: set[int] = set()
         """The newcomers that the present generation was told of."""
-        self._tick()
+        self._after(0.0, self._tick)
 
     # ---- what comes from outside -------------------------------------------------------------------------------------
 
@@ -94,7 +95,8 @@ class Crew(World):
             self._is_blind = False
             self._console.say("the host discovery script answers again")
         before, self._available = self._available, dict(change.hosts)
-        if before and (words := difference(before, self._available)):
+        is_first, self._was_told_hosts = not self._was_told_hosts, True
+        if not is_first and (words := difference(before, self._available)):
             self._console.say(f"the slots of the hosts have changed: {words}")
         for worker in self._workers.values():
             worker.leaving = worker.slot >= self._available.get(worker.host, 0)
@@ -244,8 +246,10 @@ class Crew(World):
     def _start(self, host: str, slot: int) -> bool:
         """Whether it could be. Later in a job that is no reason to end the others."""
         number, self._num_started = self._num_started, self._num_started + 1
-        driver = DriverAddress(own_name([host]), self._service.port, self._secret, number)
-        env = worker_environment(self._plan.env, driver, host, slot, self._plan.num_proc)
+        driver = DriverAddress(own_name([host], self._plan.env), self._service.port, self._secret, number)
+        env = worker_environment(
+            self._plan.env, driver, host, slot, self._plan.num_proc, used_slots(self._available, self._plan.most)
+        )
         try:
             process = self._hosts.start(host, slot, env)
         except UsageError as error:
@@ -291,7 +295,8 @@ class Crew(World):
         # With fixed hosts a slot is free only as long as its host rests.
         may_come = self._plan.discovery_script is not None or (bool(free) and not self._blacklist.hopeless(free))
         start = FirstStart(self._plan.num_proc, ready, self._workers.starting(), may_come and not self._finishing)
-        if start.waits(self._patience.waited_s(monotonic()), self._patience.start_s, self._patience.slots_s):
+        now = monotonic()
+        if start.waits(self._patience.waited_s(now), self._patience.start_s, self._patience.slots_s, now):
             return True
         if not self._finishing and (text := start.missing()):
             self._console.say(text)
@@ -338,7 +343,7 @@ class Crew(World):
         candidates = [Candidate(one.number, one.host, one.slot, one.has_state, one.since) for one in ready]
         seats = seated(candidates, number, "", secrets.token_hex(16))
         first = next(one for one in ready if seats[one.number].rank == 0)
-        address = own_name([one.host for one in ready]) if is_here(first.host) else first.host
+        address = own_name([one.host for one in ready], self._plan.env) if is_here(first.host) else first.host
         previous = self._now
         self._now = Generation(number, ready)
         self._patience.begin()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from unisono.cluster.mortality import before_exec
 from unisono.errors import UsageError
 
 LOOK_S = 1.0
@@ -121,6 +122,9 @@ class Discovery:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                preexec_fn=before_exec(
+                    signal.pthread_sigmask(signal.SIG_BLOCK, ())
+                ),  # its end is that of this thread at the latest
             ) as process:
                 self._process = process
                 if self._over.is_set():

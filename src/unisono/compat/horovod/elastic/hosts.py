@@ -21,6 +21,7 @@ from unisono.cluster.output import Console
 from unisono.cluster.program import command
 from unisono.cluster.rank_env import THREAD_VARIABLES
 from unisono.cluster.rank_process import RankProcess, start_process
+from unisono.cluster.rendezvous import chosen_rendezvous, host_port
 from unisono.cluster.signals import SignalInbox
 from unisono.compat.horovod.elastic.plan import ElasticPlan
 from unisono.compat.horovod.launching.hosts import is_here
@@ -35,15 +36,18 @@ class Hosts(Protocol):
         """Local, not blocking: a worker with this environment. Its number is in the environment."""
 
 
-def own_name(hosts: Sequence[str]) -> str:
-    """Local: by which name all these hosts reach this machine."""
-    return "127.0.0.1" if all(is_here(host) for host in hosts) else socket.gethostname()
+def own_name(hosts: Sequence[str], env: Mapping[str, str]) -> str:
+    """Local: by which name all these hosts reach this machine: the one that the user has chosen, or what it is called."""
+    if all(is_here(host) for host in hosts):
+        return "127.0.0.1"
+    chosen = chosen_rendezvous(env)
+    return host_port(chosen, "UNISONO_RENDEZVOUS")[0] if chosen else socket.gethostname()
 
 
 def remote_script(arguments: Sequence[str], env: Mapping[str, str], folder: str) -> str:
     """Pure: for a shell on another host. It is read from standard input, as everybody may see what stands on a command line; what
     follows on it is for the guard, which ends the worker when it ends."""
-    chosen = {name: env[name] for name in sorted(env) if CARRIED.fullmatch(name)}
+    chosen = {name: env[name] for name in sorted(env) if CARRIED.fullmatch(name) and name.isidentifier()}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
     return "\n".join((f"cd {shlex.quote(folder)} || exit 1", *lines, f"exec {shlex.join(far_guard.words(arguments))}", ""))
 

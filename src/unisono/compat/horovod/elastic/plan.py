@@ -82,3 +82,12 @@ class ElasticPlan:
         if self.max_num_proc is not None or self.discovery_script is not None:
             return self.max_num_proc
         return self.num_proc
+
+
+def used_slots(slots: Mapping[str, int], most: int | None) -> dict[str, int]:
+    """Pure: of the slots of hosts those that are used where there may be so many workers (None: as many as there are slots)."""
+    used, left = {}, sum(slots.values()) if most is None else most
+    for host, number in slots.items():
+        used[host] = min(number, left)
+        left -= used[host]
+    return used

@@ -18,14 +18,15 @@ CARRIED = re.compile(
     r"PATH|LD_LIBRARY_PATH|PYTHON.*|VIRTUAL_ENV|CONDA_(PREFIX|DEFAULT_ENV)|LANG|LC_.*|(OMP|MKL|OPENBLAS|NUMEXPR)_.*"
     r"|(HOROVOD|UNISONO|NCCL|GLOO|CUDA|KERAS|XLA|TORCH|JAX)_.*|TF_(?!VAR_).*"
 )
-"""Variables that go along to other hosts. Not all of them: command lines are seen by everybody there, and so would secrets be
-(TF_VAR_ is Terraform's)."""
+"""Variables that go along to other hosts. Not all of them (TF_VAR_ is Terraform's)."""
+SECRET = re.compile(r".*(TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY).*", re.IGNORECASE)
+"""Those that do not stand on a command line, which everybody there sees."""
 
 
 def carried(name: str) -> bool:
     """Whether this variable goes along. Not the place of a process among others, nor the secrets of the job that we belong to: what
     is started there is another one."""
-    return CARRIED.fullmatch(name) is not None and name not in (*PLACE, "UNISONO_TOKEN", *ELASTIC)
+    return CARRIED.fullmatch(name) is not None and SECRET.fullmatch(name) is None and name not in (*PLACE, *ELASTIC)
 
 
 def ssh_words(host: str, port: int | None, key: str | None) -> tuple[str, ...]:

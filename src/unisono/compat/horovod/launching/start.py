@@ -21,7 +21,7 @@ from unisono.cluster.launch import LaunchConfig, launch
 from unisono.cluster.mortality import stop_with_parent
 from unisono.cluster.program import command
 from unisono.cluster.rank_env import refuse_inside_a_rank
-from unisono.cluster.rendezvous import derived_port
+from unisono.cluster.rendezvous import chosen_rendezvous, derived_port
 from unisono.cluster.resolve import environment
 from unisono.compat.horovod.alias import refuse_a_real_one, stand_in_folder
 from unisono.compat.horovod.launching.command_line import idle_of, variables_of, with_defaults
@@ -227,7 +227,7 @@ class Order:
                 options += [option, str(self.values[flag])]
         plan = OverSsh(
             hosts=hosts,
-            rendezvous=self.env.get("UNISONO_RENDEZVOUS") or f"{first}:{derived_port(secret)}",
+            rendezvous=chosen_rendezvous(self.env) or f"{first}:{derived_port(secret)}",
             job=job_name(self.program),
             secret=secret,
             program=self.program,
