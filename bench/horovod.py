@@ -1,5 +1,5 @@
 """Programs written for Horovod: a training step with `DistributedOptimizer` against DistributedDataParallel, and 200 small tensors
-in flight against 200 all-reduces of gloo, interleaved in one run. Horovod itself takes part where it is found.
+in flight against 200 all-reduces of gloo, interleaved in one run. Horovod itself takes part where it can be built.
 
     python -m bench.horovod                  # everything; about ten minutes on two cores that do nothing else
     python -m bench.horovod --quick          # a look whether it works
@@ -133,7 +133,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.horovod",
         description="Programs written for Horovod on Unisono, against DistributedDataParallel, gloo and Horovod, interleaved.\n"
-        "Horovod itself takes part if it is found in .venv-bench/horovod.",
+        "Horovod itself is built before, once, in .venv-bench/horovod (with CMake and a C++ compiler, in some minutes).",
         epilog="examples:\n"
         "  python -m bench.horovod            the whole measurement, into docs/results/\n"
         "  python -m bench.horovod --quick    few turns, into runs/bench/\n"

@@ -39,8 +39,9 @@ _OUR_TRAINING = (
     Way(AGAIN, "noise", _NOISE, (2,), _start_training),
 )
 TRAINING: Sequence[Way] = (*_OUR_TRAINING, *(way for way in WAYS if way.kind == "ddp"))
-_ABOUT = "the same loop with Horovod itself over its gloo"
-TRAINING_ITSELF: Sequence[Way] = (*_OUR_TRAINING, Way(ITSELF, "horovod", _ABOUT, (2,), _start_training_itself, horovod_itself.find))
+_BUILT = f"{horovod_itself.RELEASE}, built here with C++ 20 in the place of 14, over its gloo"
+_ABOUT = f"the same loop with Horovod itself ({_BUILT})"
+TRAINING_ITSELF: Sequence[Way] = (*_OUR_TRAINING, Way(ITSELF, "horovod", _ABOUT, (2,), _start_training_itself, horovod_itself.make))
 
 
 def _start_tensors(engine: str, num_ranks: int, seat: Seat) -> list[Launch]:
@@ -78,6 +79,6 @@ TENSORS: Sequence[Contender] = (
 )
 TENSORS_ITSELF: Sequence[Contender] = (
     *_OUR_TENSORS,
-    Contender(ITSELF, "horovod", "the same calls of Horovod itself over its gloo", _start_tensors_itself, horovod_itself.find),
+    Contender(ITSELF, "horovod", f"the same calls of Horovod itself ({_BUILT})", _start_tensors_itself, horovod_itself.make),
 )
 """Horovod's processes do not sleep while they wait for their turn, so it is measured apart: only we are disturbed by it."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bench.contenders import horovod_itself
+from bench.contenders.contender import Unavailable
 from bench.contenders.horovod import NUM_TENSORS
 from bench.horovod import EFFORT, NOT_MEASURED, PARTS, ROUNDS
 from bench.horovod_page import BOUNDS, publish
@@ -86,3 +89,9 @@ def test_tensors_share_one_memory_and_wrong_sums_are_refused() -> None:
     reducing.prepare(16 * NUM_TENSORS)
     with pytest.raises(ArithmeticError, match="rank 0: 4 of 800 sums are wrong"):
         reducing.verify()
+
+
+def test_what_cannot_be_built_says_the_first_error_and_takes_no_part() -> None:
+    says = "print('compiling'); print('a.h:1: error: needs C++20'); print('make: *** [all] Error 2'); raise SystemExit(1)"
+    with pytest.raises(Unavailable, match=r"horovod==0\.28\.1: cannot build it: a\.h:1: error: needs C\+\+20"):
+        horovod_itself._run([sys.executable, "-c", says], 60.0, "build it")
