@@ -36,7 +36,7 @@ BLOCKS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("biohpc", "5. checkpoints on rank 0"): ("biohpc/tensorflow_how_to.py", "biohpc/tensorflow2_how_to.py"),
     ("biohpc", "Singularity, two blocks"): ("biohpc/container.sh",),
     ("biohpc", "submit the job"): ("biohpc/job.sbatch",),
-    ("cscs", "MirroredStrategy"): ("cscs/mirrored.py",),
+    ("cscs", "MirroredStrategy"): ("cscs/mirrored.py", "cscs/mirrored_workers.py"),
     ("cscs", "TF_CONFIG"): ("cscs/tf_config.py", "cscs/tf_config.sh"),
     ("cscs", "SlurmClusterResolver"): ("cscs/slurm_resolver.py",),
     ("cscs", "MultiWorkerMirroredStrategy with SLURM"): ("cscs/slurm.py", "cscs/job.sbatch"),

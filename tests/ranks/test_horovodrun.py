@@ -25,6 +25,8 @@ IMPORTS, WAITS, FUNCTION = (str(PROGRAMS / f"horovod_{name}.py") for name in ("i
 UNISONO = (sys.executable, "-m", "unisono")
 PYTHON = sys.executable
 LONG_S = 90.0
+PROMISED_S = 10.0
+"""What is left of a job whose rank was killed ends within this time."""
 MPIRUN = (mpirun() or "mpirun", *(("--allow-run-as-root",) if os.geteuid() == 0 else ()), "--oversubscribe")
 
 SSH = """#!/bin/sh
@@ -167,7 +169,7 @@ def test_when_a_rank_is_killed_all_end() -> None:
         assert launcher.finish() == 137, launcher.shown()
         took_s = monotonic() - began
     assert "rank 1 was killed by signal 9 (SIGKILL)" in launcher.shown()
-    assert took_s < LIMIT_S, f"all ended {took_s:.1f} s after the death of one; 10 s is what users may expect"
+    assert took_s < PROMISED_S, f"all ended {took_s:.1f} s after the death of one; users are promised {PROMISED_S:g}"
     assert not any(map(is_running, pids.values())), f"left after {took_s:.1f} s: {pids}"
 
 

@@ -238,7 +238,7 @@ def test_biohpc_networks(lecture: Lecture, command: str) -> None:
     ("file", "backend"),
     [
         ("slurm.py", "torch"),
-        *(pytest.param(file, "torch", marks=seldom) for file in ("mirrored.py",)),
+        pytest.param("mirrored_workers.py", "torch", marks=seldom),
         *(pytest.param("slurm.py", backend, marks=seldom) for backend in ("tensorflow", "jax")),
     ],
 )
@@ -246,6 +246,12 @@ def test_cscs_strategies(lecture: Lecture, file: str, backend: str) -> None:
     outcome = lecture.run("cscs", "unisono", "run", "-n", "2", "python", file, more={"KERAS_BACKEND": backend})
     assert "Epoch 3/3" in outcome.output, str(outcome)
     assert file != "slurm.py" or re.search(r"Test accuracy: 0\.\d+", outcome.output), str(outcome)
+
+
+@seldom
+def test_cscs_mirrored_as_on_the_slide(lecture: Lecture) -> None:
+    outcome = lecture.run("cscs", "python", "mirrored.py", more={"KERAS_BACKEND": "tensorflow"})
+    assert "Epoch 3/3" in outcome.output, str(outcome)
 
 
 @pytest.mark.timeout(320)

@@ -25,7 +25,10 @@ def write(name, images, labels, num_files=10):
 
 
 def cifar10(*batches):
-    folder = un.locate('cifar10') / 'cifar-10-batches-py'
+    try:
+        folder = un.locate('cifar10') / 'cifar-10-batches-py'
+    except un.UsageError as error:
+        sys.exit(str(error))
     parts = [pickle.loads((folder / batch).read_bytes(), encoding='bytes') for batch in batches]
     images = np.concatenate([part[b'data'] for part in parts]).reshape(-1, 3, 32, 32)
     return images.transpose(0, 2, 3, 1), np.concatenate([part[b'labels'] for part in parts])
