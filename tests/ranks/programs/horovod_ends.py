@@ -145,6 +145,23 @@ def sleeps() -> None:
     print(f"\nrank {hvd.rank()} used {used}", flush=True)
 
 
-if __name__ == "__main__":
+def fixed_sets() -> None:
+    """Nobody has said that they may change."""
+    try:
+        hvd.add_process_set([0])
+    except ValueError as error:
+        print(f"\nrank {hvd.rank()} may not: {error}", flush=True)
     hvd.init(process_sets="dynamic")
+    hvd.shutdown()
+    hvd.init()
+    print(f"\nrank {hvd.rank()} has set {hvd.add_process_set([0]).process_set_id}", flush=True)
+
+
+if __name__ == "__main__":
+    if "--set" in sys.argv:  # variables that mpirun does not hand on to ranks of the tests' nursery
+        first = sys.argv.index("--set")
+        for name, _, value in (word.partition("=") for word in sys.argv[first + 1 :: 2]):
+            os.environ[name] = value
+        del sys.argv[first:]
+    hvd.init(process_sets=None if sys.argv[1] == "fixed_sets" else "dynamic")
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,5 +1,5 @@
 """horovod.torch: the operations, on every type, with their errors."""
-# mypy: disable-error-code="no-untyped-call,arg-type,union-attr,index,assignment,no-any-return,misc"
+# mypy: disable-error-code="no-untyped-call,arg-type,union-attr,index,assignment,no-any-return,misc,valid-type"
 # Gradients may be None to the type checker, and some arguments are wrong on purpose.
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ def check_who_am_i() -> None:
     assert hvd.nccl_built() == 0
     assert not hvd.ddl_built()
     assert not hvd.ccl_built()
+    assert not hvd.rocm_built()
+    assert hvd.cuda_built() == torch.backends.cuda.is_built()
+    assert hvd.mpi_built() in (True, False)
+    assert hvd.gloo_built()
+    # Programs keep them in files, and other packages compare them with these numbers.
+    assert (hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product) == (0, 1, 2, 3, 4, 5)
     hvd.init()  # again: nothing happens
     assert isinstance(hvd.mpi_threads_supported(), bool)
 
@@ -89,6 +95,23 @@ def check_in_place() -> None:
     found_all = hvd.grouped_allreduce_(several, op=hvd.Sum)
     assert all(one is other for one, other in zip(found_all, several, strict=True))
     assert torch.equal(several[1], everybodys(torch.int32, 3).sum(0).to(torch.int32))
+    alone, group = mine(torch.float64, 5), [mine(torch.int64, 2), mine(torch.bfloat16, 0), mine(torch.float32, 3)]
+    handles = [hvd.allreduce_async_(alone, op=hvd.Max), hvd.grouped_allreduce_async_(group, name="in place", op=hvd.Sum)]
+    assert hvd.synchronize(handles[0]) is alone
+    assert torch.equal(alone, everybodys(torch.float64, 5).amax(0))
+    assert all(one is other for one, other in zip(hvd.synchronize(handles[1]), group, strict=True))
+    assert torch.equal(group[0], everybodys(torch.int64, 2).sum(0))
+    assert torch.equal(group[2], everybodys(torch.float32, 3).sum(0))
+
+
+def check_average_as_it_was_said_once() -> None:
+    for average, factor in ((True, 1), (False, hvd.size())):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert hvd.allreduce(torch.ones(2), average=average).tolist() == [factor] * 2
+        assert any(one.category is DeprecationWarning and "average" in str(one.message) for one in seen)
+    with raises(ValueError, "average"):
+        hvd.allreduce(torch.ones(2), average=True, op=hvd.Sum)
 
 
 def check_factors() -> None:
@@ -200,6 +223,14 @@ def check_groups() -> None:
     gathered = hvd.grouped_allgather([mine(torch.float32, 2, 3), mine(torch.uint8, hvd.rank() + 1)])
     assert torch.equal(gathered[0], everybodys(torch.float32, 2, 3).flatten(0, 1))
     assert gathered[1].shape[0] == sum(range(1, hvd.size() + 1))
+    given = [torch.full((2 * hvd.size(), 2), float(hvd.rank())), torch.ones(hvd.size() + 1, dtype=torch.int64)]
+    handle = hvd.grouped_reducescatter_async(given, name="scattered", op=hvd.Sum)
+    rows, counts = hvd.synchronize(handle)
+    assert rows.tolist() == [[float(sum(range(hvd.size())))] * 2] * 2
+    assert counts.tolist() == [hvd.size()] * (1 + (hvd.rank() == 0))
+    factors = {"op": hvd.Sum, "prescale_factor": 2.0, "postscale_factor": 3.0}
+    scaled = hvd.grouped_allreduce([torch.ones(2), torch.ones(1, dtype=torch.float64)], **factors)
+    assert [one.tolist() for one in scaled] == [[6.0 * hvd.size()] * 2, [6.0 * hvd.size()]]
 
 
 def check_truth_values() -> None:
@@ -259,11 +290,12 @@ def check_alltoall() -> None:
         found = hvd.alltoall(even)
         assert torch.equal(found, torch.arange(size).repeat_interleave(2).to(dtype).unsqueeze(1).expand(-1, 3))
     splits = torch.tensor([other + 1 for other in range(size)], dtype=torch.int32)
-    rows = torch.full((int(splits.sum()), 2), float(rank))
-    found, received = hvd.alltoall(rows, splits)
-    assert received.tolist() == [rank + 1] * size
-    assert received.dtype == torch.int32
-    assert torch.equal(found, torch.arange(size).repeat_interleave(rank + 1).float().unsqueeze(1).expand(-1, 2))
+    for dtype in (*NUMBERS, torch.bool):
+        rows = torch.full((int(splits.sum()), 2), rank).to(dtype)
+        found, received = hvd.alltoall(rows, splits)
+        assert received.tolist() == [rank + 1] * size
+        assert received.dtype == torch.int32
+        assert torch.equal(found, torch.arange(size).repeat_interleave(rank + 1).to(dtype).unsqueeze(1).expand(-1, 2))
     only_to_root = torch.tensor([3] + [0] * (size - 1), dtype=torch.int32)
     found, received = hvd.alltoall(torch.ones(5), only_to_root)  # the last two rows stay at home
     assert found.shape[0] == (3 * size if rank == 0 else 0)
@@ -271,6 +303,10 @@ def check_alltoall() -> None:
         hvd.alltoall(torch.ones(3), torch.tensor([4] + [0] * (size - 1), dtype=torch.int32))
     with raises(ValueError, "int32"):
         hvd.alltoall(torch.ones(size), torch.ones(size))
+    with raises(ValueError, "splits"):
+        hvd.alltoall(torch.ones(size + 1), torch.ones(size + 1, dtype=torch.int32))
+    with raises(ValueError, "scalar"):
+        hvd.alltoall(torch.tensor(1.0))
     if size > 1:
         with raises(ValueError, "give splits"):
             hvd.alltoall(torch.ones(size + 1))
@@ -293,6 +329,8 @@ def check_reducescatter() -> None:
     assert both[1].tolist() == [[size, size]]
     with raises(hvd.HorovodInternalError, "Average and hvd.Sum"):
         hvd.reducescatter(torch.ones(size), op=hvd.Max)
+    small = hvd.reducescatter(torch.full((size, 2), 0.5), op=hvd.Sum, compression=hvd.Compression.fp16)
+    assert small.dtype == torch.float32 and small.tolist() == [[size / 2] * 2]
     with raises(ValueError, "scalar"):
         hvd.reducescatter(torch.tensor(1.0))
 
@@ -325,6 +363,8 @@ def check_sparse() -> None:
     assert hvd.sparse_allreduce_async(whole, name="whole", op=hvd.Average)().to_dense().tolist() == [7] * size
     finish = hvd.sparse_allreduce_async(tensor, name="sparse", op=hvd.Average)
     assert torch.allclose(finish().to_dense(), expected / size)
+    with raises(ValueError, "sparse allreduce", "hvd.Average and hvd.Sum"):
+        hvd.sparse_allreduce_async(tensor, name="largest", op=hvd.Max)
 
 
 def check_objects() -> None:
@@ -351,6 +391,11 @@ def check_adasum() -> None:
                     pairs.append((1 - a @ b / (2 * (a @ a))) * a + (1 - a @ b / (2 * (b @ b))) * b)
                 level = pairs + ([level[-1]] if len(level) % 2 else [])
             assert torch.allclose(hvd.synchronize(handle), level[0].float(), rtol=1e-5, atol=1e-6)
+    for dtype in FLOATS:  # of vectors that are alike it is their mean, of those at right angles their sum
+        alike, apart = torch.full((4,), 2.0, dtype=dtype), torch.eye(hvd.size(), dtype=dtype)[hvd.rank()]
+        found = hvd.grouped_allreduce([alike, apart], op=hvd.Adasum)
+        assert [one.dtype for one in found] == [dtype, dtype]
+        assert found[0].tolist() == [2.0] * 4 and found[1].tolist() == [1.0] * hvd.size()
     with raises(ValueError, "floating-point"):
         hvd.allreduce(torch.ones(2, dtype=torch.int32), op=hvd.Adasum)
 
@@ -361,6 +406,20 @@ def check_compression() -> None:
     assert torch.allclose(found, torch.full((3,), 0.1), rtol=1e-3)
     whole = torch.ones(2, dtype=torch.int32)
     assert hvd.Compression.fp16.compress(whole)[0].dtype == torch.int32
+    eighths = hvd.allreduce(torch.tensor([0.3, 1.0]), op=hvd.Sum, compression=Eighths)
+    assert eighths.tolist() == [0.25 * hvd.size(), 1.0 * hvd.size()]
+
+
+class Eighths(hvd.Compression.none):
+    """As users write their own."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
+        return (tensor * 8).to(torch.int64), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: torch.dtype) -> torch.Tensor:
+        return tensor.to(ctx) / 8
 
 
 def check_what_may_not_be_submitted() -> None:

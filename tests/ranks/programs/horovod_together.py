@@ -53,6 +53,7 @@ def check_disagreements() -> None:
     refused(lambda: hvd.allreduce(torch.ones(3, dtype=kinds[rank % 2]), name="type"), "type", "float32", "int32")
     refused(lambda: hvd.allreduce(torch.ones(3), name="op", op=hvd.Sum if rank else hvd.Max), "reduction", "max", "sum")
     refused(lambda: hvd.allreduce(torch.ones(3), name="factor", prescale_factor=1.0 + rank), "prescale")
+    refused(lambda: hvd.allreduce(torch.ones(3), name="after", postscale_factor=1.0 + rank), "postscale")
     refused(lambda: hvd.broadcast(torch.ones(3), rank, name="root"), "root rank")
     refused(lambda: hvd.broadcast(torch.ones(3 + rank), 0, name="bshape"), "shape")
     refused(lambda: hvd.broadcast(torch.ones(3, dtype=kinds[rank % 2]), 0, name="btype"), "type")
@@ -62,6 +63,7 @@ def check_disagreements() -> None:
     refused(lambda: hvd.alltoall(torch.ones(size, 3 + rank), name="ashape"), "shape after the first dimension")
     refused(lambda: hvd.alltoall(torch.ones(size, dtype=kinds[rank % 2]), name="atype"), "type")
     refused(lambda: hvd.reducescatter(torch.ones(3 + rank), name="rshape"), "shape")
+    refused(lambda: hvd.reducescatter(torch.ones(size, dtype=kinds[rank % 2]), name="rtype"), "type")
     refused(lambda: hvd.reducescatter(torch.ones(3), name="rop", op=hvd.Sum if rank else hvd.Average), "reduction")
     refused(lambda: hvd.grouped_allreduce([torch.ones(3)] * (1 + rank), name="group"), "number of tensors")
 
@@ -224,10 +226,18 @@ def check_join() -> None:
         if rank == 0:
             last = hvd.join()
         else:
-            with raises(hvd.HorovodInternalError, "called join()"):
-                hvd.allgather(torch.ones(2), name="refused")
-            with raises(hvd.HorovodInternalError, "called join()"):
-                hvd.allreduce(torch.ones(2), name="refused", op=hvd.Max)
+            rows, name = torch.ones(size), "refused"
+            for call in (
+                lambda: hvd.allgather(rows, name=name),
+                lambda: hvd.broadcast(rows, 1, name=name),
+                lambda: hvd.alltoall(rows, name=name),
+                lambda: hvd.reducescatter(rows, name=name),
+                lambda: hvd.allreduce(rows, name=f"{name}.max", op=hvd.Max),
+                lambda: hvd.allreduce(rows, name=f"{name}.min", op=hvd.Min),
+                lambda: hvd.allreduce(rows, name=f"{name}.product", op=hvd.Product),
+            ):
+                with raises(hvd.HorovodInternalError, "called join()"):
+                    call()
             hvd.allreduce(torch.ones(2))  # without a name, so that the numbers of the ranks differ until all have joined
             mean = hvd.allreduce(torch.ones(2), name="mean")
             assert torch.allclose(mean, torch.full((2,), (size - 1) / size))

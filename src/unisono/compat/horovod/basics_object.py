@@ -40,10 +40,3 @@ class HorovodBasics:
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         return PROCESS.sets()
-
-    def _process_set_size(self, process_set_id: int) -> int:
-        return len(PROCESS.ranks_of(process_set_id))
-
-    def _process_set_rank(self, process_set_id: int) -> int:
-        """`ValueError` where this process does not belong to it."""
-        return PROCESS.channel(process_set_id).ranks.index(PROCESS.place.rank)

@@ -55,9 +55,13 @@ class Handles:
 
     def synchronize(self, handle: int) -> Any:
         """Blocking: the result, after which the handle is gone; None for one that is not in flight."""
-        held = self._held.pop(handle, None)
+        held = self._held.get(handle)
         if held is None:
             return None
         entry, finish = held
-        entry.wait()
+        try:
+            entry.wait()
+        finally:
+            if entry.done():  # else somebody has interrupted the waiting, and may wait again
+                self.forget(handle)
         return finish(entry)

@@ -113,13 +113,13 @@ class Process:
             if self._job is None:
                 self.handles.forget_all()
                 self._job = self._joined()
-                self._dynamic = self._job.settings.dynamic_process_sets
                 if not self._ends_at_exit:
                     atexit.register(self.end)
                     if not self._job.place.rank:
                         tell_settings(f"{self._job.place}, {self._job.settings}")
                     self._ends_at_exit = True
-            self._dynamic = self._dynamic or dynamic
+            # Once asked for it stays, as in Horovod: elastic programs are begun anew by a plain `init()`.
+            self._dynamic = self._dynamic or self._job.settings.dynamic_process_sets or dynamic
 
     def _joined(self) -> Job:
         while True:

@@ -12,11 +12,12 @@ from unisono.compat.horovod.process import GLOBAL_ID, PROCESS
 class ProcessSet:
     """Some ranks of the job. It can be used once it is registered: by `init`, or by `add_process_set`."""
 
-    def __init__(self, ranks: Iterable[int]) -> None:
-        if not isinstance(ranks, Iterable):
-            raise ValueError(f"a process set is made of ranks; received a {type(ranks).__name__}: give a list such as [0, 2]")
+    def __init__(self, ranks_or_comm: Any) -> None:
+        if not isinstance(ranks_or_comm, Iterable):
+            given = type(ranks_or_comm).__name__
+            raise ValueError(f"a process set is made of ranks; received a {given}: give a list such as [0, 2]")
         self.process_set_id: int | None = None
-        self.ranks: list[int] | None = sorted(int(rank) for rank in ranks)
+        self.ranks: list[int] | None = sorted(int(rank) for rank in ranks_or_comm)
         self.mpi_comm = None  # programs may look at it; a set is made of ranks here
 
     def included(self) -> bool:
@@ -36,7 +37,8 @@ class ProcessSet:
 
     def is_registered(self) -> bool:
         """Local: whether it can be used. A number alone says little: after `shutdown` and `init` it may be another set's."""
-        return self.process_set_id is not None and PROCESS.sets().get(self.process_set_id) == self.ranks
+        registered = None if self.process_set_id is None else PROCESS.job.ranks.get(self.process_set_id)
+        return registered is not None and list(registered) == self.ranks
 
     def registered_id(self) -> int:
         """Local: its number; `ValueError` if it is not registered."""

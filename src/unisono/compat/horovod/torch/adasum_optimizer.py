@@ -6,7 +6,6 @@ d = step(w) - w;    w <- w + Adasum over the ranks of d
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -16,7 +15,6 @@ from unisono.compat.horovod.compressor import Compressor
 from unisono.compat.horovod.lasting import Lasting
 from unisono.compat.horovod.process_sets import global_process_set
 from unisono.compat.horovod.torch.operations import allreduce_async_, synchronize_all
-from unisono.compat.horovod.torch.state import load_in_place
 from unisono.compat.horovod.torch.submit import Adasum
 from unisono.compat.horovod.torch.wrapped import Wrapped
 
@@ -69,4 +67,4 @@ class DeltaSteps(Wrapped):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Local."""
-        load_in_place(self, partial(super().load_state_dict, state_dict))
+        self._load(state_dict)

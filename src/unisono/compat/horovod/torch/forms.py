@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import torch
@@ -21,7 +22,7 @@ class Forms:
     def __init__(self) -> None:
         self._is_sparse: dict[Tensor, bool] = {}
         self._era: object = None
-        self._num_heard = 0
+        self._num_heard: Counter[Tensor] = Counter()
 
     def lacks(self, one: Tensor, era: object) -> bool:
         """Local: whether the form of a parameter's gradient is not agreed in this era of the channel."""
@@ -41,13 +42,14 @@ class Forms:
         is a mistake unless sparse ones travel dense."""
         if self._era is not era:
             self._is_sparse.clear()
-            self._era, self._num_heard = era, 0
-        self._num_heard += 1
+            self._num_heard.clear()
+            self._era = era
+        self._num_heard.update(names.keys())
         mixed = []
         for one, (num_dense, num_sparse) in zip(sorted(names, key=names.__getitem__), marks.tolist(), strict=True):
             if num_dense and num_sparse and not sparse_as_dense:
                 mixed.append(one)
-            elif num_dense or num_sparse or self._num_heard == PATIENCE:
+            elif num_dense or num_sparse or self._num_heard[one] >= PATIENCE:
                 self._is_sparse[one] = bool(num_sparse)
         return mixed
 

@@ -16,6 +16,7 @@ from unisono.compat.horovod.torch.forms import fill
 from unisono.compat.horovod.torch.objects import broadcast_object
 from unisono.compat.horovod.torch.operations import broadcast_async_, synchronize_all
 from unisono.compat.horovod.torch.state import load_in_place
+from unisono.compat.horovod.torch.wrapped import Wrapped
 
 
 def broadcast_parameters(
@@ -54,7 +55,11 @@ def broadcast_optimizer_state(
     state = None if at_root else _filled(outline, tensors, _device_of(optimizer))
     _broadcast_all([(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank, process_set)
     if state is not None:
-        load_in_place(optimizer, lambda: optimizer.load_state_dict(state))
+        # Past a distributed optimiser's own way, which drops gradients on their way: the root loads nothing, and drops none.
+        if isinstance(optimizer, Wrapped):
+            optimizer._load(state)
+        else:
+            load_in_place(optimizer, lambda: optimizer.load_state_dict(state))
         _keep_types(optimizer, state)
     if not optimizer.state:
         sparse = {layer.weight for layer in (() if model is None else model.modules()) if getattr(layer, "sparse", False)}

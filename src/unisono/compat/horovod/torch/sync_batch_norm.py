@@ -75,7 +75,7 @@ class _Normalise(torch.autograd.Function):
         variance = (spreads.sum(0) + (counts * (means - mean).square()).sum(0)) / count
         scale = torch.rsqrt(variance + eps)
         centred = (wide - _shaped(mean, values)) * _shaped(scale, values)
-        out = centred if weight is None else centred * _shaped(weight, values)
+        out = centred.clone() if weight is None else centred * _shaped(weight, values)
         out = out if bias is None else out + _shaped(bias, values)
         ctx.save_for_backward(centred, weight, scale, count)
         ctx.bias_type, ctx.name = None if bias is None else bias.dtype, name

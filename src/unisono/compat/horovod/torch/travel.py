@@ -12,6 +12,7 @@ from torch import Tensor
 from unisono.compat.horovod.compressor import Compressor
 from unisono.compat.horovod.exceptions import HorovodInternalError
 from unisono.compat.horovod.lasting import Lasting
+from unisono.compat.horovod.process import PROCESS
 from unisono.compat.horovod.process_sets import ProcessSet
 from unisono.compat.horovod.torch.forms import Forms, fill
 from unisono.compat.horovod.torch.operations import (
@@ -20,7 +21,7 @@ from unisono.compat.horovod.torch.operations import (
     sparse_allreduce_async,
     synchronize,
 )
-from unisono.compat.horovod.torch.submit import Average, Sum
+from unisono.compat.horovod.torch.submit import Adasum, Average, Sum
 
 
 @dataclass
@@ -54,8 +55,25 @@ class Traveller:
         synchronize(allreduce_async_(marks, None, self.of_our_own("forms"), Sum, process_set=self.process_set))
         return self.forms.hear(marks, names, era, self.sparse_as_dense)
 
+    def compare_drops(self, number: int) -> Callable[[], bool]:
+        """Local, not blocking: tell how often gradients were dropped here, beside the gradients. What it gives is blocking, and
+        says on all ranks alike whether all have dropped as often; those that have joined do not count."""
+        number %= 16  # so that sums over many ranks stay exact
+        told = torch.tensor([1.0, number, number * number], device="cpu")
+        op, (before, after) = (self.op, _factors(self)) if self.op != Adasum else (Average, (1.0, 1.0))
+        handle = allreduce_async_(told, None, self.of_our_own("drops"), op, before, after, self.process_set)
+
+        def alike() -> bool:
+            present, total, squares = synchronize(handle).tolist()
+            return bool(squares / present - (total / present) ** 2 < 1e-3)  # the variance
+
+        return alike
+
     def share_loss(self, loss: Any) -> Any:
-        """Collective over the process set, blocking: the loss that belongs to the reduced gradients, the same on all ranks."""
+        """Collective over the process set, blocking: the loss that belongs to the reduced gradients, the same on all ranks.
+        What is not one number is left as it is."""
+        if not isinstance(loss, (int, float)) and not (isinstance(loss, Tensor) and loss.numel() == 1):
+            return loss
         own = loss.item() if isinstance(loss, Tensor) else float(loss)
         everybodys = torch.tensor([own], dtype=torch.float64, device="cpu")
         synchronize(allreduce_async_(everybodys, None, self.of_our_own("loss"), self.op, process_set=self.process_set))
@@ -65,11 +83,16 @@ class Traveller:
 class Flight:
     """One operation, with the gradients of one parameter or of several."""
 
-    def __init__(self, wait: Callable[[], Any], put: Callable[[Tensor, Any], None]) -> None:
-        self._wait, self._put = wait, put
+    def __init__(self, wait: Callable[[], Any], put: Callable[[Tensor, Any], None], handle: int | None = None) -> None:
+        self._wait, self._put, self._handle = wait, put, handle
         self._result: Any = None
         self._error: HorovodInternalError | None = None
         self._is_over = False
+
+    def __del__(self) -> None:
+        """The optimiser is gone: nobody will ask any more."""
+        if not self._is_over and self._handle is not None:
+            PROCESS.handles.forget(self._handle)
 
     def wait(self) -> None:
         """Blocking: until it is over, however it ended. Several parameters may share one flight."""
@@ -113,7 +136,7 @@ def _alone(how: Traveller, one: Tensor, name: str) -> Flight:
     small, undo = _packed(how, one)
     before, after = _factors(how)
     handle = allreduce_async_(small, None, how.named(name), how.op, before, after, how.process_set)
-    return Flight(lambda: synchronize(handle), lambda one, result: _put(how, one, result, undo))
+    return Flight(lambda: synchronize(handle), lambda one, result: _put(how, one, result, undo), handle)
 
 
 def _together(how: Traveller, parameters: Sequence[Tensor], names: dict[Tensor, str]) -> Flight:
@@ -122,7 +145,7 @@ def _together(how: Traveller, parameters: Sequence[Tensor], names: dict[Tensor, 
     name = how.named(f"group.{names[parameters[0]]}")
     smalls = [small for small, _ in packed.values()]
     handle = grouped_allreduce_async_(smalls, None, name, how.op, before, after, how.process_set)
-    return Flight(lambda: synchronize(handle), lambda one, _: _put(how, one, *packed[one]))
+    return Flight(lambda: synchronize(handle), lambda one, _: _put(how, one, *packed[one]), handle)
 
 
 def _sparse(how: Traveller, one: Tensor, name: str) -> Flight:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NoReturn
 
 from torch import Tensor
 from torch.optim import Optimizer
+
+from unisono.compat.horovod.torch.state import load_in_place
 
 
 class Wrapped(Optimizer):
@@ -20,6 +23,10 @@ class Wrapped(Optimizer):
             for position, one in enumerate(group["params"]):
                 # The colon keeps it apart from names of the user's.
                 self._parameter_names.setdefault(one, f":added.{number}.{position}")
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        """Local: as the user's class loads it. What travels goes on."""
+        load_in_place(self, partial(super().load_state_dict, state_dict))
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         raise TypeError("a DistributedOptimizer cannot be copied, as it works for one model; copy its state_dict()")

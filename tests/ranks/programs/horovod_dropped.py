@@ -1,0 +1,226 @@
+"""horovod.torch: gradients that are dropped on their way, by some ranks or by all, and optimisers that are made again."""
+# mypy: disable-error-code="no-untyped-call,union-attr,index,arg-type,no-any-return,operator,call-overload"
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import unisono.horovod.torch as hvd
+from unisono.compat.horovod.process import PROCESS
+from unisono.compat.horovod.torch.forms import PATIENCE
+from unisono.compat.horovod.torch.travel import Traveller
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests.ranks.programs.horovod_checks import checks_of, raises, run
+from tests.ranks.programs.horovod_odd_uses import equal, line, wrapped
+
+warnings.simplefilter("error")
+
+
+def backward(net: nn.Module, value: float) -> None:
+    net(torch.full((1, 1), value)).sum().backward()
+
+
+def begin_again() -> None:
+    """What a mistake has left in flight ends with its life."""
+    hvd.barrier()
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+
+
+def check_a_pass_that_one_rank_makes_alone_is_found() -> None:
+    """A saliency map on rank 0, whose gradients then meet the next ones of the others: nobody uses them."""
+    net = line()
+    optimizer = wrapped(net)
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(net, 1.0)
+        optimizer.step()
+    if hvd.rank() == 0:
+        backward(net, 1000.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # which says that gradients were reduced for nothing
+            optimizer.zero_grad()
+    else:
+        optimizer.zero_grad()
+    backward(net, 1.0)
+    if hvd.size() > 1:
+        with raises(ValueError, "some ranks have dropped gradients", "torch.autograd.grad"):
+            optimizer.step()
+    else:
+        optimizer.step()
+        assert net.weight.item() == -3.0
+    begin_again()
+
+
+def check_a_pass_before_the_first_step_does_no_harm() -> None:
+    """Gradients do not travel yet."""
+    net = line()
+    optimizer = wrapped(net)
+    if hvd.rank() == 0:
+        backward(net, 1000.0)
+    optimizer.zero_grad()
+    backward(net, 1.0)
+    optimizer.step()
+    assert net.weight.item() == -1.0
+
+
+def check_what_all_ranks_drop_is_no_mistake() -> None:
+    """More often than the ranks can tell each other; and one rank has no data left in the end."""
+    net = line()
+    optimizer = wrapped(net)
+    for number in range(40):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            backward(net, 1000.0)
+            optimizer.zero_grad()
+        if number % 8 == 0:
+            optimizer.zero_grad()
+            backward(net, 1.0)
+            optimizer.step()
+    assert net.weight.item() == -5.0
+    if hvd.rank() < hvd.size() - 1 or hvd.size() == 1:
+        optimizer.zero_grad()
+        backward(net, 1.0)
+        optimizer.step()
+    hvd.join()
+
+
+def check_state_is_sent_between_backward_and_step() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    net = line()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.5), net.named_parameters())
+    for step in range(3):
+        optimizer.zero_grad()
+        backward(net, float(rank + 1) * 10**step)
+        if step == 1:
+            hvd.broadcast_optimizer_state(optimizer, 0)
+        optimizer.step()
+        assert abs(net.weight.grad.item() - 10**step * (size + 1) / 2) < 1e-3, (step, net.weight.grad)
+    assert equal(net)
+
+
+def check_ranks_that_hold_old_optimizers() -> None:
+    """Of the same networks, as a history of folds on rank 0 alone does; a GAN drops the judge's gradients in every step."""
+    generator, judge = line(), line()
+    nn.init.ones_(judge.weight)
+    held: list[Any] = []
+    for _ in range(2):
+        of_generator, of_judge = wrapped(generator), wrapped(judge)
+        for step in range(3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                of_judge.zero_grad()
+                judge(generator(torch.full((1, 1), hvd.rank() + 1.0)).detach()).sum().backward()
+                of_judge.step()
+                of_generator.zero_grad()
+                judge(generator(torch.full((1, 1), float(step)))).sum().backward()
+                of_generator.step()
+        if hvd.rank() == 0:
+            held.append(of_judge)
+    assert equal(generator) and equal(judge)
+
+
+def check_optimizers_that_are_gone_leave_nothing() -> None:
+    net = line()
+    before = len(PROCESS.handles._held)
+    for _ in range(3):
+        optimizer = wrapped(net)
+        for _ in range(2):
+            optimizer.zero_grad()
+            backward(net, 1.0)
+            optimizer.step()
+        backward(net, 1.0)
+        net.zero_grad()
+        del optimizer
+        gc.collect()
+        hvd.barrier()
+    assert not net.weight._post_accumulate_grad_hooks
+    assert len(PROCESS.handles._held) == before
+
+
+def check_forms_are_asked_for_with_patience() -> None:
+    nets = [line() for _ in range(3)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([*nets[0].parameters(), *nets[1].parameters()], lr=1.0))
+    asked: list[int] = []
+    share = Traveller.share_forms
+
+    def counted(how: Traveller, names: Any) -> list[torch.Tensor]:
+        asked.append(len(names))
+        return share(how, names)
+
+    Traveller.share_forms = counted  # type: ignore[method-assign,assignment]
+    try:
+        for step in range(3 * PATIENCE):
+            if step == PATIENCE + 2:
+                optimizer.add_param_group({"params": list(nets[2].parameters())})
+            optimizer.zero_grad()
+            backward(nets[0], 1.0)
+            optimizer.step()
+    finally:
+        Traveller.share_forms = share  # type: ignore[method-assign]
+    assert len(asked) == (2 * PATIENCE if hvd.size() > 1 else 0), asked
+
+
+def check_closures_that_return_other_things() -> None:
+    for extra in (lambda loss: (loss, {"rank": hvd.rank()}), lambda loss: torch.stack([loss, loss]), lambda _: "done"):
+        net = line()
+        optimizer = wrapped(net)
+
+        def closure(net: nn.Module = net, optimizer: Any = optimizer, extra: Any = extra) -> Any:
+            optimizer.zero_grad()
+            loss = net(torch.ones(1, 1)).sum()
+            loss.backward()
+            return extra(loss.detach())
+
+        found = optimizer.step(closure)
+        assert type(found) is type(extra(torch.tensor(0.0)))
+        assert net.weight.item() == -1.0
+
+
+def check_normalisation_before_an_activation_in_place() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), hvd.SyncBatchNorm(3, affine=False), nn.ReLU(inplace=True))
+    net(torch.randn(4, 2)).sum().backward()
+    assert net[0].weight.grad is not None
+
+
+def check_hooks_that_take_gradients_away() -> None:
+    net = line()
+    net.weight.register_post_accumulate_grad_hook(lambda one: setattr(one, "grad", None))
+    optimizer = wrapped(net)
+    for _ in range(2):
+        backward(net, 1.0)
+        optimizer.step()
+    assert net.weight.item() == 0.0
+
+
+def check_what_is_no_optimizer_is_refused() -> None:
+    class Ducks:
+        param_groups: tuple[Any, ...] = ()
+
+    with raises(ValueError, "torch.optim.Optimizer", "Ducks"):
+        hvd.DistributedOptimizer(Ducks())
+
+
+def check_adasum_alone_is_as_any_other() -> None:
+    net = line()
+    optimizer = wrapped(net, op=hvd.Adasum)
+    backward(net, 1.0)
+    if hvd.size() == 1:
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    else:
+        optimizer.step()
+    assert net.weight.item() == -1.0
+
+
+if __name__ == "__main__":
+    run(checks_of(globals()))
