@@ -20,7 +20,17 @@ from pathlib import Path
 
 from bench.blocks import Ask, idle_shares, prepare, start_all, take_turns
 from bench.contenders.contender import Contender
-from bench.contenders.horovod import ITSELF, NUM_TENSORS, OURS, TENSORS, TENSORS_ITSELF, TRAINING, TRAINING_ITSELF
+from bench.contenders.horovod import (
+    AUTOTUNED,
+    ITSELF,
+    NUM_CALLS_TO_TUNE,
+    NUM_TENSORS,
+    OURS,
+    TENSORS,
+    TENSORS_ITSELF,
+    TRAINING,
+    TRAINING_ITSELF,
+)
 from bench.contenders.training import Way
 from bench.groups import FOLDERS, Conductor
 from bench.horovod_page import publish
@@ -41,6 +51,7 @@ ROUNDS, QUICK_ROUNDS, CALLS = 60, 3, 3
 PARTS: Mapping[str, Sequence[Contender] | Sequence[Way]] = {
     "tensors": TENSORS,
     "training": TRAINING,
+    "tensors, autotune": AUTOTUNED,
     "tensors, Horovod": TENSORS_ITSELF,
     "training, Horovod": TRAINING_ITSELF,
 }
@@ -82,7 +93,8 @@ def main() -> None:
                 opening: Asks = [("time", {"num_epochs": effort.warm_up})]
                 measure(record, part, able, opening, ("time", {"num_epochs": effort.epochs}), (), effort.rounds, progress)
             else:
-                opening = [("prepare", {"num_bytes": NUM_TENSORS * TENSOR_BYTES}), ("verify", {}), ("time", {"num_calls": 5})]
+                warm_up = NUM_CALLS_TO_TUNE if ways is AUTOTUNED else 5
+                opening = [("prepare", {"num_bytes": NUM_TENSORS * TENSOR_BYTES}), ("verify", {}), ("time", {"num_calls": warm_up})]
                 closing: Asks = [("verify", {}), ("drop", {})]
                 measure(record, part, able, opening, ("time", {"num_calls": CALLS}), closing, num_rounds, progress)
     result = result_of(

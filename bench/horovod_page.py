@@ -80,6 +80,8 @@ def _reading(result: Mapping[str, Any]) -> list[str]:
     return [
         f"Training: {training['warm_up']} epochs to warm up, then {training['rounds']} rounds; a turn is one epoch that is not "
         f"timed and {training['epochs']} timed of {settings['case']['steps']} steps.",
+        "Autotune: a search that begins with poor settings and one that begins with the defaults may end at different ones; the "
+        "defaults stand beside it.",
         f"Tensors: {tensors['rounds']} rounds of {tensors['calls']} timed calls; a call sums all {tensors['number']} tensors.",
         "In each round all contenders have their turn, in a shuffled order. The time is that of the slowest rank. Ratios are "
         "medians over rounds, each of the medians of two contenders in the same round; in brackets the 95 % interval of a "
