@@ -182,6 +182,28 @@ def test_a_loss_during_sync_is_a_loss() -> None:
     assert run_fn(lambda state: state.a, lambda: None)(Syncs(lambda value: value, lambda: 0, a=1)) == 1
 
 
+def test_a_loss_in_a_reset_callback_is_a_loss() -> None:
+    """It may talk, e.g. to find the new learning rate."""
+    state, seen, answers = objects(step=0), [], iter([HorovodInternalError("gone"), None])
+
+    def call_back() -> None:
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+
+    def train(state: Any) -> int:
+        seen.append(state.step)
+        state.step += 10
+        if len(seen) == 1:
+            raise HorovodInternalError("a worker is gone")
+        return len(resets)
+
+    resets: list[bool] = []
+    state.register_reset_callbacks([call_back])
+    assert run_fn(train, lambda: resets.append(True))(state) == 2
+    assert seen == [0, 0]
+
+
 # ---- torch ---------------------------------------------------------------------------------------------------------------
 
 
