@@ -289,8 +289,8 @@ def test_the_end_of_the_driver_is_the_end_of_the_workers(nursery: Nursery, tmp_p
 
 
 def test_a_process_that_is_killed_by_a_signal(tmp_path: Path) -> None:
-    """Without the nursery: the driver sees the signal itself, and what workers print has their number in front. All others end well,
-    and only when the one that was killed is replaced."""
+    """Without the nursery: the driver sees the signal itself, and what workers print has their number in front. The others
+    end well, and only when the one that was killed is replaced."""
     program, replaced = tmp_path / "program.py", tmp_path / "replaced"
     os.mkfifo(replaced)
     program.write_text(

@@ -179,6 +179,7 @@ class Crew(World):
         was_member = worker.generation == self._now.number >= 0 and not worker.dismissed
         if self._over or self._stopped:
             return
+        assert rank.code is not None
         leaves = worker.dismissed or worker.leaving
         # A newcomer that ends before it has met the others knows nothing of their end.
         is_early = self._num_generations > 0 and worker.generation < 0
