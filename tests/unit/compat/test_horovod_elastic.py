@@ -234,6 +234,25 @@ def test_a_model_and_its_optimizer_come_back() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_a_loss_that_still_hangs_on_its_graph_may_be_committed() -> None:
+    model = torch.nn.Linear(2, 1)
+    state = hvd.elastic.TorchState(model, None, loss=None, losses=[])
+    state.loss = model(torch.ones(1, 2)).sum()
+    state.losses.append(state.loss)
+    value = state.loss.item()
+    state.commit()
+    state.sync()
+    state.loss, state.losses = None, []
+    state.restore()
+    assert state.loss.item() == state.losses[0].item() == value
+
+
+def test_what_cannot_be_copied_is_named() -> None:
+    with pytest.raises(UsageError, match=r"state.it \(generator\) cannot be copied, .*; keep it outside of the state"):
+        objects(epoch=0, it=(number for number in range(3)))
+
+
+@pytest.mark.usefixtures("alone")
 def test_another_model_may_take_the_place() -> None:
     state = hvd.elastic.TorchState(model=torch.nn.Linear(1, 1))
     other = torch.nn.Linear(1, 1)
