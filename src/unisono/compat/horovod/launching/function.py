@@ -5,6 +5,7 @@ The function, its arguments and its results travel as files in a private folder 
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
@@ -187,8 +188,9 @@ def _pass_on(pipe: IO[bytes], stream: IO[str], told: list[str], dropped: list[st
     """To what this session calls its output, which in a notebook is no file. Once that takes no more, the rest is read all the same
     and dropped: the processes must not wait for us for ever."""
     works = True
-    for line in pipe:
-        text = line.decode(errors="replace")
+    # Line ends as they are: a return is one too, so that a progress bar moves.
+    lines = io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline="")
+    for text in lines:
         if text.startswith(OWN_LINE):
             told.append(text.removeprefix(OWN_LINE).strip())
         if works:
@@ -198,6 +200,7 @@ def _pass_on(pipe: IO[bytes], stream: IO[str], told: list[str], dropped: list[st
             except Exception as error:  # noqa: BLE001 - whatever a notebook, a closed file or a pipe to nobody raises
                 works = False
                 dropped.append(f"{type(error).__name__}: {error}")
+    lines.detach()  # whoever opened the pipe closes it
 
 
 def _results(folder: Path, code: int, told: Sequence[str]) -> list[Any]:
