@@ -25,8 +25,9 @@ from unisono.cluster.horovod_start import HorovodStart
 from unisono.cluster.hosts_run import HostCommand, first_cause, run_on_hosts
 from unisono.cluster.orders import HEARD, failed
 from unisono.cluster.rank_env import Placement, rank_environment
-from unisono.compat.horovod.alias import real_horovod
+from unisono.compat.horovod.alias import real_horovod, refuse_a_real_one
 from unisono.compat.horovod.launching import hosts
+from unisono.compat.horovod.launching import start as start_module
 from unisono.compat.horovod.launching.command_line import (
     add_arguments,
     idle_of,
@@ -40,7 +41,7 @@ from unisono.compat.horovod.launching.flags import FLAGS, rows
 from unisono.compat.horovod.launching.over_ssh import OverSsh
 from unisono.compat.horovod.launching.settings_file import controller_of, parsed
 from unisono.compat.horovod.launching.ssh import OPTIONS
-from unisono.compat.horovod.launching.start import Order, job_name
+from unisono.compat.horovod.launching.start import Order, first_folder, job_name
 from unisono.compat.horovod.launching.through import MpiWishes, Wanted, by_mpirun, by_srun
 from unisono.errors import UsageError
 
@@ -600,9 +601,67 @@ def test_an_editable_horovod_is_found_too(monkeypatch: pytest.MonkeyPatch, tmp_p
             where = tmp_path / "horovod" / "__init__.py"
             return spec_from_file_location(name, where) if name == "horovod" else None
 
+    assert real_horovod([], sys.meta_path) is None
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, object(), Editable])  # the first is of a kind that has no find_spec
     assert real_horovod([]) is None
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable])
-    assert real_horovod([]) == str(tmp_path / "horovod" / "__init__.py")
+    assert real_horovod([], sys.meta_path) == str(tmp_path / "horovod" / "__init__.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_here"),
+    [
+        ("{there}/train.py --data x.py", False),
+        ("-u -W error -X dev {there}/train.py", False),
+        ("-Wdefault::DeprecationWarning --check-hash-based-pycs never {there}/train.py", False),
+        ("{there}", False),
+        ("-m pytest {there}/train.py", True),
+        ("-mpytest {there}/train.py", True),
+        ("-um pytest {there}/train.py", True),
+        ("-c pass {there}/train.py", True),
+        ("- {there}/train.py", True),
+        ("", True),
+    ],
+)
+def test_where_python_looks_first(words: str, is_here: bool, tmp_path: Path) -> None:
+    assert first_folder(words.format(there=tmp_path).split()) == (Path.cwd() if is_here else tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_refused"),
+    [
+        ("{python} -m pytest {there}/test_x.py", True),
+        ("{python} -c pass", True),
+        ("sh -c {there}/train.sh", True),
+        ("/no/where/python3 -m train", True),
+        ("{python} {there}/train.py", False),
+        ("/no/where/python3 {there}/train.py", False),
+    ],
+)
+def test_a_horovod_in_the_current_folder_is_refused_where_it_would_be_found_first(
+    words: str, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start_module, "command", tuple)
+    program = words.format(python=sys.executable, there=tmp_path / "there").split()
+    if is_refused:
+        with pytest.raises(
+            UsageError, match=r"horovod/__init__.py is called horovod too, .* rename or move it, start from another"
+        ):
+            start_module.horovod_start(program)
+    else:
+        assert start_module.horovod_start(program).variables == ()
+
+
+def test_who_is_installed_is_to_be_uninstalled_and_who_is_not_is_to_be_moved(tmp_path: Path) -> None:
+    own, installed = tmp_path / "horovod.py", tmp_path / "site-packages" / "horovod" / "__init__.py"
+    installed.parent.mkdir(parents=True)
+    for file, remedy in ((own, "rename or move it"), (installed, "pip uninstall horovod")):
+        file.write_text("")
+        with pytest.raises(UsageError, match=remedy):
+            refuse_a_real_one([str(file.parent if file is own else file.parents[1])])
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

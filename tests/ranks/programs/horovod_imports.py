@@ -53,7 +53,7 @@ def check_what_is_not_there() -> None:
         ("spark", "horovodrun"),
         ("ray.runner", "horovodrun"),
         ("mxnet", "horovod.torch"),
-        ("torch.nothing.x", "docs"),
+        ("torch.nothing.x", "No module named"),
     ):
         try:
             importlib.import_module(f"horovod.{name}")
@@ -61,6 +61,7 @@ def check_what_is_not_there() -> None:
             assert remedy in str(error) and f"horovod.{name.split('.')[0]}" in str(error), error
         else:
             raise AssertionError(f"horovod.{name} was found")
+    assert importlib.util.find_spec("horovod.nothing") is importlib.util.find_spec("horovod.torch.nothing") is None
     try:
         from horovod import nothing  # noqa: F401
     except ImportError:
