@@ -9,7 +9,7 @@ import signal
 from time import monotonic, time
 from typing import Any
 
-from unisono.cluster.horovod_elastic import DriverAddress, worker_environment
+from unisono.cluster.horovod_elastic import ADDED, REMOVED, DriverAddress, worker_environment
 from unisono.cluster.mortality import Mortality
 from unisono.cluster.output import Console
 from unisono.cluster.rank_process import RankProcess
@@ -39,8 +39,6 @@ from unisono.compat.horovod.elastic.workers import (
 )
 from unisono.compat.horovod.launching.hosts import is_here
 from unisono.errors import UsageError
-
-REMOVED, ADDED = 1, 2
 
 
 class Crew(World):

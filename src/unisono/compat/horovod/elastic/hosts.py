@@ -28,6 +28,9 @@ from unisono.compat.horovod.launching.hosts import is_here
 from unisono.compat.horovod.launching.ssh import CARRIED, ssh_words
 from unisono.errors import UsageError
 
+PIPE_BYTES = 1 << 16
+"""What a pipe takes although nobody reads it."""
+
 
 class Hosts(Protocol):
     """Whatever can start workers."""
@@ -77,6 +80,12 @@ class RealHosts:
         else:
             arguments = (*ssh_words(host, self.plan.ssh_port, self.plan.ssh_identity_file), "sh")
             script = remote_script(self.plan.command, env, str(Path.cwd())).encode()
+            if len(script) > PIPE_BYTES:
+                longest = max((name for name in env if CARRIED.fullmatch(name)), key=lambda name: len(env[name]))
+                raise UsageError(
+                    f"worker {number} cannot be started on {host}:{slot}: the variables that go along to it take {len(script)} "
+                    f"bytes, more than {PIPE_BYTES}; shorten or unset some, e.g. {longest}"
+                )
         log = None if self.logs is None else _opened(self.logs / f"rank-{number}.log")
         try:
             stdin = subprocess.DEVNULL if script is None else subprocess.PIPE
@@ -90,7 +99,7 @@ class RealHosts:
                 "the limits on processes and open files (ulimit -u, ulimit -n)"
             ) from error
         if script is not None and process.stdin is not None:
-            # Shorter than what a pipe holds, so this does not wait; if ssh has ended already, its code tells. The pipe stays open:
+            # A pipe holds it, so this does not wait; if ssh has ended already, its code tells. The pipe stays open:
             # its end is the end of the worker.
             with suppress(BrokenPipeError):
                 process.stdin.write(script)

@@ -8,12 +8,10 @@ import queue
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from unisono.cluster.horovod_elastic import NOTHING, REMOVED
 from unisono.compat.horovod.exceptions import HostsUpdatedInterrupt
 from unisono.compat.horovod.process import PROCESS
 from unisono.errors import UsageError
-
-NOTHING, REMOVED, ADDED = 0, 1, 2
-"""What became of the hosts; both may be said at once (3)."""
 
 
 class State:
