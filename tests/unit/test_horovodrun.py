@@ -69,10 +69,16 @@ def variables(*words: str, settings: str = "") -> dict[str, str]:
         ("-np 2 -- --strange", "-np 2", "--strange"),
         ("--mpi --mpi-args --oversubscribe train.py", "--mpi --mpi-args=--oversubscribe", "train.py"),
         ("-np 2", "-np 2", ""),
+        ("-Hlocalhost:2 -p22 train.py -Hx", "-Hlocalhost:2 -p22", "train.py -Hx"),
     ],
 )
 def test_the_program_begins_at_the_first_word_that_is_no_flag(words: str, flags: str, program: str) -> None:
     assert split(words.split()) == (flags.split(), tuple(program.split()))
+
+
+def test_a_letter_may_stand_together_with_its_value() -> None:
+    found = values("-Hlocalhost:2", "-p22", "-i", "key")
+    assert (found["hosts"], found["ssh_port"], found["ssh_identity_file"]) == ("localhost:2", 22, "key")
 
 
 def test_a_flag_that_is_misspelt_is_told_with_the_right_one() -> None:
@@ -107,6 +113,8 @@ def test_flags_become_variables(words: str, expected: dict[str, str]) -> None:
         ("--cycle-time-ms -1", "--cycle-time-ms must be a number, 0 or more"),
         ("--cycle-time-ms nan", "--cycle-time-ms must be a number"),
         ("--autotune-gaussian-process-noise 2", "must lie in 0..1"),
+        ("--autotune-steps-per-sample 0", "--autotune-steps-per-sample must be a whole number, 1 or more; received '0'"),
+        ("--autotune-bayes-opt-max-samples 0", "--autotune-bayes-opt-max-samples must be a whole number, 1 or more"),
         ("--log-level loud", "--log-level must be one of TRACE"),
         ("--blacklist-cooldown-range 9 3", "must be the least and the most seconds"),
     ],
@@ -214,6 +222,15 @@ def test_the_file_of_settings() -> None:
     assert [remark.split()[0] for remark in remarks_of(values(settings=FILE))] == ["--hierarchical-allreduce"]
 
 
+def test_quotes_in_the_file_of_settings() -> None:
+    for text, expected in (
+        ("'it''s # mine.json'", "it's # mine.json"),
+        ('"it\'s.json" # mine', "it's.json"),
+        ("it's.json", "it's.json"),
+    ):
+        assert parsed(f"timeline:\n  filename: {text}", "file") == {"timeline.filename": expected}
+
+
 def test_the_command_line_outweighs_the_file() -> None:
     found = variables("--cycle-time-ms", "7", "--no-autotune", "--stall-check", settings=FILE)
     assert found["HOROVOD_CYCLE_TIME"] == "7"
@@ -231,6 +248,8 @@ def test_the_command_line_outweighs_the_file() -> None:
         ("parameters:\n  x: 3", "file, line 2 sets parameters.x, which horovodrun does not know (--config-file); sections are"),
         ("params:\n  - 3", "file, line 2 is not understood (--config-file): '- 3'"),
         ("params:\n  cache_capacity: [1, 2]", "file, line 2 is not understood"),
+        ('timeline:\n  filename: "abc', "file, line 2 has a quote without its other one"),
+        ("timeline:\n  filename: 'it's.json'", "file, line 2 has a quote without its other one"),
         ("  cache_capacity: 1", "file, line 1 is indented but stands in no section"),
     ],
 )
@@ -419,6 +438,8 @@ def test_ranks_see_all_gpus_and_the_stand_in_comes_first() -> None:
     env = rank_environment({"PYTHONPATH": "/mine", "HOROVOD_CYCLE_TIME": "9"}, placement(horovod=start), 1)
     assert "CUDA_VISIBLE_DEVICES" not in env
     assert env["PYTHONPATH"] == "/stand-in:/mine"
+    for given, expected in (("", "/stand-in"), (":/mine", "/stand-in::/mine"), ("/mine:", "/stand-in:/mine:")):
+        assert rank_environment({"PYTHONPATH": given}, placement(horovod=start), 1)["PYTHONPATH"] == expected
     assert env["HOROVOD_CYCLE_TIME"] == "3"
     assert [env[f"HOROVOD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")] == list(
         "121201"
@@ -583,6 +604,12 @@ def test_options_of_ssh_without_ssh_say_so(plans: list[Plan], capsys: pytest.Cap
     assert "--ssh-port changes nothing here: all processes run on this machine, without ssh" in capsys.readouterr().out
     elastic(plans, "--min-np 2 -p 22 -H 192.0.2.1:2")
     assert "changes nothing" not in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_made_here_is_told_with_its_flag(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot be made \(--output-filename\): Not a directory; choose another"):
+        order("-np", "2", "--output-filename", str(tmp_path / "file" / "logs")).start()
 
 
 def test_a_folder_that_cannot_be_made_under_slurm_is_a_mistake(tmp_path: Path) -> None:

@@ -25,11 +25,12 @@ INSTALLED = frozenset(("site-packages", "dist-packages"))
 REMEDIES: Mapping[str, str] = {
     "spark": "start the program with unisono horovodrun, under SLURM with srun, or call horovod.run(function, num_proc=N)",
     "ray": "start the program with unisono horovodrun, under SLURM with srun, or call horovod.run(function, num_proc=N)",
+    "runner": "the launcher is another one here: unisono horovodrun, or horovod.run(function, num_proc=N)",
     "tensorflow.data": "let every rank read its own part: dataset.shard(hvd.size(), hvd.rank())",
     "mxnet": "MXNet is no longer developed; move the model to horovod.torch or horovod.keras",
 }
-"""Parts of Horovod that are not here -> what to do instead. The import of one says so; what Horovod has not either is not found, as
-anywhere."""
+"""Parts of Horovod that are not here -> what to do instead. The import of one says so; any other name is not found, so that
+programs may probe for it."""
 
 
 def stand_in_folder() -> Path:

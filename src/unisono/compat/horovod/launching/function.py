@@ -55,14 +55,15 @@ def run(
     use_mpi: bool | None = None,
     mpi_args: str | None = None,
     network_interface: str | None = None,
-    executable: str | None = None,
     network_interfaces: str | Sequence[str] | None = None,
+    executable: str | None = None,
     *,
     np: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Result]:
-    """Local, blocking: call `func(*args, **kwargs)` on `num_proc` processes (1) and give the results in the order of ranks.
+    """Local, blocking: call `func(*args, **kwargs)` on `num_proc` processes and give the results in the order of ranks. Without
+    `num_proc`: as many as the hosts have slots where they are given, else `min_num_proc`, else 1.
 
     Works from a program, an interactive session and a notebook; functions that are defined there are sent along. What the
     processes print comes with the rank in front. If one fails, all end, and `RuntimeError` holds its traceback. `sys.exit(0)` in

@@ -177,7 +177,7 @@ class Order:
                 program=self.program,
                 num_local=num_proc,
                 time_limit_s=self.values["start_timeout"],
-                log_dir=None if output is None else Path(output),
+                log_dir=None if output is None else make_folder(output),
                 horovod=horovod,
                 timestamps=bool(self.values["prefix_output_with_timestamp"]),
                 told_by_stdin=self.values["told_by_stdin"],
