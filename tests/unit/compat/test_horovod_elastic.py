@@ -676,6 +676,6 @@ def test_what_does_not_fit_into_a_pipe_is_refused_before_anything_starts() -> No
     env = {"UNISONO_ELASTIC_WORKER": "3", "PATH": "/bin", "XLA_FLAGS": "x" * 70_000, "OTHER": "x" * 90_000}
     plan: Any = types.SimpleNamespace(command=("train",), ssh_port=None, ssh_identity_file=None)
     nothing = cast(Any, None)
-    hosts = RealHosts(plan, ("train",), nothing, nothing, nothing, nothing, None)
+    hosts = RealHosts(plan, nothing, nothing, nothing, nothing, None)
     with pytest.raises(UsageError, match=r"worker 3 cannot be started on 192.0.2.1:0: .* more than 65536; .* e.g. XLA_FLAGS"):
         hosts.start("192.0.2.1", 0, env)

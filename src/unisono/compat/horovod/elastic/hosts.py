@@ -18,7 +18,6 @@ from unisono.cluster.affinity import threads_per_worker
 from unisono.cluster.horovod_elastic import WORKER
 from unisono.cluster.mortality import Mortality, before_exec
 from unisono.cluster.output import Console
-from unisono.cluster.program import command
 from unisono.cluster.rank_env import THREAD_VARIABLES
 from unisono.cluster.rank_process import RankProcess, start_process
 from unisono.cluster.rendezvous import chosen_rendezvous, host_port
@@ -60,8 +59,6 @@ class RealHosts:
     """Starts processes of this machine: workers, or the programs that start workers elsewhere."""
 
     plan: ElasticPlan
-    arguments: tuple[str, ...]
-    """The command as it is executed here."""
     selector: selectors.BaseSelector
     inbox: SignalInbox
     mortality: Mortality
@@ -71,12 +68,12 @@ class RealHosts:
     def start(self, host: str, slot: int, env: Mapping[str, str]) -> RankProcess:
         number = int(env[WORKER])
         script: bytes | None = None
-        arguments: Sequence[str] = self.arguments
+        arguments: Sequence[str] = self.plan.command
         if is_here(host):
             env = _with_threads(env, self.plan)
         elif env.get("SLURM_JOB_ID"):
             place = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--export=ALL", "--unbuffered")
-            arguments = ("srun", *place, *self.arguments)
+            arguments = ("srun", *place, *self.plan.command)
         else:
             arguments = (*ssh_words(host, self.plan.ssh_port, self.plan.ssh_identity_file), "sh")
             script = remote_script(self.plan.command, env, str(Path.cwd())).encode()
@@ -115,11 +112,6 @@ def _opened(path: Path) -> FileIO:
         raise UsageError(
             f"the log {path} cannot be written (--output-filename): {error.strerror}; choose another folder"
         ) from error
-
-
-def executed(plan: ElasticPlan) -> tuple[str, ...]:
-    """Local: the command as it is executed here; raises `UsageError` if there is no such program."""
-    return command(plan.command)
 
 
 def _with_threads(env: Mapping[str, str], plan: ElasticPlan) -> dict[str, str]:
