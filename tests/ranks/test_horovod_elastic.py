@@ -131,6 +131,51 @@ def test_a_killed_worker_is_dropped_and_replaced(nursery: Nursery, tmp_path: Pat
         assert len(job.told("reset")) >= 6
 
 
+def test_another_worker_is_killed_while_callbacks_talk_after_a_loss(nursery: Nursery, tmp_path: Path) -> None:
+    plan = {"num_proc": 3, "min_num_proc": 1}
+    with Job(nursery, tmp_path, plan, sizes=[3, 1], late={"3": 9, "4": 9}, deaths={"2:0:5": "kill", "1:reset": "kill"}) as job:
+        ended = job.finish()
+        assert "worker 1 (localhost:1) exited with code 137; 1 worker goes on from the last commit" in ended.output
+        assert 0 in {event["worker"] for event in job.told("done")}
+
+
+def test_ranks_that_disagree_each_time_end_the_job_with_the_reason(nursery: Nursery, tmp_path: Path) -> None:
+    deaths = {"0:0:3": "disagree", "1:0:3": "disagree"}
+    with Job(nursery, tmp_path, {"num_proc": 2, "min_num_proc": 1}, sizes=[2], deaths=deaths) as job:
+        ended = job.driver.finish(LIMIT_S)
+        assert ended.code == 1, ended
+        assert "10 generations failed without a commit although nobody died, so another would too: " in ended.output
+        assert ended.output.count("ended as") == 1 and len(job.told("starts")) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "message"),
+    [
+        ((), {"HOROVOD_CYCLE_TIME": "abc"}, "HOROVOD_CYCLE_TIME"),
+        (("--timeline-filename", "/no/such/folder/t.json"), {}, "/no/such/folder/t.json"),
+    ],
+)
+def test_a_mistake_that_init_finds_is_told_and_ends_the_job(
+    nursery: Nursery, tmp_path: Path, words: Sequence[str], variables: Mapping[str, str], message: str
+) -> None:
+    story = tmp_path / "story"
+    command = nursery.stand_in([str(PROGRAMS / "elastic_train.py"), str(story), "{}"])
+    with start_command(("-np", "2", "--min-np", "1", *words), command, **variables) as driver:
+        ended = driver.finish(LIMIT_S)
+    assert ended.code == 2 and message in ended.output, ended
+    assert "exited with code 2, which says that it was started wrongly" in ended.output, ended
+    assert story.read_text().count("starts") <= 2 and "Traceback" not in ended.output, ended
+
+
+def test_a_discovery_script_that_fails_at_once_ends_the_job_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "discover"
+    script.write_text("#!/bin/sh\necho no such partition >&2\nexit 3\n")
+    script.chmod(0o755)
+    with start_command(("-np", "1", "--min-np", "1", "--host-discovery-script", str(script)), ["true"]) as driver:
+        ended = driver.finish(LIMIT_S)
+    assert ended.code == 2 and "it exited with code 3: no such partition; run it by hand" in ended.output, ended
+
+
 def test_rank_0_and_another_are_killed_at_once(nursery: Nursery, tmp_path: Path) -> None:
     plan = {"num_proc": 4, "min_num_proc": 2, "hosts": [["localhost", 2], ["127.0.0.1", 2]]}
     deaths = {"0:0:4": "kill", "3:0:4": "kill"}
@@ -244,14 +289,18 @@ def test_the_end_of_the_driver_is_the_end_of_the_workers(nursery: Nursery, tmp_p
 
 
 def test_a_process_that_is_killed_by_a_signal(tmp_path: Path) -> None:
-    """Without the nursery: the driver sees the signal itself, and what workers print has their number in front."""
-    program = tmp_path / "program.py"
+    """Without the nursery: the driver sees the signal itself, and what workers print has their number in front. The others
+    end well, and only when the one that was killed is replaced."""
+    program, replaced = tmp_path / "program.py", tmp_path / "replaced"
+    os.mkfifo(replaced)
     program.write_text(
-        "import os\nprint('here', flush=True)\nif os.environ['UNISONO_ELASTIC_WORKER'] == '1': os.kill(os.getpid(), 9)\n"
+        "import os\nfrom pathlib import Path\nprint('here', flush=True)\nworker = os.environ['UNISONO_ELASTIC_WORKER']\n"
+        "if worker == '1': os.kill(os.getpid(), 9)\n"
+        f"Path({str(replaced)!r}).open('r' if worker == '0' else 'w').close()\n"
     )
     with start({"num_proc": 2, "min_num_proc": 1}, [str(program)]) as driver:
         ended = driver.finish(LIMIT_S)
-    assert ended.code in (0, 137), ended
+    assert ended.code == 0, ended
     assert "worker 1 (localhost:1) was killed by signal 9 (SIGKILL)" in ended.output
     assert {"[0] here", "[1] here"} <= set(ended.output.splitlines())
 

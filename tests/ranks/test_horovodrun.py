@@ -68,7 +68,7 @@ def test_only_programs_that_were_started_for_it_see_it(script: Script) -> None:
 
 @pytest.fixture
 def real_one(tmp_path: Path) -> Path:
-    package = tmp_path / "site" / "horovod"
+    package = tmp_path / "site-packages" / "horovod"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('the real one was imported')")
     return package

@@ -320,7 +320,7 @@ def test_long_lines_and_junk(script: Script) -> None:
     assert sorted(done.printed("out")) == ["[0] " + "0" * 200_000, "[1] " + "1" * 200_000]
     endless = run("-n", "1", script("sys.stdout.write('x' * 5_000_000)"))
     assert sum(line.count("x") for line in endless.printed("out")) == 5_000_000
-    junk = bytes(range(256)).replace(b"\n", b"") * 50
+    junk = bytes(set(range(256)) - set(b"\r\n")) * 50
     command = [sys.executable, "-m", "unisono", "run", "-n", "1", script(f"os.write(1, {junk!r})")]
     done_junk = subprocess.run(command, env=plain_environment(), capture_output=True, timeout=LIMIT_S)
     assert done_junk.stdout == b"[0] " + junk + b"\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import sys
@@ -26,6 +27,24 @@ def test_a_switch_takes_no_value_and_0_switches_it_off() -> None:
     assert function._words("--mpi", 0) == []
     assert function._words("--reset-limit", 0) == ["--reset-limit", "0"]
     assert function._words("--hosts", None) == []
+
+
+def test_arguments_come_in_the_order_of_horovod() -> None:
+    names = list(inspect.signature(function.run).parameters)
+    assert names[:4] == ["func", "args", "kwargs", "num_proc"]
+    assert names[-6:] == ["network_interface", "network_interfaces", "executable", "np", "min_np", "max_np"]
+
+
+def test_a_progress_bar_is_passed_on_while_it_moves() -> None:
+    class Noted(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    written: list[str] = []
+    told: list[str] = []
+    function._pass_on(io.BytesIO(b"[0] 20%\r[0] 40%\runisono: a word\n"), Noted(), told, [])
+    assert written == ["[0] 20%\r", "[0] 40%\r", "unisono: a word\n"] and told == ["a word"]
 
 
 def test_output_that_cannot_be_written_is_read_to_its_end_and_told() -> None:

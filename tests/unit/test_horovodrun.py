@@ -25,8 +25,9 @@ from unisono.cluster.horovod_start import HorovodStart
 from unisono.cluster.hosts_run import HostCommand, first_cause, run_on_hosts
 from unisono.cluster.orders import HEARD, failed
 from unisono.cluster.rank_env import Placement, rank_environment
-from unisono.compat.horovod.alias import real_horovod
+from unisono.compat.horovod.alias import real_horovod, refuse_a_real_one
 from unisono.compat.horovod.launching import hosts
+from unisono.compat.horovod.launching import start as start_module
 from unisono.compat.horovod.launching.command_line import (
     add_arguments,
     idle_of,
@@ -40,7 +41,7 @@ from unisono.compat.horovod.launching.flags import FLAGS, rows
 from unisono.compat.horovod.launching.over_ssh import OverSsh
 from unisono.compat.horovod.launching.settings_file import controller_of, parsed
 from unisono.compat.horovod.launching.ssh import OPTIONS
-from unisono.compat.horovod.launching.start import Order, job_name
+from unisono.compat.horovod.launching.start import Order, first_folder, job_name
 from unisono.compat.horovod.launching.through import MpiWishes, Wanted, by_mpirun, by_srun
 from unisono.errors import UsageError
 
@@ -68,10 +69,16 @@ def variables(*words: str, settings: str = "") -> dict[str, str]:
         ("-np 2 -- --strange", "-np 2", "--strange"),
         ("--mpi --mpi-args --oversubscribe train.py", "--mpi --mpi-args=--oversubscribe", "train.py"),
         ("-np 2", "-np 2", ""),
+        ("-Hlocalhost:2 -p22 train.py -Hx", "-Hlocalhost:2 -p22", "train.py -Hx"),
     ],
 )
 def test_the_program_begins_at_the_first_word_that_is_no_flag(words: str, flags: str, program: str) -> None:
     assert split(words.split()) == (flags.split(), tuple(program.split()))
+
+
+def test_a_letter_may_stand_together_with_its_value() -> None:
+    found = values("-Hlocalhost:2", "-p22", "-i", "key")
+    assert (found["hosts"], found["ssh_port"], found["ssh_identity_file"]) == ("localhost:2", 22, "key")
 
 
 def test_a_flag_that_is_misspelt_is_told_with_the_right_one() -> None:
@@ -106,6 +113,8 @@ def test_flags_become_variables(words: str, expected: dict[str, str]) -> None:
         ("--cycle-time-ms -1", "--cycle-time-ms must be a number, 0 or more"),
         ("--cycle-time-ms nan", "--cycle-time-ms must be a number"),
         ("--autotune-gaussian-process-noise 2", "must lie in 0..1"),
+        ("--autotune-steps-per-sample 0", "--autotune-steps-per-sample must be a whole number, 1 or more; received '0'"),
+        ("--autotune-bayes-opt-max-samples 0", "--autotune-bayes-opt-max-samples must be a whole number, 1 or more"),
         ("--log-level loud", "--log-level must be one of TRACE"),
         ("--blacklist-cooldown-range 9 3", "must be the least and the most seconds"),
     ],
@@ -213,6 +222,15 @@ def test_the_file_of_settings() -> None:
     assert [remark.split()[0] for remark in remarks_of(values(settings=FILE))] == ["--hierarchical-allreduce"]
 
 
+def test_quotes_in_the_file_of_settings() -> None:
+    for text, expected in (
+        ("'it''s # mine.json'", "it's # mine.json"),
+        ('"it\'s.json" # mine', "it's.json"),
+        ("it's.json", "it's.json"),
+    ):
+        assert parsed(f"timeline:\n  filename: {text}", "file") == {"timeline.filename": expected}
+
+
 def test_the_command_line_outweighs_the_file() -> None:
     found = variables("--cycle-time-ms", "7", "--no-autotune", "--stall-check", settings=FILE)
     assert found["HOROVOD_CYCLE_TIME"] == "7"
@@ -230,6 +248,8 @@ def test_the_command_line_outweighs_the_file() -> None:
         ("parameters:\n  x: 3", "file, line 2 sets parameters.x, which horovodrun does not know (--config-file); sections are"),
         ("params:\n  - 3", "file, line 2 is not understood (--config-file): '- 3'"),
         ("params:\n  cache_capacity: [1, 2]", "file, line 2 is not understood"),
+        ('timeline:\n  filename: "abc', "file, line 2 has a quote without its other one"),
+        ("timeline:\n  filename: 'it's.json'", "file, line 2 has a quote without its other one"),
         ("  cache_capacity: 1", "file, line 1 is indented but stands in no section"),
     ],
 )
@@ -418,6 +438,8 @@ def test_ranks_see_all_gpus_and_the_stand_in_comes_first() -> None:
     env = rank_environment({"PYTHONPATH": "/mine", "HOROVOD_CYCLE_TIME": "9"}, placement(horovod=start), 1)
     assert "CUDA_VISIBLE_DEVICES" not in env
     assert env["PYTHONPATH"] == "/stand-in:/mine"
+    for given, expected in (("", "/stand-in"), (":/mine", "/stand-in::/mine"), ("/mine:", "/stand-in:/mine:")):
+        assert rank_environment({"PYTHONPATH": given}, placement(horovod=start), 1)["PYTHONPATH"] == expected
     assert env["HOROVOD_CYCLE_TIME"] == "3"
     assert [env[f"HOROVOD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")] == list(
         "121201"
@@ -584,6 +606,12 @@ def test_options_of_ssh_without_ssh_say_so(plans: list[Plan], capsys: pytest.Cap
     assert "changes nothing" not in capsys.readouterr().out
 
 
+def test_a_folder_that_cannot_be_made_here_is_told_with_its_flag(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot be made \(--output-filename\): Not a directory; choose another"):
+        order("-np", "2", "--output-filename", str(tmp_path / "file" / "logs")).start()
+
+
 def test_a_folder_that_cannot_be_made_under_slurm_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURMD_NODENAME": "n1", "SLURM_NTASKS": "3"}
@@ -600,9 +628,67 @@ def test_an_editable_horovod_is_found_too(monkeypatch: pytest.MonkeyPatch, tmp_p
             where = tmp_path / "horovod" / "__init__.py"
             return spec_from_file_location(name, where) if name == "horovod" else None
 
+    assert real_horovod([], sys.meta_path) is None
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, object(), Editable])  # the first is of a kind that has no find_spec
     assert real_horovod([]) is None
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable])
-    assert real_horovod([]) == str(tmp_path / "horovod" / "__init__.py")
+    assert real_horovod([], sys.meta_path) == str(tmp_path / "horovod" / "__init__.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_here"),
+    [
+        ("{there}/train.py --data x.py", False),
+        ("-u -W error -X dev {there}/train.py", False),
+        ("-Wdefault::DeprecationWarning --check-hash-based-pycs never {there}/train.py", False),
+        ("{there}", False),
+        ("-m pytest {there}/train.py", True),
+        ("-mpytest {there}/train.py", True),
+        ("-um pytest {there}/train.py", True),
+        ("-c pass {there}/train.py", True),
+        ("- {there}/train.py", True),
+        ("", True),
+    ],
+)
+def test_where_python_looks_first(words: str, is_here: bool, tmp_path: Path) -> None:
+    assert first_folder(words.format(there=tmp_path).split()) == (Path.cwd() if is_here else tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_refused"),
+    [
+        ("{python} -m pytest {there}/test_x.py", True),
+        ("{python} -c pass", True),
+        ("sh -c {there}/train.sh", True),
+        ("/no/where/python3 -m train", True),
+        ("{python} {there}/train.py", False),
+        ("/no/where/python3 {there}/train.py", False),
+    ],
+)
+def test_a_horovod_in_the_current_folder_is_refused_where_it_would_be_found_first(
+    words: str, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start_module, "command", tuple)
+    program = words.format(python=sys.executable, there=tmp_path / "there").split()
+    if is_refused:
+        with pytest.raises(
+            UsageError, match=r"horovod/__init__.py is called horovod too, .* rename or move it, start from another"
+        ):
+            start_module.horovod_start(program)
+    else:
+        assert start_module.horovod_start(program).variables == ()
+
+
+def test_who_is_installed_is_to_be_uninstalled_and_who_is_not_is_to_be_moved(tmp_path: Path) -> None:
+    own, installed = tmp_path / "horovod.py", tmp_path / "site-packages" / "horovod" / "__init__.py"
+    installed.parent.mkdir(parents=True)
+    for file, remedy in ((own, "rename or move it"), (installed, "pip uninstall horovod")):
+        file.write_text("")
+        with pytest.raises(UsageError, match=remedy):
+            refuse_a_real_one([str(file.parent if file is own else file.parents[1])])
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

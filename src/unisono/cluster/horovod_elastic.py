@@ -15,6 +15,8 @@ from unisono.errors import UsageError
 DRIVER, SECRET, WORKER = "UNISONO_ELASTIC_DRIVER", "UNISONO_ELASTIC_SECRET", "UNISONO_ELASTIC_WORKER"
 ELASTIC = (DRIVER, SECRET, WORKER, "HOROVOD_ELASTIC")
 """By these a worker knows its driver."""
+NOTHING, REMOVED, ADDED = 0, 1, 2
+"""What became of the hosts, as the driver tells workers; both may be said at once (3)."""
 MEETING_LIMIT_S = 120.0
 """How long a new generation may take to meet. All of its members have just asked for it, so none is far."""
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NUM_NODES", "RENDEZVOUS", "TOKEN", "JOB", "RESTART")

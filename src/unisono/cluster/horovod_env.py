@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unisono.cluster.resolve import environment
+from unisono.cluster.resolve import environment, resolve
 from unisono.cluster.variables import whole_number
 from unisono.errors import UsageError
 
@@ -50,6 +50,15 @@ class HorovodSettings:
 def horovod_settings() -> HorovodSettings:
     """Local: what the environment of this process says."""
     return settings_of(environment())
+
+
+def get_env_rank_and_size() -> tuple[int, int]:
+    """Local: as the one who started this process says, for programs that ask before `hvd.init()`; (0, 1) if nobody did."""
+    env = environment()
+    if env.get("HOROVOD_RANK") and env.get("HOROVOD_SIZE"):
+        return whole_number(env, "HOROVOD_RANK"), whole_number(env, "HOROVOD_SIZE")
+    at = resolve(env)
+    return at.global_rank, at.world_size
 
 
 def settings_of(env: Mapping[str, str]) -> HorovodSettings:

@@ -39,7 +39,8 @@ class HorovodPlace:
 
 def common_variables(base: Mapping[str, str], start: HorovodStart) -> dict[str, str]:
     """Pure: what is set for every rank, wherever it stands."""
-    search = [str(start.stand_in), *(folder for folder in base.get("PYTHONPATH", "").split(os.pathsep) if folder)]
+    given = base.get("PYTHONPATH", "")
+    search = [str(start.stand_in), *(given.split(os.pathsep) if given else ())]  # an empty one in it is the current folder
     controller = "mpi" if base.get("UNISONO_ENGINE") == "mpi" else "gloo"
     return {
         **dict(start.variables),

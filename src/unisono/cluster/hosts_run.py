@@ -156,9 +156,9 @@ class _ErrorStream(Stream):
         super().__init__(selector, pipe, sink, b"", None)
 
     def _emit(self, lines: bytes) -> None:
-        others = [line for line in lines.split(b"\n") if not self._reports.take(line)]
+        others = [line for line in lines.splitlines(keepends=True) if not self._reports.take(line.rstrip(b"\n"))]
         if others:
-            super()._emit(b"\n".join(others))
+            super()._emit(b"".join(others))
 
 
 class _Watch:

@@ -21,6 +21,7 @@ READ_BYTES = 1 << 16
 COLOURS = (36, 33, 32, 35, 34, 31)
 TOLD_CODES = (1, 2, 75, 130)
 """A failure, a user's mistake, a stop in time, an interruption: with these a Python program ends that says why."""
+LINE_END = re.compile(rb"(\r?\n|\r)")
 CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -138,7 +139,7 @@ class RankOutput:
             try:
                 rest = rest[self._log.write(rest) :]
             except OSError as error:
-                self._console.say(f"cannot write {self._log.name!s} (--log-dir): {error.strerror}; this log ends here")
+                self._console.say(f"cannot write {self._log.name!s}: {error.strerror}; this log ends here")
                 self._log.close()
                 self._log = None
 
@@ -207,26 +208,38 @@ class Stream:
         self._finish()
 
     def _take(self, data: bytes) -> None:
-        whole, newline, rest = data.rpartition(b"\n")
-        if newline:
-            self._emit(bytes(self._partial) + whole)
+        if self._partial.endswith(b"\r"):
+            self._partial.pop()
+            data = b"\r" + data
+        end = self._end_in(data)
+        if end:
+            self._emit(bytes(self._partial) + data[:end])
             self._partial.clear()
-        self._partial += rest
+        self._partial += data[end:]
         if len(self._partial) > MAX_LINE_BYTES:
-            self._emit(bytes(self._partial))
-            self._partial.clear()
+            self._finish()
+
+    def _end_in(self, data: bytes) -> int:
+        """Where the last line ends that may be shown: also one that a progress bar draws over next, or it would be seen only when
+        it is full. A return at the very end may be half of a line end."""
+        return max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
 
     def _finish(self) -> None:
         if self._partial:
-            self._emit(bytes(self._partial))
+            self._emit(bytes(self._partial) + b"\n")
             self._partial.clear()
 
     def _emit(self, lines: bytes) -> None:
-        """`lines` without the last line end."""
+        """Each with its end."""
         if self._log is not None:
-            self._log(lines + b"\n")
+            self._log(lines)
         prefix = strftime("%Y-%m-%d %H:%M:%S ").encode() + self._prefix if self._timestamps else self._prefix
-        self._sink.write(prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n")
+        if b"\r" in lines:
+            parts = LINE_END.split(lines)  # line, end, line, end ..., nothing
+            pairs = zip(parts[::2], parts[1::2], strict=False)
+            self._sink.write(b"".join(prefix + line + end for line, end in pairs if line or end != b"\r"))
+        else:
+            self._sink.write(prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n")
 
 
 class DrawnStream(Stream):
@@ -239,13 +252,16 @@ class DrawnStream(Stream):
         if b"\r" in self._partial:
             del self._partial[: self._partial.rindex(b"\r")]  # what is drawn over needs no memory
 
+    def _end_in(self, data: bytes) -> int:
+        return data.rfind(b"\n") + 1
+
     def _finish(self) -> None:
         self._sink.end_line()
         super()._finish()
 
     def _emit(self, lines: bytes) -> None:
         if self._log is not None:
-            shown = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines.split(b"\n"))
+            shown = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines[:-1].split(b"\n"))
             self._log(CONTROL_SEQUENCE.sub(b"", b"\n".join(shown)) + b"\n")
 
 

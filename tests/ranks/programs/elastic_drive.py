@@ -4,6 +4,7 @@ import json
 import os
 import sys
 
+from unisono.cluster.program import command
 from unisono.compat.horovod.elastic import stragglers
 from unisono.compat.horovod.elastic.driver import ElasticPlan, drive
 from unisono.errors import UsageError
@@ -14,7 +15,7 @@ given["hosts"] = tuple((host, slots) for host, slots in given.get("hosts", []))
 given["cooldown_range"] = tuple(given["cooldown_range"]) if given.get("cooldown_range") else None
 defaults = {"max_num_proc": None, "discovery_script": None, "slots_per_host": None, "elastic_timeout_s": 60.0, "reset_limit": None}
 try:
-    code = drive(ElasticPlan(**{**defaults, **given, "command": tuple(sys.argv[2:]), "env": dict(os.environ)}))
+    code = drive(ElasticPlan(**{**defaults, **given, "command": command(sys.argv[2:]), "env": dict(os.environ)}))
 except UsageError as error:
     print(f"refused: {error}", file=sys.stderr)
     code = 2

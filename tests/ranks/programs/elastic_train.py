@@ -5,8 +5,8 @@ Arguments: a file for what happened (one JSON line each), and a JSON object:
   until: and then until this file exists
   late: which worker begins only when a generation of that size was seen, e.g. {"4": 3}
   tells_late: this worker says that it has the state only when a third worker was started
-  deaths: what happens to whom and when, e.g. {"1:0:7": "kill"}: worker 1 is killed in epoch 0 at step 7; "1:start", "1:init";
-    "stick": it does nothing any more, but lives
+  deaths: what happens to whom and when, e.g. {"1:0:7": "kill"}: worker 1 is killed in epoch 0 at step 7; "1:start", "1:init",
+    "1:reset"; "stick": it does nothing any more, but lives; "disagree": it gives another shape than the others
   stall_s: the stall check ends the communication after so long
 """
 
@@ -41,6 +41,8 @@ def die(how: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     while how == "stick":
         signal.sigtimedwait((), 1)
+    if how == "disagree":
+        hvd.allreduce(torch.ones(1 + hvd.rank()), name="odd")
     raise RuntimeError("this worker fails on purpose")
 
 
@@ -116,6 +118,16 @@ def train(state: hvd.elastic.TorchState) -> None:
 state = hvd.elastic.TorchState(
     model, optimizer, epoch=0, step=0, seen=[], enough=False, sampler=hvd.elastic.ElasticSampler(samples, shuffle=False)
 )
-state.register_reset_callbacks([lambda: note(reset=True, size=hvd.size())])
+
+
+def after_reset() -> None:
+    note(reset=True, size=hvd.size())
+    if f"{number}:reset" in deaths:
+        die(deaths[f"{number}:reset"])
+    if any(when.endswith(":reset") for when in deaths):  # newcomers do not come here, so there must be none
+        hvd.allreduce(torch.ones(1), name="reset")
+
+
+state.register_reset_callbacks([after_reset])
 train(state)
 note(done=True, used=model.weight.item(), epochs=state.epoch, seen=state.seen)

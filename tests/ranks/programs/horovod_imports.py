@@ -13,6 +13,7 @@ import horovod.torch as hvd
 import torch
 from horovod import torch as also_hvd
 from horovod.common.exceptions import HorovodInternalError
+from horovod.runner.common.util.env import get_env_rank_and_size
 from horovod.torch import DistributedOptimizer
 
 import unisono.horovod
@@ -53,7 +54,8 @@ def check_what_is_not_there() -> None:
         ("spark", "horovodrun"),
         ("ray.runner", "horovodrun"),
         ("mxnet", "horovod.torch"),
-        ("torch.nothing.x", "docs"),
+        ("runner.elastic", "horovodrun"),
+        ("torch.nothing.x", "No module named"),
     ):
         try:
             importlib.import_module(f"horovod.{name}")
@@ -61,6 +63,7 @@ def check_what_is_not_there() -> None:
             assert remedy in str(error) and f"horovod.{name.split('.')[0]}" in str(error), error
         else:
             raise AssertionError(f"horovod.{name} was found")
+    assert importlib.util.find_spec("horovod.nothing") is importlib.util.find_spec("horovod.torch.nothing") is None
     try:
         from horovod import nothing  # noqa: F401
     except ImportError:
@@ -73,7 +76,9 @@ if __name__ == "__main__":
     check_modules()
     check_pickles()
     check_what_is_not_there()
+    asked = get_env_rank_and_size()
     hvd.init()
+    assert asked == (hvd.rank(), hvd.size())
     assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [2.0, 2.0]
     if hvd.rank() == 0:
         with multiprocessing.get_context("spawn").Pool(1) as pool:

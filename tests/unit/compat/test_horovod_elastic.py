@@ -26,18 +26,17 @@ import torch
 import unisono.horovod.torch as hvd
 from tests.system.processes import is_running, within
 from unisono.cluster import far_guard
-from unisono.cluster.horovod_elastic import DriverAddress, address_of, seat_of, worker_environment
+from unisono.cluster.horovod_elastic import ADDED, REMOVED, DriverAddress, address_of, seat_of, worker_environment
 from unisono.cluster.rendezvous import chosen_rendezvous
 from unisono.comm.control_plane.plain import encode
 from unisono.compat.horovod.elastic import discovery as discovery_module
 from unisono.compat.horovod.elastic import line as line_module
 from unisono.compat.horovod.elastic.blacklist import Blacklist
 from unisono.compat.horovod.elastic.discovery import Change, Discovery, hosts_in, words_of
-from unisono.compat.horovod.elastic.hosts import own_name, remote_script
+from unisono.compat.horovod.elastic.hosts import RealHosts, own_name, remote_script
 from unisono.compat.horovod.elastic.sampler import remaining, share
 from unisono.compat.horovod.elastic.seating import Candidate, seated
 from unisono.compat.horovod.elastic.service import Service
-from unisono.compat.horovod.elastic.state import ADDED, REMOVED
 from unisono.compat.horovod.elastic.torch_state import (
     ModelStateHandler,
     StateHandler,
@@ -182,6 +181,28 @@ def test_a_loss_during_sync_is_a_loss() -> None:
     assert run_fn(lambda state: state.a, lambda: None)(Syncs(lambda value: value, lambda: 0, a=1)) == 1
 
 
+def test_a_loss_in_a_reset_callback_is_a_loss() -> None:
+    """It may talk, e.g. to find the new learning rate."""
+    state, seen, answers = objects(step=0), [], iter([HorovodInternalError("gone"), None])
+
+    def call_back() -> None:
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+
+    def train(state: Any) -> int:
+        seen.append(state.step)
+        state.step += 10
+        if len(seen) == 1:
+            raise HorovodInternalError("a worker is gone")
+        return len(resets)
+
+    resets: list[bool] = []
+    state.register_reset_callbacks([call_back])
+    assert run_fn(train, lambda: resets.append(True))(state) == 2
+    assert seen == [0, 0]
+
+
 # ---- torch ---------------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +230,25 @@ def test_a_model_and_its_optimizer_come_back() -> None:
         assert (state.batch, optimizer.param_groups[0]["lr"]) == (1, 0.1)
     state.sync()
     assert torch.equal(model.weight, weight)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_loss_that_still_hangs_on_its_graph_may_be_committed() -> None:
+    model = torch.nn.Linear(2, 1)
+    state = hvd.elastic.TorchState(model, None, loss=None, losses=[])
+    state.loss = model(torch.ones(1, 2)).sum()
+    state.losses.append(state.loss)
+    value = state.loss.item()
+    state.commit()
+    state.sync()
+    state.loss, state.losses = None, []
+    state.restore()
+    assert state.loss.item() == state.losses[0].item() == value
+
+
+def test_what_cannot_be_copied_is_named() -> None:
+    with pytest.raises(UsageError, match=r"state.it \(generator\) cannot be copied, .*; keep it outside of the state"):
+        objects(epoch=0, it=(number for number in range(3)))
 
 
 @pytest.mark.usefixtures("alone")
@@ -268,6 +308,7 @@ def test_the_sampler_leaves_out_what_was_processed() -> None:
     sampler.record_batch(1, 4)
     state.restore()
     assert sampler.processed_num == 4 and list(sampler) == everything[4:] and len(sampler) == 6
+    assert sampler.indices == everything[4:] and sampler.processed_indices == set(everything[:4])
     sampler.set_epoch(1)
     assert sorted(sampler) == data and list(sampler) != everything
     assert sampler.state_dict() == {"epoch": 1, "processed_num": 0}
@@ -403,7 +444,7 @@ def test_a_host_rests_longer_each_time_within_the_range() -> None:
 def test_what_a_script_prints() -> None:
     assert hosts_in("a:2\n\nb\n c:1 \nd:0\na:1\n", 4) == {"a": 3, "b": 4, "c": 1}
     assert hosts_in("b\n", None) == {"b": 1}
-    for wrong in ("a:x", "a b:1", ":3", "a:1,b:1", "a=1", "-oProxyCommand", "-a:1"):
+    for wrong in ("a:x", "a b:1", ":3", "a:1,b:1", "a=1", "-oProxyCommand", "-a:1", "fe80::1", "::1"):
         with pytest.raises(UsageError, match="neither host nor host:slots"):
             hosts_in(wrong, None)
 
@@ -423,6 +464,18 @@ def test_a_script_that_fails_leaves_the_hosts_as_they_were(tmp_path: Path) -> No
     nameless.write_text("echo $1:3")
     nameless.chmod(0o755)
     assert Discovery(f"{nameless} b", None, {}, said.append).look().hosts == {"b": 3}
+
+
+@pytest.mark.parametrize("stream", ["", " >&2"])
+def test_a_script_that_prints_without_end_is_ended(stream: str) -> None:
+    script = f"sh -c 'while :; do echo localhost:1; done{stream}'"
+    assert Discovery(script, None, {"PATH": os.environ["PATH"]}, print).look() == Change(None, "it printed more than 1 MiB")
+
+
+def test_a_script_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery_module, "SCRIPT_LIMIT_S", 0.2)
+    for script in ("sleep 100", "sh -c 'exec >&- 2>&-; exec sleep 100'"):
+        assert Discovery(script, None, {"PATH": os.environ["PATH"]}, print).look() == Change(None, "it took longer than 0.2 s")
 
 
 def test_a_script_that_fails_in_other_words_each_time_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -616,3 +669,13 @@ def test_the_environment_of_a_worker_names_its_driver() -> None:
         address_of({name: value for name, value in env.items() if name != "UNISONO_ELASTIC_SECRET"})
     with pytest.raises(UsageError, match="there is no driver"):
         address_of({"HOROVOD_ELASTIC": "1"})
+
+
+def test_what_does_not_fit_into_a_pipe_is_refused_before_anything_starts() -> None:
+    """Written all the same, it would make the driver wait for an ssh that hangs."""
+    env = {"UNISONO_ELASTIC_WORKER": "3", "PATH": "/bin", "XLA_FLAGS": "x" * 70_000, "OTHER": "x" * 90_000}
+    plan: Any = types.SimpleNamespace(command=("train",), ssh_port=None, ssh_identity_file=None)
+    nothing = cast(Any, None)
+    hosts = RealHosts(plan, nothing, nothing, nothing, nothing, None)
+    with pytest.raises(UsageError, match=r"worker 3 cannot be started on 192.0.2.1:0: .* more than 65536; .* e.g. XLA_FLAGS"):
+        hosts.start("192.0.2.1", 0, env)

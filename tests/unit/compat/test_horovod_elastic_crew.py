@@ -410,6 +410,107 @@ def test_deaths_of_long_ago_do_not_count_when_workers_come_late(play: Play) -> N
     assert not play.is_over(), play.said
 
 
+# ---- mistakes and failures of the program itself ---------------------------------------------------------------------
+
+
+def fail_together(play: Play, why: str) -> None:
+    for number in list(play.workers):
+        play.tell(number, "failed", why)
+    for what in ("ready", "joined"):
+        for number in list(play.workers):
+            if not play.is_over():
+                play.tell(number, what)
+
+
+@on(1, localhost=2)
+def test_a_program_that_fails_each_time_although_nobody_dies_is_not_begun_for_ever(play: Play) -> None:
+    play.work(0, 1)
+    for _ in range(50):
+        if not play.is_over():
+            fail_together(play, "ranks disagree on x")
+    assert play.is_over() and play.code == 1
+    assert play.workers[0].generation == 9
+    assert "10 generations failed without a commit although nobody died, so another would too: ranks disagree" in play.said[-1]
+    assert [text for text in play.said if "ended as" in text] == ["generation 0 ended as: ranks disagree on x"]
+
+
+@on(1, localhost=2)
+def test_failures_between_commits_are_forgiven(play: Play) -> None:
+    play.work(0, 1)
+    for number in range(50):
+        if number % 9 == 0:
+            play.tell(0, "committed")
+        fail_together(play, "the network was slow")
+    assert not play.is_over(), play.said
+
+
+@on(1, localhost=2)
+def test_changes_of_hosts_without_a_commit_are_no_failures(play: Play) -> None:
+    play.work(0, 1)
+    for _ in range(50):
+        play.work(0, 1)
+    assert not play.is_over() and play.workers[0].generation == 50
+
+
+@on(1, localhost=2)
+def test_a_mistake_that_shows_before_the_first_sync_ends_the_job_as_one(play: Play) -> None:
+    play.tell(0, "ready")
+    play.tell(1, "ready")
+    play.exit(0, 2)
+    assert play.is_over() and play.code == 2, play.said
+    assert "worker 0 (localhost:0) exited with code 2, which says that it was started wrongly" in play.said[-1]
+
+
+@on(1, localhost=2)
+def test_code_2_of_a_newcomer_does_not_end_those_who_train(play: Play) -> None:
+    play.work(0, 1)
+    play.exit(1, KILL)
+    play.work(0)
+    play.exit(2, 2)
+    assert not play.is_over(), play.said
+
+
+@on(1, localhost=3)
+def test_a_newcomer_that_ends_before_it_met_the_others_is_not_the_end_of_the_job(play: Play) -> None:
+    play.work(0, 1, 2)
+    play.tell(0, "committed")
+    play.exit(2, KILL)
+    play.exit(3, 0)
+    assert "worker 3 (localhost:2) exited with code 0 before it met the others; 2 workers go on" in play.said[-2]
+    assert sorted(play.workers) == [0, 1, 4], "it is replaced"
+    play.work(0, 1)
+    play.exit(1, KILL)
+    play.work(0)
+    play.tell(0, "finished")
+    play.exit(0, 0)
+    assert play.is_over() and play.code == 0, play.said
+
+
+@on(1, localhost=2)
+def test_newcomers_that_end_at_once_are_not_started_for_ever(play: Play) -> None:
+    play.work(0, 1)
+    play.exit(1, KILL)
+    while max(play.workers) > 0 and max(play.workers) < 20:
+        play.exit(max(play.workers), 0)
+    assert list(play.workers) == [0] and not play.is_over()
+    assert any("host localhost gets no more workers" in text for text in play.said)
+
+
+@on(1, localhost=3)
+def test_what_is_said_of_those_who_are_left(play: Play) -> None:
+    play.work(0, 1, 2)
+    play.exit(2, KILL)
+    assert "worker 2 (localhost:2) exited with code 137; 2 workers go on without any commit" in play.said
+    play.work(0, 1)
+    play.tell(0, "committed")
+    play.exit(1, KILL)
+    assert "worker 1 (localhost:1) exited with code 137; 1 worker goes on from the last commit" in play.said
+    play.exit(0, KILL)
+    assert (
+        "worker 0 (localhost:0) exited with code 137; 0 workers left with the state of the job, fewer than --min-np 1" in play.said
+    )
+
+
 # ---- who is stuck ----------------------------------------------------------------------------------------------------
 
 
@@ -553,6 +654,14 @@ def test_hosts_that_come_back_are_told(play: Play) -> None:
     play.see()
     play.see(localhost=1)
     assert [text.rpartition(": ")[2] for text in play.said] == ["localhost 1 -> 0", "localhost 0 -> 1"]
+
+
+@begins(min_num_proc=1, num_proc=1, discovery_script="find")
+def test_a_script_that_fails_from_the_begin_is_a_mistake(play: Play) -> None:
+    with pytest.raises(
+        UsageError, match=r"first call .* \(--host-discovery-script\): it exited with code 3: no such partition; run it"
+    ):
+        play.crew.note_hosts(Change(None, "it exited with code 3: no such partition"))
 
 
 @begins(min_num_proc=1, num_proc=1, discovery_script="find")

@@ -23,7 +23,7 @@ from unisono.compat.horovod.agreement import Agreement
 from unisono.compat.horovod.entry import Entry
 from unisono.compat.horovod.request import ALLREDUCE, BROADCAST, Request
 from unisono.compat.horovod.timeline import OFF, Recording, Timeline
-from unisono.compat.horovod.trace_file import BEGIN, MARK, TraceFile
+from unisono.compat.horovod.trace_file import BEGIN, MARK, PAGE_BYTES, TraceFile
 from unisono.errors import UsageError
 
 Event = dict[str, Any]
@@ -245,6 +245,17 @@ while True:
         file.put(BEGIN, [f"tensor {number}" for number in range(20)], "some", monotonic())
     sleep(0.005)
 """
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "語", "\U0001f600", "\0", '"'])
+def test_an_event_fits_into_a_page_whatever_its_letters(tmp_path: Path, letter: str) -> None:
+    path = tmp_path / "t.json"
+    with closing(TraceFile(str(path))) as file:
+        file.put(BEGIN, [letter * 600], "x", monotonic(), {"error": letter * 600})
+    lines = path.read_text().splitlines()
+    assert max(map(len, lines)) + len(",\n") < PAGE_BYTES
+    names = [event["args"]["name"] for event in json.loads(path.read_text()) if event["name"] == "process_name"]
+    assert names[-1].startswith(letter * 200) and names[-1].endswith("..."), names
 
 
 def test_killing_the_process_leaves_a_whole_file(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -19,14 +19,18 @@ from unisono.errors import UsageError
 from unisono.excepthook import show_errors_plainly
 
 NAME, OURS = "horovod", "unisono.horovod"
+INSTALLED = frozenset(("site-packages", "dist-packages"))
+"""Folders whose contents pip knows."""
 
 REMEDIES: Mapping[str, str] = {
     "spark": "start the program with unisono horovodrun, under SLURM with srun, or call horovod.run(function, num_proc=N)",
     "ray": "start the program with unisono horovodrun, under SLURM with srun, or call horovod.run(function, num_proc=N)",
+    "runner": "the launcher is another one here: unisono horovodrun, or horovod.run(function, num_proc=N)",
     "tensorflow.data": "let every rank read its own part: dataset.shard(hvd.size(), hvd.rank())",
     "mxnet": "MXNet is no longer developed; move the model to horovod.torch or horovod.keras",
 }
-"""Parts of Horovod that are not here -> what to do instead."""
+"""Parts of Horovod that are not here -> what to do instead. The import of one says so; any other name is not found, so that
+programs may probe for it."""
 
 
 def stand_in_folder() -> Path:
@@ -34,12 +38,14 @@ def stand_in_folder() -> Path:
     return Path(__file__).parent / "stand_in"
 
 
-def real_horovod(search: Sequence[str]) -> str | None:
-    """Local: where the folders of `search` have a package horovod that is not ours; None if nowhere."""
-    others = [folder for folder in search if not _same(folder, stand_in_folder())]
-    # One that was installed as editable has a finder of its own.
-    finders = [finder for finder in sys.meta_path if finder is not PathFinder and not isinstance(finder, HorovodFinder)]
-    for spec in (PathFinder.find_spec(NAME, others), *(finder.find_spec(NAME, None) for finder in finders)):
+def real_horovod(search: Sequence[str], finders: Iterable[object] = ()) -> str | None:
+    """Local: where the folders of `search`, or these finders (`sys.meta_path`), have a package horovod that is not ours; None if
+    nowhere."""
+    folders = [folder for folder in search if not _same(folder, stand_in_folder())]
+    # One that was installed as editable has a finder of its own. One without find_spec is of an old kind that nobody asks any more.
+    others = [one for one in finders if one is not PathFinder and not isinstance(one, HorovodFinder) and hasattr(one, "find_spec")]
+    specs: list[ModuleSpec | None] = [PathFinder.find_spec(NAME, folders), *(one.find_spec(NAME, None) for one in others)]
+    for spec in specs:
         # A folder without __init__.py is no package: somebody's data or results may be called so.
         if (
             spec is not None
@@ -51,14 +57,21 @@ def real_horovod(search: Sequence[str]) -> str | None:
     return None
 
 
-def refuse_a_real_one(search: Sequence[str]) -> None:
-    """Local: `UsageError` if a real Horovod is installed, as nobody could tell which of the two a program runs on."""
-    found = real_horovod(search)
-    if found is not None:
+def refuse_a_real_one(search: Sequence[str], finders: Iterable[object] = ()) -> None:
+    """Local: `UsageError` if there is a real Horovod, as nobody could tell which of the two a program runs on."""
+    found = real_horovod(search, finders)
+    if found is None:
+        return
+    otherwise = "or leave out --horovod and write `import unisono.horovod.torch as hvd` in the program"
+    if not INSTALLED.intersection(Path(found).parts):  # a checkout, or somebody's own file
         raise UsageError(
-            f"a real Horovod is installed ({found}), so `import horovod` could mean either; uninstall it (pip uninstall horovod), "
-            "or leave out --horovod and write `import unisono.horovod.torch as hvd` in the program"
+            f"{found} is called horovod too, so `import horovod` could mean either; rename or move it, start from another folder, "
+            f"{otherwise}"
         )
+    raise UsageError(
+        f"a real Horovod is installed ({found}), so `import horovod` could mean either; uninstall it (pip uninstall horovod), "
+        f"{otherwise}"
+    )
 
 
 def is_in_force() -> bool:
@@ -69,7 +82,7 @@ def is_in_force() -> bool:
 def take_place(name: str, folder: str) -> None:
     """Local: what the package in the stand-in folder does when it is imported."""
     show_errors_plainly()
-    refuse_a_real_one(sys.path)
+    refuse_a_real_one(sys.path, sys.meta_path)
     if not _same(str(Path(folder).parent), stand_in_folder()):
         raise UsageError(
             f"`import horovod` came from {folder}, but this Unisono is {stand_in_folder()}; start the program with the Python "
@@ -99,7 +112,8 @@ class HorovodFinder(MetaPathFinder):
                 raise
             found = None
         if found is None:
-            raise ModuleNotFoundError(_not_here(fullname), name=fullname)
+            _refuse_what_is_not_here(fullname)
+            return None
         return ModuleSpec(fullname, _SameModule(ours), is_package=found.submodule_search_locations is not None)
 
 
@@ -120,11 +134,11 @@ class _SameModule(Loader):
         module.__spec__ = self._own
 
 
-def _not_here(fullname: str) -> str:
+def _refuse_what_is_not_here(fullname: str) -> None:
     part = f"{fullname.removeprefix(NAME + '.')}."
-    known = (remedy for name, remedy in REMEDIES.items() if part.startswith(f"{name}."))
-    remedy = next(known, "see which parts there are in docs/how-to/move-from-horovod.md")
-    return f"{fullname} is not part of Unisono's drop-in for Horovod; {remedy}"
+    for name, remedy in REMEDIES.items():
+        if part.startswith(f"{name}."):
+            raise ModuleNotFoundError(f"{fullname} is not part of Unisono's drop-in for Horovod; {remedy}", name=fullname)
 
 
 def _same(folder: str, other: Path) -> bool:

@@ -42,6 +42,7 @@ class Job:
     def __init__(self, line: Line) -> None:
         """Collective over all processes of the job, blocking."""
         show_errors_plainly()
+        own = horovod_settings()  # before others count on us
         seat = line.take_seat() if line.is_there else None
         # Tensors of GPUs pass through the host, so the engine is chosen as if there were none.
         at = replace(here() if seat is None else topology_of(seat), our_gpus=())
@@ -49,7 +50,6 @@ class Job:
             raise UsageError(
                 "engine nccl was asked for (UNISONO_ENGINE), but hvd moves tensors of GPUs through the host; leave it out"
             )
-        own = horovod_settings()
         self.tracing = Tracing()
         self.world: Communicator = connect(topology=at, quiet=True, attend=line.check_seat)
         try:

@@ -23,7 +23,9 @@ PAGE_BYTES = 4096
 LEAST_SPACE_BYTES, MOST_SPACE_BYTES = 1 << 20, 64 << 20
 """By which the file grows."""
 LONGEST_TEXT = 500
-"""Characters of a name or an argument: an event must fit into a page, with six bytes for a letter that is not ASCII."""
+"""Characters of a name or an argument."""
+LONGEST_TEXT_BYTES, LETTER_BYTES = 3000, 12
+"""What they may take in the file, as an event must fit into a page; and the most that one letter takes."""
 MOST_WAITING = 1_000_000
 """Events that the file system has not taken: more of them would cost the training its memory."""
 
@@ -177,7 +179,10 @@ def _text(event: Mapping[str, object]) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
+    short = text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
+    if len(json.dumps(short)) <= LONGEST_TEXT_BYTES:
+        return short
+    return f"{text[: LONGEST_TEXT_BYTES // LETTER_BYTES - 3]}..."
 
 
 def _warn(path: str, reason: str) -> None:

@@ -9,7 +9,7 @@ import signal
 from time import monotonic, time
 from typing import Any
 
-from unisono.cluster.horovod_elastic import DriverAddress, worker_environment
+from unisono.cluster.horovod_elastic import ADDED, REMOVED, DriverAddress, worker_environment
 from unisono.cluster.mortality import Mortality
 from unisono.cluster.output import Console
 from unisono.cluster.rank_process import RankProcess
@@ -27,6 +27,7 @@ from unisono.compat.horovod.elastic.stragglers import STALLED, patience_s, stuck
 from unisono.compat.horovod.elastic.workers import (
     MISTAKE,
     MOST_FALSE_STARTS,
+    MOST_FUTILE,
     MOST_WITH_STRANGERS,
     STOP_S,
     TICK_S,
@@ -38,8 +39,6 @@ from unisono.compat.horovod.elastic.workers import (
 )
 from unisono.compat.horovod.launching.hosts import is_here
 from unisono.errors import UsageError
-
-REMOVED, ADDED = 1, 2
 
 
 class Crew(World):
@@ -73,7 +72,12 @@ class Crew(World):
         self._now = Generation()
         self._num_generations = 0
         self._num_false_starts = 0
+        self._num_futile = 0
+        """Generations since the last commit that failed by themselves."""
+        self._told_why = ""
+        """Why one ended, as it was last said."""
         self._state_exists = False
+        self._has_committed = False
         self._finishing = False
         """Whether a worker has come to the end of the program."""
         self._over = False
@@ -86,8 +90,13 @@ class Crew(World):
     # ---- what comes from outside -------------------------------------------------------------------------------------
 
     def note_hosts(self, change: Change) -> None:
-        """Local: the discovery script has a new answer."""
+        """Local: the discovery script has a new answer. Raises `UsageError` if it has failed from the begin."""
         if change.hosts is None:
+            if not self._was_told_hosts:
+                raise UsageError(
+                    f"the first call of the host discovery script gave no answer (--host-discovery-script): {change.problem}; run "
+                    "it by hand and mend it"
+                )
             self._is_blind = True
             self._console.say(f"the host discovery script gave no answer: {change.problem}; the hosts stay as they were")
             return
@@ -138,7 +147,8 @@ class Crew(World):
                     if any(one.leaving for one in self._workers.of(self._now)):
                         self._announce(REMOVED)
             case ("committed", int(generation)) if generation == self._now.number:
-                self._now.committed = True
+                self._now.committed = self._has_committed = True
+                self._num_futile = 0
                 self._patience.commit()
                 for one in self._workers.of(self._now):
                     self._blacklist.commit(one.host, one.number)
@@ -167,9 +177,12 @@ class Crew(World):
         was_member = worker.generation == self._now.number >= 0 and not worker.dismissed
         if self._over or self._stopped:
             return
-        if not rank.code:
-            if worker.finished or not (worker.dismissed or worker.leaving):
-                self._finishing = True
+        assert rank.code is not None
+        leaves = worker.dismissed or worker.leaving
+        # A newcomer that ends before it has met the others knows nothing of their end.
+        is_early = self._num_generations > 0 and worker.generation < 0
+        if not rank.code and (leaves or self._finishing or not is_early):
+            self._finishing |= worker.finished or not leaves
             return
         # Who fails after another one was lost does so because of it, if it was not killed itself.
         caused = was_member and self._now.lost is not None and rank.killed_by is None
@@ -186,14 +199,14 @@ class Crew(World):
                 self._code = self._code or rank.code
             self._console.say(f"{worker} {worker.fate} while others had come to the end")
             return
-        if rank.code == MISTAKE and not self._num_generations:
+        if rank.code == MISTAKE and not self._state_exists:
             self._end(f"{worker} {worker.fate}, which says that it was started wrongly, so another would too", MISTAKE)
             return
         # Shells, ssh and srun tell of a signal by a code.
         killed = rank.code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
         verdict = None if caused else self._blacklist.fail(worker.host, self._num_started - 1, killed, monotonic())
-        left = self._workers.after_loss(self._now, self._plan.min_num_proc, self._state_exists)
-        self._console.say(f"{worker} {worker.fate}; {left}")
+        left = self._workers.after_loss(self._now, self._plan.min_num_proc, self._state_exists, self._has_committed)
+        self._console.say(f"{worker} {worker.fate}{'' if rank.code else ' before it met the others'}; {left}")
         if verdict is not None:
             self._console.say(verdict)
 
@@ -280,7 +293,14 @@ class Crew(World):
         if self._plan.reset_limit is not None and self._num_generations > self._plan.reset_limit:
             self._end(f"the workers have begun again {self._plan.reset_limit} times, which is the limit (--reset-limit)")
             return
-        if len(self._now.joined) < len(self._now.members) and self._now.lost is None:
+        if self._now.is_whole and self._now.why and not self._now.committed:
+            self._num_futile += 1
+            if self._num_futile >= MOST_FUTILE:
+                self._end(
+                    f"{MOST_FUTILE} generations failed without a commit although nobody died, so another would too: {self._now.why}"
+                )
+                return
+        if not self._now.is_whole and self._now.lost is None:
             self._num_false_starts += 1
             if self._num_false_starts >= MOST_FALSE_STARTS:
                 self._end(f"the workers could not meet {MOST_FALSE_STARTS} times in a row: {self._now.why}")
@@ -358,7 +378,8 @@ class Crew(World):
             came = f", {', '.join(map(str, new))} new" if new else ""
             hosts = len({one.host for one in ready})
             self._console.say(f"generation {number}: {counted(len(ready))} on {hosts} host{'' if hosts == 1 else 's'}{came}")
-        if previous.why and previous.lost is None and number:
+        if previous.why and previous.lost is None and number and previous.why != self._told_why:
+            self._told_why = previous.why
             self._console.say(f"generation {previous.number} ended as: {previous.why}")
 
     # ---- the end -----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import re
+import selectors
 import shlex
 import shutil
 import signal
@@ -14,16 +14,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from unisono.cluster.mortality import before_exec
+from unisono.compat.horovod.launching.hosts import host_of
 from unisono.errors import UsageError
 
 LOOK_S = 1.0
 SCRIPT_LIMIT_S = 60.0
 """A script that takes longer is ended; the hosts stay as they were."""
 
-HOST = re.compile(r"[^\s,=-][^\s,=]*")
-"""Not what begins like an option, as it goes to ssh."""
+MOST_OUTPUT_BYTES = 1 << 20
+"""A script that prints more is ended."""
 SHELL = "/bin/sh"
 """Runs a script that does not name its interpreter."""
 
@@ -37,12 +39,11 @@ def hosts_in(text: str, slots_per_host: int | None) -> dict[str, int]:
     for line in text.splitlines():
         if not line.strip():
             continue
-        host, colon, number = line.strip().rpartition(":")
-        if not colon:
-            host, number = line.strip(), str(slots_per_host or 1)
-        if not number.isdecimal() or not HOST.fullmatch(host):
+        host = host_of(line)
+        if host is None:
             raise UsageError(f"it printed {line!r}, which is neither host nor host:slots (one in a line)")
-        found[host] = found.get(host, 0) + int(number)
+        name, slots = host
+        found[name] = found.get(name, 0) + ((slots_per_host or 1) if slots is None else slots)
     return {host: slots for host, slots in found.items() if slots}
 
 
@@ -130,10 +131,10 @@ class Discovery:
                 if self._over.is_set():
                     _kill(process)
                 try:
-                    out, err = process.communicate(timeout=SCRIPT_LIMIT_S)
-                except subprocess.TimeoutExpired:
-                    _kill(process)
-                    return Change(None, f"it took longer than {SCRIPT_LIMIT_S:g} s")
+                    out, err = _printed(process, monotonic() + SCRIPT_LIMIT_S)
+                except BaseException:
+                    _kill(process)  # or we would wait for its end
+                    raise
             if process.returncode:
                 words = err.decode(errors="replace").strip().splitlines()
                 return Change(None, f"it exited with code {process.returncode}{': ' + words[-1] if words else ''}")
@@ -143,6 +144,32 @@ class Discovery:
                 self._arguments = [SHELL, shutil.which(self._arguments[0]) or self._arguments[0], *self._arguments[1:]]
                 return self.look()
             return Change(None, str(error))
+
+
+def _printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+    """Local, blocking: its two outputs, once it has ended. Raises `UsageError` for one that goes on and on."""
+    assert process.stdout is not None and process.stderr is not None
+    texts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for pipe in texts:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - monotonic()))
+            if not ready or monotonic() > deadline:
+                raise UsageError(f"it took longer than {SCRIPT_LIMIT_S:g} s")
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                texts[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+                if len(texts[key.fd]) > MOST_OUTPUT_BYTES:
+                    raise UsageError(f"it printed more than {MOST_OUTPUT_BYTES >> 20} MiB")
+    try:
+        process.wait(max(0.0, deadline - monotonic()))
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"it took longer than {SCRIPT_LIMIT_S:g} s") from None
+    out, err = texts.values()
+    return bytes(out), bytes(err)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -15,7 +15,7 @@ from unisono.cluster.output import Console
 from unisono.cluster.signals import SignalInbox
 from unisono.compat.horovod.elastic.crew import Crew
 from unisono.compat.horovod.elastic.discovery import Change, Discovery, words_of
-from unisono.compat.horovod.elastic.hosts import RealHosts, executed
+from unisono.compat.horovod.elastic.hosts import RealHosts
 from unisono.compat.horovod.elastic.plan import ElasticPlan
 from unisono.compat.horovod.launching.output_folder import make_folder
 
@@ -29,7 +29,6 @@ def drive(plan: ElasticPlan) -> int:
     Only from the main thread. Nothing of the workers is left when it returns, nor on this machine when it is killed; workers on
     other hosts end in the moments after (`cluster/far_guard.py`). Raises `UsageError` before anything starts.
     """
-    arguments = executed(plan)
     if plan.discovery_script is not None:
         words_of(plan.discovery_script, plan.env)
     logs = None if plan.output_folder is None else make_folder(plan.output_folder)
@@ -38,7 +37,7 @@ def drive(plan: ElasticPlan) -> int:
         colour = not plan.env.get("NO_COLOR") and plan.env.get("TERM") != "dumb"
         console = Console(selector, colour, logs is not None, timestamps=plan.timestamps)
         mortality.mark(SECRET, secret)
-        hosts = RealHosts(plan, arguments, selector, inbox, mortality, console, logs)
+        hosts = RealHosts(plan, selector, inbox, mortality, console, logs)
         crew = Crew(plan, selector, inbox, mortality, console, hosts, secret)
         finder = None if plan.discovery_script is None else _Finder(plan, selector, crew)
         try:

@@ -18,7 +18,6 @@ from unisono.cluster.affinity import threads_per_worker
 from unisono.cluster.horovod_elastic import WORKER
 from unisono.cluster.mortality import Mortality, before_exec
 from unisono.cluster.output import Console
-from unisono.cluster.program import command
 from unisono.cluster.rank_env import THREAD_VARIABLES
 from unisono.cluster.rank_process import RankProcess, start_process
 from unisono.cluster.rendezvous import chosen_rendezvous, host_port
@@ -27,6 +26,9 @@ from unisono.compat.horovod.elastic.plan import ElasticPlan
 from unisono.compat.horovod.launching.hosts import is_here
 from unisono.compat.horovod.launching.ssh import CARRIED, ssh_words
 from unisono.errors import UsageError
+
+PIPE_BYTES = 1 << 16
+"""What a pipe takes although nobody reads it."""
 
 
 class Hosts(Protocol):
@@ -57,8 +59,6 @@ class RealHosts:
     """Starts processes of this machine: workers, or the programs that start workers elsewhere."""
 
     plan: ElasticPlan
-    arguments: tuple[str, ...]
-    """The command as it is executed here."""
     selector: selectors.BaseSelector
     inbox: SignalInbox
     mortality: Mortality
@@ -68,15 +68,21 @@ class RealHosts:
     def start(self, host: str, slot: int, env: Mapping[str, str]) -> RankProcess:
         number = int(env[WORKER])
         script: bytes | None = None
-        arguments: Sequence[str] = self.arguments
+        arguments: Sequence[str] = self.plan.command
         if is_here(host):
             env = _with_threads(env, self.plan)
         elif env.get("SLURM_JOB_ID"):
             place = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--export=ALL", "--unbuffered")
-            arguments = ("srun", *place, *self.arguments)
+            arguments = ("srun", *place, *self.plan.command)
         else:
             arguments = (*ssh_words(host, self.plan.ssh_port, self.plan.ssh_identity_file), "sh")
             script = remote_script(self.plan.command, env, str(Path.cwd())).encode()
+            if len(script) > PIPE_BYTES:
+                longest = max((name for name in env if CARRIED.fullmatch(name)), key=lambda name: len(env[name]))
+                raise UsageError(
+                    f"worker {number} cannot be started on {host}:{slot}: the variables that go along to it take {len(script)} "
+                    f"bytes, more than {PIPE_BYTES}; shorten or unset some, e.g. {longest}"
+                )
         log = None if self.logs is None else _opened(self.logs / f"rank-{number}.log")
         try:
             stdin = subprocess.DEVNULL if script is None else subprocess.PIPE
@@ -90,7 +96,7 @@ class RealHosts:
                 "the limits on processes and open files (ulimit -u, ulimit -n)"
             ) from error
         if script is not None and process.stdin is not None:
-            # Shorter than what a pipe holds, so this does not wait; if ssh has ended already, its code tells. The pipe stays open:
+            # A pipe holds it, so this does not wait; if ssh has ended already, its code tells. The pipe stays open:
             # its end is the end of the worker.
             with suppress(BrokenPipeError):
                 process.stdin.write(script)
@@ -106,11 +112,6 @@ def _opened(path: Path) -> FileIO:
         raise UsageError(
             f"the log {path} cannot be written (--output-filename): {error.strerror}; choose another folder"
         ) from error
-
-
-def executed(plan: ElasticPlan) -> tuple[str, ...]:
-    """Local: the command as it is executed here; raises `UsageError` if there is no such program."""
-    return command(plan.command)
 
 
 def _with_threads(env: Mapping[str, str], plan: ElasticPlan) -> dict[str, str]:

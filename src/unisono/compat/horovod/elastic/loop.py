@@ -19,15 +19,20 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], object]) -> Callable
     """Local: `func(state, ...)` that survives the loss of workers; the function it gives is collective and blocking.
 
     `reset` ends the old communication and begins the new one. After it everybody takes rank 0's state, always, also if workers
-    only went: one who is new at the same moment would otherwise wait for a broadcast that nobody sends.
+    only went: one who is new at the same moment would otherwise wait for a broadcast that nobody sends. A worker may be lost at any
+    moment, so also while the program's own callbacks talk after a reset.
     """
 
     @functools.wraps(func)
     def train(state: State, *args: Any, **kwargs: Any) -> Result:
         line = PROCESS.line
+        again = False
         with line.listening(state.on_hosts_updated):
             while True:
                 try:
+                    if again:
+                        reset()
+                        state.on_reset()
                     state.sync()
                     line.tell_synced()
                     result = func(state, *args, **kwargs)
@@ -38,8 +43,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], object]) -> Callable
                     state.restore()
                 except HostsUpdatedInterrupt:
                     pass  # all ranks stopped at the same step, so what they hold now is whole
-                reset()
-                state.on_reset()
+                again = True
 
     return train
 

@@ -32,6 +32,7 @@ class ElasticPlan:
     cooldown_range: tuple[float, float] | None
     """How long a host on which workers fail gets no new ones, at least and at most; None: for good."""
     command: tuple[str, ...]
+    """As it is executed (`cluster/program.py`)."""
     env: Mapping[str, str]
     """Of the workers, and of the discovery script."""
     output_folder: str | None = None

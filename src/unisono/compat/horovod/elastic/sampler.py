@@ -42,6 +42,8 @@ class ElasticSampler(Sampler[int]):
         self.num_replicas = 0
         self.rank = 0
         self.remaining_indices: list[int] = []
+        self.indices: list[int] = []
+        """Those of this rank, as they were last iterated over."""
         self.num_samples = 0
         self.total_size = 0
         self.reset()
@@ -75,8 +77,15 @@ class ElasticSampler(Sampler[int]):
         self.num_samples = math.ceil(len(self.remaining_indices) / self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
 
+    @property
+    def processed_indices(self) -> set[int]:
+        """Local: what all workers together have processed of this epoch."""
+        order = remaining(len(self.dataset), 0, self.shuffle, self.seed + self.epoch)
+        return set(order[: self.processed_num])
+
     def __iter__(self) -> Iterator[int]:
-        return iter(share(self.remaining_indices, self.rank, self.num_replicas))
+        self.indices = share(self.remaining_indices, self.rank, self.num_replicas)
+        return iter(self.indices)
 
     def __len__(self) -> int:
         return self.num_samples

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import queue
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from unisono.cluster.horovod_elastic import NOTHING, REMOVED
 from unisono.compat.horovod.exceptions import HostsUpdatedInterrupt
 from unisono.compat.horovod.process import PROCESS
-
-NOTHING, REMOVED, ADDED = 0, 1, 2
-"""What became of the hosts; both may be said at once (3)."""
+from unisono.errors import UsageError
 
 
 class State:
@@ -100,8 +100,8 @@ class ObjectState(State):
     def restore(self) -> None:
         """Local."""
         # Copies, or a list that the program goes on to fill would be filled in what is saved too.
-        for name, value in copy.deepcopy(self._saved_state).items():
-            setattr(self, name, value)
+        for name, value in self._saved_state.items():
+            setattr(self, name, copied(name, value))
 
     def sync(self) -> None:
         """Collective, blocking: the values as rank 0 has them now, which are then also what is saved."""
@@ -112,4 +112,19 @@ class ObjectState(State):
             self._save_values()
 
     def _save_values(self) -> None:
-        self._saved_state = copy.deepcopy({name: getattr(self, name) for name in self._saved_state})
+        self._saved_state = {name: copied(name, getattr(self, name)) for name in self._saved_state}
+
+
+def copied(name: str, value: Any) -> Any:
+    """Local: a copy of an attribute, as deep as can be. Raises `UsageError` for one that could neither come back nor be sent."""
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # noqa: BLE001 - copying runs the objects' own code
+        # A tensor that was computed from weights is such a one, alone or in a list. It travels pickled, so that may serve here too.
+        try:
+            return pickle.loads(pickle.dumps(value))
+        except Exception:  # noqa: BLE001 - as is pickling
+            raise UsageError(
+                f"state.{name} ({type(value).__name__}) cannot be copied, so it could neither be restored nor sent to others: "
+                f"{error}; keep it outside of the state, or put plain values into it"
+            ) from error

@@ -19,6 +19,9 @@ TICK_S = 1.0
 MOST_FALSE_STARTS = 5
 """Generations in a row that could not meet although nobody died: then it is the network."""
 
+MOST_FUTILE = 10
+"""Generations that failed without a commit although all had met and nobody died: then it is the program."""
+
 MOST_WITH_STRANGERS = 2
 """After so many the others try it without those that never met anybody."""
 
@@ -71,6 +74,11 @@ class Generation:
     stalled: bool = False
     """Whether the stall check has ended its communication."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all have met, and nobody died since."""
+        return self.lost is None and len(self.joined) == len(self.members)
+
 
 class Roster(dict[int, Worker]):
     """The workers that live, by their numbers. All methods are pure."""
@@ -106,13 +114,14 @@ class Roster(dict[int, Worker]):
         """Who has the state of the job."""
         return [one for one in self.values() if one.has_state]
 
-    def after_loss(self, generation: Generation, least: int, state_exists: bool) -> str:
+    def after_loss(self, generation: Generation, least: int, state_exists: bool, has_committed: bool) -> str:
         """For messages: who is left, and whether that is enough."""
         if not state_exists:
             return f"{counted(len(self))} left"
-        if len(self.holders()) >= least:
-            return f"{going(len(self.of(generation)))} on from the last commit"
-        return f"{counted(len(self))} left, fewer than --min-np {least}"
+        holders = len(self.holders())
+        if holders >= least:
+            return f"{going(len(self.of(generation)))} on {'from the last commit' if has_committed else 'without any commit'}"
+        return f"{counted(holders)} left with the state of the job, fewer than --min-np {least}"
 
     def hosts_with_room(self, available: Mapping[str, int]) -> list[str]:
         """Those of which a slot is free."""

@@ -43,6 +43,10 @@ def split(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
         if not word.startswith("-"):
             break
         name, equals, _ = word.partition("=")
+        if name not in num_values and not word.startswith("--") and num_values.get(word[:2]) == 1:
+            flags.append(word)  # a letter with its value: -Hlocalhost:2
+            position += 1
+            continue
         if name not in num_values:
             like = difflib.get_close_matches(name, num_values, 1)
             hint = f"did you mean {like[0]}?" if like else "see unisono horovodrun --help"
@@ -135,7 +139,7 @@ def _checked(flag: Flag, given: Any, place: str) -> Any:
             raise UsageError(f"{place} must be the least and the most seconds; received {pair[0]:g} {pair[1]:g}")
         return pair
     if flag.kind in (WHOLE, NUMBER):
-        number = _number(given, place, flag.kind == WHOLE)
+        number = _number(given, place, flag.kind == WHOLE, flag.least)
         if flag.most is not None and number > flag.most:
             raise UsageError(f"{place} must lie in 0..{flag.most:g}; received {given}")
         return number
@@ -148,13 +152,13 @@ def _checked(flag: Flag, given: Any, place: str) -> Any:
     return given
 
 
-def _number(text: str, place: str, whole: bool) -> float:
+def _number(text: str, place: str, whole: bool, least: int = 0) -> float:
     try:
         number: float = int(text) if whole else float(text)
     except ValueError:
         number = -1
-    if not 0 <= number < float("inf"):
-        raise UsageError(f"{place} must be a {'whole ' if whole else ''}number, 0 or more; received {text!r}")
+    if not least <= number < float("inf"):
+        raise UsageError(f"{place} must be a {'whole ' if whole else ''}number, {least} or more; received {text!r}")
     return number
 
 

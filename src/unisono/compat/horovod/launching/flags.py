@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unisono.cluster.horovod_log import LEVELS
+
 TEXT, WHOLE, NUMBER, SWITCH, PAIR = "text", "whole", "number", "switch", "pair"
-LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 THROUGH_HOST = "tensors of GPUs pass through the host here"
 ELASTIC = ("min_num_proc", "max_num_proc", "host_discovery_script")
 """Each of these makes the job an elastic one."""
@@ -28,6 +29,7 @@ class Flag:
     """The HOROVOD_* variable that the ranks get."""
     setting: str | None = None
     """Its place in the file of settings, section.key; a "!" in front: the file says the contrary."""
+    least: int = 0
     most: float | None = None
     choices: tuple[str, ...] = ()
     no_effect: str | None = None
@@ -209,6 +211,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
                 variable="HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
                 setting="autotune.steps_per_sample",
                 needs=("autotune",),
+                least=1,
             ),
             Flag(
                 ("--autotune-bayes-opt-max-samples",),
@@ -218,6 +221,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
                 variable="HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
                 setting="autotune.bayes_opt_max_samples",
                 needs=("autotune",),
+                least=1,
             ),
             Flag(
                 ("--autotune-gaussian-process-noise",),

@@ -5,6 +5,7 @@ The function, its arguments and its results travel as files in a private folder 
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
@@ -54,14 +55,15 @@ def run(
     use_mpi: bool | None = None,
     mpi_args: str | None = None,
     network_interface: str | None = None,
-    executable: str | None = None,
     network_interfaces: str | Sequence[str] | None = None,
+    executable: str | None = None,
     *,
     np: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Result]:
-    """Local, blocking: call `func(*args, **kwargs)` on `num_proc` processes (1) and give the results in the order of ranks.
+    """Local, blocking: call `func(*args, **kwargs)` on `num_proc` processes and give the results in the order of ranks. Without
+    `num_proc`: as many as the hosts have slots where they are given, else `min_num_proc`, else 1.
 
     Works from a program, an interactive session and a notebook; functions that are defined there are sent along. What the
     processes print comes with the rank in front. If one fails, all end, and `RuntimeError` holds its traceback. `sys.exit(0)` in
@@ -187,8 +189,9 @@ def _pass_on(pipe: IO[bytes], stream: IO[str], told: list[str], dropped: list[st
     """To what this session calls its output, which in a notebook is no file. Once that takes no more, the rest is read all the same
     and dropped: the processes must not wait for us for ever."""
     works = True
-    for line in pipe:
-        text = line.decode(errors="replace")
+    # Line ends as they are: a return is one too, so that a progress bar moves.
+    lines = io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline="")
+    for text in lines:
         if text.startswith(OWN_LINE):
             told.append(text.removeprefix(OWN_LINE).strip())
         if works:
@@ -198,6 +201,7 @@ def _pass_on(pipe: IO[bytes], stream: IO[str], told: list[str], dropped: list[st
             except Exception as error:  # noqa: BLE001 - whatever a notebook, a closed file or a pipe to nobody raises
                 works = False
                 dropped.append(f"{type(error).__name__}: {error}")
+    lines.detach()  # whoever opened the pipe closes it
 
 
 def _results(folder: Path, code: int, told: Sequence[str]) -> list[Any]:

@@ -15,14 +15,20 @@ HOST = re.compile(r"(?P<name>[^\s:=,-][^\s:=,]*)(?::(?P<slots>[0-9]+))?")
 LINE = re.compile(r"(?P<name>[^\s:=,-][^\s:=,]*)(?:\s+slots\s*=\s*(?P<slots>[0-9]+)|:(?P<more>[0-9]+))?(?:\s.*)?")
 
 
+def host_of(text: str) -> tuple[str, int | None] | None:
+    """Pure: of `host` or `host:slots`; None: it is neither. Not what begins like an option, as it goes to ssh."""
+    match = HOST.fullmatch(text.strip())
+    return None if match is None else (match["name"], int(match["slots"]) if match["slots"] else None)
+
+
 def hosts_of(text: str) -> Hosts:
     """Pure: of `host:slots,host:slots`; without a number a host has one slot."""
     found = []
     for part in text.split(","):
-        match = HOST.fullmatch(part.strip())
-        if match is None or match["slots"] == "0":
+        host = host_of(part)
+        if host is None or host[1] == 0:
             raise UsageError(f"-H must be host:slots,host:slots with 1 slot or more; received {part.strip()!r} in {text!r}")
-        found.append((match["name"], int(match["slots"] or 1)))
+        found.append((host[0], host[1] or 1))
     return _once(found, "-H")
 
 

@@ -9,7 +9,11 @@ from pathlib import Path
 from unisono.compat.horovod.launching.flags import FLAGS
 from unisono.errors import UsageError
 
-LINE = re.compile(r"""(?P<indent>\s*)(?P<key>[A-Za-z_][\w-]*)\s*:(?:\s+(?P<value>"[^"]*"|'[^']*'|[^#]*?))?\s*(?:(?:^|\s)\#.*)?""")
+LINE = re.compile(
+    r"""(?P<indent>\s*)(?P<key>[A-Za-z_][\w-]*)\s*:(?:\s+(?P<value>"[^"]*"|'(?:[^']|'')*'|[^#]*?))?\s*(?:(?:^|\s)\#.*)?"""
+)
+QUOTES = ("'", '"')
+QUOTED = re.compile(r""""[^"]*"|'(?:[^']|'')*'""")
 EMPTY = ("", "null", "~", "none")
 CONTROLLER = "controller"
 
@@ -35,6 +39,11 @@ def parsed(text: str, name: str) -> dict[str, str]:
         if match is None or "\t" in match["indent"] or value[:1] in ("[", "{", "&", "*", "|", ">", "!", "-"):
             raise UsageError(
                 f"{name}, line {number} is not understood (--config-file): {line.strip()!r}; write sections with lines `key: value`"
+            )
+        if value[:1] in QUOTES and not QUOTED.fullmatch(value):
+            raise UsageError(
+                f"{name}, line {number} has a quote without its other one (--config-file): {line.strip()!r}; close it, and "
+                "double one that is meant"
             )
         key = match["key"].replace("-", "_")
         if not match["indent"]:
@@ -62,7 +71,7 @@ def _put(found: dict[str, str], place: str, value: str, name: str, number: int) 
         )
         raise UsageError(f"{name}, line {number} sets {place}, which horovodrun does not know (--config-file); {remedy}")
     if value.lower() not in EMPTY:
-        found[place] = value[1:-1] if value[:1] in ("'", '"') else value
+        found[place] = value[1:-1].replace("''", "'") if value[:1] == "'" else value[1:-1] if value[:1] == '"' else value
 
 
 def controller_of(settings: Mapping[str, str]) -> str | None:

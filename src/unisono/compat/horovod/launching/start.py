@@ -39,14 +39,37 @@ Say = Callable[[str], None]
 
 def horovod_start(program: Sequence[str], variables: tuple[tuple[str, str], ...] = ()) -> HorovodStart:
     """Local: what the ranks need. Raises `UsageError` if their Python has a real Horovod; where it is another Python than ours,
-    the ranks find out when they import it."""
+    the ranks find out when they import it, unless it stands in the one folder that comes before ours."""
     arguments = command(program)
     python = Path(arguments[0])
-    if python.parent == Path(sys.executable).parent and python.name.startswith("python"):
-        script = next((word for word in arguments[1:] if word.endswith(".py")), None)
-        folder = Path.cwd() if script is None else Path(script).resolve().parent
-        refuse_a_real_one([str(folder), *sys.path[1:]])
+    is_python = python.name.startswith("python")
+    # What a shell or a wrapper starts may well look into the current folder first.
+    first = str(first_folder(arguments[1:]) if is_python else Path.cwd())
+    if is_python and python.parent == Path(sys.executable).parent:
+        refuse_a_real_one([first, *sys.path[1:]], sys.meta_path)
+    else:
+        refuse_a_real_one([first])
     return HorovodStart(stand_in_folder(), variables)
+
+
+def first_folder(words: Sequence[str]) -> Path:
+    """Local: where Python, called with these words, looks first for modules: beside its script, or else in the current folder."""
+    left = iter(words)
+    for word in left:
+        if word == "-" or not word.startswith("-"):
+            script = Path(word).resolve()
+            return Path.cwd() if word == "-" else script if script.is_dir() else script.parent
+        if word.startswith("--"):
+            if word == "--check-hash-based-pycs":
+                next(left, None)
+            continue
+        # Letters stand together (-um pytest), and what follows one that takes a value is that value.
+        place = next((place for place, letter in enumerate(word) if letter in "cmWX"), None)
+        if place is not None and word[place] in "cm":
+            return Path.cwd()
+        if place == len(word) - 1:
+            next(left, None)
+    return Path.cwd()
 
 
 def job_name(program: Sequence[str]) -> str:
@@ -154,7 +177,7 @@ class Order:
                 program=self.program,
                 num_local=num_proc,
                 time_limit_s=self.values["start_timeout"],
-                log_dir=None if output is None else Path(output),
+                log_dir=None if output is None else make_folder(output),
                 horovod=horovod,
                 timestamps=bool(self.values["prefix_output_with_timestamp"]),
                 told_by_stdin=self.values["told_by_stdin"],
