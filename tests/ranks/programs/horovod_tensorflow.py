@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -245,6 +246,65 @@ def check_names_in_graphs() -> None:
     for _ in range(2):
         close(traced(tf.ones(2), tf.constant(True)), np.full(2, 2 * hvd.size() + 1))
         close(traced(tf.ones(2), tf.constant(False)), np.full(2, hvd.size() + 1))
+
+
+def late(tensor: Any, is_late: bool) -> Any:
+    """The same, after a while: so that ranks come to what follows in different orders, if nothing keeps them from it."""
+
+    def taken(held: Any) -> Any:
+        if is_late:
+            threading.Event().wait(0.3)
+        return held
+
+    found = tf.numpy_function(taken, [tensor], tensor.dtype, stateful=False)
+    found.set_shape(tensor.shape)
+    return found
+
+
+def check_functions_inside_functions() -> None:
+    """Names of those that were traced before may come again in what calls them, and nothing gets what is not its own."""
+    size, rank = hvd.size(), hvd.rank()
+
+    def reduced(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name="loss")
+
+    one, other = tf.function(reduced), tf.function(reduced)
+    for function in (one, other):
+        close(function(tf.ones(1)), [size])
+
+    @tf.function
+    def around(a: Any, b: Any, further: bool) -> Any:
+        found = [one(late(a, rank == 1)), other(late(b, rank == 0))]
+        return [*found, reduced(a + b), one(a)] if further else found
+
+    for further in (False, True):
+        for found, wanted in zip(around(tf.ones(1), 100 * tf.ones(1), further), (1, 100, 101, 1), strict=False):
+            close(found, [size * wanted])
+    one, other, x = tf.function(reduced), tf.function(reduced), tf.ones(1)
+    both_of_them = tf.function(lambda x: one(x) + 10 * other(x))
+    with tf.GradientTape() as tape:  # outside, so that the gradients of both are in a graph whose calls have no order
+        tape.watch(x)
+        loss = tf.reduce_sum(both_of_them(x))
+    close(tape.gradient(loss, x), [11 * size])
+
+
+def check_a_function_that_one_rank_traces_again() -> None:
+    """Its names stay what they are on the others, which go on with what they have: of a last batch that is smaller, say."""
+    size, rank = hvd.size(), hvd.rank()
+    total = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="both"))
+    rows = tf.function(lambda x: hvd.allgather(x, name="both"))
+    traced: list[int] = []
+
+    @tf.function
+    def around(x: Any, batch: Any) -> Any:
+        traced.append(1)
+        return total(x), rows(batch)
+
+    for shorter in (0, 1):
+        found, everybodys = around(tf.ones(1), tf.ones([2 - shorter * (rank == 0)]))
+        close(found, [size])
+        assert everybodys.shape == (2 * size - shorter,)
+    assert len(traced) == 1 + (rank == 0)
 
 
 def check_who_am_i_in_graphs() -> None:
