@@ -406,6 +406,34 @@ def check_join() -> None:
     assert int(hvd.join()) in range(size)
 
 
+def check_private_names_are_where_programs_find_them() -> None:
+    from unisono.horovod.torch.mpi_ops import num_rank_is_power_2
+
+    assert hvd._executing_eagerly()
+    for is_power in (num_rank_is_power_2, hvd.check_num_rank_power_of_2, hvd.mpi_ops.num_rank_is_power_2):
+        assert [number for number in range(9) if is_power(number)] == [1, 2, 4, 8]
+
+
+def programs_of_keras_2_run_as_they_are() -> None:
+    model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")]), tf.optimizers.Adam(0.001)
+
+    @tf.function
+    def training_step(first_batch: bool) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(tf.ones([1, 2]) * (hvd.rank() + 1.0)))
+        tape = hvd.DistributedGradientTape(tape)
+        grads = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+        if first_batch:
+            hvd.broadcast_variables(model.variables, root_rank=0)
+            hvd.broadcast_variables(opt.variables(), root_rank=0)
+
+    for number in range(2):
+        training_step(number == 0)
+    assert len(opt.variables()) == len(opt.variables) > 4
+    close(model.variables[0], hvd.broadcast(model.variables[0].value, 0))
+
+
 def check_names_of_tensorflow_1_are_refused_with_the_lines_to_write() -> None:
     """Where `import horovod` means us; elsewhere TensorFlow answers as it does."""
     hvd.init()
@@ -414,6 +442,7 @@ def check_names_of_tensorflow_1_are_refused_with_the_lines_to_write() -> None:
     try:
         with mock.patch("unisono.compat.horovod.tensorflow.old_names.is_in_force", return_value=True):
             hvd.init()
+        programs_of_keras_2_run_as_they_are()
         for old in ("tf.ConfigProto()", "tf.Session", "tf.placeholder", "tf.train.AdagradOptimizer(0.1)", "tf.summary.FileWriter"):
             with raises(UsageError, old.partition("(")[0], "import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()"):
                 eval(old)

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import torch
-from tensorflow.python.ops import control_flow_util  # TensorFlow tells it nowhere else
 
 from unisono.compat.horovod.arrays import as_array, as_tensor
 from unisono.compat.horovod.process import PROCESS
 from unisono.compat.horovod.tensorflow.errors import by_either_name
+from unisono.compat.horovod.tensorflow.tracing import refuse_xla
 
 Submit = Callable[[list[torch.Tensor]], list[int]]
 """Local, not blocking: from tensors, which belong to it, to the handles of operations. Each of them gives a list of tensors."""
@@ -49,7 +49,7 @@ def exchange(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorS
 
 
 def _in_graph(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorSpec]) -> list[Any]:
-    _refuse_xla()
+    refuse_xla("an operation of horovod.tensorflow")
     node = _Node(submit, outputs)
     is_function = tf.compat.v1.executing_eagerly_outside_functions()
     with tf.device("CPU:0"):
@@ -73,16 +73,6 @@ def _in_graph(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.Tensor
     for result, spec in zip(results, outputs, strict=True):
         result.set_shape(spec.shape)
     return list(results)
-
-
-def _refuse_xla() -> None:
-    """`ValueError` while a function that XLA will compile is traced: its own error would not tell what to do."""
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        raise ValueError(
-            "XLA cannot compile a step that waits for other ranks (an operation of horovod.tensorflow inside jit_compile); leave "
-            "jit_compile=True out of tf.function; with model.compile of Keras, which turns it on by itself on GPUs, give "
-            "jit_compile=False"
-        )
 
 
 def _waited_aside(handles: Any) -> Any:
