@@ -11,7 +11,7 @@ from unisono.compat.horovod.compressor import Compressor
 from unisono.compat.horovod.keras.compiling import agree_on_finite, watch_compile
 from unisono.compat.horovod.keras.compression import Compression
 from unisono.compat.horovod.keras.grouping import Groups, checked_groups
-from unisono.compat.horovod.keras.reduced import ReducedUpdates, ScaledLosses
+from unisono.compat.horovod.keras.reduced import ReducedUpdates, ScaledLosses, inner_of
 from unisono.compat.horovod.keras.travel import Manner
 from unisono.compat.horovod.process_sets import ProcessSet, global_process_set
 from unisono.compat.horovod.torch.submit import Average, Sum
@@ -89,7 +89,7 @@ def PartialDistributedOptimizer(
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-    inner = getattr(made, "inner_optimizer", made)
+    inner = inner_of(made)
     for layer in _layers(local_layers):
         for variable in layer.trainable_weights:
             inner.register_local_var(variable)
@@ -104,7 +104,7 @@ def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
             f"optimizer must be an optimizer of Keras 3; received a {type(optimizer).__name__} (hvd.DistributedOptimizer); "
             "give keras.optimizers.SGD(...) or another of them"
         )
-    if isinstance(getattr(optimizer, "inner_optimizer", optimizer), ReducedUpdates):
+    if isinstance(inner_of(optimizer), ReducedUpdates):
         raise ValueError("the optimizer is a DistributedOptimizer already; give the one that it was made from")
     if not _scales_losses(optimizer) and any(
         getattr(type(optimizer), method) is not getattr(Optimizer, method) for method in ("apply", "_clip_gradients")
@@ -119,7 +119,7 @@ def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
         raise ValueError(f"gradient_predivide_factor is for op=hvd.Average only; received {predivide} with op={op}")
     if passes < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1; received {passes}")
-    steps = getattr(optimizer, "inner_optimizer", optimizer).gradient_accumulation_steps
+    steps = inner_of(optimizer).gradient_accumulation_steps
     if passes > 1 and steps not in (None, passes):  # the same number is that of an optimiser that comes from a file
         raise ValueError(
             f"backward_passes_per_step={passes} and gradient_accumulation_steps={steps} of the optimizer are both given "
@@ -165,9 +165,9 @@ def _same_class(optimizer: Any, manner: Manner) -> Any:
 
 def _copied(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
     """Local: another one, as distributed as the given one and for the same variables. Keras by itself would make a plain one."""
-    held = getattr(optimizer, "inner_optimizer", optimizer)
+    held = inner_of(optimizer)
     copy = _made_from(optimizer, held._manner)
-    travel = getattr(copy, "inner_optimizer", copy)._travel
+    travel = inner_of(copy)._travel
     travel.local, travel.is_elastic = set(held._travel.local), held._travel.is_elastic
     return copy
 

@@ -144,6 +144,11 @@ class ScaledLosses(AsBefore):
         return turn
 
 
+def inner_of(optimizer: Any) -> Any:
+    """Local: the one inside that of mixed precision; every other is its own."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 class _Turn:
     """The update that is being made: its variables, and whether its gradients are reduced already. Outside the optimiser, which
     TensorFlow would have keep track of them."""
