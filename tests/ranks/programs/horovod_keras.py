@@ -186,8 +186,6 @@ def check_loops_of_ones_own() -> None:
         np.testing.assert_allclose(keras.ops.convert_to_numpy(alone), np.full(3, -(hvd.rank() + 1.0)))
     # Rank 0 has no gradient for the second one.
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    optimizer.build([three])
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     optimizer.apply([mine, None if hvd.rank() == 0 else mine], [one, three])
     np.testing.assert_allclose(keras.ops.convert_to_numpy(one), np.full(3, -2 * mean))
     np.testing.assert_allclose(keras.ops.convert_to_numpy(three), np.full(3, -(mean - 1 / hvd.size())), rtol=1e-6)
@@ -351,7 +349,7 @@ def check_metrics_are_means() -> None:
 def check_values() -> None:
     size, rank = hvd.size(), hvd.rank()
     assert hvd.allreduce(float(rank)) == (size - 1) / 2
-    assert hvd.allreduce(rank, op=hvd.Sum) == hvd.allreduce(rank, average=False) == size * (size - 1) / 2
+    assert hvd.allreduce(rank, op=hvd.Sum) == hvd.allreduce(rank, average=False) == size * (size - 1) // 2
     np.testing.assert_allclose(hvd.allreduce([1.0, rank], prescale_factor=2.0), [2.0, size - 1])
     np.testing.assert_allclose(hvd.allreduce(np.ones(3, "float32"), compression=hvd.Compression.fp16), np.ones(3))
     tensor = keras.ops.convert_to_tensor(np.full((2, 2), rank, "float32"))
@@ -364,6 +362,8 @@ def check_values() -> None:
     np.testing.assert_array_equal(hvd.allgather(np.full(rank + 1, rank)), np.repeat(np.arange(size), np.arange(size) + 1))
     assert hvd.broadcast(rank, root_rank=size - 1, name="epoch") == size - 1
     np.testing.assert_allclose(hvd.reducescatter(np.arange(2.0 * size)), [2.0 * rank, 2.0 * rank + 1])
+    for found in (hvd.allreduce(1.0), hvd.allgather([rank]), hvd.broadcast(1, 0), hvd.reducescatter(np.ones(size))):
+        assert keras.ops.is_tensor(found) == (BACKEND == "tensorflow")
     variables = [keras.Variable(np.full(2, rank, "float32")), keras.Variable(rank, dtype="int32", trainable=False)]
     hvd.broadcast_variables(variables, root_rank=size - 1)
     assert [number(variables[0][1]), number(variables[1])] == [size - 1, size - 1]
@@ -481,8 +481,9 @@ def check_old_names_and_bad_input() -> None:
         hvd.DistributedOptimizer("sgd")
     with raises(ValueError, "hvd.Average or hvd.Sum"):
         hvd.DistributedOptimizer(sgd(), op=hvd.Adasum)
-    with raises(ValueError, "groups must be"):
-        hvd.DistributedOptimizer(sgd(), groups=-1)
+    for wrong in (-1, 0, True, ["x"]):
+        with raises(ValueError, "groups must be a number of groups, 1 or more"):
+            hvd.DistributedOptimizer(sgd(), groups=wrong)
     with raises(ValueError, "at least 1"):
         hvd.DistributedOptimizer(sgd(), backward_passes_per_step=0)
     with raises(ValueError, "give one of them"):
@@ -493,10 +494,16 @@ def check_old_names_and_bad_input() -> None:
         hvd.PartialDistributedOptimizer(sgd(), local_layers=keras.layers.Dense(2))
     with raises(ValueError, "lr"):
         keras.optimizers.SGD(lr=0.5)
+    plain = [keras.optimizers.SGD(0.1), keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))]
+    for optimizer in plain:
+        with raises(TypeError, "not callable"):
+            optimizer.variables()
     old_names.accept_old_names()
     old_names.accept_old_names()
     assert number(hvd.DistributedOptimizer(keras.optimizers.SGD(lr=0.5, momentum=0.9)).lr) == 0.5
     assert number(keras.optimizers.Adam().learning_rate) == np.float32(0.001)
+    for optimizer in plain:
+        assert len(optimizer.variables()) == len(optimizer.variables) > 1
     keras.backend.set_session(old_names.OldSession())
     if BACKEND == "tensorflow":
         import tensorflow as tf

@@ -4,6 +4,8 @@ run by `horovod_keras.py`, in the same processes."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import tempfile
 import warnings
 from typing import Any
@@ -216,6 +218,27 @@ def check_variables_without_decay() -> None:
     plain.exclude_from_weight_decay(var_list=[one])
     hvd.DistributedOptimizer(plain).apply([tensor(0.0), tensor(0.0)], [one, two])
     assert (values_of(one), values_of(two)) == ([1.0], [0.75])
+
+
+def check_copies_are_distributed_too() -> None:
+    """Keras by itself makes a plain one, with which every rank would learn alone."""
+    scaled = LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=1.0)
+    for plain in (keras.optimizers.SGD(1.0, momentum=0.5), Unregistered(1.0), scaled):
+        made, one, mine = hvd.DistributedOptimizer(plain, op=hvd.Sum), variable(0.0), variable(0.0)
+        getattr(made, "inner_optimizer", made).register_local_var(mine)
+        if plain is not scaled or BACKEND != "jax":  # where it steps only without state
+            made.apply([tensor(0.0), tensor(0.0)], [one, mine])
+        copies = [copy.copy(made), copy.deepcopy(made), copy.deepcopy(copy.deepcopy(made))]
+        for held in copies:
+            assert type(held).__name__ == type(plain).__name__ and isinstance(held, type(plain))
+            assert held.get_config() == made.get_config() and number(held.iterations) == number(made.iterations)
+            inner: Any = getattr(held, "inner_optimizer", held)
+            before = values_of(one), values_of(mine)
+            inner.apply([tensor(hvd.rank() + 1.0), tensor(1.0)], [one, mine])
+            assert values_of(one) == [before[0][0] - hvd.size() * (hvd.size() + 1) / 2]
+            assert values_of(mine) == [np.float32(before[1][0] - 1 / hvd.size())]
+        with raises(TypeError, "cannot be pickled", "hvd.load_model"):
+            pickle.dumps(made)
 
 
 @keras.saving.register_keras_serializable("unisono")

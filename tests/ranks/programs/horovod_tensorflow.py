@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -247,6 +248,65 @@ def check_names_in_graphs() -> None:
         close(traced(tf.ones(2), tf.constant(False)), np.full(2, hvd.size() + 1))
 
 
+def late(tensor: Any, is_late: bool) -> Any:
+    """The same, after a while: so that ranks come to what follows in different orders, if nothing keeps them from it."""
+
+    def taken(held: Any) -> Any:
+        if is_late:
+            threading.Event().wait(0.3)
+        return held
+
+    found = tf.numpy_function(taken, [tensor], tensor.dtype, stateful=False)
+    found.set_shape(tensor.shape)
+    return found
+
+
+def check_functions_inside_functions() -> None:
+    """Names of those that were traced before may come again in what calls them, and nothing gets what is not its own."""
+    size, rank = hvd.size(), hvd.rank()
+
+    def reduced(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name="loss")
+
+    one, other = tf.function(reduced), tf.function(reduced)
+    for function in (one, other):
+        close(function(tf.ones(1)), [size])
+
+    @tf.function
+    def around(a: Any, b: Any, further: bool) -> Any:
+        found = [one(late(a, rank == 1)), other(late(b, rank == 0))]
+        return [*found, reduced(a + b), one(a)] if further else found
+
+    for further in (False, True):
+        for found, wanted in zip(around(tf.ones(1), 100 * tf.ones(1), further), (1, 100, 101, 1), strict=False):
+            close(found, [size * wanted])
+    one, other, x = tf.function(reduced), tf.function(reduced), tf.ones(1)
+    both_of_them = tf.function(lambda x: one(x) + 10 * other(x))
+    with tf.GradientTape() as tape:  # outside, so that the gradients of both are in a graph whose calls have no order
+        tape.watch(x)
+        loss = tf.reduce_sum(both_of_them(x))
+    close(tape.gradient(loss, x), [11 * size])
+
+
+def check_a_function_that_one_rank_traces_again() -> None:
+    """Its names stay what they are on the others, which go on with what they have: of a last batch that is smaller, say."""
+    size, rank = hvd.size(), hvd.rank()
+    total = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="both"))
+    rows = tf.function(lambda x: hvd.allgather(x, name="both"))
+    traced: list[int] = []
+
+    @tf.function
+    def around(x: Any, batch: Any) -> Any:
+        traced.append(1)
+        return total(x), rows(batch)
+
+    for shorter in (0, 1):
+        found, everybodys = around(tf.ones(1), tf.ones([2 - shorter * (rank == 0)]))
+        close(found, [size])
+        assert everybodys.shape == (2 * size - shorter,)
+    assert len(traced) == 1 + (rank == 0)
+
+
 def check_who_am_i_in_graphs() -> None:
     def asked() -> Any:
         ops = (hvd.rank_op, hvd.size_op, hvd.local_rank_op, hvd.local_size_op, hvd.process_set_included_op)
@@ -346,6 +406,34 @@ def check_join() -> None:
     assert int(hvd.join()) in range(size)
 
 
+def check_private_names_are_where_programs_find_them() -> None:
+    from unisono.horovod.torch.mpi_ops import num_rank_is_power_2
+
+    assert hvd._executing_eagerly()
+    for is_power in (num_rank_is_power_2, hvd.check_num_rank_power_of_2, hvd.mpi_ops.num_rank_is_power_2):
+        assert [number for number in range(9) if is_power(number)] == [1, 2, 4, 8]
+
+
+def programs_of_keras_2_run_as_they_are() -> None:
+    model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")]), tf.optimizers.Adam(0.001)
+
+    @tf.function
+    def training_step(first_batch: bool) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(tf.ones([1, 2]) * (hvd.rank() + 1.0)))
+        tape = hvd.DistributedGradientTape(tape)
+        grads = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+        if first_batch:
+            hvd.broadcast_variables(model.variables, root_rank=0)
+            hvd.broadcast_variables(opt.variables(), root_rank=0)
+
+    for number in range(2):
+        training_step(number == 0)
+    assert len(opt.variables()) == len(opt.variables) > 4
+    close(model.variables[0], hvd.broadcast(model.variables[0].value, 0))
+
+
 def check_names_of_tensorflow_1_are_refused_with_the_lines_to_write() -> None:
     """Where `import horovod` means us; elsewhere TensorFlow answers as it does."""
     hvd.init()
@@ -354,6 +442,7 @@ def check_names_of_tensorflow_1_are_refused_with_the_lines_to_write() -> None:
     try:
         with mock.patch("unisono.compat.horovod.tensorflow.old_names.is_in_force", return_value=True):
             hvd.init()
+        programs_of_keras_2_run_as_they_are()
         for old in ("tf.ConfigProto()", "tf.Session", "tf.placeholder", "tf.train.AdagradOptimizer(0.1)", "tf.summary.FileWriter"):
             with raises(UsageError, old.partition("(")[0], "import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()"):
                 eval(old)

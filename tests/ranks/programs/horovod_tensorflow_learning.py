@@ -78,7 +78,10 @@ def check_xla_is_refused_in_our_words() -> None:
     def around(x: Any) -> Any:
         return compiled(x)
 
-    for step in (compiled, around):
+    optimizer, variable = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), tf.Variable([0.0, 0.0])
+    optimizer.build([variable])
+    updated = tf.function(lambda gradient: optimizer.apply([gradient], [variable]), jit_compile=True)
+    for step in (compiled, around, *([updated] if hvd.size() > 1 else ())):
         with raises(Exception, "jit_compile=False"):  # AutoGraph makes one of its own of ours
             step(tf.ones(2))
 
@@ -151,8 +154,9 @@ def check_tape_options() -> None:
         hvd.PartialDistributedGradientTape(plain, local_layers=[3])
     with raises(ValueError, "hvd.Average"):
         hvd.DistributedGradientTape(plain, op=hvd.Sum, gradient_predivide_factor=2.0)
-    with raises(ValueError, "groups"):
-        hvd.DistributedGradientTape(plain, groups=-1)
+    for wrong in (-1, 0, True, ["x"]):
+        with raises(ValueError, "groups must be a number of groups, 1 or more"):
+            hvd.DistributedGradientTape(plain, groups=wrong)
 
 
 def check_sparse_gradients() -> None:

@@ -41,6 +41,8 @@ _HOLDERS: Mapping[str, str] = {
 """Module under `unisono.compat.horovod` -> the names that it holds."""
 
 _WHERE: Mapping[str, str] = {name: module for module, names in _HOLDERS.items() for name in names.split()}
+_PRIVATE: Mapping[str, str] = {"check_num_rank_power_of_2": "mpi_ops", "_executing_eagerly": "util"}
+"""Names that programs find here without being told of them -> the module that has them."""
 _MODULES = ("compression", "elastic", "functions", "mpi_ops", "sync_batch_norm", "util")
 
 __all__ = [*_WHERE, "elastic"]
@@ -49,6 +51,8 @@ __all__ = [*_WHERE, "elastic"]
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
         return getattr(importlib.import_module(f"unisono.compat.horovod.{_WHERE[name]}"), name)
+    if name in _PRIVATE:
+        return getattr(importlib.import_module(f"{__name__}.{_PRIVATE[name]}"), name)
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,6 @@
 """What `horovod.tensorflow.elastic` gives."""
 
-from unisono.compat.horovod.tensorflow.elastic import TensorFlowKerasState, TensorFlowState, run
+from unisono.compat.horovod.keras.elastic import run
+from unisono.compat.horovod.tensorflow.elastic import TensorFlowKerasState, TensorFlowState
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]

@@ -24,7 +24,7 @@ from unisono.compat.horovod.basics import (
     stop_timeline,
 )
 from unisono.compat.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from unisono.compat.horovod.small_functions import gpu_available
+from unisono.compat.horovod.small_functions import gpu_available, num_rank_is_power_2
 from unisono.compat.horovod.tensorflow.calls import allgather, alltoall, broadcast, grouped_allgather, join
 from unisono.compat.horovod.tensorflow.old_names import init
 from unisono.compat.horovod.tensorflow.queries import (
@@ -36,6 +36,8 @@ from unisono.compat.horovod.tensorflow.queries import (
 )
 from unisono.compat.horovod.tensorflow.variables import broadcast_
 from unisono.compat.horovod.torch.submit import Adasum, Average, Max, Min, Product, Sum
+
+check_num_rank_power_of_2 = num_rank_is_power_2
 
 __all__ = [
     "init",
@@ -59,6 +61,8 @@ __all__ = [
     "cuda_built",
     "rocm_built",
     "gpu_available",
+    "num_rank_is_power_2",
+    "check_num_rank_power_of_2",
     "start_timeline",
     "stop_timeline",
     "Average",

@@ -38,6 +38,7 @@ from unisono.compat.horovod.process_sets import (
 )
 from unisono.compat.horovod.small_functions import (
     gpu_available,
+    num_rank_is_power_2,
 )
 from unisono.compat.horovod.torch.calls import (
     allgather,
@@ -106,6 +107,7 @@ __all__ = [
     "rank",
     "rocm_built",
     "gpu_available",
+    "num_rank_is_power_2",
     "shutdown",
     "size",
     "start_timeline",

@@ -7,7 +7,7 @@ from typing import Any
 
 from unisono.compat.horovod.alias import is_in_force
 from unisono.compat.horovod.keras.backends import backend_name
-from unisono.compat.horovod.keras.reduced import ReducedUpdates
+from unisono.compat.horovod.keras.reduced import ReducedUpdates, inner_of
 
 
 def watch_compile() -> None:
@@ -35,7 +35,7 @@ def watch_compile() -> None:
 def look_at(model: Any, insists: bool = False) -> None:
     """Local: a compiled model. `insists`: XLA was asked for by name."""
     optimizer: Any = getattr(model, "optimizer", None)
-    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+    inner: Any = inner_of(optimizer)
     if not isinstance(inner, ReducedUpdates):
         return
     if inner is not optimizer:

@@ -14,7 +14,7 @@ from unisono.compat.horovod.elastic.loop import begin_again, run_fn
 from unisono.compat.horovod.elastic.state import ObjectState
 from unisono.compat.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from unisono.compat.horovod.keras.compiling import look_at
-from unisono.compat.horovod.keras.reduced import ReducedUpdates
+from unisono.compat.horovod.keras.reduced import ReducedUpdates, inner_of
 from unisono.compat.horovod.keras.replicas import bring_up, broadcast_variables, is_put_away, let_go
 from unisono.compat.horovod.torch.objects import broadcast_object
 
@@ -30,7 +30,7 @@ class KerasState(ObjectState):
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(model.trainable_variables)  # one that is new must have as many variables as the others
-        inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        inner = inner_of(self.optimizer)
         if isinstance(inner, ReducedUpdates):
             inner._travel.is_elastic = True
             look_at(model)

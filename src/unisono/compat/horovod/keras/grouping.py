@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 Groups = int | Sequence[Sequence[Any]] | None
 
 
-def check_groups(groups: Any) -> None:
-    """`ValueError` unless it is a number of groups or lists of variables."""
-    is_number = isinstance(groups, int) and not isinstance(groups, bool) and groups >= 0
+def checked_groups(num_groups: int, groups: Any) -> Groups:
+    """Pure: what was asked for, a number of groups or lists of variables, else `ValueError`. `num_groups` is of old programs."""
+    if num_groups:
+        warnings.warn("num_groups= is deprecated; give groups=", DeprecationWarning, stacklevel=3)
+        groups = num_groups if groups is None else groups
+    is_number = isinstance(groups, int) and not isinstance(groups, bool) and groups > 0
     is_lists = isinstance(groups, (list, tuple)) and all(isinstance(group, (list, tuple)) for group in groups)
-    if groups is not None and not is_number and not is_lists:
-        raise ValueError(f"groups must be a number of groups, 0 or more, or lists of variables; received {groups!r}")
+    if groups is None or is_number or is_lists:
+        return cast(Groups, groups)
+    raise ValueError(f"groups must be a number of groups, 1 or more, or lists of variables; received {groups!r}")
 
 
 def grouped(

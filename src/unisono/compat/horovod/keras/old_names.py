@@ -5,6 +5,7 @@ they are. Only where `import horovod` means us, never by an import alone: it cha
     config.gpu_options.visible_device_list = str(hvd.local_rank())
     K.set_session(tf.Session(config=config))
     keras.optimizers.SGD(lr=0.1)                                         learning_rate
+    hvd.broadcast_variables(optimizer.variables(), root_rank=0)          a property
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import torch
 
 from unisono.compat.horovod import process_sets as process_sets_module
 from unisono.compat.horovod.alias import is_in_force
-from unisono.compat.horovod.keras.backends import backend_name
+from unisono.compat.horovod.keras.backends import BACKENDS, backend_name, own_backend
 from unisono.compat.horovod.keras.compiling import watch_compile
+from unisono.compat.horovod.keras.reduced import CallableList
 from unisono.errors import UsageError
 
 
@@ -58,6 +60,7 @@ def accept_old_names() -> None:
         _add(tensorflow.keras.backend, "set_session", set_session)  # another module than keras.backend, with the same functions
     _add(backend, "set_session", set_session)
     _accept_lr()
+    accept_calls_of_variables()
 
 
 def set_session(session: Any) -> None:
@@ -131,3 +134,25 @@ def _accept_lr() -> None:
 
     begin.accepts_lr = True  # type: ignore[attr-defined]
     owner.__init__ = begin
+
+
+def accept_calls_of_variables() -> None:
+    """Local, idempotent: `optimizer.variables()` of every optimiser, also of one that is not distributed, beside a tape that is."""
+    from keras import config, optimizers
+
+    if config.backend() in BACKENDS:
+        own_backend()  # which tells its framework of our list
+    for kind in (optimizers.Optimizer, optimizers.LossScaleOptimizer):
+        owner: Any = next(one for one in kind.__mro__ if "variables" in vars(one))
+        plain = owner.variables.fget
+        if not getattr(plain, "can_be_called", False):
+            owner.variables = property(_as_callable(plain))
+
+
+def _as_callable(plain: Any) -> Any:
+    @functools.wraps(plain)
+    def variables(self: Any) -> CallableList:
+        return CallableList(plain(self))
+
+    variables.can_be_called = True  # type: ignore[attr-defined]
+    return variables

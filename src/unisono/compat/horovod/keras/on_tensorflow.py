@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from unisono.compat.horovod.keras.parcels import Parcel, carry_arrays
+from unisono.compat.horovod.tensorflow.tracing import refuse_xla
 
 HAS_SLICES = True
 """Whether a gradient may be some rows of a table."""
@@ -22,6 +23,7 @@ def through_host(parcels: Sequence[Parcel], tensors: Sequence[Any], shapes: Sequ
 
     if tf.executing_eagerly():
         return [tf.convert_to_tensor(array) for array in carried(*(tensor.numpy() for tensor in tensors))]
+    refuse_xla("hvd.DistributedOptimizer")
     found = tf.numpy_function(carried, list(tensors), [tensor.dtype for tensor in tensors])
     for tensor, shape in zip(found, shapes, strict=True):
         tensor.set_shape(shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,8 +10,8 @@ import numpy as np
 from unisono.compat.horovod.compressor import Compressor
 from unisono.compat.horovod.keras.compiling import agree_on_finite, watch_compile
 from unisono.compat.horovod.keras.compression import Compression
-from unisono.compat.horovod.keras.grouping import Groups, check_groups
-from unisono.compat.horovod.keras.reduced import ReducedUpdates, ScaledLosses
+from unisono.compat.horovod.keras.grouping import Groups, checked_groups
+from unisono.compat.horovod.keras.reduced import ReducedUpdates, ScaledLosses, inner_of
 from unisono.compat.horovod.keras.travel import Manner
 from unisono.compat.horovod.process_sets import ProcessSet, global_process_set
 from unisono.compat.horovod.torch.submit import Average, Sum
@@ -39,11 +38,8 @@ def DistributedOptimizer(
 ) -> Any:
     """Local: an optimiser of the same class, made from the configuration of the given one, with its state if it has one. Its
     updates are collective over the process set and blocking, in `fit` and in loops of your own."""
-    if num_groups:
-        warnings.warn("num_groups= is deprecated; give groups=", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
+    groups = checked_groups(num_groups, groups)
     _check(optimizer, op, gradient_predivide_factor, backward_passes_per_step)
-    check_groups(groups)
     manner = Manner(
         title=name or f"Distributed{type(optimizer).__name__}",
         compression=compression,
@@ -93,7 +89,7 @@ def PartialDistributedOptimizer(
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-    inner = getattr(made, "inner_optimizer", made)
+    inner = inner_of(made)
     for layer in _layers(local_layers):
         for variable in layer.trainable_weights:
             inner.register_local_var(variable)
@@ -108,7 +104,7 @@ def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
             f"optimizer must be an optimizer of Keras 3; received a {type(optimizer).__name__} (hvd.DistributedOptimizer); "
             "give keras.optimizers.SGD(...) or another of them"
         )
-    if isinstance(getattr(optimizer, "inner_optimizer", optimizer), ReducedUpdates):
+    if isinstance(inner_of(optimizer), ReducedUpdates):
         raise ValueError("the optimizer is a DistributedOptimizer already; give the one that it was made from")
     if not _scales_losses(optimizer) and any(
         getattr(type(optimizer), method) is not getattr(Optimizer, method) for method in ("apply", "_clip_gradients")
@@ -123,7 +119,7 @@ def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
         raise ValueError(f"gradient_predivide_factor is for op=hvd.Average only; received {predivide} with op={op}")
     if passes < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1; received {passes}")
-    steps = getattr(optimizer, "inner_optimizer", optimizer).gradient_accumulation_steps
+    steps = inner_of(optimizer).gradient_accumulation_steps
     if passes > 1 and steps not in (None, passes):  # the same number is that of an optimiser that comes from a file
         raise ValueError(
             f"backward_passes_per_step={passes} and gradient_accumulation_steps={steps} of the optimizer are both given "
@@ -151,7 +147,7 @@ def _scaled_losses(optimizer: Any, manner: Manner) -> Any:
     config = optimizer.get_config()
     del config["inner_optimizer"]
     agree_on_finite(type(optimizer))
-    return _derived(type(optimizer), ScaledLosses)(_same_class(optimizer.inner_optimizer, manner), **config)
+    return _derived(optimizer, ScaledLosses)(_same_class(optimizer.inner_optimizer, manner), **config)
 
 
 def _same_class(optimizer: Any, manner: Manner) -> Any:
@@ -160,19 +156,30 @@ def _same_class(optimizer: Any, manner: Manner) -> Any:
         config["learning_rate"] = optimizer._learning_rate  # a schedule; itself, as it may not be registered with Keras
     if manner.passes > 1:
         config["gradient_accumulation_steps"] = manner.passes
-    made = _derived(type(optimizer), ReducedUpdates, _manner=manner).from_config(config)
+    made = _derived(optimizer, ReducedUpdates, _manner=manner).from_config(config)
     for name in EXCLUDED:
         if hasattr(optimizer, name):
             setattr(made, name, getattr(optimizer, name))
     return made
 
 
-def _derived(own: type, front: type, **attributes: Any) -> Any:
+def _copied(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
+    """Local: another one, as distributed as the given one and for the same variables. Keras by itself would make a plain one."""
+    held = inner_of(optimizer)
+    copy = _made_from(optimizer, held._manner)
+    travel = inner_of(copy)._travel
+    travel.local, travel.is_elastic = set(held._travel.local), held._travel.is_elastic
+    return copy
+
+
+def _derived(optimizer: Any, front: type, **attributes: Any) -> Any:
     """A class of the same name that is derived from the user's, so that `isinstance` sees what it expects. A saved model names the
     plain one."""
     from keras import saving
 
-    kind: Any = type(own.__name__, (front, own), {"__module__": _module(own), **attributes})
+    own: type = getattr(optimizer, "_own", type(optimizer))
+    attributes |= {"__module__": _module(own), "_own": own, "__copy__": _copied, "__deepcopy__": _copied}
+    kind: Any = type(own.__name__, (front, own), attributes)
     registered = saving.get_registered_name(own)
     package, is_registered, name = registered.partition(">")
     if is_registered and saving.get_custom_objects().get(registered) is own:

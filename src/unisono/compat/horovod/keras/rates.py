@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from unisono.compat.horovod.keras.reduced import inner_of
 from unisono.compat.horovod.keras.replicas import bring_up
 from unisono.compat.horovod.process import PROCESS
 
@@ -54,7 +55,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             self.multiplier = lambda epoch: constant ** (epoch - start_epoch)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        if not hasattr(_inner(self.model.optimizer)._learning_rate, "assign"):
+        if not hasattr(inner_of(self.model.optimizer)._learning_rate, "assign"):
             raise ValueError(
                 f"{type(self).__name__} sets the learning rate, but the optimizer has a schedule of its own; make it with a number"
             )
@@ -89,7 +90,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         before = _rate(self.model)
         self.model.optimizer.learning_rate = now
         if self.momentum_correction and before not in (0.0, now):
-            correct_momentum(_inner(self.model.optimizer), now / before)
+            correct_momentum(inner_of(self.model.optimizer), now / before)
 
 
 def correct_momentum(optimizer: Any, factor: float) -> None:
@@ -139,10 +140,6 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         super().on_epoch_end(epoch, logs)
         if is_last and self.verbose and PROCESS.place.rank == 0:
             print(f"\nEpoch {epoch + 1}: the learning rate has warmed up to {_rate(self.model):g}.", flush=True)
-
-
-def _inner(optimizer: Any) -> Any:
-    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def _rate(model: Any) -> float:

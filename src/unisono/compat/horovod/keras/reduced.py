@@ -55,6 +55,13 @@ class AsBefore(_Optimizer):
     def lr(self, value: Any) -> None:
         self.learning_rate = value
 
+    def __reduce__(self) -> Any:
+        """Refused: what Keras puts into a pickle is the plain class, whose gradients are nobody else's."""
+        raise TypeError(
+            f"this {type(self).__name__} cannot be pickled, as it belongs to the ranks of a job (hvd.DistributedOptimizer); "
+            "pickle the one that it was made from, or save the model and call hvd.load_model"
+        )
+
     def apply_gradients(
         self,
         grads_and_vars: Any,
@@ -135,6 +142,11 @@ class ScaledLosses(AsBefore):
     def _turn(self) -> _Turn:  # type: ignore[override]
         turn: _Turn = self.inner_optimizer._turn
         return turn
+
+
+def inner_of(optimizer: Any) -> Any:
+    """Local: the one inside that of mixed precision; every other is its own."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 class _Turn:

@@ -18,11 +18,16 @@ SEED = "seed_generator_state"
 """The name that Keras gives to the state of a random generator. Each rank keeps its own, or all would drop the same units."""
 
 
+def shared(variables: Iterable[Any]) -> list[Any]:
+    """Pure: those that ranks have alike."""
+    return [variable for variable in variables if getattr(variable, "name", "") != SEED]
+
+
 def broadcast_variables(variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
     """The root's values, in place: `hvd.broadcast_variables(model.variables, root_rank=0)`."""
     from keras import ops
 
-    held = [variable for variable in variables if getattr(variable, "name", "") != SEED]
+    held = shared(variables)
     arrays = [np.array(ops.convert_to_numpy(variable), order="C") for variable in held]  # copies, which may be written to
     # As bytes, since frameworks know types that the engine does not.
     parts = [torch.from_numpy(array.reshape(-1).view(np.uint8)) for array in arrays]

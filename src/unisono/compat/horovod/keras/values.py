@@ -1,5 +1,6 @@
 """Operations on values: numbers, NumPy arrays, tensors of the backend. Collective over all ranks, blocking; not inside a compiled
-function. A tensor of the backend comes back as such, everything else as NumPy has it."""
+function. On TensorFlow a tensor comes back, as in Horovod; on other backends only of a tensor, and of everything else what NumPy
+makes of it."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from unisono.compat.horovod.arrays import as_array, as_tensor
 from unisono.compat.horovod.compressor import Compressor
+from unisono.compat.horovod.keras.backends import backend_name
 from unisono.compat.horovod.keras.compression import Compression
 from unisono.compat.horovod.process_sets import ProcessSet, global_process_set
 from unisono.compat.horovod.torch.operations import (
@@ -35,6 +37,7 @@ def allreduce(
     if op is not None and average is not None and average != (op == Average):
         raise ValueError(f"average={average} and op={op!r} contradict each other; give op alone")
     chosen = op if op is not None else Sum if average is False else Average
+    value = _given(value)
     small, undo = (value, None) if compression is Compression.none else compression.compress(_tensor(value))
     array = _array(small)
     handle = allreduce_async(as_tensor(array), None, name, chosen, prescale_factor, postscale_factor, process_set)
@@ -47,20 +50,28 @@ def allreduce(
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Everybody's rows, one rank after another; their number may differ."""
+    value = _given(value)
     array = _array(value)
     return _like(value, as_array(synchronize(allgather_async(as_tensor(array), name, process_set)), array.dtype))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The value of `root_rank`."""
+    value = _given(value)
     array = _array(value)
     return _like(value, as_array(synchronize(broadcast_async(as_tensor(array), root_rank, name, process_set)), array.dtype))
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set) -> Any:
     """This rank's rows of the reduction."""
+    value = _given(value)
     array = _array(value)
     return _like(value, as_array(synchronize(reducescatter_async(as_tensor(array), name, op, process_set)), array.dtype))
+
+
+def _given(value: Any) -> Any:
+    """Local: what has `.numpy()` in programs for Horovod, which knows TensorFlow alone, has it here."""
+    return _tensor(value) if backend_name() == "tensorflow" else value
 
 
 def _is_tensor(value: Any) -> bool:

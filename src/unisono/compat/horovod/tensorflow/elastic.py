@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import wraps
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
-from unisono.compat.horovod.basics import rank, shutdown
-from unisono.compat.horovod.elastic.loop import run_fn
+from unisono.compat.horovod.basics import rank
 from unisono.compat.horovod.elastic.state import ObjectState
-from unisono.compat.horovod.exceptions import HorovodInternalError
 from unisono.compat.horovod.keras.elastic import KerasState
-from unisono.compat.horovod.process_sets import init
 from unisono.compat.horovod.tensorflow.objects import broadcast_object
 from unisono.compat.horovod.tensorflow.variables import broadcast_variables
-
-
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Local: `func(state, ...)` that begins again, with who is there, when workers are lost or hosts change."""
-
-    @wraps(func)
-    def translated(state: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return func(state, *args, **kwargs)
-        except tf.errors.UnknownError as error:  # what a graph makes of ours
-            if HorovodInternalError.__name__ in str(error):
-                raise HorovodInternalError(str(error)) from error
-            raise
-
-    return run_fn(translated, _begin_again)
-
-
-def _begin_again() -> None:
-    shutdown()
-    init()
 
 
 class TensorFlowState(ObjectState):

@@ -6,23 +6,27 @@ TensorFlow runs the nodes of a graph on few threads, and ranks may come to their
 thread while it waits could keep the one from running that its peers wait for. So what waits is a queue of TensorFlow, which holds
 no thread; the engine puts something into it when the operation is done. And the nodes are declared to be without effects, as
 TensorFlow would otherwise run them in the order of the program, each after the end of the one before.
+
+Functions that are called in a graph may have operations of the same names, and then only the order of the program tells them apart.
+So a call is run after everything before it, and before everything behind it: to TensorFlow, each function writes to one variable of
+the process, and each operation reads it when it begins and when it has ended.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import torch
-from tensorflow.python.ops import control_flow_util  # TensorFlow tells it nowhere else
 
 from unisono.compat.horovod.arrays import as_array, as_tensor
 from unisono.compat.horovod.process import PROCESS
 from unisono.compat.horovod.tensorflow.errors import by_either_name
+from unisono.compat.horovod.tensorflow.tracing import refuse_xla
 
 Submit = Callable[[list[torch.Tensor]], list[int]]
 """Local, not blocking: from tensors, which belong to it, to the handles of operations. Each of them gives a list of tensors."""
@@ -45,11 +49,14 @@ def exchange(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorS
 
 
 def _in_graph(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorSpec]) -> list[Any]:
-    _refuse_xla()
+    refuse_xla("an operation of horovod.tensorflow")
     node = _Node(submit, outputs)
+    is_function = tf.compat.v1.executing_eagerly_outside_functions()
     with tf.device("CPU:0"):
-        if tf.compat.v1.executing_eagerly_outside_functions():
-            handles = tf.numpy_function(node.submit, [_now(), *inputs], tf.int64, stateful=False)
+        if is_function:
+            now = _now()
+            with tf.control_dependencies([_turn().read_value()]):
+                handles = tf.numpy_function(node.submit, [now, *inputs], tf.int64, stateful=False)
             with tf.control_dependencies([handles]):
                 done = [node.queue().dequeue()]
         else:
@@ -57,22 +64,15 @@ def _in_graph(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.Tensor
             done = [_waited_aside(handles)]
         with tf.control_dependencies(done):
             results = tf.numpy_function(node.take, [handles], [one.dtype for one in outputs], stateful=False)
+        if is_function:
+            with tf.control_dependencies(results):
+                _turn().read_value()
     graph = tf.compat.v1.get_default_graph()
     if hasattr(graph, "control_outputs"):  # a result that the function does not use is taken all the same
         graph.control_outputs.extend({result.op.name: result.op for result in results}.values())
     for result, spec in zip(results, outputs, strict=True):
         result.set_shape(spec.shape)
     return list(results)
-
-
-def _refuse_xla() -> None:
-    """`ValueError` while a function that XLA will compile is traced: its own error would not tell what to do."""
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        raise ValueError(
-            "XLA cannot compile a step that waits for other ranks (an operation of horovod.tensorflow inside jit_compile); leave "
-            "jit_compile=True out of tf.function; with model.compile of Keras, which turns it on by itself on GPUs, give "
-            "jit_compile=False"
-        )
 
 
 def _waited_aside(handles: Any) -> Any:
@@ -95,12 +95,22 @@ def _wait(handles: np.ndarray) -> np.ndarray:
 
 
 def _now() -> Any:
-    """A number that is not known before the graph is run: what depends on it is not computed beforehand, once and for all."""
+    """A number that is not known before the graph is run: what depends on it is not computed beforehand, once and for all. With it
+    the function writes to the variable, once: a function that did not would be no more than a reader, which others do not wait for.
+    """
     held = tf.compat.v1.get_default_graph().get_collection_ref(_NOW)
     if not held:
         with tf.control_dependencies(None):
             held.append(tf.timestamp())
+            _turn().assign_add(1, read_value=False)
     return held[0]
+
+
+@cache
+def _turn() -> Any:
+    """While tracing: the variable that orders functions. One for the process, as any two functions may be called in a third."""
+    with tf.init_scope(), tf.device("CPU:0"):
+        return tf.Variable(0, trainable=False, dtype=tf.int64)
 
 
 class _Node:

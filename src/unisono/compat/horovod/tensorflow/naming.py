@@ -6,9 +6,12 @@ import re
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # TensorFlow tells it nowhere else
 
 _USED = "unisono_horovod_names"
 """The collection of a graph that holds the names given out in it."""
+_GRADIENT = "__backward_"
+"""How TensorFlow begins the names of functions that it makes of the gradients of others."""
 
 
 def name_for(kind: str, name: str | None, like: Any, ignore_name_scope: bool = False) -> str | None:
@@ -22,7 +25,7 @@ def name_for(kind: str, name: str | None, like: Any, ignore_name_scope: bool = F
     wanted = name or f"Horovod{kind}_{_tensor_name(like)}"
     scope = "" if ignore_name_scope else graph.get_name_scope()
     full = re.sub(r"[^a-zA-Z0-9_/.]", "_", f"{scope}/{wanted}" if scope else wanted)
-    return _not_used_before(full, _outermost(graph))
+    return _not_used_before(full, _around(graph))
 
 
 def _tensor_name(like: Any) -> str:
@@ -32,13 +35,21 @@ def _tensor_name(like: Any) -> str:
         return "captured"
 
 
-def _outermost(graph: Any) -> Any:
-    """Branches of a condition are graphs of their own, and run as parts of what is around them."""
+def _around(graph: Any) -> Any:
+    """The graph in which no name comes twice: that of the function. Not one further out, as a function that was traced before is
+    not traced again there, and its names would depend on who called it first, which may be another on another rank.
+
+    Branches and loops are graphs of their own, and run as parts of what is around them. In graphs of TensorFlow 1 and of gradients
+    calls run in any order, so the outermost counts; in others `exchange.py` has them run one after another.
+    """
     outside_is_eager = tf.compat.v1.executing_eagerly_outside_functions()
-    outer = getattr(graph, "outer_graph", None)
+    nest, outer = [graph], getattr(graph, "outer_graph", None)
     while outer is not None and (hasattr(outer, "outer_graph") or not outside_is_eager):
-        graph, outer = outer, getattr(outer, "outer_graph", None)
-    return graph
+        nest.append(outer)
+        outer = getattr(outer, "outer_graph", None)
+    if not outside_is_eager or any(one.name.startswith(_GRADIENT) for one in nest):
+        return nest[-1]
+    return next(one for one in nest if not isinstance(one, ControlFlowFuncGraph))
 
 
 def _not_used_before(name: str, graph: Any) -> str:

@@ -1,5 +1,6 @@
 """Programs of TensorFlow 1 whose `import tensorflow as tf` gives TensorFlow 2: what they ask for and do not find tells them which
-line to change. Only where `import horovod` means us, never by an import alone: it changes a module that is not ours."""
+line to change. And programs of TensorFlow 2 and Keras 2, which call `optimizer.variables()`, run as they are. Only where `import
+horovod` means us, never by an import alone: it changes modules that are not ours."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 
 from unisono.compat.horovod import process_sets as process_sets_module
 from unisono.compat.horovod.alias import is_in_force
+from unisono.compat.horovod.keras.old_names import accept_calls_of_variables
 from unisono.errors import UsageError
 
 PARTS = ("", "train", "summary")
@@ -20,12 +22,14 @@ class OldName(UsageError, AttributeError):
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Collective over all processes of the job, blocking: as everywhere; and names of TensorFlow 1 are refused with the lines to
-    write."""
+    """Collective over all processes of the job, blocking: as everywhere; and programs of Keras 2 may go on as in their time, while
+    names of TensorFlow 1 are refused with the lines to write."""
     process_sets_module.init(comm, process_sets)
     tensorflow: Any = sys.modules.get("tensorflow")
     if is_in_force() and tensorflow is not None:
         explain_old_names(tensorflow)
+        if "keras" in sys.modules:  # TensorFlow loads it, where it is installed
+            accept_calls_of_variables()
 
 
 def explain_old_names(tensorflow: Any) -> None:

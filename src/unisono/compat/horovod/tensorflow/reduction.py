@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from unisono.compat.horovod.compressor import Compressor
+from unisono.compat.horovod.keras.grouping import Groups
 from unisono.compat.horovod.process_sets import ProcessSet
 from unisono.compat.horovod.tensorflow import operations
 from unisono.compat.horovod.tensorflow.errors import by_either_name
@@ -18,20 +18,6 @@ from unisono.compat.horovod.tensorflow.naming import name_for
 from unisono.compat.horovod.tensorflow.queries import size_op
 from unisono.compat.horovod.tensorflow.slices import gathered_slices
 from unisono.compat.horovod.torch.submit import Average
-
-Groups = int | Sequence[Sequence[Any]] | None
-
-
-def checked_groups(num_groups: int, groups: Groups) -> Groups:
-    """Pure: what was asked for; `num_groups` is of old programs."""
-    if num_groups:
-        warnings.warn("num_groups= is deprecated; give groups=", DeprecationWarning, stacklevel=3)
-        groups = num_groups if groups is None else groups
-    if groups is None or isinstance(groups, (list, tuple)):
-        return groups
-    if not isinstance(groups, int) or groups <= 0:
-        raise ValueError(f"groups must be a number of groups, 1 or more, or lists of variables; received {groups!r}")
-    return groups
 
 
 @dataclass

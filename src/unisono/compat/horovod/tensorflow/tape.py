@@ -8,9 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from unisono.compat.horovod.compressor import Compressor
+from unisono.compat.horovod.keras.grouping import Groups, checked_groups
 from unisono.compat.horovod.process_sets import ProcessSet, global_process_set
 from unisono.compat.horovod.tensorflow.compression import Compression
-from unisono.compat.horovod.tensorflow.reduction import Groups, Reduction, checked_groups, local_variables
+from unisono.compat.horovod.tensorflow.reduction import Reduction, local_variables
 from unisono.compat.horovod.tensorflow.tracing import as_written
 from unisono.compat.horovod.torch.submit import Average
 

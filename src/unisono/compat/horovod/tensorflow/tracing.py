@@ -1,4 +1,4 @@
-"""What `tf.function` makes of our functions: it calls them as they are."""
+"""What `tf.function` makes of our functions: it calls them as they are, and XLA does not compile them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util  # TensorFlow tells it nowhere else
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -18,3 +19,12 @@ def as_written(function: Function) -> Function:
 def executing_eagerly() -> bool:
     """Local: whether TensorFlow computes at once, and not in a graph."""
     return bool(tf.executing_eagerly())
+
+
+def refuse_xla(what: str) -> None:
+    """`ValueError` while a function that XLA will compile is traced: its own error would not tell what to do."""
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise ValueError(
+            f"XLA cannot compile a step that waits for other ranks ({what} inside jit_compile); leave jit_compile=True out of "
+            "tf.function; with model.compile of Keras, which turns it on by itself on GPUs, give jit_compile=False"
+        )

@@ -7,13 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from unisono.compat.horovod.keras.replicas import shared
 from unisono.compat.horovod.process_sets import ProcessSet, global_process_set
 from unisono.compat.horovod.tensorflow import operations
 from unisono.compat.horovod.tensorflow.errors import by_either_name
 from unisono.compat.horovod.tensorflow.tracing import as_written
-
-SEED = "seed_generator_state"
-"""The name that Keras gives to the state of a random generator. Each rank keeps its own, or all would drop the same units."""
 
 
 @as_written
@@ -25,8 +23,7 @@ def broadcast_variables(
 ) -> Any:
     """The root's values into variables of TensorFlow or Keras, except the states of Keras's random generators. In a graph of
     TensorFlow 1: the operation that does it when run."""
-    held = [one for one in variables if getattr(one, "name", "") != SEED]
-    assigned = _assigned(held, root_rank, None, process_set)
+    assigned = _assigned(shared(variables), root_rank, None, process_set)
     return None if tf.executing_eagerly() else tf.group(*assigned)
 
 
