@@ -86,11 +86,44 @@ def check_what_all_ranks_drop_is_no_mistake() -> None:
             backward(net, 1.0)
             optimizer.step()
     assert net.weight.item() == -5.0
-    if hvd.rank() < hvd.size() - 1 or hvd.size() == 1:
+    if hvd.rank() < hvd.size() - 1:
+        for _ in range(3):
+            optimizer.zero_grad()
+            backward(net, 1.0)
+            optimizer.step()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                backward(net, 1000.0)
+                optimizer.zero_grad()
+    hvd.join()
+    hvd.broadcast_parameters(net.named_parameters(), 0)
+    backward(net, 1.0)
+    optimizer.step()  # who had joined has dropped less often
+    assert equal(net)
+
+
+def check_a_newcomer_has_dropped_nothing() -> None:
+    """As in an elastic job: some go on with their optimiser in another life, others have just made theirs."""
+    begin_again()
+    net = line()
+    optimizer = wrapped(net)
+    backward(net, 1.0)
+    optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        backward(net, 1000.0)
+        optimizer.zero_grad()
+    begin_again()
+    if hvd.rank():
+        net = line()
+        optimizer = wrapped(net)
+        with torch.no_grad():
+            net.weight.fill_(-1.0)
+    for _ in range(2):
         optimizer.zero_grad()
         backward(net, 1.0)
         optimizer.step()
-    hvd.join()
+    assert net.weight.item() == -3.0
 
 
 def check_state_is_sent_between_backward_and_step() -> None:

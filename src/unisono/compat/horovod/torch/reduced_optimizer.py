@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 from weakref import finalize, ref
@@ -60,8 +60,6 @@ class _DistributedOptimizer(Wrapped):
         self._lock = threading.RLock()  # gradients of several devices are computed by several threads
         self._backward: int | None = None
         """The backward pass in which a gradient was computed last."""
-        self._num_dropped = 0
-        """How often gradients were dropped on their way."""
         if how.process_set.included():
             _ = how.title.number  # in the order in which they are made
         _share(names)
@@ -180,7 +178,8 @@ class _DistributedOptimizer(Wrapped):
                     zeros.update(together)
             for one, grad in held.items():
                 one.grad = grad
-        self._num_dropped += any(flight is not None for flight in self._handles.values())
+        if any(flight is not None and not self._how.lacks_form(one) for one, flight in self._handles.items()):  # of this era
+            self._how.count_drop()
         for one in list(self._handles):
             self._forget(one, keep, zeros)
 
@@ -200,7 +199,7 @@ class _DistributedOptimizer(Wrapped):
         needed = {one: name for one, name in self._parameter_names.items() if one in self._requires_update}  # in one order
         mixed = self._how.share_forms(needed) if any(map(self._how.lacks_form, needed)) else []
         self._take_over([one for one in needed if _is_shared(one)])
-        count = self._how.compare_drops(self._num_dropped)
+        compared = self._how.compare_drops()
         for one in needed:
             if self._handles.get(one) is None:
                 together = [member for member in self._group_of.get(one, [one]) if member in needed and member not in mixed]
@@ -213,7 +212,7 @@ class _DistributedOptimizer(Wrapped):
             self._allreduce_delay[one] = self.backward_passes_per_step
         errors = []
         try:
-            dropped_alike = count()
+            dropped_alike = compared()
         except HorovodInternalError as error:  # then none of the others will come either
             dropped_alike = True
             errors.append(error)
@@ -299,10 +298,10 @@ class _DistributedOptimizer(Wrapped):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Local; where gradients travel it is collective and blocking, as they are then dropped."""
-        try:
-            self._forget_all()
-        except HorovodInternalError:  # they are of a life that is over, or the ranks disagree about them
-            self._handles.clear()
+        if PROCESS.has_begun:
+            with suppress(HorovodInternalError):  # they are of a life that is over, or the ranks disagree about them
+                self._forget_all()
+        self._handles.clear()
         for ready in self._ready.values():
             ready.clear()
         self._synchronized = False
