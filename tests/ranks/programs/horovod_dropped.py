@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -216,6 +218,70 @@ def check_closures_that_return_other_things() -> None:
         found = optimizer.step(closure)
         assert type(found) is type(extra(torch.tensor(0.0)))
         assert net.weight.item() == -1.0
+
+
+def check_losses_of_closures_are_the_same_on_all_ranks() -> None:
+    for kind in (float, np.float32, np.asarray, torch.tensor):
+        net = line()
+        optimizer = wrapped(net)
+
+        def closure(net: nn.Module = net, optimizer: Any = optimizer, kind: Any = kind) -> Any:
+            optimizer.zero_grad()
+            net(torch.ones(1, 1)).sum().backward()
+            return kind(float(hvd.rank()))
+
+        assert float(optimizer.step(closure)) == (hvd.size() - 1) / 2, kind
+
+
+def check_drops_are_counted_in_numbers_of_their_own() -> None:
+    """Whatever the type is in which programs make their tensors."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        net = line()
+        optimizer = wrapped(net, gradient_predivide_factor=7.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(4):
+                backward(net, 1.0)
+                optimizer.step()
+                backward(net, 1000.0)
+                optimizer.zero_grad()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert equal(net)
+
+
+def check_models_from_files_begin_anew() -> None:
+    net = line()
+    first = wrapped(net)
+    loaded = pickle.loads(pickle.dumps(net))
+    optimizer = wrapped(loaded)
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(loaded, 1.0)
+        travelled = [flight for flight in optimizer._handles.values() if flight is not None]
+        optimizer.step()
+    assert hvd.size() == 1 or travelled, "its gradients travel during the backward pass, as those of any other"
+    del first
+
+
+def check_nothing_travels_after_the_end() -> None:
+    net = line()
+    optimizer = wrapped(net)
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(net, 1.0)
+        optimizer.step()
+    backward(net, 1.0)
+    hvd.barrier()
+    hvd.shutdown()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer.zero_grad()
+    hvd.init(process_sets="dynamic")
+    backward(net, 1.0)
+    optimizer.step()
+    assert net.weight.item() == -3.0
 
 
 def check_normalisation_before_an_activation_in_place() -> None:

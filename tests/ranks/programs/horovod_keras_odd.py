@@ -239,6 +239,11 @@ def check_copies_are_distributed_too() -> None:
             assert values_of(mine) == [np.float32(before[1][0] - 1 / hvd.size())]
         with raises(TypeError, "cannot be pickled", "hvd.load_model"):
             pickle.dumps(made)
+    around = LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)))
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+        with raises(TypeError, "cannot be pickled", "hvd.load_model"):
+            attempt(around)
+    assert type(copy.deepcopy(LossScaleOptimizer(keras.optimizers.SGD(1.0)))) is LossScaleOptimizer
 
 
 @keras.saving.register_keras_serializable("unisono")

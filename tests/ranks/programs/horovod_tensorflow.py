@@ -55,6 +55,20 @@ def close(found: Any, wanted: Any, tolerance: float = 1e-6) -> None:
     assert np.allclose(found, np.asarray(wanted, np.float64), rtol=tolerance, atol=tolerance), (found, wanted)
 
 
+def check_a_function_whose_first_trace_has_no_operation() -> None:
+    """The first check of all: what the first operation of a process makes for itself must be allowed in a second trace too."""
+    traced: list[bool] = []
+
+    @tf.function
+    def step(x: Any, training: bool) -> Any:
+        traced.append(training)
+        return hvd.allreduce(x, op=hvd.Sum, name="loss") if training else x
+
+    close(step(tf.ones(1), False), [1])
+    close(step(tf.ones(1), True), [hvd.size()])
+    assert traced == [False, True]
+
+
 def check_allreduce_of_every_type() -> None:
     for dtype in (*FLOATS, *WHOLE):
         graph_too = dtype in (tf.bfloat16, tf.float32, tf.uint8)  # tracing takes its time
@@ -286,6 +300,45 @@ def check_functions_inside_functions() -> None:
         tape.watch(x)
         loss = tf.reduce_sum(both_of_them(x))
     close(tape.gradient(loss, x), [11 * size])
+
+
+def check_functions_that_are_first_traced_inside_another() -> None:
+    """The graph around them has operations of its own already."""
+    size, rank = hvd.size(), hvd.rank()
+
+    def reduced(x: Any) -> Any:
+        return hvd.allreduce(tf.reduce_sum(x, keepdims=True), op=hvd.Sum, name="loss")
+
+    one, other, third = (tf.function(reduced) for _ in range(3))
+
+    @tf.function
+    def around(a: Any, b: Any) -> Any:
+        return hvd.allreduce(a, op=hvd.Sum, name="first"), one(late(a, rank == 1)), other(late(b, rank == 0))
+
+    for found, wanted in zip(around(tf.ones(1), 100 * tf.ones(1)), (1, 1, 100), strict=True):
+        close(found, [size * wanted])
+
+    @tf.function
+    def last(x: Any, batch: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name="loss"), third(batch)
+
+    close(third(tf.ones([2])), [2 * size])
+    for shorter in (0, 1):  # the second time rank 0 alone traces again, also what is inside
+        found = last(tf.ones(1), tf.ones([2 - shorter * (rank == 0)]))
+        close(found[0], [size])
+        close(found[1], [2 * size - shorter])
+
+    @tf.function
+    def branches(x: Any, first: Any) -> Any:
+        chosen = tf.cond(first, lambda: one(x), lambda: one(2 * x))
+        return chosen + tf.cond(
+            first,
+            lambda: hvd.allreduce(x, op=hvd.Sum, name="branch"),
+            lambda: hvd.allreduce(3 * x, op=hvd.Sum, name="branch"),
+        )
+
+    close(branches(tf.ones(1), tf.constant(True)), [2 * size])
+    close(branches(tf.ones(1), tf.constant(False)), [5 * size])
 
 
 def check_a_function_that_one_rank_traces_again() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import ref
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from unisono.cluster.horovod_elastic import topology_of
 from unisono.cluster.horovod_env import HorovodSettings, horovod_settings
@@ -100,6 +101,8 @@ class Process:
         self._lock = threading.RLock()
         self._job: Job | None = None
         self._lasting: list[ref[Any]] = []
+        self.are_shared = WeakTensorKeyDictionary()
+        """Parameters that have, or had, an optimiser: whether it was more than one."""
         self._dynamic = False
         self._ends_at_exit = False
 

@@ -100,8 +100,8 @@ class ObjectState(State):
     def restore(self) -> None:
         """Local."""
         # Copies, or a list that the program goes on to fill would be filled in what is saved too.
-        for name, value in self._saved_state.items():
-            setattr(self, name, copied(name, value))
+        for name, value in copies(self._saved_state).items():
+            setattr(self, name, value)
 
     def sync(self) -> None:
         """Collective, blocking: the values as rank 0 has them now, which are then also what is saved."""
@@ -112,7 +112,15 @@ class ObjectState(State):
             self._save_values()
 
     def _save_values(self) -> None:
-        self._saved_state = {name: copied(name, getattr(self, name)) for name in self._saved_state}
+        self._saved_state = copies({name: getattr(self, name) for name in self._saved_state})
+
+
+def copies(values: dict[str, Any]) -> dict[str, Any]:
+    """Local: of all attributes; what two of them share, their copies share."""
+    try:
+        return copy.deepcopy(values)
+    except Exception:  # noqa: BLE001 - then each by itself, as far as it can be copied
+        return {name: copied(name, value) for name, value in values.items()}
 
 
 def copied(name: str, value: Any) -> Any:

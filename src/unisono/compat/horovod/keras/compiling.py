@@ -7,7 +7,7 @@ from typing import Any
 
 from unisono.compat.horovod.alias import is_in_force
 from unisono.compat.horovod.keras.backends import backend_name
-from unisono.compat.horovod.keras.reduced import ReducedUpdates, inner_of
+from unisono.compat.horovod.keras.reduced import ReducedUpdates, inner_of, refuse_pickles
 
 
 def watch_compile() -> None:
@@ -51,7 +51,8 @@ def look_at(model: Any, insists: bool = False) -> None:
 
 def agree_on_finite(kind: type | None = None) -> None:
     """Local, idempotent: from now on a `LossScaleOptimizer`, or one of this class, that has one of ours inside skips a step on all
-    ranks alike, if a gradient is not finite on any. For the class, as a program may put it around ours and never `compile`."""
+    ranks alike, if a gradient is not finite on any, and is not copied as a plain one. For the class, as a program may put it around
+    ours and never `compile`."""
     from keras.optimizers import LossScaleOptimizer
 
     owner: Any = next(one for one in (kind or LossScaleOptimizer).__mro__ if "check_finite" in vars(one))
@@ -67,3 +68,12 @@ def agree_on_finite(kind: type | None = None) -> None:
 
     check_finite.asks_all_ranks = True  # type: ignore[attr-defined]
     owner.check_finite = check_finite
+    plain_reduce = owner.__reduce__
+
+    def __reduce__(self: Any) -> Any:
+        """Of copies too, as Keras makes them in the same way: they would be plain."""
+        if isinstance(self.inner_optimizer, ReducedUpdates):
+            refuse_pickles(self)
+        return plain_reduce(self)
+
+    owner.__reduce__ = __reduce__

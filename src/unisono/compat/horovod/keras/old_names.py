@@ -142,7 +142,8 @@ def accept_calls_of_variables() -> None:
 
     if config.backend() in BACKENDS:
         own_backend()  # which tells its framework of our list
-    for kind in (optimizers.Optimizer, optimizers.LossScaleOptimizer):
+    several = getattr(optimizers, "MultiOptimizer", None)  # younger than what we ask for
+    for kind in (optimizers.Optimizer, optimizers.LossScaleOptimizer, *([several] if several else ())):
         owner: Any = next(one for one in kind.__mro__ if "variables" in vars(one))
         plain = owner.variables.fget
         if not getattr(plain, "can_be_called", False):

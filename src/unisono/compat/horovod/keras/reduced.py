@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from unisono.compat.horovod.keras.backends import backend_name, own_backend
 from unisono.compat.horovod.keras.travel import Manner, Travel
@@ -37,6 +37,14 @@ else:
     _Optimizer = object
 
 
+def refuse_pickles(optimizer: Any) -> NoReturn:
+    """What Keras puts into a pickle is the plain class, whose gradients are nobody else's."""
+    raise TypeError(
+        f"this {type(optimizer).__name__} cannot be pickled, as it belongs to the ranks of a job (hvd.DistributedOptimizer); "
+        "pickle the one that it was made from, or save the model and call hvd.load_model"
+    )
+
+
 class AsBefore(_Optimizer):
     """What programs of before Keras 3 ask of an optimiser."""
 
@@ -56,11 +64,7 @@ class AsBefore(_Optimizer):
         self.learning_rate = value
 
     def __reduce__(self) -> Any:
-        """Refused: what Keras puts into a pickle is the plain class, whose gradients are nobody else's."""
-        raise TypeError(
-            f"this {type(self).__name__} cannot be pickled, as it belongs to the ranks of a job (hvd.DistributedOptimizer); "
-            "pickle the one that it was made from, or save the model and call hvd.load_model"
-        )
+        refuse_pickles(self)
 
     def apply_gradients(
         self,

@@ -22,17 +22,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import torch
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable  # TensorFlow tells it nowhere else
 
 from unisono.compat.horovod.arrays import as_array, as_tensor
 from unisono.compat.horovod.process import PROCESS
 from unisono.compat.horovod.tensorflow.errors import by_either_name
-from unisono.compat.horovod.tensorflow.tracing import refuse_xla
+from unisono.compat.horovod.tensorflow.tracing import held_by, refuse_xla
 
 Submit = Callable[[list[torch.Tensor]], list[int]]
 """Local, not blocking: from tensors, which belong to it, to the handles of operations. Each of them gives a list of tensors."""
-
-_NOW = "unisono_horovod_now"
-"""The collection of a graph that holds its clock."""
 
 _SAME_BITS = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}.items()
 """Types of NumPy that travel as others of their size, where nothing is computed with them."""
@@ -98,7 +96,7 @@ def _now() -> Any:
     """A number that is not known before the graph is run: what depends on it is not computed beforehand, once and for all. With it
     the function writes to the variable, once: a function that did not would be no more than a reader, which others do not wait for.
     """
-    held = tf.compat.v1.get_default_graph().get_collection_ref(_NOW)
+    held = held_by(tf.compat.v1.get_default_graph(), "now")
     if not held:
         with tf.control_dependencies(None):
             held.append(tf.timestamp())
@@ -110,7 +108,8 @@ def _now() -> Any:
 def _turn() -> Any:
     """While tracing: the variable that orders functions. One for the process, as any two functions may be called in a third."""
     with tf.init_scope(), tf.device("CPU:0"):
-        return tf.Variable(0, trainable=False, dtype=tf.int64)
+        # Not `tf.Variable`: a `tf.function` lets none be made but in its first trace, which may have no operation in it.
+        return ResourceVariable(0, trainable=False, dtype=tf.int64)
 
 
 class _Node:

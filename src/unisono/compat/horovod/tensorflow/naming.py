@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # TensorFlow tells it nowhere else
 
-_USED = "unisono_horovod_names"
-"""The collection of a graph that holds the names given out in it."""
+from unisono.compat.horovod.tensorflow.tracing import held_by
+
 _GRADIENT = "__backward_"
 """How TensorFlow begins the names of functions that it makes of the gradients of others."""
 
@@ -53,7 +53,7 @@ def _around(graph: Any) -> Any:
 
 
 def _not_used_before(name: str, graph: Any) -> str:
-    used = graph.get_collection_ref(_USED)
+    used = held_by(graph, "names")
     found, number = name, 0
     while found in used:
         number += 1

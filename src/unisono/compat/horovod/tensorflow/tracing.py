@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util  # TensorFlow tells it nowhere else
@@ -14,6 +14,16 @@ Function = TypeVar("Function", bound=Callable[..., object])
 def as_written(function: Function) -> Function:
     """Local: not rewritten by AutoGraph, which takes a long time for it and finds nothing to do."""
     return cast(Function, tf.autograph.experimental.do_not_convert(function))
+
+
+def held_by(graph: Any, what: str) -> list[Any]:
+    """Local: a list that belongs to this graph alone. Collections are copied into the graphs of functions inside, and shared with
+    those of branches."""
+    name = f"_unisono_horovod_{what}"
+    if not hasattr(graph, name):
+        setattr(graph, name, [])
+    found: list[Any] = getattr(graph, name)
+    return found
 
 
 def executing_eagerly() -> bool:

@@ -58,10 +58,9 @@ def DistributedOptimizer(
             raise ValueError("op=hvd.Adasum works on the global process set only; leave process_set out")
         if together or sparse_as_dense:
             raise ValueError("with op=hvd.Adasum steps travel and not gradients; leave groups and sparse_as_dense out")
-        if process_set.size() > 1:  # alone there is nothing to add up, and programs may use all that the other one has
-            adasum = same_class(optimizer, DeltaSteps)
-            adasum._begin_deltas(names, compression, backward_passes_per_step)
-            return adasum
+        adasum = same_class(optimizer, DeltaSteps)
+        adasum._begin_deltas(names, compression, backward_passes_per_step)
+        return adasum
     distributed = same_class(optimizer, _DistributedOptimizer)
     title = Lasting("optimizer", process_set, owner=distributed)
     how = Traveller(compression, op, gradient_predivide_factor, sparse_as_dense, process_set, title)

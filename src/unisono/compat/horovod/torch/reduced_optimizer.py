@@ -21,9 +21,6 @@ from unisono.compat.horovod.torch.wrapped import Wrapped
 
 SEEN = "_seen_by_distributed_optimizer"
 """Set on gradients whose computation was counted: one that a backward pass has made anew does not have it."""
-SHARED = "_has_several_distributed_optimizers"
-"""Set on parameters: False by their first optimiser, True by a second one, and so for good: who is still alive may differ between
-ranks, but which gradients travel during a backward pass must not."""
 
 
 def check_passes(passes: int) -> None:
@@ -169,15 +166,17 @@ class _DistributedOptimizer(Wrapped):
         zeros: set[Tensor] = set()
         if not all(map(self._allreduce_delay.get, self._handles)):  # passes are over, so somebody may have sent something
             held = {one: one.grad for one in self._parameter_names}
-            for one in self._parameter_names:
-                together = self._group_of.get(one, [one])
-                if self._handles.get(one) is None and all(map(self._may_have_started, together)):
-                    for member in together:
-                        member.grad = None
-                    self._start(together)
-                    zeros.update(together)
-            for one, grad in held.items():
-                one.grad = grad
+            try:
+                for one in self._parameter_names:
+                    together = self._group_of.get(one, [one])
+                    if self._handles.get(one) is None and all(map(self._may_have_started, together)):
+                        for member in together:
+                            member.grad = None
+                        self._start(together)
+                        zeros.update(together)
+            finally:
+                for one, grad in held.items():
+                    one.grad = grad
         if any(flight is not None and not self._how.lacks_form(one) for one, flight in self._handles.items()):  # of this era
             self._how.count_drop()
         for one in list(self._handles):
@@ -220,7 +219,7 @@ class _DistributedOptimizer(Wrapped):
             raise ValueError(
                 "some ranks have dropped gradients on their way (by zero_grad or load_state_dict between backward and step) and "
                 "others have not, so they have met what the others computed next; drop them on all ranks, and compute gradients "
-                "that are for no step with torch.autograd.grad"
+                "that are for no step with torch.autograd.grad; hvd.shutdown() and hvd.init() begin anew"
             )
         for one, flight in travelling.items():
             assert flight is not None
@@ -280,7 +279,11 @@ class _DistributedOptimizer(Wrapped):
         """Local; where gradients travel it is collective and blocking, as they are then dropped. The arguments are those of the
         user's class."""
         dropped = [one for one, flight in self._handles.items() if flight is not None]
-        self._forget_all()
+        if PROCESS.has_begun:
+            self._forget_all()
+        else:  # what travelled is over with its life
+            self._handles.clear()
+            self.set_backward_passes_per_step(self.backward_passes_per_step)
         if dropped:
             warnings.warn(
                 f"{len(dropped)} gradients were reduced for nothing: optimizer.zero_grad() was called before optimizer.step(); if "
@@ -312,11 +315,12 @@ class _DistributedOptimizer(Wrapped):
 def _share(parameters: Iterable[Tensor]) -> None:
     """Local: they have one optimiser more."""
     for one in parameters:
-        setattr(one, SHARED, hasattr(one, SHARED))
+        PROCESS.are_shared[one] = one in PROCESS.are_shared
 
 
 def _is_shared(one: Tensor) -> bool:
-    return getattr(one, SHARED, False)
+    """For good: who is still alive may differ between ranks, but which gradients travel during a backward pass must not."""
+    return one in PROCESS.are_shared and bool(PROCESS.are_shared[one])
 
 
 def _remove_all(hooks: list[Any]) -> None:

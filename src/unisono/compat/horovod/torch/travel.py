@@ -21,7 +21,7 @@ from unisono.compat.horovod.torch.operations import (
     sparse_allreduce_async,
     synchronize,
 )
-from unisono.compat.horovod.torch.submit import Adasum, Average, Sum
+from unisono.compat.horovod.torch.submit import Average, Sum
 
 
 class Drops:
@@ -78,9 +78,9 @@ class Traveller:
         """Local, not blocking: tell how often gradients were dropped here, beside the gradients. What it gives is blocking, and
         says on all ranks alike whether all have dropped as often; those that have joined do not count."""
         number = self.drops.number(self.process_set.channel().era) % 4  # small, so that one rank among thousands is seen
-        told = torch.tensor([1.0, number, number * number], device="cpu")
-        op, (before, after) = (self.op, _factors(self)) if self.op != Adasum else (Average, (1.0, 1.0))
-        handle = allreduce_async_(told, None, self.of_our_own("drops"), op, before, after, self.process_set)
+        told = torch.tensor([1.0, number, number * number], dtype=torch.float32, device="cpu")
+        before, after = _factors(self)  # as the gradients, or it would not travel with them
+        handle = allreduce_async_(told, None, self.of_our_own("drops"), self.op, before, after, self.process_set)
 
         def alike() -> bool:
             present, total, squares = synchronize(handle).tolist()
@@ -91,9 +91,10 @@ class Traveller:
     def share_loss(self, loss: Any) -> Any:
         """Collective over the process set, blocking: the loss that belongs to the reduced gradients, the same on all ranks.
         What is not one number is left as it is."""
-        if not isinstance(loss, (int, float)) and not (isinstance(loss, Tensor) and loss.numel() == 1):
+        try:
+            own = float(loss.detach() if isinstance(loss, Tensor) else loss)
+        except (TypeError, ValueError, RuntimeError):  # the last one is PyTorch's, for several numbers
             return loss
-        own = loss.item() if isinstance(loss, Tensor) else float(loss)
         everybodys = torch.tensor([own], dtype=torch.float64, device="cpu")
         synchronize(allreduce_async_(everybodys, None, self.of_our_own("loss"), self.op, process_set=self.process_set))
         return loss.detach().clone().fill_(everybodys[0]) if isinstance(loss, Tensor) else everybodys.item()
