@@ -30,6 +30,21 @@ def backward(net: nn.Module, value: float) -> None:
     net(torch.full((1, 1), value)).sum().backward()
 
 
+def steps(net: nn.Module, optimizer: Any, number: int) -> None:
+    for _ in range(number):
+        optimizer.zero_grad()
+        backward(net, 1.0)
+        optimizer.step()
+
+
+def drop(net: nn.Module, optimizer: Any) -> None:
+    """A pass whose gradients nobody uses."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # which says that gradients were reduced for nothing
+        backward(net, 1000.0)
+        optimizer.zero_grad()
+
+
 def begin_again() -> None:
     """What a mistake has left in flight ends with its life."""
     hvd.barrier()
@@ -41,15 +56,9 @@ def check_a_pass_that_one_rank_makes_alone_is_found() -> None:
     """A saliency map on rank 0, whose gradients then meet the next ones of the others: nobody uses them."""
     net = line()
     optimizer = wrapped(net)
-    for _ in range(2):
-        optimizer.zero_grad()
-        backward(net, 1.0)
-        optimizer.step()
+    steps(net, optimizer, 2)
     if hvd.rank() == 0:
-        backward(net, 1000.0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # which says that gradients were reduced for nothing
-            optimizer.zero_grad()
+        drop(net, optimizer)
     else:
         optimizer.zero_grad()
     backward(net, 1.0)
@@ -79,24 +88,14 @@ def check_what_all_ranks_drop_is_no_mistake() -> None:
     net = line()
     optimizer = wrapped(net)
     for number in range(40):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            backward(net, 1000.0)
-            optimizer.zero_grad()
+        drop(net, optimizer)
         if number % 8 == 0:
-            optimizer.zero_grad()
-            backward(net, 1.0)
-            optimizer.step()
+            steps(net, optimizer, 1)
     assert net.weight.item() == -5.0
     if hvd.rank() < hvd.size() - 1:
         for _ in range(3):
-            optimizer.zero_grad()
-            backward(net, 1.0)
-            optimizer.step()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                backward(net, 1000.0)
-                optimizer.zero_grad()
+            steps(net, optimizer, 1)
+            drop(net, optimizer)
     hvd.join()
     hvd.broadcast_parameters(net.named_parameters(), 0)
     backward(net, 1.0)
@@ -111,20 +110,14 @@ def check_a_newcomer_has_dropped_nothing() -> None:
     optimizer = wrapped(net)
     backward(net, 1.0)
     optimizer.step()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        backward(net, 1000.0)
-        optimizer.zero_grad()
+    drop(net, optimizer)
     begin_again()
     if hvd.rank():
         net = line()
         optimizer = wrapped(net)
         with torch.no_grad():
             net.weight.fill_(-1.0)
-    for _ in range(2):
-        optimizer.zero_grad()
-        backward(net, 1.0)
-        optimizer.step()
+    steps(net, optimizer, 2)
     assert net.weight.item() == -3.0
 
 
@@ -168,10 +161,7 @@ def check_optimizers_that_are_gone_leave_nothing() -> None:
     before = len(PROCESS.handles._held)
     for _ in range(3):
         optimizer = wrapped(net)
-        for _ in range(2):
-            optimizer.zero_grad()
-            backward(net, 1.0)
-            optimizer.step()
+        steps(net, optimizer, 2)
         backward(net, 1.0)
         net.zero_grad()
         del optimizer
@@ -268,10 +258,7 @@ def check_models_from_files_begin_anew() -> None:
 def check_nothing_travels_after_the_end() -> None:
     net = line()
     optimizer = wrapped(net)
-    for _ in range(2):
-        optimizer.zero_grad()
-        backward(net, 1.0)
-        optimizer.step()
+    steps(net, optimizer, 2)
     backward(net, 1.0)
     hvd.barrier()
     hvd.shutdown()
