@@ -1,7 +1,9 @@
-"""Where the all-reduce algorithms cross: gloo's own, ring, recursive doubling and Rabenseifner between hosts at 1 Gbit/s.
+"""Where the all-reduce algorithms cross: gloo's own, ring, recursive doubling and Rabenseifner between hosts at 1 Gbit/s, one rank
+on each of several test hosts (network namespaces of this machine), interleaved in one run. Needs root, ip and tc.
 
-    python -m bench.algorithms               # everything; only as root, as it makes network namespaces
+    python -m bench.algorithms               # 4 and 3 hosts, 1 KiB to 16 MiB
     python -m bench.algorithms --quick       # a look whether it works
+    python -m bench.algorithms --hosts 4 --sizes 32KiB,64KiB,128KiB --out runs/look
 
 Writes algorithms.md (tables, crossings, thresholds for `auto`), algorithms.json (every call) and algorithms.png.
 """
@@ -10,19 +12,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 from functools import partial
 
-from bench.algorithms_page import publish
-from bench.blocks import QUICK, Effort, blocks_of, measure_blocks
+from bench.algorithms_page import page_of
+from bench.blocks import QUICK, Effort, about_sizes, measure_blocks
 from bench.contenders.contender import Contender
 from bench.groups import Launch, Seat
 from bench.hosts import LIMITS, Across, test_hosts
-from bench.options import add_sizes, counts, parse, sizes
-from bench.progress import Progress
-from bench.rounds import Stopwatch
-from bench.session import guarded, open_record, result_of
+from bench.measurement import begin, guarded
+from bench.options import add_sizes, counts, parse, parser_of, sizes
 
 SIZES = "1KiB,4KiB,16KiB,64KiB,128KiB,256KiB,1MiB,4MiB,16MiB"
 QUICK_SIZES = "1KiB,256KiB"
@@ -45,28 +44,20 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
     args = _arguments()
-    if args.figure:
-        print(publish(json.loads((args.out / "algorithms.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    measurement = begin("algorithms", args, page_of)
     effort = QUICK if args.quick else FULL
-    record = open_record("algorithms", args, {"effort": dataclasses.asdict(effort), "contenders": list(ALGORITHMS)}, progress)
-    for num_hosts in args.hosts:
+    record = measurement.record({"effort": dataclasses.asdict(effort), "contenders": list(ALGORITHMS)})
+    blocks = {num_hosts: about_sizes(num_hosts, args.sizes) for num_hosts in args.hosts}
+    for num_hosts, about in blocks.items():
         with test_hosts(num_hosts) as hosts:
             across = Across(hosts)
-            contenders = [Contender(name, "ours", about, partial(start, across, name)) for name, about in ALGORITHMS.items()]
-            measure_blocks(record, contenders, num_hosts, args.sizes, effort, progress, essential=tuple(ALGORITHMS))
-    result = result_of(
-        args,
-        record,
-        watch,
-        algorithms=ALGORITHMS,
+            contenders = [Contender(name, "ours", text, partial(start, across, name)) for name, text in ALGORITHMS.items()]
+            measure_blocks(record, contenders, num_hosts, about, effort, measurement.progress, essential=tuple(ALGORITHMS))
+    measurement.finish(
+        contenders=ALGORITHMS,
         not_measured=NOT_MEASURED,
-        blocks=blocks_of(record, args.hosts, args.sizes),
+        blocks={key: record.blocks[key] for about in blocks.values() for key in about},
     )
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/algorithms.md, .json and .png after {watch}")
 
 
 def start(across: Across, name: str, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
@@ -75,18 +66,7 @@ def start(across: Across, name: str, num_ranks: int, seat: Seat) -> list[Launch]
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.algorithms",
-        description="The all-reduce algorithms against each other, one rank on each of several test hosts (network namespaces\n"
-        "of this machine with links of 1 Gbit/s), interleaved in one run. Needs root, ip and tc.",
-        epilog="examples:\n"
-        "  python -m bench.algorithms                          4 and 3 hosts, 1 KiB to 16 MiB, into docs/results/\n"
-        "  python -m bench.algorithms --quick                  a few calls at two sizes, into runs/bench/\n"
-        "  python -m bench.algorithms --hosts 4 --sizes 32KiB,64KiB,128KiB --out runs/look\n"
-        "  python -m bench.algorithms --figure                 page and figure again from docs/results/algorithms.json\n"
-        "An interrupted run goes on where it stopped when the same command is given again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("algorithms", __doc__)
     parser.add_argument("--hosts", type=counts, default=[4, 3], metavar="N,N", help="numbers of hosts (default 4,3)")
     add_sizes(parser, SIZES, QUICK_SIZES)
     args = parse(parser)

@@ -10,18 +10,15 @@ run) and .png, with --link asynchronous_link.*.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench import asynchronous_link
-from bench.asynchronous_page import publish
-from bench.options import add_mnist, parse
-from bench.progress import Progress
-from bench.rounds import Stopwatch, orders
-from bench.session import guarded, open_record, result_of
+from bench.asynchronous_page import page_of
+from bench.measurement import begin, guarded
+from bench.options import parse, parser_of
+from bench.rounds import orders
 from bench.trainings import accuracy, data_options, trained
 
 WORKERS = 4
@@ -71,40 +68,26 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: train, and publish what came of it."""
-    args = _arguments()
+    parser = parser_of("asynchronous", __doc__)
+    parser.add_argument("--link", action="store_true", help="time to accuracy between two hosts at 1 Gbit/s instead; needs root")
+    args = parse(parser, needs_mnist=True)
     if args.link:
         asynchronous_link.measure(args)
         return
-    if args.figure:
-        print(publish(json.loads((args.out / "asynchronous.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    measurement = begin("asynchronous", args, page_of)
     effort, seeds = (QUICK, SEEDS[:1]) if args.quick else (FULL, SEEDS)
-    settings = {**effort, "seeds": seeds, "workers": WORKERS, "options": {entry.name: entry.command() for entry in ENTRIES}}
-    record = open_record("asynchronous", args, settings, progress)
-    for seed, order in zip(seeds, orders([entry.name for entry in ENTRIES], len(seeds), seed=20), strict=True):
-        for entry in sorted(ENTRIES, key=lambda entry: order.index(entry.name)):
-            if (key := f"{entry.name}, seed {seed}") in record.blocks:
+    commands = {entry.name: entry.command() for entry in ENTRIES}
+    record = measurement.record({**effort, "seeds": seeds, "workers": WORKERS, "options": commands})
+    for seed, order in zip(seeds, orders(list(commands), len(seeds), seed=20), strict=True):
+        for name in order:
+            if (key := f"{name}, seed {seed}") in record.blocks:
                 continue
-            progress.say(f"{key} ({watch} so far)")
-            found = trained([*entry.command(), "--seed", str(seed), *data_options(args.mnist, effort)], LIMIT_S)
-            record.add(key, {"algorithm": entry.name, "seed": seed, **found})
-            progress.keep(f"{key}: {accuracy(found):.2f} % in {found['epochs'][-1]['wall_s']:.0f} s")
-    runs = [record.blocks[f"{entry.name}, seed {seed}"] for entry in ENTRIES for seed in seeds]
-    result = result_of(args, record, watch, synchronous=SYNCHRONOUS, not_measured=NOT_MEASURED, runs=runs)
-    result["command"] = result["command"].replace(str(args.mnist), "DIR").replace(f" --out {args.out}", "")
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/asynchronous.md, .json and .png after {watch}")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.asynchronous", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_mnist(parser)
-    parser.add_argument("--link", action="store_true", help="time to accuracy between two hosts at 1 Gbit/s instead; needs root")
-    return parse(parser)
+            measurement.progress.say(f"{key} ({measurement.watch} so far)")
+            found = trained([*commands[name], "--seed", str(seed), *data_options(args.mnist, effort)], LIMIT_S)
+            record.add(key, {"algorithm": name, "seed": seed, **found})
+            measurement.progress.keep(f"{key}: {accuracy(found):.2f} % in {found['epochs'][-1]['wall_s']:.0f} s")
+    runs = [record.blocks[f"{name}, seed {seed}"] for name in commands for seed in seeds]
+    measurement.finish(synchronous=SYNCHRONOUS, not_measured=NOT_MEASURED, runs=runs)
 
 
 if __name__ == "__main__":

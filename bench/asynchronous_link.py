@@ -6,19 +6,17 @@ The model is wide: its gradient takes longer to send than to compute. Both times
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
 
-from bench.asynchronous_link_page import publish
+from bench.asynchronous_link_page import page_of
 from bench.groups import Conductor, Launch, Seat
 from bench.hosts import LIMITS, RATE, Across, test_hosts
-from bench.progress import Progress
-from bench.rounds import Stopwatch, orders
-from bench.session import open_record, result_of
+from bench.measurement import begin
+from bench.rounds import orders
 from bench.trainings import accuracy, data_options, trained
 from tests.system.hosts import Host
 
@@ -48,35 +46,27 @@ NOT_MEASURED = (
 
 def measure(args: argparse.Namespace) -> None:
     """Local, blocking: train on two hosts, and publish what came of it."""
-    if args.figure:
-        print(publish(json.loads((args.out / "asynchronous_link.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    measurement = begin("asynchronous_link", args, page_of)
     effort, seeds = (QUICK, SEEDS[:1]) if args.quick else (FULL, SEEDS)
     options = {name: [*COMMON, "--global-batch", str(BATCH), *entry] for name, entry in ENTRIES.items()}
-    settings = {**effort, "seeds": seeds, "batch": BATCH, "target": TARGET, "rate": RATE, "options": options}
-    record = open_record("asynchronous_link", args, settings, progress)
+    record = measurement.record({**effort, "seeds": seeds, "batch": BATCH, "target": TARGET, "rate": RATE, "options": options})
     data = data_options(args.mnist, effort)
     with test_hosts(NUM_HOSTS) as hosts:
         across = Across(hosts)
         if "costs" not in record.blocks:
-            progress.say("how long a gradient takes to compute and to send")
+            measurement.progress.say("how long a gradient takes to compute and to send")
             record.add("costs", costs(hosts, across, [*COMMON, "--lr", "0.01", *data_options(args.mnist, {**effort, "epochs": 1})]))
         for seed, order in zip(seeds, orders(list(ENTRIES), len(seeds), seed=20), strict=True):
             for name in order:
                 if (key := f"{name}, seed {seed}") in record.blocks:
                     continue
-                progress.say(f"{key} ({watch} so far)")
+                measurement.progress.say(f"{key} ({measurement.watch} so far)")
                 given = [*options[name], "--seed", str(seed), "--target", str(TARGET), *data]
                 found = trained(given, LIMIT_S, lambda command: across.commands("auto", "-m", "unisono", *command))
                 record.add(key, {"algorithm": name, "seed": seed, **found})
-                progress.keep(f"{key}: {accuracy(found):.2f} % in {found['epochs'][-1]['wall_s']:.0f} s")
+                measurement.progress.keep(f"{key}: {accuracy(found):.2f} % in {found['epochs'][-1]['wall_s']:.0f} s")
     runs = [record.blocks[f"{name}, seed {seed}"] for name in ENTRIES for seed in seeds]
-    result = result_of(args, record, watch, not_measured=NOT_MEASURED, costs=record.blocks["costs"], runs=runs)
-    result["command"] = result["command"].replace(str(args.mnist), "DIR").replace(f" --out {args.out}", "")
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/asynchronous_link.md, .json and .png after {watch}")
+    measurement.finish(not_measured=NOT_MEASURED, costs=record.blocks["costs"], runs=runs)
 
 
 def costs(hosts: Sequence[Host], across: Across, options: Sequence[str]) -> dict[str, Any]:

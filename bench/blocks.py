@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.contenders.contender import Contender, Unavailable
 from bench.groups import Conductor, Group, GroupFailed
 from bench.machine import stolen_s
+from bench.page import one_line
 from bench.progress import Progress
 from bench.record import Record
-from bench.report import one_line
 from bench.rounds import Samples, interleave, rounded
 from bench.sizes import show_size
 
@@ -48,74 +48,122 @@ def measure_blocks(
     record: Record,
     contenders: Sequence[Contender],
     num_ranks: int,
-    sizes: Sequence[int],
+    about: Mapping[str, Mapping[str, Any]],
     effort: Effort,
     progress: Progress,
     essential: Collection[str],
+    opens: bool = False,
 ) -> None:
-    """Blocking: all sizes at one number of ranks that `record` does not have yet, with processes started once for all.
+    """Blocking: all blocks of `about` (key -> what it is, with its `bytes`) that `record` does not have yet, with processes started
+    once for all. Contenders of which each `opens` something for a length do so before their idle time is measured.
 
     Raises `GroupFailed` if one of the `essential` contenders fails; another one drops out, which is recorded.
     """
-    sizes = [size for size in sizes if block_key(num_ranks, size) not in record.blocks]
-    if not sizes:
+    missing = {key: block for key, block in about.items() if key not in record.blocks}
+    if not missing:
         return
     failed: dict[str, str] = {}
     try:
         with Conductor() as conductor:
             groups = start_all(conductor, contenders, num_ranks, essential, failed, progress)
-            idle = idle_shares(groups)
-            for num_bytes in sizes:
-                key, before = block_key(num_ranks, num_bytes), stolen_s()
-                samples, dropped = measure_block(groups, num_bytes, effort, progress, key, essential)
-                for name, reason in dropped.items():
-                    failed[name] = one_line(reason)
-                    del groups[name]
-                record.add(
-                    key,
-                    {
-                        "ranks": num_ranks,
-                        "bytes": num_bytes,
-                        "versions": {name: group.versions for name, group in groups.items()},
-                        "idle_share_of_a_core": idle,
-                        "stolen_cpu_s": round(stolen_s() - before, 2),
-                        "failed": dict(failed),
-                        "times_us": rounded(samples),
-                    },
+            idle = {} if opens else idle_shares(groups)
+            for key, block in missing.items():
+                before, prepare_it = stolen_s(), ("prepare", {"num_bytes": block["bytes"]})
+                if opens:
+                    open_all(groups, block["bytes"], failed, progress, key, essential)
+                    idle = idle_shares(groups)
+                num_rounds, num_calls = effort.at(block["bytes"])
+                samples, dropped = take_turns(
+                    groups,
+                    opening=(*(() if opens else (prepare_it,)), ("verify", {}), ("time", {"num_calls": 2})),
+                    turn=("time", {"num_calls": num_calls}),
+                    closing=(("verify", {}), ("drop", {})),
+                    num_rounds=num_rounds,
+                    progress=progress,
+                    where=key,
+                    essential=essential,
                 )
-                medians = ", ".join(f"{name} {sample.median:.0f}" for name, sample in samples.items())
-                progress.keep(f"{key}: {medians} us")
+                failed |= {name: one_line(reason) for name, reason in dropped.items()}
+                for name in dropped:
+                    del groups[name]
+                record.add(key, {**block, **measured(groups, idle, before, failed, samples)})
+                progress.keep(medians(key, samples))
     finally:
         for contender in contenders:
             contender.clean()
 
 
-def block_key(num_ranks: int, num_bytes: int) -> str:
-    """Local: what a block is called in the raw data."""
-    return f"{num_ranks} ranks, {show_size(num_bytes)}"
+def measure_apart(
+    record: Record,
+    key: str,
+    about: Mapping[str, Any],
+    contenders: Mapping[int, Sequence[Contender]],
+    warm_up: Ask,
+    turn: Ask,
+    num_rounds: int,
+    progress: Progress,
+    essential: Collection[str],
+    after: Callable[[Mapping[str, Group]], Mapping[str, Any]],
+) -> None:
+    """Blocking: one block that `record` does not have yet, in processes of its own: contenders by their number of ranks. `after`
+    asks those that stayed what they have reached."""
+    if key in record.blocks:
+        return
+    failed: dict[str, str] = {}
+    with Conductor() as conductor:
+        groups: dict[str, Group] = {}
+        for num_ranks, wanted in contenders.items():
+            groups |= start_all(conductor, wanted, num_ranks, essential, failed, progress)
+        idle, before = idle_shares(groups), stolen_s()
+        samples, dropped = take_turns(groups, (warm_up,), turn, (), num_rounds, progress, key, essential)
+        failed |= {name: one_line(reason) for name, reason in dropped.items()}
+        groups = {name: groups[name] for name in samples}
+        block = measured(groups, idle, before, failed, samples)
+        record.add(key, {**about, **block, **after(groups)})
+    progress.keep(medians(key, samples))
 
 
-def blocks_of(record: Record, num_ranks: Sequence[int], sizes: Sequence[int]) -> dict[str, Any]:
-    """Local: the blocks that were asked for, in that order; an interrupted run may have left others."""
-    keys = [block_key(num, size) for num in num_ranks for size in sizes]
-    return {key: record.blocks[key] for key in keys}
+def measured(
+    groups: Mapping[str, Group],
+    idle: Mapping[str, float],
+    stolen_before: float,
+    failed: Mapping[str, str],
+    samples: Mapping[str, Samples],
+) -> dict[str, Any]:
+    """Local: what every block keeps."""
+    return {
+        "versions": {name: group.versions for name, group in groups.items()},
+        "idle_share_of_a_core": idle,
+        "stolen_cpu_s": round(stolen_s() - stolen_before, 2),
+        "failed": dict(failed),
+        "times_us": rounded(samples),
+    }
 
 
-def measure_block(
-    groups: Mapping[str, Group], num_bytes: int, effort: Effort, progress: Progress, where: str, essential: Collection[str]
-) -> tuple[dict[str, Samples], dict[str, str]]:
-    """Blocking: the samples of those that stayed, and why the others dropped out. A group that failed is ended."""
-    num_rounds, num_calls = effort.at(num_bytes)
-    return take_turns(
-        groups,
-        opening=(("prepare", {"num_bytes": num_bytes}), ("verify", {}), ("time", {"num_calls": 2})),
-        turn=("time", {"num_calls": num_calls}),
-        closing=(("verify", {}), ("drop", {})),
-        num_rounds=num_rounds,
-        progress=progress,
-        where=where,
-        essential=essential,
-    )
+def medians(key: str, samples: Mapping[str, Samples]) -> str:
+    """Pure: a line for the one who waits."""
+    return f"{key}: {', '.join(f'{name} {sample.median:.0f}' for name, sample in samples.items())} us"
+
+
+def about_sizes(num_ranks: int, sizes: Sequence[int]) -> dict[str, dict[str, int]]:
+    """Pure: the blocks at one number of ranks, by their key in the raw data."""
+    return {f"{num_ranks} ranks, {show_size(size)}": {"ranks": num_ranks, "bytes": size} for size in sizes}
+
+
+def open_all(
+    groups: dict[str, Group], num_bytes: int, failed: dict[str, str], progress: Progress, where: str, essential: Collection[str]
+) -> None:
+    """Blocking: all are asked to prepare vectors of a length; `groups` loses those that fail."""
+    for name, group in list(groups.items()):
+        progress.say(f"{where}: {name} prepares")
+        try:
+            group.ask("prepare", num_bytes=num_bytes)
+        except GroupFailed as error:
+            if name in essential:
+                raise
+            failed[name] = one_line(error)
+            progress.keep(f"{where}: {error}")
+            groups.pop(name).close()
 
 
 def take_turns(
@@ -128,7 +176,8 @@ def take_turns(
     where: str,
     essential: Collection[str],
 ) -> tuple[dict[str, Samples], dict[str, str]]:
-    """Blocking: every group is asked the opening, then its turn in each round, then the closing; results as of `measure_block`."""
+    """Blocking: every group is asked the opening, then its turn in each round, then the closing. Gives the samples of those that
+    stayed, and why the others dropped out. A group that failed is ended."""
     failed: dict[str, str] = {}
 
     def attempt(name: str, *asks: Ask) -> list[list[float]]:

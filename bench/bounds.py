@@ -1,57 +1,78 @@
-"""What the shared-memory engine must reach, and whether it did."""
+"""What a benchmark must reach, and whether it did: a bound is missed only when the whole interval lies beyond it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.rounds import Samples, estimate, judged, ratio
-from bench.sizes import show_size
-
-Block = tuple[int, int, Mapping[str, Samples]]
-"""Number of ranks, bytes, samples by contender."""
+from bench.rounds import Estimate, Samples, difference, ratio
 
 
 @dataclass(frozen=True)
-class Faster:
-    """At least `factor` times as fast as the best contender of a kind, at sizes in a range."""
+class Bound:
+    """One row of the table of bounds, in words."""
 
-    ranks: int
+    where: str
+    found: str
+    asked: str
+    verdict: str
+    note: str = ""
+    """Behind what was found."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.found}"
+
+
+def judge(
+    where: str, found: Estimate | float, unit: str = "", *, at_least: float | None = None, at_most: float | None = None
+) -> Bound:
+    """Pure: the verdict on a number, which holds within the noise where only its interval reaches what is asked."""
+    value, low, high = (found.value, found.low, found.high) if isinstance(found, Estimate) else (found, found, found)
+    if at_least is not None:
+        holds, nearly, asked = value >= at_least, high >= at_least, f"at least {at_least:g}"
+    else:
+        assert at_most is not None
+        holds, nearly, asked = value <= at_most, low <= at_most, f"at most {at_most:g}"
+    return Bound(
+        where, f"{found:.2f} {unit}".strip(), asked, "holds" if holds else "holds within the noise" if nearly else "MISSED"
+    )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What ours must reach against the best of a kind of contenders, the one with the smallest median in the same block."""
+
     kind: str
-    factor: float
-    from_bytes: int = 0
-    to_bytes: int = 1 << 62
+    times_as_fast: float | None = None
+    """At least."""
+    times_as_long: float | None = None
+    """At most."""
+    longer_us: float | None = None
+    """At most."""
+
+    def judge(self, where: str, samples: Mapping[str, Samples], kinds: Mapping[str, str], ours: str) -> Bound:
+        """Pure: the verdict on one block."""
+        peers = [name for name in samples if kinds.get(name) == self.kind]
+        if not peers:
+            return Bound(where, f"no contender of the kind {self.kind} took part", "-", "not judged")
+        best = min(peers, key=lambda name: samples[name].median)
+        mine, its = samples[ours], samples[best]
+        if self.times_as_fast is not None:
+            return judge(where, ratio(its, mine), f"times as fast as {best}", at_least=self.times_as_fast)
+        if self.times_as_long is not None:
+            return judge(where, ratio(mine, its), f"times as long as {best}", at_most=self.times_as_long)
+        return judge(where, difference(mine, its), f"us more than {best}", at_most=self.longer_us)
 
 
-FASTER = (
-    Faster(2, "gloo", 5.0),
-    Faster(2, "mpi", 1.5, 400_000, 400_000),
-    Faster(2, "mpi", 3.0, 4_000_000),
-    Faster(4, "gloo", 3.0),
-)
-SMALL_RANKS, SMALL_BYTES, SMALL_US = 2, 4_000, 50.0
+def told(bounds: Sequence[Bound]) -> str:
+    """Pure: what was found, as a part of a sentence."""
+    return "; ".join(map(str, bounds))
 
 
-def verdicts(blocks: Sequence[Block], kinds: Mapping[str, str], ours: str) -> list[tuple[str, str]]:
-    """Local: for each bound and size in words, whether it holds. The best MPI is the one with the smallest median there."""
-    found = []
-    for bound in FASTER:
-        for num_ranks, num_bytes, samples in blocks:
-            if num_ranks == bound.ranks and bound.from_bytes <= num_bytes <= bound.to_bytes:
-                where = f"{num_ranks} ranks, {show_size(num_bytes)}"
-                peers = [name for name in samples if kinds[name] == bound.kind]
-                if not peers:
-                    found.append((f"{where}: no contender of the kind {bound.kind} took part", "not judged"))
-                    continue
-                best = min(peers, key=lambda name: samples[name].median)
-                times = ratio(samples[best], samples[ours])
-                text = f"{where}: {times} times as fast as {best}, at least {bound.factor:g} asked"
-                for floor in (name for name in samples if kinds[name] == "floor"):
-                    text += f" (the {floor}: {ratio(samples[best], samples[floor])})"
-                found.append((text, judged(times, bound.factor, at_least=True)))
-    for num_ranks, num_bytes, samples in blocks:
-        if (num_ranks, num_bytes) == (SMALL_RANKS, SMALL_BYTES):
-            took = estimate(samples[ours].by_round)
-            text = f"{num_ranks} ranks, {show_size(num_bytes)}: {took} us, at most {SMALL_US:g} asked"
-            found.append((text, judged(took, SMALL_US, at_least=False)))
-    return found
+def summary(bounds: Sequence[Bound]) -> str:
+    """Pure: how many of the bounds hold, as a sentence; nothing where there are none."""
+    if not bounds:
+        return ""
+    holding = [bound for bound in bounds if bound.verdict.startswith("holds")]
+    noisy = sum(bound.verdict != "holds" for bound in holding)
+    return f"{len(holding)} of {len(bounds)} bounds hold{f', {noisy} of them within the noise' if noisy else ''}."

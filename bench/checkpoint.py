@@ -1,7 +1,9 @@
-"""What a checkpoint costs the training: Unisono against torch.save in the loop, Lightning's callback and DCP's async_save.
+"""How long a save of 100 MB keeps one worker from training, and how long until it is on the disk: Unisono against torch.save in the
+loop, Lightning's callback and DCP's async_save. What they need is installed under .venv-bench/.
 
     python -m bench.checkpoint               # everything; about five minutes on cores that do nothing else
     python -m bench.checkpoint --quick       # a look whether it works: few saves, no judgement
+    python -m bench.checkpoint --threads 1   # with one thread only
 
 Writes checkpoint.md (tables, bound, how it was measured) and checkpoint.json (every step).
 """
@@ -9,30 +11,25 @@ Writes checkpoint.md (tables, bound, how it was measured) and checkpoint.json (e
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench.blocks import idle_shares, prepare, start_all, take_turns
-from bench.checkpoint_page import publish, show_threads
-from bench.contenders.contender import Contender
+from bench.blocks import measure_apart, prepare
+from bench.checkpoint_page import page_of
 from bench.contenders.saving import BY_HAND, OURS, WAYS
-from bench.groups import ROOT, Conductor, Group, GroupFailed
-from bench.machine import stolen_s
-from bench.options import parse
-from bench.progress import Progress
-from bench.record import Record
-from bench.report import one_line
-from bench.rounds import Stopwatch, rounded
+from bench.groups import ROOT, Group, GroupFailed
+from bench.measurement import begin, guarded
+from bench.options import counts, parse, parser_of
 from bench.saving_case import ABOUT, STATE_BYTES
-from bench.session import guarded, open_record, result_of
+from bench.sizes import show_count
 from bench.train import LEARNED
 
 QUIET = 6
@@ -55,70 +52,32 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
     args = _arguments()
-    if args.figure:
-        print(publish(json.loads((args.out / "checkpoint.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    measurement = begin("checkpoint", args, page_of)
     rounds = QUICK_ROUNDS if args.quick else ROUNDS
     settings = {"about": ABOUT, "state_bytes": STATE_BYTES, "rounds": rounds, "quiet": QUIET, "period": PERIOD}
-    record = open_record("checkpoint", args, {**settings, "threads": args.threads}, progress)
-    absent: dict[str, str] = {}
-    for threads in args.threads:
+    record, absent = measurement.record({**settings, "threads": args.threads}), dict[str, str]()
+    keys = {threads: show_count(threads, "thread") for threads in args.threads}
+    for threads, key in keys.items():
+
+        def after(groups: Mapping[str, Group], threads: int = threads) -> Mapping[str, Any]:
+            return {"saves": {name: saves_of(group, threads, rounds) for name, group in groups.items()}}
+
         with folder_for_files() as folder:
-            able, missing = prepare([way.contender(threads, folder, PERIOD) for way in WAYS if way.name not in absent], progress)
+            ways = [way.contender(threads, folder, PERIOD) for way in WAYS if way.name not in absent]
+            able, missing = prepare(ways, measurement.progress)
             absent |= missing
-            measure(record, threads, able, rounds, progress)
-    result = result_of(
-        args,
-        record,
-        watch,
+            # What comes before the first step counts as one.
+            first, turn = ("time", {"num_steps": PERIOD - QUIET}), ("time", {"num_steps": PERIOD})
+            measure_apart(record, key, {"threads": threads}, {1: able}, first, turn, rounds, measurement.progress, (OURS,), after)
+    measurement.finish(
         ours=OURS,
         by_hand=BY_HAND,
         contenders={way.name: {"kind": way.kind, "about": way.about, "synced": way.synced} for way in WAYS},
         absent=absent,
         file_system=file_system(FILES.parent),
         not_measured=NOT_MEASURED,
-        blocks={show_threads(threads): record.blocks[show_threads(threads)] for threads in args.threads},
+        blocks={key: record.blocks[key] for key in keys.values()},
     )
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/checkpoint.md and .json after {watch}")
-
-
-def measure(record: Record, threads: int, contenders: Sequence[Contender], num_rounds: int, progress: Progress) -> None:
-    """Blocking: one block that `record` does not have yet, in processes of its own."""
-    key = show_threads(threads)
-    if key in record.blocks:
-        return
-    failed: dict[str, str] = {}
-    with Conductor() as conductor:
-        groups = start_all(conductor, contenders, 1, (OURS,), failed, progress)
-        idle = idle_shares(groups)
-        before = stolen_s()
-        samples, dropped = take_turns(
-            groups,
-            opening=(("time", {"num_steps": PERIOD - QUIET}),),  # what comes before the first step counts as one
-            turn=("time", {"num_steps": PERIOD}),
-            closing=(),
-            num_rounds=num_rounds,
-            progress=progress,
-            where=key,
-            essential=(OURS,),
-        )
-        failed |= {name: one_line(reason) for name, reason in dropped.items()}
-        record.add(
-            key,
-            {
-                "threads": threads,
-                "versions": {name: groups[name].versions for name in samples},
-                "idle_share_of_a_core": idle,
-                "stolen_cpu_s": round(stolen_s() - before, 2),
-                "failed": failed,
-                "saves": {name: saves_of(groups[name], threads, num_rounds) for name in samples},
-                "times_us": rounded(samples),
-            },
-        )
-    progress.keep(f"{key}: done")
 
 
 def saves_of(group: Group, threads: int, num_saves: int) -> Mapping[str, Any]:
@@ -153,25 +112,10 @@ def file_system(path: Path) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    cores = len(os.sched_getaffinity(0))
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.checkpoint",
-        description="How long a save of 100 MB keeps one worker from training, and how long until it is on the disk: Unisono\n"
-        "against torch.save, Lightning and torch.distributed.checkpoint. What they need is installed under .venv-bench/.",
-        epilog="examples:\n"
-        "  python -m bench.checkpoint                         the whole measurement, into docs/results/\n"
-        "  python -m bench.checkpoint --quick                 few saves, into runs/bench/\n"
-        "  python -m bench.checkpoint --threads 1             with one thread only\n"
-        "  python -m bench.checkpoint --figure                the page again from docs/results/checkpoint.json\n"
-        "An interrupted run goes on where it stopped when the same command is given again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    usual = sorted({1, len(os.sched_getaffinity(0))})
+    parser, shown = parser_of("checkpoint", __doc__), ",".join(map(str, usual))
     parser.add_argument(
-        "--threads",
-        type=lambda text: [int(part) for part in text.split(",")],
-        default=sorted({1, cores}),
-        metavar="N,N",
-        help=f"of the worker (default 1 and all cores, here {cores})",
+        "--threads", type=partial(counts, least=1), default=usual, metavar="N,N", help=f"of the worker (here {shown})"
     )
     return parse(parser)
 

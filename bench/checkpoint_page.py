@@ -1,133 +1,102 @@
-"""The page and the raw data of `bench.checkpoint`, both from one result."""
+"""The page of `bench.checkpoint`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from bench.record import write_json
-from bench.report import disturbances, page, provenance, section, warnings
-from bench.rounds import Estimate, estimate, markdown_table
-from bench.save_costs import SaveCosts, save_costs, verdict
+from bench.bounds import Bound, judge, told
+from bench.page import INTERLEAVED, Page, Result, Table
+from bench.rounds import estimate
+from bench.save_costs import SaveCosts, save_costs
 
-Blocks = Sequence[tuple[Mapping[str, Any], Mapping[str, SaveCosts]]]
+MOST_MS, EVERY_S = 50.0, 30.0
+"""That a save may block the training, and how often it is saved."""
+
+Costs = Mapping[str, SaveCosts]
 
 
-def publish(result: Mapping[str, Any], out: Path) -> str:
-    """Local: write both files; returns tables and bounds as text."""
-    save_at = result["settings"]["quiet"]
-    blocks = [
-        (
-            block,
-            {name: save_costs(times[0], block["saves"][name], save_at) for name, times in block["times_us"].items()},
-        )
-        for block in result["blocks"].values()
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    settings, ours, by_hand = result["settings"], result["ours"], result["by_hand"]
+    blocks = {key: (block, costs_of(block, settings["quiet"])) for key, block in result["blocks"].items()}
+    bounds = [verdict(key, costs[ours], settings["state_bytes"]) for key, (_, costs) in blocks.items()]
+    waited = [f"{np.median(block['saves'][ours]['own_us'][1:]) / 1e3:.0f} ms with {key}" for key, (block, _) in blocks.items()]
+    steps = [
+        f"{np.median(costs[ours].step) / np.median(costs[by_hand].step):.2f} times ({key})"
+        for key, (_, costs) in blocks.items()
+        if by_hand in costs
     ]
-    tables = [_table(result, block, costs) for block, costs in blocks]
-    found = []
-    for block, costs in blocks if not result["quick"] else ():
-        text, judgement = verdict(costs[result["ours"]], result["settings"]["state_bytes"])
-        found.append(f"**{judgement}**: {show_threads(block['threads'])}: {text}")
-    write_json(out / "checkpoint.json", result)
-    (out / "checkpoint.md").write_text(_page(result, blocks, tables, found))
-    return page(*tables, "\n".join(found))
-
-
-def show_threads(threads: int) -> str:
-    """Pure."""
-    return f"{threads} thread{'' if threads == 1 else 's'}"
-
-
-def _table(result: Mapping[str, Any], block: Mapping[str, Any], costs: Mapping[str, SaveCosts]) -> str:
-    header = [
-        show_threads(block["threads"]),
-        "a step",
-        "blocked by a save",
-        "longest",
-        "by the first",
-        "slower steps while it is written",
-        "both",
-        "the whole save",
-        "synced",
+    sizes = [
+        f"{name} {saves['bytes'] / 1e6:.1f}" for block, _ in list(blocks.values())[:1] for name, saves in block["saves"].items()
     ]
+    cut = sum(cost.num_cut for _, costs in blocks.values() for cost in costs.values())
+    return Page(
+        question="How long does a save of 100 MB hold up the training, against torch.save, Lightning and "
+        "torch.distributed.checkpoint?",
+        answer=f"{told(bounds)}.",
+        result=result,
+        setup=f"One worker trains {settings['about']}. Weights and optimiser state are {settings['state_bytes'] / 1e6:.0f} MB, "
+        f"saved every {settings['period']} steps to {result['file_system']}. All times in milliseconds.",
+        tables=[_table(result, key, block, costs) for key, (block, costs) in blocks.items()],
+        bounds=bounds,
+        reading=[
+            f"{settings['rounds']} rounds in each table; a turn has {settings['period']} steps with one save after the first "
+            f"{settings['quiet']}. Saves come every few seconds here, not every {EVERY_S:g}.",
+            "`a step`: median of the steps without a save. `blocked by a save`: the step with the save in it, less that median. "
+            "`slower steps while it is written`: the same difference summed over the steps that begin before a save in the "
+            "background is done. `the whole save`: from its beginning until it is done; where the training waits for all of it, it "
+            "blocks.",
+            INTERLEAVED,
+            "The first save, for which memory is new, is in no median and has a column of its own.",
+            "`synced`: whether the bytes are on the disk when the save is done. Where it says no they are in the memory of the "
+            "system, a failure of the machine loses them, and the time to bring them to the disk is not in the table. Each "
+            "contender is as it is by default. After every turn all is synced, outside the times, so that no contender pays for "
+            "another's writes.",
+            "With as many threads as cores the writer has no core of its own: what it hashes and writes is time that the training "
+            "does not get, so that `both` may be more than a save in the loop costs.",
+            "Steps themselves are compared elsewhere ([train](train.md)). With this model, in which moving memory takes longer "
+            f"than computing, one of Unisono takes {' and '.join(steps)} as long as in the loop by hand.",
+            f"By Unisono's own clock a save kept the training waiting for {', '.join(waited)} (median).",
+            f"Bytes of a save on the disk, MB: {', '.join(sizes)}.",
+            *([f"{cut} writes ended after the last step of their turn: their slower steps are not all counted."] if cut else []),
+        ],
+        raw="`times_us[contender][rank][round][step]`; `saves` holds how long each save took until it was done and, where the "
+        "contender tells it, how long it kept the training waiting",
+    )
+
+
+def costs_of(block: Mapping[str, Any], save_at: int) -> Costs:
+    """Pure: of each contender."""
+    return {name: save_costs(times[0], block["saves"][name], save_at) for name, times in block["times_us"].items()}
+
+
+def verdict(where: str, costs: SaveCosts, state_bytes: int) -> Bound:
+    """Pure: the first save is judged by itself in the table."""
+    share = estimate(costs.both[1:]).value / EVERY_S / 10
+    blocked = judge(where, estimate(costs.blocked[1:]), f"ms blocked by a save of {state_bytes / 1e6:.0f} MB", at_most=MOST_MS)
+    longest = f"the longest of {len(costs.blocked)}: {costs.blocked.max():.0f} ms"
+    whole = f"with a save every {EVERY_S:g} s that, and the slower steps during the write, are {share:.2f} % of the time"
+    return replace(blocked, note=f" ({longest}; {whole})")
+
+
+def _table(result: Result, key: str, block: Mapping[str, Any], costs: Costs) -> Table:
     rows = [
         [
             name,
             f"{np.median(cost.step):.1f}",
-            _whole(estimate(cost.blocked[1:])),
+            f"{estimate(cost.blocked[1:]):.0f}",
             f"{cost.blocked[1:].max():.0f}",
             f"{cost.blocked[0]:.0f}",
-            _whole(estimate(cost.slower[1:])) if block["saves"][name]["whole_us"] else "-",
-            _whole(estimate(cost.both[1:])),
-            _whole(estimate(cost.whole[1:])),
+            f"{estimate(cost.slower[1:]):.0f}" if block["saves"][name]["whole_us"] else "-",
+            f"{estimate(cost.both[1:]):.0f}",
+            f"{estimate(cost.whole[1:]):.0f}",
             "yes" if result["contenders"][name]["synced"] else "no",
         ]
         for name, cost in costs.items()
     ]
-    return markdown_table(header, rows)
-
-
-def _whole(found: Estimate) -> str:
-    return f"{found.median:.0f} [{found.low:.0f}, {found.high:.0f}]"
-
-
-def _page(result: Mapping[str, Any], blocks: Blocks, tables: Sequence[str], found: Sequence[str]) -> str:
-    settings = result["settings"]
-    versions = {name: version for block, _ in blocks for name, version in block["versions"].items()}
-    failed = {
-        f"{name}` with `{show_threads(block['threads'])}": why for block, _ in blocks for name, why in block["failed"].items()
-    }
-    return page(
-        "# What a checkpoint costs the training",
-        warnings(result),
-        f"One worker trains {settings['about']}. Weights and\noptimiser state are {settings['state_bytes'] / 1e6:.0f} MB, saved "
-        f"every {settings['period']} steps to {result['file_system']}. All times in milliseconds.",
-        *tables,
-        section("Bounds", found),
-        section("Contenders", [f"`{name}`: {contender['about']}" for name, contender in result["contenders"].items()]),
-        section("Took no part", [f"`{name}`: {why}" for name, why in {**result["absent"], **failed}.items()]),
-        section("How to read it", _reading(result, blocks)),
-        provenance(result["command"], result["machine"], result["sittings"], versions),
-        section("What was not measured", list(result["not_measured"])),
-        "Raw data: [checkpoint.json](checkpoint.json), `times_us[contender][rank][round][step]`; `saves` holds how long each save "
-        "took until it was done\nand, where the contender tells it, how long it kept the training waiting.",
-    )
-
-
-def _reading(result: Mapping[str, Any], blocks: Blocks) -> list[str]:
-    settings = result["settings"]
-    first = blocks[0][0]
-    own = ", ".join(
-        f"{np.median(block['saves'][result['ours']]['own_us'][1:]) / 1e3:.0f} ms with {show_threads(block['threads'])}"
-        for block, _ in blocks
-    )
-    compared = [(block, costs[result["ours"]], costs[result["by_hand"]]) for block, costs in blocks if result["by_hand"] in costs]
-    steps = " and ".join(
-        f"{np.median(ours.step) / np.median(by_hand.step):.2f} times ({show_threads(block['threads'])})"
-        for block, ours, by_hand in compared
-    )
-    sizes = ", ".join(f"{name} {saves['bytes'] / 1e6:.1f}" for name, saves in first["saves"].items())
-    cut = sum(cost.num_cut for _, costs in blocks for cost in costs.values())
-    return [
-        f"{settings['rounds']} rounds in each table; in a round all contenders have their turn of {settings['period']} steps with "
-        f"one save after the first {settings['quiet']}, in a shuffled order. Saves come every few seconds here, not every 30.",
-        "`a step`: median of the steps without a save. `blocked by a save`: the step with the save in it, less that median. "
-        "`slower steps while it is written`: the same difference summed over the steps that begin before a save in the background "
-        "is done. `the whole save`: from its beginning until it is done; where the training waits for all of it, it blocks.",
-        "Medians over rounds without the first save, in brackets the 95 % interval of a bootstrap over rounds; the bound is missed "
-        "when the whole interval lies beyond it. The first save, for which memory is new, has a column of its own.",
-        "`synced`: whether the bytes are on the disk when the save is done. Where it says no they are in the memory of the system, "
-        "a failure of the machine loses them, and the time to bring them to the disk is not in the table. Each contender is as "
-        "it is by default. After every turn all is synced, outside the times, so that nobody pays for another's writes.",
-        "With as many threads as cores the writer has no core of its own: what it hashes and writes is time that the training does "
-        "not get, so that `both` may be more than a save in the loop costs.",
-        "Steps themselves are compared elsewhere ([train](train.md)). With this model, in which moving memory takes longer than "
-        f"computing, one of Unisono takes {steps} as long as in the loop by hand.",
-        f"By Unisono's own clock a save kept the training waiting for {own} (median).",
-        f"Bytes of a save on the disk, MB: {sizes}.",
-        *([f"{cut} writes ended after the last step of their turn: their slower steps are not all counted."] if cut else []),
-        *disturbances(block for block, _ in blocks),
-    ]
+    header = [key, "a step", "blocked by a save", "longest", "by the first", "slower steps while it is written", "both"]
+    return Table([*header, "the whole save", "synced"], rows)

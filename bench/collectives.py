@@ -1,7 +1,9 @@
-"""All-reduce through shared memory against gloo, three MPIs and DeepSpeed, interleaved in one run.
+"""All-reduce of float32 vectors on this machine: Unisono's shared memory against gloo, Open MPI, MPICH, Intel MPI and DeepSpeed,
+interleaved in one run. What they need is installed under .venv-bench/.
 
     python -m bench.collectives              # everything; about a quarter of an hour on two cores that do nothing else
     python -m bench.collectives --quick      # a look whether it works: few calls, no judgement
+    python -m bench.collectives --ranks 2 --sizes 4KB,1MiB --only unisono-shm,gloo --out runs/look
 
 Writes collectives.md (tables, bounds, how it was measured), collectives.json (every call) and collectives.png.
 """
@@ -10,25 +12,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 
-from bench.blocks import FULL, QUICK, blocks_of, measure_blocks, prepare
-from bench.collectives_page import publish
-from bench.contenders import deepspeed_shm, gloo, intelmpi, memory_floor, mpich, openmpi, unisono_shm, unisono_shm_plain
-from bench.options import add_sizes, counts, parse, sizes
-from bench.progress import Progress
-from bench.rounds import Stopwatch
-from bench.session import guarded, open_record, result_of
+from bench.blocks import FULL, QUICK, about_sizes, measure_blocks, prepare
+from bench.collectives_page import page_of
+from bench.contenders import deepspeed_shm, gloo, memory_floor, mpi, unisono_shm
+from bench.measurement import begin, guarded
+from bench.options import add_sizes, counts, parse, parser_of, sizes, some_of
 
 CONTENDERS = (
     unisono_shm.CONTENDER,
     unisono_shm.AGAIN,
-    unisono_shm_plain.CONTENDER,
+    unisono_shm.PLAIN,
     gloo.CONTENDER,
-    openmpi.CONTENDER,
-    mpich.CONTENDER,
-    intelmpi.CONTENDER,
+    *mpi.CONTENDERS,
     deepspeed_shm.CONTENDER,
     memory_floor.CONTENDER,
 )
@@ -47,58 +44,30 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
     args = _arguments()
-    if args.figure:
-        print(publish(json.loads((args.out / "collectives.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    measurement = begin("collectives", args, page_of)
     effort = QUICK if args.quick else FULL
-    wanted = [contender for contender in CONTENDERS if not args.only or contender.name in args.only]
-    contenders, absent = prepare(wanted, progress)
-    settings = {"effort": dataclasses.asdict(effort), "contenders": [contender.name for contender in contenders]}
-    record = open_record("collectives", args, settings, progress)
-    for num_ranks in args.ranks:
-        measure_blocks(record, contenders, num_ranks, args.sizes, effort, progress, essential=(OURS,))
-    result = result_of(
-        args,
-        record,
-        watch,
+    contenders, absent = prepare([one for one in CONTENDERS if one.name in args.only], measurement.progress)
+    record = measurement.record({"effort": dataclasses.asdict(effort), "contenders": [one.name for one in contenders]})
+    blocks = {num_ranks: about_sizes(num_ranks, args.sizes) for num_ranks in args.ranks}
+    for num_ranks, about in blocks.items():
+        measure_blocks(record, contenders, num_ranks, about, effort, measurement.progress, essential=(OURS,))
+    measurement.finish(
         ours=OURS,
-        contenders={contender.name: {"kind": contender.kind, "about": contender.about} for contender in contenders},
+        contenders={one.name: {"kind": one.kind, "about": one.about} for one in contenders},
         absent=absent,
         not_measured=NOT_MEASURED,
-        blocks=blocks_of(record, args.ranks, args.sizes),
+        blocks={key: record.blocks[key] for about in blocks.values() for key in about},
     )
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/collectives.md, .json and .png after {watch}")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.collectives",
-        description="All-reduce of float32 vectors on this machine: Unisono's shared memory against gloo, Open MPI, MPICH,\n"
-        "Intel MPI and DeepSpeed, interleaved in one run. What they need is installed under .venv-bench/.",
-        epilog="examples:\n"
-        "  python -m bench.collectives                              the whole measurement, into docs/results/\n"
-        "  python -m bench.collectives --quick                      a few calls at two sizes, into runs/bench/\n"
-        "  python -m bench.collectives --ranks 2 --sizes 4KB,1MiB --only unisono-shm,gloo --out runs/look\n"
-        "  python -m bench.collectives --figure                     page and figure again from docs/results/collectives.json\n"
-        "An interrupted run goes on where it stopped when the same command is given again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser, names = parser_of("collectives", __doc__), [one.name for one in CONTENDERS]
     parser.add_argument("--ranks", type=counts, default=[2, 4], metavar="N,N", help="numbers of ranks (default 2,4)")
-    parser.add_argument("--only", type=_names, metavar="NAME,NAME", help=f"some of {', '.join(c.name for c in CONTENDERS)}")
+    parser.add_argument("--only", type=some_of(names, ",", (OURS,)), default=names, metavar="NAME,NAME", help=", ".join(names))
     add_sizes(parser, SIZES, QUICK_SIZES)
     args = parse(parser)
     args.sizes = args.sizes or sizes(QUICK_SIZES if args.quick else SIZES)
     return args
-
-
-def _names(text: str) -> set[str]:
-    names, known = set(text.split(",")), [contender.name for contender in CONTENDERS]
-    if OURS not in names or not names <= set(known):
-        raise argparse.ArgumentTypeError(f"names {OURS} and any others of {', '.join(known)}; received {text!r}")
-    return names
 
 
 if __name__ == "__main__":

@@ -1,94 +1,64 @@
-"""The page, the raw data and the figure of `bench.collectives`, all from one result."""
+"""The page of `bench.collectives`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from bench.blocks import Effort
-from bench.bounds import verdicts
-from bench.plot import draw
-from bench.record import write_json
-from bench.report import disturbances, page, provenance, section, warnings
-from bench.rounds import Samples, markdown_table, ratio, restored
+from bench.bounds import Asked, Bound, judge, told
+from bench.by_size import BySize, picture, samples_of, tables
+from bench.page import INTERLEAVED, Page, Result
+from bench.rounds import estimate, ratio
 from bench.sizes import show_size
 
-Blocks = Sequence[tuple[Mapping[str, Any], Mapping[str, Samples]]]
+FASTER: Mapping[int, Collection[tuple[str, float, Collection[int]]]] = {
+    2: (("gloo", 5.0, range(1 << 62)), ("mpi", 1.5, (400_000,)), ("mpi", 3.0, range(4_000_000, 1 << 62))),
+    4: (("gloo", 3.0, range(1 << 62)),),
+}
+"""At each number of ranks: how many times as fast as the best of a kind ours must be, and at which sizes."""
+SMALL_RANKS, SMALL_BYTES, SMALL_US = 2, 4_000, 50.0
 
 
-def publish(result: Mapping[str, Any], out: Path) -> str:
-    """Local: write the three files; returns tables and bounds as text."""
-    blocks = [(block, restored(block["times_us"])) for block in result["blocks"].values()]
-    kinds = {name: contender["kind"] for name, contender in result["contenders"].items()}
-    tables = _tables(blocks, list(kinds), result["ours"])
-    judged = verdicts([(block["ranks"], block["bytes"], samples) for block, samples in blocks], kinds, result["ours"])
-    found = [] if result["quick"] else [f"**{verdict}**: {bound}" for bound, verdict in judged]
-    write_json(out / "collectives.json", result)
-    (out / "collectives.md").write_text(_page(result, blocks, tables, found))
-    _draw(out / "collectives.png", result, blocks)
-    return page(*tables, "\n".join(found))
-
-
-def _tables(blocks: Blocks, names: Sequence[str], ours: str) -> list[str]:
-    """For each number of ranks: medians in microseconds, then ratios to ours with their intervals."""
-    tables = []
-    for num_ranks in dict.fromkeys(block["ranks"] for block, _ in blocks):
-        columns = {block["bytes"]: samples for block, samples in blocks if block["ranks"] == num_ranks}
-        header = [f"{num_ranks} ranks", *map(show_size, columns)]
-        medians, ratios = [], []
-        for name in names:
-            taking_part = [(samples.get(name), samples[ours]) for samples in columns.values()]
-            medians.append([name, *(f"{peer.median:.1f}" if peer else "-" for peer, _ in taking_part)])
-            ratios.append([name, *(str(ratio(peer, our)) if peer else "-" for peer, our in taking_part)])
-        tables.append(f"Median time of a call in microseconds:\n\n{markdown_table(header, medians)}")
-        others = [row for row in ratios if row[0] != ours]
-        if others:
-            tables.append(f"How many times as long as {ours}, with the 95 % interval:\n\n{markdown_table(header, others)}")
-    return tables
-
-
-def _page(result: Mapping[str, Any], blocks: Blocks, tables: Sequence[str], found: Sequence[str]) -> str:
-    versions = {name: version for block, _ in blocks for name, version in block["versions"].items()}
-    failed = {f"{name}` at `{block['ranks']} ranks": why for block, _ in blocks for name, why in block["failed"].items()}
-    return page(
-        "# All-reduce through shared memory, against its peers",
-        warnings(result),
-        "Sum of float32 vectors in place, on one machine, one thread in each rank. Every contender has its own processes, all\n"
-        "alive during the whole run and asleep unless it is their turn. Sums are checked before and after the timing.",
-        *tables,
-        "![time against size](collectives.png)",
-        section("Bounds", found),
-        section("Contenders", [f"`{name}`: {contender['about']}" for name, contender in result["contenders"].items()]),
-        section("Took no part", [f"`{name}`: {why}" for name, why in {**result["absent"], **failed}.items()]),
-        section("How to read it", _reading(Effort(**result["settings"]["effort"]), blocks)),
-        provenance(result["command"], result["machine"], result["sittings"], versions),
-        section("What was not measured", list(result["not_measured"])),
-        "Raw data: [collectives.json](collectives.json), `times_us[contender][rank][round][call]`.",
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    effort, ours, found = Effort(**result["settings"]["effort"]), result["ours"], samples_of(result)
+    kinds = {name: one["kind"] for name, one in result["contenders"].items()}
+    bounds = [bound for num_ranks, by_size in found.items() for bound in verdicts(num_ranks, by_size, kinds, ours)]
+    shown, machine = [name for name in kinds if kinds[name] != "noise"], result["machine"]
+    note = f"{machine['CPU']}, cores {machine['cores']}; {result['sittings'][-1]['at']}"
+    return Page(
+        question="How long does an all-reduce on one machine take, against gloo, three MPIs and DeepSpeed?",
+        answer=f"All-reduce through shared memory: {told([bound for bound in bounds if bound.where.endswith(', 4 MB')])}.",
+        result=result,
+        setup="Sum of float32 vectors in place, on one machine, one thread in each rank. Every contender has its own processes, "
+        "all alive during the whole run and asleep unless it is their turn. Sums are checked before and after the timing.",
+        tables=[one for num, by_size in found.items() for one in tables(f"{num} ranks", by_size, list(kinds), ours, 1)],
+        bounds=bounds,
+        picture=picture("All-reduce on one machine", "ranks", found, shown, ours, note),
+        reading=[
+            f"Up to 4 MB there are {effort.short_rounds} rounds of {effort.short_calls} calls, above {effort.long_rounds} rounds "
+            f"of {effort.long_calls}. A turn begins with one call that is not timed. The time of a call is that of its slowest "
+            "rank.",
+            INTERLEAVED,
+            "The memory floor is what the memory of this machine allows: no all-reduce in place can be quicker than that loop, so "
+            "no ratio can be higher than the one in brackets.",
+        ],
+        raw="`times_us[contender][rank][round][call]`",
     )
 
 
-def _reading(effort: Effort, blocks: Blocks) -> list[str]:
-    return [
-        f"Up to 4 MB there are {effort.short_rounds} rounds of {effort.short_calls} calls, above {effort.long_rounds} rounds of "
-        f"{effort.long_calls}. In each round all contenders have their turn, in a shuffled order.",
-        "A turn begins with one call that is not timed. The time of a call is that of its slowest rank (the raw data hold all).",
-        "A ratio is the median over rounds of (median of the peer's calls / median of ours in the same round); the interval is "
-        "a bootstrap over rounds. A bound is missed when the whole interval lies beyond it.",
-        "The memory floor is what the memory of this machine allows: no all-reduce in place can be quicker than the loop, so no "
-        "ratio can be higher than the one in brackets.",
-        "The A/A row is the same engine against itself: what it differs from 1 is what the machine does, not the code.",
-        *disturbances(block for block, _ in blocks),
-    ]
-
-
-def _draw(path: Path, result: Mapping[str, Any], blocks: Blocks) -> None:
-    panels: dict[str, dict[str, dict[int, float]]] = {}
-    for block, samples in blocks:
-        panel = panels.setdefault(f"{block['ranks']} ranks", {})
-        for name, contender in result["contenders"].items():
-            if name in samples and contender["kind"] != "noise":
-                panel.setdefault(name, {})[block["bytes"]] = samples[name].median
-    machine = result["machine"]
-    note = f"{machine['CPU']}, cores {machine['cores']}; medians; {result['sittings'][-1]['at']}; lower is better"
-    draw(path, "All-reduce on one machine", panels, (result["ours"],), note)
+def verdicts(num_ranks: int, by_size: BySize, kinds: Mapping[str, str], ours: str) -> Iterator[Bound]:
+    """Pure: each bound at each of its sizes, with what the memory would allow at most."""
+    for kind, factor, sizes in FASTER.get(num_ranks, ()):
+        for size, samples in by_size.items():
+            if size in sizes:
+                bound = Asked(kind, times_as_fast=factor).judge(f"{num_ranks} ranks, {show_size(size)}", samples, kinds, ours)
+                peers = [sample for name, sample in samples.items() if kinds[name] == kind]
+                for floor in (name for name in samples if peers and kinds[name] == "floor"):
+                    best = min(peers, key=lambda sample: sample.median)
+                    bound = replace(bound, note=f" (the {floor}: {ratio(best, samples[floor])})")
+                yield bound
+    if num_ranks == SMALL_RANKS and SMALL_BYTES in by_size:
+        took = estimate(by_size[SMALL_BYTES][ours].by_round)
+        yield judge(f"{num_ranks} ranks, {show_size(SMALL_BYTES)}", took, "us", at_most=SMALL_US)

@@ -6,16 +6,14 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from bench.by_size import BySize
 from bench.rounds import Samples, ratio
-
-BySize = Mapping[int, Mapping[str, Samples]]
-"""Samples by bytes and name."""
 
 
 def clear_ratios(by_size: BySize, first: str, second: str) -> list[tuple[int, float]]:
     """Local: how many times as long the second takes, at the sizes where the interval of that does not hold 1."""
     found = [(size, ratio(samples[second], samples[first])) for size, samples in sorted(by_size.items())]
-    return [(size, times.median) for size, times in found if times.low > 1 or times.high < 1]
+    return [(size, times.value) for size, times in found if times.low > 1 or times.high < 1]
 
 
 def crossings(by_size: BySize, first: str, second: str) -> list[tuple[int, str]]:

@@ -8,7 +8,6 @@ Writes elastic.md and elastic.json (every epoch of every run, and what it said).
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import subprocess
@@ -21,13 +20,11 @@ from typing import Any
 
 import psutil
 
+from bench.bounds import Bound
 from bench.groups import ROOT, GroupFailed
-from bench.machine import command_line, describe_machine
-from bench.options import parse
-from bench.progress import Progress
-from bench.record import write_json
-from bench.rounds import markdown_table
-from bench.session import open_record
+from bench.measurement import begin, guarded
+from bench.options import parse, parser_of
+from bench.page import Page, Result, Table
 
 TASK = ROOT / "bench" / "asynchronous_task.py"
 NUM_TRAIN, EPOCHS = 12_000, 6
@@ -142,40 +139,23 @@ QUICK = ("no fault", "worker 1 killed", "server killed")
 
 def main() -> int:
     """Local, blocking: all scenarios, and the table. 1 if a bound does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mnist", type=Path, required=True, metavar="DIR", help="the folder of MNIST")
-    args = parse(parser)
-    if args.figure:
-        (args.out / "elastic.md").write_text(page(json.loads((args.out / "elastic.json").read_text())))
-        return 0
+    args = parse(parser_of("elastic", __doc__), needs_mnist=True)
+    measurement = begin("elastic", args, page_of)
     num_train, epochs = (3_000, 4) if args.quick else (NUM_TRAIN, EPOCHS)
     settings = {"num_train": num_train, "epochs": epochs, "algorithm": "gem", "workers": 4, "global_batch": 256, "lr": 0.05}
-    progress = Progress()
-    record = open_record("elastic", args, settings, progress)
+    record = measurement.record(settings)
     options = (
         "--algorithm", "gem", "--lr", "0.05", "--global-batch", "256", "--epochs", str(epochs), "--checkpoint-every", "20s",
         "--set", f"data.mnist={args.mnist.resolve()}", "--set", f"data.num_train={num_train}", "--silence", "5",
     )  # fmt: skip
-    rows = []
-    for name, act in SCENARIOS.items():
-        if args.quick and name not in QUICK:
-            continue
-        progress.say(name)
-        rows.append({"scenario": name, **_run(options, act)})
-    result = {
-        "command": command_line().replace(str(args.mnist), "DIR").replace(f" --out {args.out}", ""),
-        "machine": describe_machine(),
-        "sittings": record.sittings,
-        "settings": settings,
-        "not_checked": NOT_CHECKED,
-        "rows": rows,
-    }
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_json(args.out / "elastic.json", result)
-    (args.out / "elastic.md").write_text(page(result))
-    record.finish()
-    print(page(result))
-    return 0 if all(holds(result, row) for row in rows) else 1
+    wanted = [name for name in SCENARIOS if name in QUICK or not args.quick]
+    for name in wanted:
+        if name not in record.blocks:
+            measurement.progress.say(name)
+            record.add(name, {"scenario": name, **_run(options, SCENARIOS[name])})
+    rows = [record.blocks[name] for name in wanted]
+    measurement.finish(not_checked=NOT_CHECKED, rows=rows)
+    return 0 if all(holds({"settings": settings, "rows": rows}, row) for row in rows) else 1
 
 
 def _run(options: Sequence[str], act: Callable[[Run], None]) -> dict[str, Any]:
@@ -188,47 +168,50 @@ def _run(options: Sequence[str], act: Callable[[Run], None]) -> dict[str, Any]:
             run.close()
 
 
-def holds(result: dict[str, Any], row: dict[str, Any]) -> bool:
+def holds(result: Result, row: Result) -> bool:
     """Pure: whether every sample counted once and the accuracy is near that of the run without a fault."""
     settings = result["settings"]
     is_whole: bool = row["num_samples"] == settings["num_train"] * settings["epochs"]
     return is_whole and bool(abs(row["accuracy"] - result["rows"][0]["accuracy"]) * 100 <= MOST_POINTS)
 
 
-def page(result: dict[str, Any]) -> str:
-    """Pure: the page in docs/results."""
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
     settings, rows = result["settings"], result["rows"]
-    table = markdown_table(
-        ("scenario", "samples used", "batches dealt again", "accuracy", "points", "holds"),
+    num_samples = f"{settings['num_train'] * settings['epochs']:,}"
+    points = [100 * (row["accuracy"] - rows[0]["accuracy"]) for row in rows]
+    holding = [holds(result, row) for row in rows]
+    table = [
         [
-            (
-                row["scenario"],
-                f"{row['num_samples']:,}",
-                str(row["num_dealt_again"]),
-                f"{100 * row['accuracy']:.2f} %",
-                f"{100 * (row['accuracy'] - rows[0]['accuracy']):+.2f}",
-                "yes" if holds(result, row) else "NO",
-            )
-            for row in rows
+            row["scenario"],
+            f"{row['num_samples']:,}",
+            str(row["num_dealt_again"]),
+            f"{100 * row['accuracy']:.2f} %",
+            f"{of_row:+.2f}",
+            "yes" if is_good else "NO",
+        ]
+        for row, of_row, is_good in zip(rows, points, holding, strict=True)
+    ]
+    found, asked = f"{sum(holding)} of {len(rows)} runs", f"{num_samples} samples used, accuracy within {MOST_POINTS:g} point"
+    return Page(
+        question="What do workers cost that are killed, stopped and join, and a killed server?",
+        answer=f"At most {max(map(abs, points)):.2f} points of accuracy; {found} used every sample of every epoch once and end "
+        f"within {MOST_POINTS:g} point of the run without a fault.",
+        result=result,
+        measures_time=False,
+        setup="Each row is one run of a server and four workers (`--elastic 4 --algorithm gem`) on the first "
+        f"{settings['num_train']:,} images of MNIST for {settings['epochs']} epochs; the fault comes after the second epoch.",
+        tables=[Table(["scenario", "samples used", "batches dealt again", "accuracy", "points", "holds"], table)],
+        bounds=[Bound("every scenario", found, asked, "holds" if all(holding) else "MISSED")],
+        reading=[
+            "Accuracy is that of the last epoch on the 10,000 test images; points are against the first row.",
+            f"A row holds where every sample of every epoch was used once ({num_samples}; what a killed server had done after its "
+            f"last checkpoint is done again and counts once) and the accuracy is within {MOST_POINTS:g} point.",
         ],
-    )
-    return (
-        "# Faults in a run whose workers come and go\n\n"
-        f"Made by `{result['command']}`; every epoch of every run, and what it said: elastic.json. Each row is one run of a server "
-        f"and four workers (`--elastic 4 --algorithm gem`) on the first {settings['num_train']:,} images of MNIST for "
-        f"{settings['epochs']} epochs; the fault comes after the second epoch. Accuracy is that of the last epoch on the 10,000 "
-        "test images; points are against the first row. It holds where every sample of every epoch was used once "
-        f"({settings['num_train'] * settings['epochs']:,}; what a killed server had done after its last checkpoint is done again "
-        f"and counts once) and the accuracy is within {MOST_POINTS:g} point.\n\n"
-        f"{table}\n\n"
-        "## What was not checked\n\n" + "\n".join(f"- {line}" for line in result["not_checked"]) + "\n\n"
-        "## Machine and time\n\n"
-        + "; ".join(f"{name}: {value}" for name, value in result["machine"].items())
-        + "\n\n"
-        + "\n".join(f"- {one['at']}, commit {one['commit']}, load before {one['load']}" for one in result["sittings"])
-        + "\n"
+        not_measured=result["not_checked"],
+        raw="every epoch of every run, and what it said",
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -9,8 +9,6 @@ Writes horovod.md (tables, bounds, how it was measured) and horovod.json (every 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 import tempfile
@@ -21,9 +19,7 @@ from pathlib import Path
 from bench.blocks import Ask, idle_shares, prepare, start_all, take_turns
 from bench.contenders.contender import Contender
 from bench.contenders.horovod import (
-    AUTOTUNED,
     ITSELF,
-    NUM_CALLS_TO_TUNE,
     NUM_TENSORS,
     OURS,
     TENSORS,
@@ -33,14 +29,14 @@ from bench.contenders.horovod import (
 )
 from bench.contenders.training import Way
 from bench.groups import FOLDERS, Conductor
-from bench.horovod_page import publish
+from bench.horovod_page import page_of
 from bench.machine import stolen_s
-from bench.options import parse
+from bench.measurement import begin, guarded
+from bench.options import parse, parser_of
+from bench.page import one_line
 from bench.progress import Progress
 from bench.record import Record
-from bench.report import one_line
-from bench.rounds import Stopwatch, rounded
-from bench.session import guarded, open_record, result_of
+from bench.rounds import rounded
 from bench.train import Effort, loss_after
 from bench.training_cases import MNIST_CNN, write_data
 
@@ -51,7 +47,6 @@ ROUNDS, QUICK_ROUNDS, CALLS = 60, 3, 3
 PARTS: Mapping[str, Sequence[Contender] | Sequence[Way]] = {
     "tensors": TENSORS,
     "training": TRAINING,
-    "tensors, autotune": AUTOTUNED,
     "tensors, Horovod": TENSORS_ITSELF,
     "training, Horovod": TRAINING_ITSELF,
 }
@@ -60,24 +55,22 @@ Asks = Sequence[Ask]
 NOT_MEASURED = (
     "More workers than 2, more than one thread in a worker, more than one machine, GPUs.",
     "Real images: they are ten patterns with noise, of MNIST's shape, which every contender learns at once; only time is compared.",
-    "Horovod over MPI or NCCL; its autotuning; tensors of other lengths than 4 kB.",
+    "Horovod over MPI or NCCL; tensors of other lengths than 4 kB.",
 )
 
 
 def main() -> None:
     """Local, blocking: measure and publish."""
-    args = _arguments()
-    if args.figure:
-        print(publish(json.loads((args.out / "horovod.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    args = parse(parser_of("horovod", __doc__))
+    measurement = begin("horovod", args, page_of)
+    progress = measurement.progress
     effort, num_rounds = (QUICK, QUICK_ROUNDS) if args.quick else (EFFORT, ROUNDS)
     settings = {
         "training": asdict(effort),
         "case": asdict(MNIST_CNN),
         "tensors": {"rounds": num_rounds, "calls": CALLS, "number": NUM_TENSORS, "bytes": TENSOR_BYTES},
     }
-    record = open_record("horovod", args, settings, progress)
+    record = measurement.record(settings)
     absent: dict[str, str] = {}
     # Named as the conductor names its folder, which removes what killed runs left.
     with tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-") as folder:
@@ -93,23 +86,16 @@ def main() -> None:
                 opening: Asks = [("time", {"num_epochs": effort.warm_up})]
                 measure(record, part, able, opening, ("time", {"num_epochs": effort.epochs}), (), effort.rounds, progress)
             else:
-                warm_up = NUM_CALLS_TO_TUNE if ways is AUTOTUNED else 5
-                opening = [("prepare", {"num_bytes": NUM_TENSORS * TENSOR_BYTES}), ("verify", {}), ("time", {"num_calls": warm_up})]
+                opening = [("prepare", {"num_bytes": NUM_TENSORS * TENSOR_BYTES}), ("verify", {}), ("time", {"num_calls": 5})]
                 closing: Asks = [("verify", {}), ("drop", {})]
                 measure(record, part, able, opening, ("time", {"num_calls": CALLS}), closing, num_rounds, progress)
-    result = result_of(
-        args,
-        record,
-        watch,
+    measurement.finish(
         ours=OURS,
         contenders={part: {one.name: {"kind": one.kind, "about": one.about} for one in PARTS[part]} for part in record.blocks},
         absent=absent,
         not_measured=NOT_MEASURED,
         blocks={part: record.blocks[part] for part in PARTS if part in record.blocks},
     )
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/horovod.md and .json after {watch}")
 
 
 def measure(
@@ -139,21 +125,6 @@ def measure(
             block["loss_after"] = {name: loss_after(groups[name]) for name in samples}
         record.add(part, block)
     progress.keep(f"{part}: {', '.join(f'{name} {sample.median:.0f}' for name, sample in samples.items())} us")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.horovod",
-        description="Programs written for Horovod on Unisono, against DistributedDataParallel, gloo and Horovod, interleaved.\n"
-        "Horovod itself is built before, once, in .venv-bench/horovod (with CMake and a C++ compiler, in some minutes).",
-        epilog="examples:\n"
-        "  python -m bench.horovod            the whole measurement, into docs/results/\n"
-        "  python -m bench.horovod --quick    few turns, into runs/bench/\n"
-        "  python -m bench.horovod --figure   the page again from docs/results/horovod.json\n"
-        "An interrupted run goes on where it stopped when the same command is given again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return parse(parser)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,9 @@ import torch
 from bench.groups import ROOT
 from bench.machine import describe_machine, describe_moment
 from bench.options import some_of
+from bench.page import Page, Result, Table
 from bench.progress import Progress
 from bench.record import write_json
-from bench.report import page, section
-from bench.rounds import markdown_table
 from unisono.testing.ranks import mpirun
 
 PARTS = ("suite", "examples", "lectures")
@@ -174,43 +173,46 @@ def without_paths(run: Mapping[str, Any], places: Mapping[str, str]) -> dict[str
     return cleaned
 
 
-def publish(result: Mapping[str, Any], out: Path) -> str:
+def publish(result: Result, out: Path) -> str:
     """Local: write both files; returns the tables."""
-    runs, sittings = result["runs"], result["sittings"]
-    tables = []
+    used = {name: one for name, one in result["sittings"].items() if any(run["sitting"] == name for run in result["runs"])}
+    write_json(out / "horovod_programs.json", {"sittings": used, "runs": result["runs"]})
+    return page_of(result).publish("horovod_programs", out)
+
+
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    runs, tables = result["runs"], []
     for part in PARTS:
-        of_part = [run for run in runs if run["part"] == part]
-        if of_part:
-            rows = [
-                [run["name"], str(run["code"]), "; ".join(shortened(run["found"])), f"{run['seconds']:.0f}", run["sitting"]]
-                for run in of_part
-            ]
-            tables.append(f"{SHOWN[part]}\n\n{markdown_table(['program', 'exit code', 'says', 's', 'sitting'], rows)}")
-    used = {name: one for name, one in sittings.items() if any(run["sitting"] == name for run in runs)}
-    write_json(out / "horovod_programs.json", {"sittings": used, "runs": runs})
-    text = page(
-        "# Programs that others wrote for Horovod, on Unisono",
-        *tables,
-        section(
-            "How to read it",
-            [
-                "Every process says its result, so a line may be there several times; equal ones are shown once, in the order in "
-                "which they came.",
-                "Three of the suite's tests make every optimiser that PyTorch has. Muon, which is younger than the suite, refuses "
-                "biases by itself; it is hidden from them, and nothing else is changed.",
-                "`mock`, which the suite imports, is the module `unittest.mock` of Python.",
-                "`test_global_barrier_op` wants a barrier to take 5 s on every rank, as rank 0 sleeps 5 s before it. A rank that "
-                "looks at its clock a little later than rank 0 measures a little less; on a busy machine it fails now and then.",
-            ],
-        ),
-        *(section(f"Sitting {name}", [f"{key}: {value}" for key, value in one.items()]) for name, one in used.items()),
-        section("Commands", [f"{run['name']}: `{run['command']}`" for run in runs]),
-        section("What was not run", NOT_SHOWN),
-        "Raw data: [horovod_programs.json](horovod_programs.json), the last lines of each program.",
+        rows = [
+            [run["name"], str(run["code"]), "; ".join(shortened(run["found"])), f"{run['seconds']:.0f}", run["sitting"]]
+            for run in runs
+            if run["part"] == part
+        ]
+        if rows:
+            tables.append(Table(["program", "exit code", "says", "s", "sitting"], rows, SHOWN[part]))
+    of_sittings = {
+        f"Sitting {name}": [f"{key}: {value}" for key, value in one.items()]
+        for name, one in result["sittings"].items()
+        if any(run["sitting"] == name for run in runs)
+    }
+    return Page(
+        question="Do Horovod's own tests, its examples for PyTorch and a lecture's script run on Unisono as they are?",
+        answer=f"{sum(run['code'] == 0 for run in runs)} of {len(runs)} programs end without an error.",
+        tables=tables,
+        reading=[
+            "Every process says its result, so a line may be there several times; equal ones are shown once, in the order in which "
+            "they came.",
+            "Three of the suite's tests make every optimiser that PyTorch has. Muon, which is younger than the suite, refuses "
+            "biases by itself; it is hidden from them, and nothing else is changed.",
+            "`mock`, which the suite imports, is the module `unittest.mock` of Python.",
+            "`test_global_barrier_op` wants a barrier to take 5 s on every rank, as rank 0 sleeps 5 s before it. A rank that looks "
+            "at its clock a little later than rank 0 measures a little less; on a busy machine it fails now and then.",
+        ],
+        lists={**of_sittings, "How to repeat it": [f"{run['name']}: `{run['command']}`" for run in runs]},
+        not_measured=NOT_SHOWN,
+        raw="the last lines of each program",
     )
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "horovod_programs.md").write_text(text)
-    return page(*tables)
 
 
 def shortened(found: Sequence[str]) -> list[str]:
@@ -226,7 +228,11 @@ def main() -> int:
     parser.add_argument("--parts", type=some_of(PARTS, ","), default=PARTS, metavar="P,P", help="suite, examples, lectures")
     parser.add_argument("--backends", type=some_of(BACKENDS, ","), default=BACKENDS, metavar="B,B", help="of Keras, for lectures")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR")
+    parser.add_argument("--page-only", action="store_true", help="run nothing; write the page again from the raw data")
     args = parser.parse_args()
+    if args.page_only:
+        print(page_of(json.loads((args.out / "horovod_programs.json").read_text())).publish("horovod_programs", args.out))
+        return 0
     if args.checkout is None and {"suite", "examples"} & set(args.parts):
         parser.error("--checkout DIR is needed for suite and examples: git clone https://github.com/horovod/horovod")
     if args.mnist is None and {"examples", "lectures"} & set(args.parts):

@@ -9,7 +9,6 @@ Writes invariance.md and invariance.json (every run: hash of its weights, of eac
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -22,13 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.bounds import Bound
 from bench.groups import ROOT
-from bench.machine import command_line, describe_machine
-from bench.options import parse
-from bench.progress import Progress
-from bench.record import Record, write_json
-from bench.rounds import markdown_table
-from bench.session import open_record
+from bench.measurement import begin, guarded
+from bench.options import parse, parser_of
+from bench.page import Page, Result, Table
+from bench.record import Record
 
 TASK = ROOT / "bench" / "sharded_task.py"
 MPIRUN = Path(sys.executable).parent / "mpirun"
@@ -82,16 +80,12 @@ CASES = (
 
 def main() -> int:
     """Local, blocking: train, and publish the table. 1 if two hashes of a case differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("invariance", __doc__)
     parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder of MNIST; without it that case is left out")
     parser.add_argument("--gpu", action="store_true", help="processes that share the GPU of this machine, 4 shards")
     args = parse(parser)
-    file, out = "invariance_gpu" if args.gpu else "invariance", args.out
-    if args.figure:
-        (out / f"{file}.md").write_text(page(json.loads((out / f"{file}.json").read_text())))
-        return 0
-    progress, rows = Progress(), []
-    record = open_record(file, args, {"mnist": args.mnist is not None}, progress)
+    measurement = begin("invariance_gpu" if args.gpu else "invariance", args, page_of)
+    record, rows = measurement.record({"mnist": args.mnist is not None}), []
     for case in CASES[::2] if args.gpu else CASES:
         if case.needs_mnist and args.mnist is None:
             continue
@@ -99,30 +93,16 @@ def main() -> int:
         options += ["--shards", "4", "--device", "cuda"] if args.gpu else []
         name = re.sub(r"\d+ shards.*", "4 shards", case.name) if args.gpu else case.name
         for workers, engine in _divisions(args.quick, args.gpu):
-            progress.say(f"{name}: {workers} workers, {engine}")
+            measurement.progress.say(f"{name}: {workers} workers, {engine}")
             rows.append(_row(record, name, str(workers), engine, partial(_run, options, workers, engine)))
         if args.gpu:
             continue
         changes = (2, 1, 3) if args.quick else CHANGES
-        progress.say(f"{name}: {' -> '.join(map(str, changes))} workers, killed in between")
+        measurement.progress.say(f"{name}: {' -> '.join(map(str, changes))} workers, killed in between")
         run = partial(_killed, options, changes, case.num_shards)
         rows.append(_row(record, name, " -> ".join(map(str, changes)), "shm, killed", run))
-    command = command_line().replace(str(args.mnist), "DIR").replace(f" --out {args.out}", "")
     left_out = [f"{case.name}: left out, as --mnist was not given." for case in CASES if case.needs_mnist and args.mnist is None]
-    not_checked = [*left_out, *(NOT_CHECKED_ON_GPU if args.gpu else NOT_CHECKED)]
-    result = {
-        "command": command,
-        "machine": describe_machine(),
-        "sittings": record.sittings,
-        "not_checked": not_checked,
-        "name": file,
-        "rows": rows,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / f"{file}.json", result)
-    (out / f"{file}.md").write_text(page(result))
-    record.finish()
-    print(page(result))
+    measurement.finish(not_checked=[*left_out, *(NOT_CHECKED_ON_GPU if args.gpu else NOT_CHECKED)], rows=rows)
     return 0 if all(len(hashes) == 1 for hashes in _hashes(rows).values()) else 1
 
 
@@ -194,31 +174,33 @@ def _hashes(rows: Sequence[dict[str, Any]]) -> dict[str, set[tuple[str, str]]]:
     return found
 
 
-def page(result: dict[str, Any]) -> str:
-    """Pure: the table for people."""
-    parts = [
-        "# The same model whatever the number of workers",
-        "",
-        f"Made by `{result['command']}`; every run, with its metrics and the conditions of the promise: {result['name']}.json. "
-        "Each run is one `unisono train bench/sharded_task.py --shards ...`; the hash is the SHA-256 of the final weights. A run "
-        "is equal to the others of its case where weights and all metrics are the same to the last bit.",
-        "",
-    ]
-    for case, hashes in _hashes(result["rows"]).items():
-        rows = [row for row in result["rows"] if row["case"] == case]
-        verdict = "all equal" if len(hashes) == 1 else f"NOT EQUAL: {len(hashes)} different ends"
-        parts += [f"## {case}: {verdict}", ""]
-        table = [
-            (row["workers"], row["engine"], ", ".join(map(str, row["first_steps"])), f"`{row['weights_sha256']}`") for row in rows
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    rows, hashes = result["rows"], _hashes(result["rows"])
+    tables, bounds = [], []
+    for case, ends in hashes.items():
+        own = [row for row in rows if row["case"] == case]
+        cells = [
+            [row["workers"], row["engine"], ", ".join(map(str, row["first_steps"])), f"`{row['weights_sha256']}`"] for row in own
         ]
-        parts += [markdown_table(("workers", "engine", "began at steps", "SHA-256 of the weights"), table), ""]
-    parts += ["## What was not checked", "", *(f"- {text}" for text in result["not_checked"]), ""]
-    promise = result["rows"][0]["promise"]
-    shown = {**result["machine"], **{name: promise[name] for name in SHOWN if name in promise}}
-    machine = "; ".join(f"{name}: {value}" for name, value in shown.items())
-    sittings = [f"- {one['at']}, commit {one['commit']}" for one in result.get("sittings", ())]
-    return "\n".join([*parts, "## Machine and time", "", machine, "", *sittings, ""])
+        tables.append(Table(["workers", "engine", "began at steps", "SHA-256 of the weights"], cells, f"{case}:"))
+        bounds.append(Bound(case, f"{len(ends)} different ends of {len(own)} runs", "1", "holds" if len(ends) == 1 else "MISSED"))
+    are_equal = all(len(ends) == 1 for ends in hashes.values())
+    conditions = {name: rows[0]["promise"][name] for name in SHOWN if name in rows[0]["promise"]}
+    return Page(
+        question="Does the trained model depend on the number of workers?",
+        answer=f"{'No: in every case all runs end' if are_equal else 'Yes: not all runs of a case end'} with the same weights and "
+        f"metrics, to the last bit ({len(rows)} runs).",
+        result={**result, "machine": {**result["machine"], **conditions}},
+        measures_time=False,
+        setup="Each run is one `unisono train bench/sharded_task.py --shards ...`; the hash is the SHA-256 of the final weights. A "
+        "run is equal to the others of its case where weights and all metrics are the same to the last bit.",
+        tables=tables,
+        bounds=bounds,
+        not_measured=result["not_checked"],
+        raw="every run, with its metrics and the conditions of the promise",
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

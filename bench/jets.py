@@ -11,7 +11,6 @@ the other of the two parts has left there stays.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,13 +21,12 @@ from typing import Any
 from bench.groups import GroupFailed
 from bench.jets_cases import FORMS, FULL, LOOPS, PLAIN, QUICK, ROWS, WORKERS, Case
 from bench.jets_loops import run_loops
-from bench.jets_page import PARTS, last_loss, publish
+from bench.jets_page import last_loss, page_of
 from bench.machine import stolen_s
-from bench.options import parse
-from bench.progress import Progress
+from bench.measurement import Measurement, begin, guarded
+from bench.options import parse, parser_of
 from bench.record import Record
-from bench.rounds import Stopwatch, orders
-from bench.session import guarded, open_record, result_of
+from bench.rounds import orders
 from bench.trainings import on_this_machine, trained
 from examples.jets import best_accuracy
 
@@ -57,42 +55,33 @@ ACCURACY_NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure one of the two parts, and publish what is known of both."""
-    args = _arguments()
-    path = args.out / "jets.json"
-    if args.figure:
-        print(publish(json.loads(path.read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    parser = parser_of("jets", __doc__)
+    parser.add_argument("--accuracy", action="store_true", help="whole trainings against the best accuracy, instead of speed")
+    args = parse(parser)
+    measurement = begin("jets", args, page_of)
     if args.accuracy:
-        record = _accuracies(args, progress, watch)
-        of_part = {
-            "not_measured": ACCURACY_NOT_MEASURED,
-            "versions": {name: version(name) for name in PACKAGES},
-            "bound": record.blocks["bound"],
-            "runs": [record.blocks[form] for form in FORMS],
-        }
+        blocks = _accuracies(args, measurement).blocks
+        measurement.finish(
+            "accuracy",
+            not_measured=ACCURACY_NOT_MEASURED,
+            versions={name: version(name) for name in PACKAGES},
+            bound=blocks["bound"],
+            runs=[blocks[form] for form in FORMS],
+        )
     else:
-        record = _speeds(args, progress, watch)
-        of_part = {"not_measured": SPEED_NOT_MEASURED, "runs": list(record.blocks.values())}
-    result = result_of(args, record, watch, **of_part)
-    result["command"] = result["command"].replace(f" --out {args.out}", "")
-    known = json.loads(path.read_text()) if path.exists() else {}
-    both = {**known, "accuracy" if args.accuracy else "speed": result}
-    print(publish({name: both[name] for name in PARTS if name in both}, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/jets.md, .json and .png after {watch}")
+        measurement.finish("speed", not_measured=SPEED_NOT_MEASURED, runs=list(_speeds(args, measurement).blocks.values()))
 
 
-def _speeds(args: argparse.Namespace, progress: Progress, watch: Stopwatch) -> Record:
+def _speeds(args: argparse.Namespace, measurement: Measurement) -> Record:
     """Local, blocking: samples per second of every row, at each size."""
     cases = QUICK if args.quick else FULL
-    record = open_record("jets", args, {"cases": [asdict(case) for case in cases], "same_loss": SAME_LOSS}, progress)
+    record = measurement.record({"cases": [asdict(case) for case in cases], "same_loss": SAME_LOSS}, "speed")
     for case in cases:
         for number, order in enumerate(orders(ROWS, case.rounds, SEED)):
             keys = {row: f"{case.name}, {row}, round {number}" for row in order}
             for row, key in keys.items():
                 if key not in record.blocks:
-                    progress.say(f"{key} of {case.rounds} ({watch} so far)")
+                    measurement.progress.say(f"{key} of {case.rounds} ({measurement.watch} so far)")
                     record.add(key, turn(row, case))
             check_same([record.blocks[keys[row]] for row in (PLAIN, *WORKERS)])
     return record
@@ -124,35 +113,28 @@ def check_same(runs: Sequence[Mapping[str, Any]]) -> None:
         raise GroupFailed(f"validation losses at the end differ by more than float noise: {shown}; this is not the same training")
 
 
-def _accuracies(args: argparse.Namespace, progress: Progress, watch: Stopwatch) -> Record:
+def _accuracies(args: argparse.Namespace, measurement: Measurement) -> Record:
     """Local, blocking: one whole training of each form, and what the best classifier reaches."""
     effort = QUICK_WHOLE if args.quick else WHOLE
     options = ["-n", str(NUM_WORKERS), "--set", f"data.num_jets={effort['num_jets']}", *effort["options"]]
-    record = open_record("jets_accuracy", args, {**effort, "workers": NUM_WORKERS}, progress)
+    record = measurement.record({**effort, "workers": NUM_WORKERS}, "accuracy")
     if "bound" not in record.blocks:
-        progress.say("what the best classifier reaches")
+        measurement.progress.say("what the best classifier reaches")
         record.add("bound", dict(zip(("best", "error"), best_accuracy(num_jets=effort["bound_jets"]), strict=True)))
     for form, backend in FORMS.items():
         if form not in record.blocks:
-            progress.say(f"{form} ({watch} so far)")
-            task = TORCH if backend is None else KERAS
-            found = trained(options, LIMIT_S, partial(_commands, backend), task)
+            measurement.progress.say(f"{form} ({measurement.watch} so far)")
+            found = trained(options, LIMIT_S, partial(_commands, backend), TORCH if backend is None else KERAS)
             record.add(form, {"form": form, **found})
-            progress.keep(f"{form}: {100 * found['metrics']['test_accuracy']:.2f} % of the test jets after {watch}")
+            measurement.progress.keep(
+                f"{form}: {100 * found['metrics']['test_accuracy']:.2f} % of the test jets after {measurement.watch}"
+            )
     return record
 
 
 def _commands(backend: str | None, command: Sequence[str]) -> list[Sequence[str]]:
     variables = [] if backend is None else ["env", f"KERAS_BACKEND={backend}"]
     return [[*variables, *one] for one in on_this_machine(command)]
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.jets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--accuracy", action="store_true", help="whole trainings against the best accuracy, instead of speed")
-    return parse(parser)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""A step of a Keras model: `model.fit` through `un.keras.Strategy` against plain `model.fit` and tf.distribute, on each backend.
+"""A step of a Keras model, one thread in each worker: `model.fit` through `un.keras.Strategy` against plain `model.fit`, two
+workers against one, and against tf.distribute, on each backend, interleaved in one run.
 
     python -m bench.keras                    # everything; about a quarter of an hour on two cores that do nothing else
     python -m bench.keras --quick            # a look whether it works: few epochs, no judgement
+    python -m bench.keras --cases mlp --backends jax --out runs/look
 
 Writes keras.md (tables, bounds, how it was measured) and keras.json (every epoch).
 """
@@ -10,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 import tempfile
@@ -18,24 +19,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.blocks import idle_shares, start_all, take_turns
+from bench.blocks import measure_apart
 from bench.contenders.keras import OURS, PLAIN, WAYS, Way, missing
-from bench.groups import FOLDERS, Conductor, Group, GroupFailed
+from bench.groups import FOLDERS, Group, GroupFailed
 from bench.keras_cases import BACKENDS, CASES, write_data
-from bench.keras_page import publish
-from bench.machine import stolen_s
-from bench.options import parse, some_of
+from bench.keras_page import page_of
+from bench.measurement import begin, guarded
+from bench.options import parse, parser_of, some_of
 from bench.progress import Progress
 from bench.record import Record
-from bench.report import one_line
-from bench.rounds import Stopwatch, rounded
-from bench.session import guarded, open_record, result_of
 from bench.train import LEARNED, Effort
 from bench.training_cases import Case
 
 ESSENTIAL = (OURS, PLAIN)
-
-
 FULL: Mapping[str, Effort] = {"mlp": Effort(60, 1, 4), "mnist_cnn": Effort(24, 1, 2)}
 QUICK: Mapping[str, Effort] = {"mlp": Effort(2, 1, 3), "mnist_cnn": Effort(1, 1, 5)}
 
@@ -54,82 +50,55 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
     args = _arguments()
-    if args.figure:
-        print(publish(json.loads((args.out / "keras.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    measurement = begin("keras", args, page_of)
     effort = QUICK if args.quick else FULL
     absent = {backend: why for backend in args.backends if (why := missing(backend))}
     blocks = [(CASES[name], backend) for name in args.cases for backend in args.backends if backend not in absent]
-    wanted = [way for way in WAYS if not args.only or way.name in args.only]
+    wanted = [way for way in WAYS if way.name in args.only]
     settings = {
         "effort": {name: dataclasses.asdict(effort[name]) for name in args.cases},
         "cases": {name: dataclasses.asdict(CASES[name]) for name in args.cases},
         "contenders": [way.name for way in wanted],
     }
-    record = open_record("keras", args, settings, progress)
+    record = measurement.record(settings)
     # Named as the conductor names its folder, which removes what killed runs left.
     with tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-") as folder:
         for case, backend in blocks:
             data = Path(folder) / f"{case.name}.npz"
             write_data(case, data)
-            measure(record, case, backend, wanted, data, effort[case.name], progress)
-    result = result_of(
-        args,
-        record,
-        watch,
+            measure(record, case, backend, wanted, data, effort[case.name], measurement.progress)
+    measurement.finish(
         contenders={way.name: {"kind": way.kind, "about": way.about, "workers": way.workers} for way in wanted},
         absent=absent,
         not_measured=NOT_MEASURED,
         blocks={block_key(case, backend): record.blocks[block_key(case, backend)] for case, backend in blocks},
     )
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/keras.md and .json after {watch}")
 
 
 def measure(
     record: Record, case: Case, backend: str, wanted: Sequence[Way], data: Path, effort: Effort, progress: Progress
 ) -> None:
-    """Blocking: one block that `record` does not have yet, in processes of its own."""
-    key = block_key(case, backend)
-    if key in record.blocks:
-        return
+    """Blocking: one block that `record` does not have yet."""
     ways = [way for way in wanted if case.name in way.cases and backend in way.backends]
-    failed: dict[str, str] = {}
-    with Conductor() as conductor:
-        groups: dict[str, Group] = {}
-        for workers in sorted({way.workers for way in ways}):
-            contenders = [way.contender(backend, case, data) for way in ways if way.workers == workers]
-            groups |= start_all(conductor, contenders, workers, ESSENTIAL, failed, progress)
-        idle = idle_shares(groups)
-        before = stolen_s()
-        samples, dropped = take_turns(
-            groups,
-            opening=(("time", {"num_epochs": effort.warm_up}),),
-            turn=("time", {"num_epochs": effort.epochs}),
-            closing=(),
-            num_rounds=effort.rounds,
-            progress=progress,
-            where=key,
-            essential=ESSENTIAL,
-        )
-        failed |= {name: one_line(reason) for name, reason in dropped.items()}
-        record.add(
-            key,
-            {
-                "case": case.name,
-                "backend": backend,
-                "versions": {name: groups[name].versions for name in samples},
-                "idle_share_of_a_core": idle,
-                "stolen_cpu_s": round(stolen_s() - before, 2),
-                "failed": failed,
-                "after": {name: state_after(groups[name]) for name in samples},
-                "copies": groups[OURS].ask("count")[0],
-                "times_us": rounded(samples),
-            },
-        )
-    progress.keep(f"{key}: {', '.join(f'{name} {sample.median:.0f}' for name, sample in samples.items())} us")
+
+    def after(groups: Mapping[str, Group]) -> Mapping[str, Any]:
+        return {"after": {name: state_after(group) for name, group in groups.items()}, "copies": groups[OURS].ask("count")[0]}
+
+    measure_apart(
+        record,
+        block_key(case, backend),
+        {"case": case.name, "backend": backend},
+        {
+            num: [way.contender(backend, case, data) for way in ways if way.workers == num]
+            for num in sorted({way.workers for way in ways})
+        },
+        ("time", {"num_epochs": effort.warm_up}),
+        ("time", {"num_epochs": effort.epochs}),
+        effort.rounds,
+        progress,
+        ESSENTIAL,
+        after,
+    )
 
 
 def state_after(group: Group) -> dict[str, float]:
@@ -150,25 +119,10 @@ def block_key(case: Case, backend: str) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    names = [way.name for way in WAYS]
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.keras",
-        description="Time of a training step of a Keras model on this machine, on each backend, one thread in each worker:\n"
-        "`model.fit` through un.keras.Strategy against plain `model.fit`, two workers against one, and against tf.distribute,\n"
-        "interleaved.",
-        epilog="examples:\n"
-        "  python -m bench.keras                              the whole measurement, into docs/results/\n"
-        "  python -m bench.keras --quick                      few epochs, into runs/bench/\n"
-        "  python -m bench.keras --cases mlp --backends jax --out runs/look\n"
-        "  python -m bench.keras --figure                     the page again from docs/results/keras.json\n"
-        "An interrupted run goes on where it stopped when the same command is given again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser, names = parser_of("keras", __doc__), [way.name for way in WAYS]
     parser.add_argument("--cases", type=some_of(list(CASES), ","), default=list(CASES), metavar="C,C", help=", ".join(CASES))
-    parser.add_argument(
-        "--backends", type=some_of(BACKENDS, ","), default=list(BACKENDS), metavar="B,B", help=f"some of {', '.join(BACKENDS)}"
-    )
-    parser.add_argument("--only", type=some_of(names, ";", ESSENTIAL), metavar="NAME;NAME", help=f"some of {'; '.join(names)}")
+    parser.add_argument("--backends", type=some_of(BACKENDS, ","), default=list(BACKENDS), metavar="B,B", help=", ".join(BACKENDS))
+    parser.add_argument("--only", type=some_of(names, ";", ESSENTIAL), default=names, metavar="NAME;NAME", help="; ".join(names))
     return parse(parser)
 
 

@@ -9,17 +9,13 @@ many_workers.json (every epoch of every run) and many_workers.png. Measures no t
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from bench.many_workers_page import publish
-from bench.options import add_mnist, parse
-from bench.progress import Progress
-from bench.rounds import Stopwatch
-from bench.session import guarded, open_record, result_of
+from bench.many_workers_page import page_of
+from bench.measurement import begin, guarded
+from bench.options import parse, parser_of
 from bench.trainings import accuracy, data_options, side_by_side
 
 GEM, DOWNPOUR, DOWNPOUR_PLAIN, SGD = "gem", "downpour, momentum", "downpour", "sgd, momentum"
@@ -92,29 +88,24 @@ QUICK_RUNS = (Run(GEM, 10), Run(DOWNPOUR, 5), Run(SGD, 1))
 
 def main() -> None:
     """Local, blocking: train, and publish what came of it."""
-    args = _arguments()
-    if args.figure:
-        print(publish(json.loads((args.out / "many_workers.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    parser = parser_of("many_workers", __doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of all trainings (default cpu)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="trainings at a time (default 1)")
+    args = parse(parser, needs_mnist=True)
+    measurement = begin("many_workers", args, page_of)
     wanted, effort = (QUICK_RUNS, QUICK) if args.quick else (RUNS, FULL)
-    record = open_record("many_workers", args, {**effort, "device": args.device}, progress)
+    record = measurement.record({**effort, "device": args.device})
     missing = {
         run.name: [*run.options(), "--device", args.device, *data_options(args.mnist, run.limited(effort))]
         for run in wanted
         if run.name not in record.blocks
     }
     by_name = {run.name: run for run in wanted}
-    progress.keep(f"{len(missing)} trainings of {effort['epochs']} epochs, {args.jobs} at a time")
+    measurement.progress.keep(f"{len(missing)} trainings of {effort['epochs']} epochs, {args.jobs} at a time")
     for name, found in side_by_side(missing, args.jobs, LIMIT_S):
         record.add(name, {**asdict(by_name[name]), **found})
-        progress.keep(f"{name}: {accuracy(found):.2f} % after {watch}")
-    result = result_of(args, record, watch, not_checked=NOT_CHECKED, runs=[record.blocks[run.name] for run in wanted])
-    result["command"] = result["command"].replace(str(args.mnist), "DIR").replace(f" --out {args.out}", "")
-    result["machine"] |= _gpu(args.device)
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/many_workers.md and .json after {watch}")
+        measurement.progress.keep(f"{name}: {accuracy(found):.2f} % after {measurement.watch}")
+    measurement.finish(machine=_gpu(args.device), not_checked=NOT_CHECKED, runs=[record.blocks[run.name] for run in wanted])
 
 
 def _gpu(device: str) -> dict[str, str]:
@@ -123,16 +114,6 @@ def _gpu(device: str) -> dict[str, str]:
     import torch
 
     return {"GPU": f"{torch.cuda.get_device_name()}, which all runs shared"}
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.many_workers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_mnist(parser)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of all trainings (default cpu)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="trainings at a time (default 1)")
-    return parse(parser)
 
 
 if __name__ == "__main__":

@@ -15,31 +15,36 @@ def add_sizes(parser: argparse.ArgumentParser, usual: str, quick: str) -> None:
     parser.add_argument("--sizes", type=sizes, metavar="S,S", help=f"sizes (default {usual}; with --quick {quick})")
 
 
-def add_mnist(parser: argparse.ArgumentParser) -> None:
-    """Local: `--mnist`, without which `parse` refuses to measure."""
-    parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder with the four files of MNIST")
+def parser_of(name: str, about: str | None) -> argparse.ArgumentParser:
+    """Local: the options of `python -m bench.NAME`, whose help is the docstring of that module."""
+    about = f"{about}\nAn interrupted run is resumed by the same command. --page-only writes the page again from the raw data."
+    return argparse.ArgumentParser(
+        f"python -m bench.{name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
-def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+def parse(parser: argparse.ArgumentParser, needs_mnist: bool = False) -> argparse.Namespace:
     """Local: add the common options and read the command line."""
+    if needs_mnist:
+        parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder with the four files (unisono data get mnist)")
     parser.add_argument("--quick", action="store_true", help="few calls: shows that it works, measures nothing")
     parser.add_argument("--fresh", action="store_true", help="forget what an interrupted run has measured")
-    parser.add_argument("--figure", action="store_true", help="measure nothing; write page and figure from the raw data again")
+    parser.add_argument("--page-only", action="store_true", help="measure nothing; write page and picture again from the raw data")
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="for the results (default docs/results; with --quick runs/bench)"
     )
     args = parser.parse_args()
-    if "mnist" in args and args.mnist is None and not args.figure:
+    if needs_mnist and args.mnist is None and not args.page_only:
         parser.error("--mnist DIR is needed: the folder with the four files of MNIST (unisono data get mnist)")
     args.out = args.out or (ROOT / "runs" / "bench" if args.quick else ROOT / "docs" / "results")
     return args
 
 
-def counts(text: str) -> list[int]:
-    """Local: numbers of ranks or hosts."""
+def counts(text: str, least: int = 2) -> list[int]:
+    """Local: numbers of ranks, hosts, workers or threads."""
     found = [int(part) if part.isdigit() else 0 for part in text.split(",")]
-    if min(found) < 2:
-        raise argparse.ArgumentTypeError(f"must be numbers from 2 on with commas between them, e.g. 2,4; received {text!r}")
+    if min(found) < least:
+        raise argparse.ArgumentTypeError(f"must be numbers from {least} on with commas between them, e.g. 2,4; received {text!r}")
     return found
 
 

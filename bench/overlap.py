@@ -1,7 +1,9 @@
-"""Does a started all-reduce really run while the program computes? Two hosts, 1 Gbit/s, one rank on each.
+"""Does a started all-reduce really run while the program computes? Two test hosts (network namespaces of this machine), 1 Gbit/s,
+one rank on each. Needs root, ip and tc.
 
-    python -m bench.overlap                  # everything; only as root, as it makes network namespaces
+    python -m bench.overlap                  # 60 rounds
     python -m bench.overlap --quick          # a look whether it works
+    python -m bench.overlap --size 4MB --out runs/look
 
 Times of the all-reduce alone, of the computation alone (made about as long), and of start + compute + wait, interleaved.
 The last must be at most 1.2 times the longer of the other two. Writes overlap.md and overlap.json (every call).
@@ -10,24 +12,22 @@ The last must be at most 1.2 times the longer of the other two. Writes overlap.m
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.bounds import judge, told
 from bench.groups import Conductor, Group, Launch, Seat
 from bench.hosts import LIMITS, Across, test_hosts
 from bench.machine import stolen_s
-from bench.options import parse, sizes
+from bench.measurement import begin, guarded
+from bench.options import parse, parser_of, sizes
+from bench.page import INTERLEAVED, Page, Result, Table, disturbances
 from bench.progress import Progress
-from bench.record import write_json
-from bench.report import page, provenance, section, warnings
-from bench.rounds import Estimate, Stopwatch, estimate, interleave, judged, markdown_table, restored, rounded
-from bench.session import guarded, open_record, result_of
+from bench.rounds import Estimate, estimate, interleave, restored, rounded
 from bench.sizes import show_size
 
 BOUND = 1.2
@@ -51,23 +51,17 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
     args = _arguments()
-    if args.figure:
-        print(publish(json.loads((args.out / "overlap.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    measurement = begin("overlap", args, page_of)
     num_rounds = QUICK_ROUNDS if args.quick else ROUNDS
-    record = open_record("overlap", args, {"rounds": num_rounds, "seed": SEED, "bytes": args.size}, progress)
+    record = measurement.record({"rounds": num_rounds, "seed": SEED, "bytes": args.size})
     if not record.blocks:
         with test_hosts(2) as hosts, Conductor() as conductor:
             across = Across(hosts)
-            progress.say("starting")
+            measurement.progress.say("starting")
             groups = [conductor.start(row, 2, partial(start, across)) for row in ROWS]
-            for row, block in measure(groups, args.size, num_rounds, progress).items():
+            for row, block in measure(groups, args.size, num_rounds, measurement.progress).items():
                 record.add(row, block)
-    result = result_of(args, record, watch, bound=BOUND, not_measured=NOT_MEASURED, blocks=record.blocks)
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/overlap.md and .json after {watch}")
+    measurement.finish(bound=BOUND, not_measured=NOT_MEASURED, blocks=record.blocks)
 
 
 def start(across: Across, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
@@ -115,69 +109,40 @@ def overlap(block: Mapping[str, Any]) -> tuple[Estimate, Estimate]:
     return estimate(both / longer_by_round), estimate(both / (alone + compute))
 
 
-def publish(result: Mapping[str, Any], out: Path) -> str:
-    """Local: write page and raw data; returns table and judgement as text."""
-    blocks = result["blocks"]
-    rows: list[list[str]] = []
-    found: list[str] = []
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    blocks, rows, bounds = result["blocks"], [], []
     for name, block in blocks.items():
-        samples = restored(block["times_us"])
-        of_longer, of_sum = overlap(block)
+        samples, (of_longer, of_sum) = restored(block["times_us"]), overlap(block)
         rows.append([name, *(f"{samples[turn].median / 1e3:.1f}" for turn in TURNS), str(of_longer), str(of_sum)])
-        if result["quick"]:
-            continue
-        verdict = judged(of_longer, result["bound"], at_least=False)
-        found.append(
-            f"**{verdict}**: all-reduce {name}: start + compute + wait takes {of_longer} times the longer of the two, "
-            f"at most {result['bound']:g} asked"
-        )
-    header = ["all-reduce", *(f"{title}, ms" for title in TURNS.values()), "of the longer", "of the sum"]
-    table = markdown_table(header, rows)
-    text = page(
-        "# Communication and computation at the same time",
-        warnings(result),
-        f"A float32 vector of {show_size(result['settings']['bytes'])} is summed over two hosts with links of 1 Gbit/s, one rank\n"
-        "with one thread on each, engine gloo, while the rank multiplies matrices. Started all-reduces are checked for their sums.",
-        table,
-        section("Bounds", found),
-        section("How to read it", _reading(result)),
-        provenance(
-            result["command"], result["machine"], result["sittings"], {name: block["versions"] for name, block in blocks.items()}
-        ),
-        section("What was not measured", list(result["not_measured"])),
-        "Raw data: [overlap.json](overlap.json), `times_us[turn][rank][round][call]`.",
+        bounds.append(judge(f"all-reduce {name}", of_longer, "times the longer of the two", at_most=result["bound"]))
+    first = next(iter(blocks.values()))
+    return Page(
+        question="Does communication overlap with computing, across two hosts at 1 Gbit/s?",
+        answer=f"Start + compute + wait takes, for {told(bounds)}.",
+        result={**result, "blocks": {}},  # both rows are measured together: what was taken away meanwhile counts once
+        setup=f"A float32 vector of {show_size(result['settings']['bytes'])} is summed over two hosts with links of 1 Gbit/s, one "
+        "rank with one thread on each, engine gloo, while the rank multiplies matrices. Started all-reduces are checked for their "
+        "sums.",
+        tables=[Table(["all-reduce", *(f"{title}, ms" for title in TURNS.values()), "of the longer", "of the sum"], rows)],
+        bounds=bounds,
+        reading=[
+            f"{result['settings']['rounds']} rounds; in each all three of both rows are timed once, after a barrier. The time is "
+            "that of the slower rank.",
+            f"The computation is {first['products']} products of 256 x 256 matrices: as many as took the time of the all-reduce "
+            "when they were tried out before.",
+            "`of the longer` is (start + compute + wait) / (the part with the longer median), `of the sum` the same against both "
+            "parts one after the other.",
+            INTERLEAVED,
+            *disturbances([first]),
+        ],
+        versions={name: block["versions"] for name, block in blocks.items()},
+        raw="`times_us[turn][rank][round][call]`",
     )
-    write_json(out / "overlap.json", result)
-    (out / "overlap.md").write_text(text)
-    return page(table, "\n".join(found))
-
-
-def _reading(result: Mapping[str, Any]) -> list[str]:
-    blocks = list(result["blocks"].values())
-    return [
-        f"{result['settings']['rounds']} rounds; in each all three of both rows are timed once, in a shuffled order, after a "
-        "barrier. The time is that of the slower rank.",
-        "The computation is products of 256 x 256 matrices, as many as took the time of the all-reduce when they were tried out "
-        f"before: {blocks[0]['products']}.",
-        "`of the longer` is the median over rounds of (start + compute + wait) / (the part with the longer median), `of the sum` "
-        "the same against both parts one after the other; in brackets the 95 % interval of a bootstrap over rounds. The bound is "
-        "missed when the whole interval lies beyond it.",
-        f"CPU time that the host of a virtual machine took away during the measurement: {blocks[0]['stolen_cpu_s']:.1f} s.",
-    ]
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.overlap",
-        description="An all-reduce that is started, computing, and waiting for it, against each of the two alone; between two\n"
-        "test hosts (network namespaces of this machine with links of 1 Gbit/s). Needs root, ip and tc.",
-        epilog="examples:\n"
-        "  python -m bench.overlap                  60 rounds, into docs/results/\n"
-        "  python -m bench.overlap --quick          3 rounds, into runs/bench/\n"
-        "  python -m bench.overlap --size 4MB --out runs/look\n"
-        "An interrupted run goes on where it stopped when the same command is given again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("overlap", __doc__)
     parser.add_argument("--size", type=sizes, default=[25_000_000], metavar="S", help="of the vector (default 25MB)")
     args = parse(parser)
     if len(args.size) > 1:

@@ -1,4 +1,4 @@
-"""Interleaved rounds: who comes when, what a round says, how sure its median ratio is, and the table.
+"""Interleaved rounds: the order of turns, what a round says, and how sure its median ratio is.
 
 In each round every contender has one turn of a few calls, in an order that is shuffled anew, so that what the machine does
 besides hits all alike and nobody always follows the same one. A round gives one value for each contender, the median of its
@@ -11,6 +11,8 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +27,18 @@ Turn = Callable[[str], Sequence[Sequence[float]]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median with the interval in which it lies with a confidence of 95 %."""
+    """A value with its interval: of a confidence of 95 %, or from the least to the largest of a few."""
 
-    median: float
+    value: float
     low: float
     high: float
 
+    def __format__(self, spec: str) -> str:
+        spec = spec or ".2f"
+        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
     def __str__(self) -> str:
-        return f"{self.median:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        return format(self)
 
 
 @dataclass(frozen=True)
@@ -81,39 +87,26 @@ def interleave(
     return {name: Samples(np.asarray(rounds, dtype=np.float64).transpose(1, 0, 2)) for name, rounds in times.items()}
 
 
-def estimate(values: Floats, seed: int = 0) -> Estimate:
-    """Local: median of the rounds' values, with its bootstrap interval."""
-    picks = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
-    medians = np.median(values[picks], axis=1)
-    low, high = np.quantile(medians, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
-    return Estimate(float(np.median(values)), float(low), float(high))
+def estimate(values: Floats, of: Callable[..., Any] = np.median) -> Estimate:
+    """Pure: median (or mean) of the rounds' values, with its bootstrap interval."""
+    picks = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    low, high = np.quantile(of(values[picks], axis=1), ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+    return Estimate(float(of(values)), float(low), float(high))
+
+
+def spread(values: Sequence[float]) -> Estimate:
+    """Pure: the mean of a few runs, with the least and the largest."""
+    return Estimate(mean(values), min(values), max(values))
 
 
 def ratio(above: Samples, below: Samples) -> Estimate:
-    """Local: how many times as long one takes as the other, compared in each round."""
+    """Pure: how many times as long one takes as the other, compared in each round."""
     return estimate(above.by_round / below.by_round)
 
 
-def judged(found: Estimate, bound: float, at_least: bool) -> str:
-    """Local: a bound is missed when the whole interval lies beyond it."""
-    if (found.median >= bound) if at_least else (found.median <= bound):
-        return "holds"
-    return "holds within the noise" if ((found.high >= bound) if at_least else (found.low <= bound)) else "MISSED"
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Local: a table whose columns line up in plain text too. The first column holds names, the others numbers."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        shown = [
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return f"| {' | '.join(shown)} |"
-
-    rule = [("-" * width if column == 0 else "-" * (width - 1) + ":") for column, width in enumerate(widths)]
-    return "\n".join([line(header), f"| {' | '.join(rule)} |", *map(line, rows)])
+def difference(above: Samples, below: Samples) -> Estimate:
+    """Pure: how many microseconds longer one takes than the other, compared in each round."""
+    return estimate(above.by_round - below.by_round)
 
 
 def rounded(samples: Mapping[str, Samples]) -> dict[str, list[list[list[float]]]]:

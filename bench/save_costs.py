@@ -1,4 +1,4 @@
-"""What a save costs a training: arithmetic on the times of single steps, and the bound that we set ourselves.
+"""What a save costs a training: arithmetic on the times of single steps.
 
 A turn is a row of steps with one save in it. Steps before the save, and those that begin after it is done, are quiet; their median
 is what a step takes. The step with the save in it is blocked by what it takes longer; so much slower are the steps that begin
@@ -14,10 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.rounds import Floats, estimate, judged
-
-BOUND_MS = 50.0
-EVERY_S = 30.0
+from bench.rounds import Floats
 
 
 @dataclass(frozen=True)
@@ -55,15 +52,3 @@ def save_costs(times_us: Sequence[Sequence[float]], saves: Mapping[str, Sequence
         rows.append((step, blocked, (after[written] - step).sum(), whole))
     step_ms, blocked_ms, slower_ms, whole_ms = np.asarray(rows).T
     return SaveCosts(step_ms, blocked_ms, slower_ms, whole_ms, num_cut)
-
-
-def verdict(costs: SaveCosts, state_bytes: int) -> tuple[str, str]:
-    """Local: the bound in words, and whether it holds. The first save is judged by itself in the table."""
-    found = estimate(costs.blocked[1:])
-    size = f"{state_bytes / 1e6:.0f} MB"
-    text = (
-        f"a save of {size} blocks the training for {found} ms, at most {BOUND_MS:g} asked; the longest of "
-        f"{len(costs.blocked)} {costs.blocked.max():.0f} ms. With a save every {EVERY_S:g} s that, and the slower steps during the "
-        f"write, are {estimate(costs.both[1:]).median / EVERY_S / 10:.2f} % of the time"
-    )
-    return text, judged(found, BOUND_MS, at_least=False)

@@ -9,24 +9,19 @@ a single server's vectors pass its one link; two servers have half of them each.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from bench.hosts import Across, limits, test_hosts
-from bench.options import add_mnist, parse
-from bench.progress import Progress
-from bench.record import write_json
-from bench.report import page, provenance, section, warnings
-from bench.rounds import Stopwatch, estimate, markdown_table, orders
-from bench.session import guarded, open_record, result_of
+from bench.measurement import begin, guarded
+from bench.options import parse, parser_of
+from bench.page import INTERLEAVED, Page, Result, Table
+from bench.rounds import estimate, orders
 from bench.trainings import data_options, trained
 
 RATE, WORKERS, LIMIT_S, SEED = "250mbit", 4, 300.0, 20
@@ -48,87 +43,58 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure, and publish what came of it."""
-    args = _arguments()
-    if args.figure:
-        print(publish(json.loads((args.out / "servers.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    args = parse(parser_of("servers", __doc__), needs_mnist=True)
+    measurement = begin("servers", args, page_of)
     num_rounds = QUICK_ROUNDS if args.quick else ROUNDS
-    settings = {**EFFORT, "rounds": num_rounds, "workers": WORKERS, "rate": RATE, "options": OPTIONS}
-    record = open_record("servers", args, settings, progress)
+    record = measurement.record({**EFFORT, "rounds": num_rounds, "workers": WORKERS, "rate": RATE, "options": OPTIONS})
     with test_hosts(WORKERS + max(ROWS.values()), RATE) as hosts:
         across = {servers: Across(hosts[: WORKERS + servers]) for servers in set(ROWS.values())}
         for number, order in enumerate(orders(list(ROWS), num_rounds, SEED)):
             for row in order:
                 if (key := f"{row}, round {number}") in record.blocks:
                     continue
-                progress.say(f"{key} of {num_rounds} ({watch} so far)")
+                measurement.progress.say(f"{key} of {num_rounds} ({measurement.watch} so far)")
                 given = [*OPTIONS, "--servers", str(ROWS[row]), *data_options(args.mnist, EFFORT)]
                 record.add(key, {"row": row, **trained(given, LIMIT_S, partial(_commands, across[ROWS[row]]))})
-    result = result_of(args, record, watch, not_measured=NOT_MEASURED, runs=list(record.blocks.values()))
-    result["command"] = result["command"].replace(str(args.mnist), "DIR").replace(f" --out {args.out}", "")
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/servers.md and .json after {watch}")
+    measurement.finish(not_measured=NOT_MEASURED, runs=list(record.blocks.values()))
 
 
 def _commands(across: Across, command: Sequence[str]) -> list[list[str]]:
     return across.commands("auto", "-m", "unisono", *command)
 
 
-def publish(result: Mapping[str, Any], out: Path) -> str:
-    """Local: write page and raw data; returns the table as text."""
-    runs, settings = result["runs"], result["settings"]
-    speeds = {row: np.array([_last(run)["updates_per_s"] for run in runs if run["row"] == row]) for row in ROWS}
-    base = speeds["1 server"]
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    settings, num_bytes = result["settings"], 4 * result["runs"][0]["num_parameters"]
+    rate = float(settings["rate"].removesuffix("mbit"))
+    seconds = num_bytes * 8 / (rate * 1e6)
+    # The last epoch, as the first one has the start in it.
+    last: dict[str, list[Mapping[str, Any]]] = {
+        row: [run["epochs"][-1] for run in result["runs"] if run["row"] == row] for row in ROWS
+    }
+    speeds = {row: np.array([epoch["updates_per_s"] for epoch in epochs]) for row, epochs in last.items()}
+    times = {row: estimate(values / speeds["1 server"]) for row, values in speeds.items()}
     rows = []
-    for row, values in speeds.items():
-        own = [_last(run) for run in runs if run["row"] == row]
-        ratio = "1" if row == "1 server" else str(estimate(values / base))
-        shares = [f"{100 * median(one[name] for one in own):.0f} %" for name in ("waiting", "server_load")]
-        rows.append([row, f"{np.median(values):.2f}", ratio, *shares])
-    table = markdown_table(["", "updates/s", "times one server", "workers wait", "load of the first server"], rows)
-    num_bytes = 4 * runs[0]["num_parameters"]
-    text = page(
-        "# Several servers",
-        warnings(result),
-        f"{settings['workers']} workers of Downpour with {num_bytes / 1e6:.1f} MB of weights, each on a host of its own with a "
-        f"link of {settings['rate'].removesuffix('mbit')} Mbit/s, engine gloo,\none thread in each process. A call sends the "
-        "gradient and brings the weights back.",
-        table,
-        section("How to read it", _reading(settings, num_bytes)),
-        provenance(result["command"], result["machine"], result["sittings"], {"trainings": runs[0]["versions"]}),
-        section("What was not measured", list(result["not_measured"])),
-        "Raw data: [servers.json](servers.json), every epoch of every run.",
+    for row, epochs in last.items():
+        shares = [f"{100 * median(epoch[name] for epoch in epochs):.0f} %" for name in ("waiting", "server_load")]
+        rows.append([row, f"{np.median(speeds[row]):.2f}", "1" if row == "1 server" else str(times[row]), *shares])
+    return Page(
+        question="Do two servers carry more than one, where the link is the bottleneck?",
+        answer=f"Two servers make {times['2 servers']} times as many updates a second as one. There is no bound.",
+        result=result,
+        setup=f"{settings['workers']} workers of Downpour with {num_bytes / 1e6:.1f} MB of weights, each on a host of its own with "
+        f"a link of {rate:g} Mbit/s, engine gloo, one thread in each process. A call sends the gradient and brings the weights "
+        "back.",
+        tables=[Table(["", "updates/s", "times one server", "workers wait", "load of the first server"], rows)],
+        reading=[
+            f"{settings['rounds']} rounds, in which every row is one training.",
+            INTERLEAVED,
+            f"One vector takes {seconds * 1000:.0f} ms on a link, so one server can make at most {1 / seconds:.1f} updates a "
+            f"second, and two {2 / seconds:.1f}. A worker needs its own link twice for each call.",
+            "Load: share of the time in which the first server works on calls. Its link can be full while its core is not.",
+        ],
+        raw="every epoch of every run",
     )
-    write_json(out / "servers.json", result)
-    (out / "servers.md").write_text(text)
-    return table
-
-
-def _last(run: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The last epoch, as the first one has the start in it."""
-    last: Mapping[str, Any] = run["epochs"][-1]
-    return last
-
-
-def _reading(settings: Mapping[str, Any], num_bytes: int) -> Sequence[str]:
-    seconds = num_bytes * 8 / (float(settings["rate"].removesuffix("mbit")) * 1e6)
-    return [
-        f"{settings['rounds']} rounds; in each every row is one training, in a shuffled order. The ratio is the median over "
-        "rounds, with the 95 % interval of a bootstrap; the A/A row shows the noise. There is no bound.",
-        f"One vector takes {seconds * 1000:.0f} ms on a link, so one server can make at most {1 / seconds:.1f} updates a second, "
-        f"and two {2 / seconds:.1f}. A worker needs its own link twice for each call.",
-        "Load: share of the time in which the first server works on calls. Its link can be full while its core is not.",
-    ]
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.servers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_mnist(parser)
-    return parse(parser)
 
 
 if __name__ == "__main__":

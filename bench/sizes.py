@@ -23,3 +23,8 @@ def show_size(num_bytes: int) -> str:
     """Local: the shortest of the ways to write it."""
     whole = [f"{num_bytes // factor} {name}" for name, factor in UNITS.items() if num_bytes % factor == 0]
     return min(whole, key=len)
+
+
+def show_count(number: int, name: str) -> str:
+    """Pure: 1 worker, 2 workers."""
+    return f"{number} {name}{'' if number == 1 else 's'}"

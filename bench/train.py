@@ -1,7 +1,9 @@
-"""A step of training: Unisono against loops by hand, DistributedDataParallel, Lightning and Accelerate, interleaved in one run.
+"""Time of a training step, one thread in each worker: Unisono against loops by hand, DistributedDataParallel, Lightning and
+Accelerate, interleaved in one run. What they need is installed under .venv-bench/.
 
     python -m bench.train                    # everything; about a quarter of an hour on two cores that do nothing else
     python -m bench.train --quick            # a look whether it works: few epochs, no judgement
+    python -m bench.train --cases digits --workers 1 --only 'unisono;by hand' --out runs/look
 
 Writes train.md (tables, bounds, how it was measured) and train.json (every epoch).
 """
@@ -10,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import os
 import sys
@@ -20,19 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.blocks import idle_shares, prepare, start_all, take_turns
+from bench.blocks import measure_apart, prepare
 from bench.contenders.contender import Contender
 from bench.contenders.training import BY_HAND, OURS, WAYS
-from bench.groups import FOLDERS, Conductor, Group, GroupFailed
-from bench.machine import stolen_s
-from bench.options import parse, some_of
+from bench.groups import FOLDERS, Group, GroupFailed
+from bench.measurement import begin, guarded
+from bench.options import parse, parser_of, some_of
 from bench.progress import Progress
 from bench.record import Record
-from bench.report import one_line
-from bench.rounds import Stopwatch, rounded
-from bench.session import guarded, open_record, result_of
-from bench.train_page import publish
-from bench.training_bounds import show_workers
+from bench.sizes import show_count
+from bench.train_page import page_of
 from bench.training_cases import CASES, Case, write_data
 
 WORKERS = (1, 2)
@@ -67,33 +65,26 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
     args = _arguments()
-    if args.figure:
-        print(publish(json.loads((args.out / "train.json").read_text()), args.out))
-        return
-    progress, watch = Progress(), Stopwatch()
+    measurement = begin("train", args, page_of)
     effort = QUICK if args.quick else FULL
     blocks = [(CASES[name], workers) for name in args.cases for workers in args.workers]
-    wanted = [way for way in WAYS if not args.only or way.name in args.only]
+    wanted = [way for way in WAYS if way.name in args.only]
     settings = {
         "effort": {name: dataclasses.asdict(effort[name]) for name in args.cases},
         "cases": {name: dataclasses.asdict(CASES[name]) for name in args.cases},
         "contenders": [way.name for way in wanted],
     }
-    record = open_record("train", args, settings, progress)
-    absent: dict[str, str] = {}
+    record, absent = measurement.record(settings), dict[str, str]()
     # Named as the conductor names its folder, which removes what killed runs left.
     with tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-") as folder:
         for case, workers in blocks:
             data = Path(folder) / f"{case.name}.npz"
             write_data(case, data)
             contenders = [way.contender(case, data) for way in wanted if workers in way.workers and way.name not in absent]
-            able, missing = prepare(contenders, progress)
+            able, missing = prepare(contenders, measurement.progress)
             absent |= missing
-            measure(record, case, workers, able, effort[case.name], progress)
-    result = result_of(
-        args,
-        record,
-        watch,
+            measure(record, case, workers, able, effort[case.name], measurement.progress)
+    measurement.finish(
         ours=OURS,
         by_hand=BY_HAND,
         contenders={way.name: {"kind": way.kind, "about": way.about} for way in wanted if way.name not in absent},
@@ -101,47 +92,22 @@ def main() -> None:
         not_measured=NOT_MEASURED,
         blocks={block_key(case, workers): record.blocks[block_key(case, workers)] for case, workers in blocks},
     )
-    print(publish(result, args.out))
-    record.finish()
-    progress.keep(f"written to {args.out}/train.md and .json after {watch}")
 
 
 def measure(record: Record, case: Case, workers: int, contenders: Sequence[Contender], effort: Effort, progress: Progress) -> None:
-    """Blocking: one block that `record` does not have yet, in processes of its own."""
-    key = block_key(case, workers)
-    if key in record.blocks:
-        return
-    failed: dict[str, str] = {}
-    with Conductor() as conductor:
-        groups = start_all(conductor, contenders, workers, (OURS,), failed, progress)
-        idle = idle_shares(groups)
-        before = stolen_s()
-        samples, dropped = take_turns(
-            groups,
-            opening=(("time", {"num_epochs": effort.warm_up}),),
-            turn=("time", {"num_epochs": effort.epochs}),
-            closing=(),
-            num_rounds=effort.rounds,
-            progress=progress,
-            where=key,
-            essential=(OURS,),
-        )
-        failed |= {name: one_line(reason) for name, reason in dropped.items()}
-        record.add(
-            key,
-            {
-                "case": case.name,
-                "workers": workers,
-                "versions": {name: groups[name].versions for name in samples},
-                "idle_share_of_a_core": idle,
-                "stolen_cpu_s": round(stolen_s() - before, 2),
-                "failed": failed,
-                "loss_after": {name: loss_after(groups[name]) for name in samples},
-                "times_us": rounded(samples),
-            },
-        )
-    medians = ", ".join(f"{name} {sample.median:.0f}" for name, sample in samples.items())
-    progress.keep(f"{key}: {medians} us")
+    """Blocking: one block that `record` does not have yet."""
+    measure_apart(
+        record,
+        block_key(case, workers),
+        {"case": case.name, "workers": workers},
+        {workers: contenders},
+        ("time", {"num_epochs": effort.warm_up}),
+        ("time", {"num_epochs": effort.epochs}),
+        effort.rounds,
+        progress,
+        essential=(OURS,),
+        after=lambda groups: {"loss_after": {name: loss_after(group) for name, group in groups.items()}},
+    )
 
 
 def loss_after(group: Group) -> float:
@@ -159,23 +125,11 @@ def loss_after(group: Group) -> float:
 
 def block_key(case: Case, workers: int) -> str:
     """Pure: what a block is called in the raw data."""
-    return f"{case.name}, {show_workers(workers)}"
+    return f"{case.name}, {show_count(workers, 'worker')}"
 
 
 def _arguments() -> argparse.Namespace:
-    names = [way.name for way in WAYS]
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.train",
-        description="Time of a training step on this machine, one thread in each worker: Unisono against a loop by hand,\n"
-        "DistributedDataParallel, Lightning and Accelerate, interleaved. What they need is installed under .venv-bench/.",
-        epilog="examples:\n"
-        "  python -m bench.train                              the whole measurement, into docs/results/\n"
-        "  python -m bench.train --quick                      few epochs, into runs/bench/\n"
-        "  python -m bench.train --cases digits --workers 1 --only 'unisono;by hand' --out runs/look\n"
-        "  python -m bench.train --figure                     the page again from docs/results/train.json\n"
-        "An interrupted run goes on where it stopped when the same command is given again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser, names = parser_of("train", __doc__), [way.name for way in WAYS]
     parser.add_argument("--cases", type=some_of(list(CASES), ","), default=list(CASES), metavar="C,C", help=", ".join(CASES))
     parser.add_argument(
         "--workers",
@@ -184,7 +138,7 @@ def _arguments() -> argparse.Namespace:
         metavar="N,N",
         help="1, 2 or both (default)",
     )
-    parser.add_argument("--only", type=some_of(names, ";", (OURS,)), metavar="NAME;NAME", help=f"some of {'; '.join(names)}")
+    parser.add_argument("--only", type=some_of(names, ";", (OURS,)), default=names, metavar="NAME;NAME", help="; ".join(names))
     return parse(parser)
 
 

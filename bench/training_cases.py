@@ -52,7 +52,7 @@ CASES: Mapping[str, Case] = {case.name: case for case in (MNIST_CNN, DIGITS)}
 
 def write_data(case: Case, path: Path) -> None:
     """Local: all samples of an epoch as one file, so that every contender holds the same in memory."""
-    inputs, targets = _digits(case.num_samples) if case is DIGITS else _images(case.num_samples)
+    inputs, targets = _digits(case.num_samples) if case is DIGITS else patterns(case.num_samples, (1, 28, 28))
     np.savez(path, inputs=np.ascontiguousarray(inputs, np.float32), targets=np.ascontiguousarray(targets, np.int64))
 
 
@@ -63,9 +63,9 @@ def _digits(num_samples: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.i
     return inputs[:num_samples], targets[:num_samples]
 
 
-def _images(num_samples: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Ten patterns and noise: what can be learned keeps every number in its usual range, and nothing must be downloaded."""
+def patterns(num_samples: int, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Pure: ten patterns and noise. What can be learned keeps every number in its usual range, and nothing must be downloaded."""
     source = np.random.default_rng(SEED)
-    patterns = source.random((10, 1, 28, 28))
+    each = source.random((10, *shape))
     targets = source.integers(0, 10, num_samples)
-    return (0.5 * patterns[targets] + 0.5 * source.random((num_samples, 1, 28, 28))).astype(np.float32), targets
+    return (0.5 * each[targets] + 0.5 * source.random((num_samples, *shape))).astype(np.float32), targets

@@ -151,6 +151,11 @@ def accuracy(run: Mapping[str, Any], epoch: int = -1) -> float:
     return 100 * float(run["epochs"][epoch - 1 if epoch > 0 else epoch][METRIC])
 
 
+def reached(run: Mapping[str, Any], target: float) -> tuple[int, float] | None:
+    """Pure: the first epoch that was this good, and the seconds until its end; None if there was none."""
+    return next(((row["epoch"], row["wall_s"]) for row in run["epochs"] if row[METRIC] >= target), None)
+
+
 def best(run: Mapping[str, Any]) -> tuple[float, int]:
     """Pure: the best accuracy in percent, and the epoch that had it first."""
     row = max(run["epochs"], key=lambda row: float(row[METRIC]))

@@ -21,58 +21,54 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.bounds import Bound, judge
+from bench.figure import COLOURS, Line, Panel, Picture
 from bench.groups import ROOT
-from bench.machine import command_line, describe_machine, describe_moment
-from bench.record import write_json
-from bench.rounds import markdown_table
+from bench.measurement import begin, guarded
+from bench.options import parse, parser_of
+from bench.page import Page, Result, Table
 
-LEAST_REMOVED = 0.25
+LEAST_REMOVED = 25.0
 OPTIONS: Mapping[str, Sequence[str]] = {
     "digits": ("-n", "4", "--workers", "1", "--folds", "3", "--trials", "24"),
     "indian_pines": ("-n", "2", "--workers", "1", "--folds", "3", "--trials", "30"),
 }
 METRIC = "test_accuracy"
-NOT_MEASURED = (
-    "Other searches than the default, more trials, GPUs. The defaults were written down before the search was tried, not changed "
-    "since; they are those of a first try by hand."
-)
+NOT_MEASURED = ("Other searches than the default, more trials, GPUs.",)
 
 
 def main() -> None:
     """Local, blocking: search, train, and publish what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("tune_gain", __doc__)
     parser.add_argument("--task", choices=tuple(OPTIONS), default="digits")
     parser.add_argument("--data", metavar="DIR", help="the folder with the files of the scene (indian_pines)")
     parser.add_argument("--seeds", type=int, default=5, metavar="S", help="divisions of the data, a search for each (default 5)")
     parser.add_argument("--starts", type=int, default=3, metavar="K", help="random starts of each training at the end (default 3)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR")
-    args = parser.parse_args()
-    moment = describe_moment()
-    searches = []
-    for seed in range(1, args.seeds + 1):
-        with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
-            searches.append(_search(args.task, args.data, seed, args.starts, Path(folder)))
-            if seed == 1:
-                args.out.mkdir(parents=True, exist_ok=True)
-                report = args.out / f"tune_{args.task}_report.html"
-                shutil.copy(Path(folder) / "study" / "report.html", report)
-                looked = _look_at(report)
-        print(_table(searches), flush=True)
-    command = command_line().replace(args.data, "DIR") if args.data else command_line()
-    result = {
-        "command": command,
-        "browser": looked,
-        "machine": describe_machine(),
-        "moment": moment,
-        "task": args.task,
-        "searches": searches,
-    }
-    write_json(args.out / f"tune_{args.task}.json", result)
-    (args.out / f"tune_{args.task}.md").write_text(_page(result))
-    _draw(searches, args.out / f"tune_{args.task}.png")
+    args = parse(parser)
+    measurement = begin(f"tune_{args.task}", args, page_of)
+    seeds = range(1, 2 if args.quick else args.seeds + 1)
+    record = measurement.record({"starts": args.starts})
+    for seed in seeds:
+        if str(seed) not in record.blocks:
+            measurement.progress.say(f"seed {seed} of {len(seeds)}")
+            record.add(str(seed), _search(args, seed))
+    searches = [record.blocks[str(seed)] for seed in seeds]
+    measurement.finish(browser=searches[0].pop("browser"), task=args.task, not_measured=NOT_MEASURED, searches=searches)
 
 
-def _search(task: str, data: str | None, seed: int, starts: int, folder: Path) -> dict[str, Any]:
+def _search(args: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Local, blocking: one search with its trainings; the report of the first seed is kept and looked at."""
+    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
+        found = _searched(args.task, args.data, seed, args.starts, Path(folder))
+        if seed == 1:
+            args.out.mkdir(parents=True, exist_ok=True)
+            report = args.out / f"tune_{args.task}_report.html"
+            shutil.copy(Path(folder) / "study" / "report.html", report)
+            found["browser"] = _look_at(report)
+    return found
+
+
+def _searched(task: str, data: str | None, seed: int, starts: int, folder: Path) -> dict[str, Any]:
     fixed = ("--set", f"data.seed={seed}", *(("--set", f"data.folder={data}") if data else ()))
     file = f"examples/{task}.py"
     command = ("tune", file, *OPTIONS[task], "--seed", str(seed), *fixed, "--out", str(folder / "study"))
@@ -117,9 +113,9 @@ def _unisono(arguments: Sequence[str]) -> None:
 
 def _journal(folder: Path) -> dict[str, Any]:
     """What the search cost, and what it found."""
-    from unisono.tuning.result import best_of, read
+    from unisono.tuning.study.result import best_of, load_study
 
-    about, study = read(folder)
+    about, study = load_study(folder)
     _, best = best_of(folder)
     assert best.result is not None
     default = study.trials[0].result
@@ -158,92 +154,73 @@ def removed(searches: Sequence[Mapping[str, Any]]) -> float:
     return 1 - after / before
 
 
-def _table(searches: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        [
-            str(one["seed"]),
-            f"{_error(one, 'default'):.2%}",
-            f"{_error(one, 'found'):.2%}",
-            f"{1 - _error(one, 'found') / _error(one, 'default'):.0%}" if _error(one, "default") else "",
-            f"{one['worker_hours'] * 60:.1f}",
-            f"{one['wall_s']:.0f} s",
-        ]
-        for one in searches
-    ]
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    searches, task, share = result["searches"], result["task"], 100 * removed(result["searches"])
+    bound = judge("mean of all seeds", share, "% of the error removed", at_least=LEAST_REMOVED)
+    if task != "digits":
+        gains = sum(_error(one, "found") < _error(one, "default") for one in searches)
+        where, verdict = "accuracy on spatially disjoint pixels", "holds" if share > 0 else "MISSED"
+        bound = Bound(
+            where, f"{share:.2f} % of the error removed; it rises for {gains} of {len(searches)} seeds", "above 0", verdict
+        )
+    seen = f", opened in {result['browser']} without an error on its console ([picture](tune_{task}_report.png))"
+    return Page(
+        question=f"How much of the test error of {task} does a search with folds remove?",
+        answer=f"{share:.0f} % in the mean, on data that it never saw.",
+        result={"sittings": [result["moment"]] if "moment" in result else [], **result},
+        setup=f"For each seed, which divides the data anew: `{searches[0]['command']}`. Each error is the mean of "
+        f"{len(searches[0]['accuracy']['default'])} trainings from other random starts on all that is not test data, "
+        f"{searches[0]['num_test']} test samples for each seed. No fold has a test sample in it.",
+        tables=[_table(searches)],
+        bounds=[bound],
+        picture=_picture(task, searches),
+        lists={
+            "What was found": [
+                f"seed {one['seed']}: " + ", ".join(f"{name} {value}" for name, value in one["best"]["values"].items())
+                for one in searches
+            ],
+            "The report of the first search": [
+                f"[tune_{task}_report.html](tune_{task}_report.html){seen if result['browser'] else ''}"
+            ],
+        },
+        reading=[
+            "The defaults were written down before the search was tried, and not changed since; they are those of a first try by "
+            "hand."
+        ],
+        versions={"trainings": searches[0]["versions"]},
+        not_measured=NOT_MEASURED,
+        raw="every trial",
+    )
+
+
+def _table(searches: Sequence[Result]) -> Table:
+    rows = []
+    for one in searches:
+        before, after = _error(one, "default"), _error(one, "found")
+        less = f"{1 - after / before:.0%}" if before else ""
+        rows.append(
+            [str(one["seed"]), f"{before:.2%}", f"{after:.2%}", less, f"{one['worker_hours'] * 60:.1f}", f"{one['wall_s']:.0f} s"]
+        )
     mean = [statistics.fmean(_error(one, which) for one in searches) for which in ("default", "found")]
     rows.append(["mean", f"{mean[0]:.2%}", f"{mean[1]:.2%}", f"{removed(searches):.0%}", "", ""])
     header = ["seed", "test error, default", "test error, found", "removed", "worker-minutes of the search", "its time"]
-    return markdown_table(header, rows)
+    return Table(header, rows)
 
 
-def _page(result: Mapping[str, Any]) -> str:
-    searches, task = result["searches"], result["task"]
-    share = removed(searches)
-    verdict = f"**{'holds' if share >= LEAST_REMOVED else 'MISSED'}**: at least {LEAST_REMOVED:.0%} of the error is removed"
-    if task != "digits":
-        gains = sum(_error(one, "found") < _error(one, "default") for one in searches)
-        rises = f"accuracy on spatially disjoint pixels rises, here for {gains} of {len(searches)} seeds"
-        verdict = f"**{'holds' if share > 0 else 'MISSED'}**: {rises}"
-    best = "\n".join(
-        f"- seed {one['seed']}: " + ", ".join(f"{name} {value}" for name, value in one["best"]["values"].items())
-        for one in searches
-    )
-    machine = "\n".join(f"- {name}: {value}" for name, value in result["machine"].items())
-    versions = ", ".join(f"{name} {version}" for name, version in searches[0]["versions"].items())
-    picture = f"[picture](tune_{task}_report.png)"
-    seen = f", opened in {result['browser']} without an error on its console ({picture})" if result["browser"] else ""
-    return f"""# {task}: what a search gains on data that it never saw
-
-`{result["command"]}`; for each seed `{searches[0]["command"]}`
-
-{_table(searches)}
-
-{verdict} ({share:.0%} in the mean). Each error is the mean of {len(searches[0]["accuracy"]["default"])} trainings from other random
-starts on all that is not test data, {searches[0]["num_test"]} test samples for each seed. No fold has a test sample in it.
-
-![errors](tune_{task}.png)
-
-The report of the first search: [tune_{task}_report.html](tune_{task}_report.html){seen}.
-
-## What was found
-
-{best}
-
-## Not measured
-
-{NOT_MEASURED}
-
-## Where
-
-{machine}
-- {result["moment"]}
-- {versions}
-
-Raw data, every trial: [tune_{task}.json](tune_{task}.json)
-"""
-
-
-def _draw(searches: Sequence[Mapping[str, Any]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    axes = figure.add_subplot()
-    for name, colour, shift in (("default", "#D55E00", -0.12), ("found", "#0072B2", 0.12)):
-        for at, one in enumerate(searches):
-            values = [100 * (1 - value) for value in one["accuracy"][name]]
-            axes.plot([at + shift] * len(values), values, "o", color=colour, ms=4, alpha=0.5)
-            axes.plot(
-                [at + shift - 0.08, at + shift + 0.08],
-                [100 * _error(one, name)] * 2,
-                color=colour,
-                lw=2,
-                label=f"{name} settings" if not at else None,
-            )
-    axes.set(xlabel="seed", ylabel="test error, %", xticks=range(len(searches)), xticklabels=[one["seed"] for one in searches])
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.savefig(path, dpi=140)
+def _picture(task: str, searches: Sequence[Result]) -> Picture:
+    lines = []
+    for name, colour, aside in (("default", COLOURS[3], -0.12), ("found", COLOURS[0], 0.12)):
+        places, errors = [at + aside for at in range(len(searches))], [100 * _error(one, name) for one in searches]
+        means = {"color": colour, "marker": "_", "markersize": 18, "linestyle": ""}
+        lines.append(Line(f"{name} settings, mean", places, errors, look=means))
+        points = [(at, 100 * (1 - value)) for at, one in zip(places, searches, strict=True) for value in one["accuracy"][name]]
+        dots = {"color": colour, "marker": "o", "linestyle": "", "alpha": 0.5}
+        lines.append(Line(f"{name} settings", [at for at, _ in points], [error for _, error in points], look=dots))
+    seeds = [one["seed"] for one in searches]
+    settings = {"xticks": range(len(seeds)), "xticklabels": seeds, "ylim": (0, None)}
+    return Picture(f"{task}: error on test data", [[Panel("", "seed", "test error, %", lines, settings=settings)]])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

@@ -22,10 +22,10 @@ from bench.contenders.contender import Unavailable
 from bench.contenders.tune import JOURNAL, OURS, WAYS, Way
 from bench.groups import FOLDERS, ONE_THREAD, ROOT, GroupFailed, Launch
 from bench.machine import stolen_s
+from bench.page import one_line
 from bench.progress import Progress
 from bench.ranks.tune_trial import Order, waits_of
 from bench.record import Record
-from bench.report import one_line
 from bench.rounds import Floats, orders
 from tests.system.processes import plain_environment
 

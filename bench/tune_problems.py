@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from unisono.task import Choice, Range
-from unisono.tuning.space import Dimension, Space
+from unisono.task.task import Choice, Range
+from unisono.tuning.search.space import Dimension, Space
 
 Values = Mapping[str, Any]
 
@@ -109,7 +109,7 @@ PROBLEMS = {
             Space(
                 (
                     *(Dimension(name, Range(-5.0, 5.0)) for name in "abc"),
-                    Dimension("whole", Range(-5, 5), is_whole=True),
+                    Dimension("whole", Range(-5, 5), is_integer=True),
                     Dimension("place", Choice(*PLACES)),
                 )
             ),
@@ -140,7 +140,7 @@ def suggested(trial: Any, space: Space) -> dict[str, Any]:
     for one in space.dimensions:
         if isinstance(one.values, Choice):
             found[one.name] = trial.suggest_categorical(one.name, list(one.values.values))
-        elif one.is_whole:
+        elif one.is_integer:
             found[one.name] = trial.suggest_int(one.name, int(one.values.low), int(one.values.high), log=one.values.log)
         else:
             found[one.name] = trial.suggest_float(one.name, one.values.low, one.values.high, log=one.values.log)

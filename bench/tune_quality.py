@@ -18,11 +18,11 @@ import numpy as np
 from bench.groups import FOLDERS, Launch
 from bench.progress import Progress
 from bench.record import Record
-from bench.rounds import CONFIDENCE, RESAMPLES, Estimate, Floats
+from bench.rounds import Estimate, Floats, estimate
 from bench.tune_overhead import run_program
 from bench.tune_problems import PROBLEMS, Problem, suggested
 from bench.tune_simulation import Case, simulate
-from unisono.tuning.config import TuneConfig, search_of
+from unisono.tuning.study.study_options import TuneConfig, choose_search
 
 NUM_BLOCKS = 4
 DEFAULT, TPE = "unisono", "unisono_tpe"
@@ -66,7 +66,7 @@ def measure_quality(record: Record, effort: Effort, progress: Progress) -> None:
 
 def search_of_task(problem: Problem, effort: Effort) -> str:
     """Pure: what `unisono tune` takes for such a space unless it is told otherwise."""
-    return search_of(TuneConfig("", {}), problem.space, effort.trials, NUM_BLOCKS)
+    return choose_search(TuneConfig("", {}), problem.space, effort.trials, NUM_BLOCKS)
 
 
 def in_blocks(case: Case) -> list[list[float]]:
@@ -115,12 +115,9 @@ def best_until(trials: Sequence[Sequence[float]], until_s: float) -> float:
     return min([value for at, value in trials if at <= until_s] or [trials[0][1]])
 
 
-def difference(ours: Floats, theirs: Floats, seed: int = 0) -> Estimate:
+def difference(ours: Floats, theirs: Floats) -> Estimate:
     """Pure: of the means over seeds, pair by pair, with the 95 % interval of a bootstrap over seeds."""
-    pairs = ours - theirs
-    picks = np.random.default_rng(seed).integers(0, len(pairs), (RESAMPLES, len(pairs)))
-    low, high = np.quantile(pairs[picks].mean(axis=1), ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
-    return Estimate(float(pairs.mean()), float(low), float(high))
+    return estimate(ours - theirs, of=np.mean)
 
 
 @dataclass(frozen=True)

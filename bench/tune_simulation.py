@@ -24,24 +24,24 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from bench.ranks.tune_unisono import Timed
-from unisono.task import Range
-from unisono.tuning.ahead import Ahead
-from unisono.tuning.coordinator import Coordinator
-from unisono.tuning.job import SWITCH_S, TICK_S
-from unisono.tuning.layout import Layout
-from unisono.tuning.letters import Letter
-from unisono.tuning.plan import Objective, Part, Plan
-from unisono.tuning.search import Proposal, Search
-from unisono.tuning.space import Dimension, Space
-from unisono.tuning.store import LOOK_EVERY_S, Due, Store, new_job
-from unisono.tuning.study import Trial
+from unisono.task.task import Range
+from unisono.tuning.search.prefetch import Prefetcher
+from unisono.tuning.search.search import Proposal, Search
+from unisono.tuning.search.space import Dimension, Space
+from unisono.tuning.study.store import READ_EVERY_S, Due, Store, new_job
+from unisono.tuning.study.study import Trial
+from unisono.tuning.study.trial_plan import Objective, Part, Plan
+from unisono.tuning.tune_job import SWITCH_S, TICK_S
+from unisono.tuning.workers.block_layout import Layout
+from unisono.tuning.workers.coordinator import Coordinator
+from unisono.tuning.workers.messages import Message
 
 PLACE: Mapping[str, Any] = {"node": "", "address": "127.0.0.1", "gpus": (), "our_gpus": (), "threads": 1}
 SPACE = Space(
     (
         Dimension("x", Range(-1.0, 1.0)),
         Dimension("rate", Range(1e-5, 1e-1, log=True)),
-        Dimension("width", Range(1, 64), is_whole=True),
+        Dimension("width", Range(1, 64), is_integer=True),
     )
 )
 """Three settings, as in the measurements of overhead."""
@@ -142,7 +142,7 @@ class Blocks:
     def place_of(self, rank: int) -> Mapping[str, Any]:  # noqa: ARG002 - as a crew has it
         return PLACE
 
-    def send(self, rank: int, letter: Letter) -> None:
+    def send(self, rank: int, letter: Message) -> None:
         if letter["do"] == "drop":
             self._drop(rank, letter["id"])
             return
@@ -196,13 +196,13 @@ class Prepared:
         return getattr(self._search, name)  # all else is that of the search
 
 
-class Counting(Ahead):
+class Counting(Prefetcher):
     """The real one, which counts how often it was asked and had an answer."""
 
     num_asked = num_ready = 0
 
-    def take(self, trial_s: float | None) -> Proposal | None:
-        found = super().take(trial_s)
+    def next_proposal(self, trial_s: float | None) -> Proposal | None:
+        found = super().next_proposal(trial_s)
         self.num_asked += 1
         self.num_ready += found is not None
         return found
@@ -225,18 +225,18 @@ class Stepped(Counting):
     def _woken(self) -> None:
         self.is_woken = True
 
-    def take(self, trial_s: float | None) -> Proposal | None:
+    def next_proposal(self, trial_s: float | None) -> Proposal | None:
         with self._clock.stands():
             self.catch_up(self._clock())
-        found = super().take(trial_s)
+        found = super().next_proposal(trial_s)
         with self._clock.stands():
             self._go_on(self._clock())
         return found
 
-    def renew(self, result_every_s: float | None) -> None:
+    def on_result(self, result_every_s: float | None) -> None:
         with self._clock.stands():
             self.catch_up(self._clock())
-        super().renew(result_every_s)
+        super().on_result(result_every_s)
         with self._clock.stands():
             self._go_on(self._clock())
 
@@ -250,7 +250,7 @@ class Stepped(Counting):
 
     def begin(self, at: float) -> None:
         """Local: make the next where one is wanted."""
-        if self.done_at == math.inf and not self._is_over and self._has_work():
+        if self.done_at == math.inf and not self._is_closed and self._has_work():
             self._version_of_next = self._version
             self._withdraw_old()
             self.done_at = at + self._prepared.prepare()
@@ -311,15 +311,15 @@ def simulate(case: Case, folder: Path) -> Outcome:
     began, clock = perf_counter(), Clock()
     search = made(case)
     blocks, prepared = Blocks(case, clock), Prepared(search)
-    with patch("unisono.tuning.store.monotonic", clock), patch("unisono.tuning.ahead.perf_counter", prepared.timer):
-        store = Store(folder, {}, case.num_trials, new_job("simulated"), look_every_s=LOOK_EVERY_S)
+    with patch("unisono.tuning.study.store.monotonic", clock), patch("unisono.tuning.search.prefetch.perf_counter", prepared.timer):
+        store = Store(folder, {}, case.num_trials, new_job("simulated"), read_every_s=READ_EVERY_S)
         proposals = Stepped(prepared, case.num_blocks, clock, case.shares_lock)
         plan, layout = Plan([Objective("value", False)]), Layout(case.num_blocks, 1)
         coordinator = Coordinator(plan, layout, blocks, store, search, proposals, Quiet(), ordered, clock)
-        store.enter({"num_blocks": case.num_blocks})
+        store.record_join({"num_blocks": case.num_blocks})
         durations = _go_round(case, coordinator, blocks, proposals, store, clock)
         proposals.close()
-        store.leave("done")
+        store.record_leave("done")
     return Outcome(
         blocks.spans,
         sorted(blocks.ended),
@@ -346,7 +346,7 @@ def _go_round(case: Case, coordinator: Coordinator, blocks: Blocks, proposals: S
         num_quiet = num_quiet + 1 if math.isinf(news) else 0
         if num_quiet > MOST_QUIET:
             raise StandsStill(f"it stands still with {num_open} of {case.num_trials} trials open: blocks wait, and nothing is made")
-        start = max(now, min(news, now + coordinator.rest_s(TICK_S)))
+        start = max(now, min(news, now + coordinator.max_wait_s(TICK_S)))
         proposals.catch_up(start)
         proposals.is_woken = False
         letters = []
@@ -354,7 +354,7 @@ def _go_round(case: Case, coordinator: Coordinator, blocks: Blocks, proposals: S
             letters.append(heapq.heappop(blocks.coming))
         with clock.runs_from(start):
             for _, rank, text in letters:
-                coordinator.heard(rank, json.loads(text))
+                coordinator.on_message(rank, json.loads(text))
             coordinator.tick()
             store.num_open()
         now = clock.at
@@ -371,27 +371,27 @@ def in_real_time(case: Case, folder: Path) -> Outcome:
     sys.setswitchinterval(SWITCH_S)
     with wake, woken:
         woken.setblocking(False)
-        store = Store(folder, {}, case.num_trials, new_job("real"), look_every_s=LOOK_EVERY_S)
+        store = Store(folder, {}, case.num_trials, new_job("real"), read_every_s=READ_EVERY_S)
         proposals = Counting(cast(Search, timed), case.num_blocks, partial(wake.sendall, b"1"))
         try:
             plan, layout = Plan([Objective("value", False)]), Layout(case.num_blocks, 1)
             coordinator = Coordinator(plan, layout, blocks, store, search, proposals, Quiet(), ordered, clock)
-            store.enter({"num_blocks": case.num_blocks})
+            store.record_join({"num_blocks": case.num_blocks})
             ready = json.dumps({"is": "ready", "pid": 0}).encode()
             blocks.coming = [(0.0, rank, ready) for rank in range(case.num_blocks)]
             while store.num_open():
-                wait_s = coordinator.rest_s(min(TICK_S, max(0.0, blocks.coming[0][0] - clock())) if blocks.coming else TICK_S)
+                wait_s = coordinator.max_wait_s(min(TICK_S, max(0.0, blocks.coming[0][0] - clock())) if blocks.coming else TICK_S)
                 if select.select([woken], [], [], wait_s)[0]:
                     woken.recv(4096)
                 start = clock()
                 while blocks.coming and blocks.coming[0][0] <= start:
                     _, rank, text = heapq.heappop(blocks.coming)
-                    coordinator.heard(rank, json.loads(text))
+                    coordinator.on_message(rank, json.loads(text))
                 coordinator.tick()
                 durations.append(clock() - start)
         finally:
             proposals.close()
             sys.setswitchinterval(switch_s)
-        store.leave("done")
+        store.record_leave("done")
     made_s = [end - begin for begin, end in timed.made]
     return Outcome(blocks.spans, sorted(blocks.ended), durations, made_s, proposals.num_asked, proposals.num_ready, clock())

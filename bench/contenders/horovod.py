@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from bench.contenders import horovod_itself
 from bench.contenders.contender import Contender
@@ -21,11 +20,9 @@ _MODULE = "unisono.horovod.torch"
 _NOISE = "the same again in other processes: its distance from 1 is the noise"
 
 
-def _on_unisono(
-    program: Sequence[str], num_ranks: int, engine: str = "auto", variables: Mapping[str, str] = MappingProxyType({})
-) -> list[Launch]:
+def _on_unisono(program: Sequence[str], num_ranks: int, engine: str = "auto") -> list[Launch]:
     run = [sys.executable, "-m", "unisono", "run", "-n", str(num_ranks), "--threads", "1", "--engine", engine]
-    return [Launch([*run, "-m", *program], dict(variables))]
+    return [Launch([*run, "-m", *program], {})]
 
 
 def _start_training(case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
@@ -47,9 +44,9 @@ _ABOUT = f"the same loop with Horovod itself ({_BUILT})"
 TRAINING_ITSELF: Sequence[Way] = (*_OUR_TRAINING, Way(ITSELF, "horovod", _ABOUT, (2,), _start_training_itself, horovod_itself.make))
 
 
-def _start_tensors(engine: str, num_ranks: int, seat: Seat, variables: Mapping[str, str] = MappingProxyType({})) -> list[Launch]:
+def _start_tensors(engine: str, num_ranks: int, seat: Seat) -> list[Launch]:
     program = ["bench.ranks.tensors_horovod", *seat.arguments, _MODULE, str(NUM_TENSORS)]
-    return _on_unisono(program, num_ranks, engine, variables)
+    return _on_unisono(program, num_ranks, engine)
 
 
 def _start_tensors_itself(num_ranks: int, seat: Seat) -> list[Launch]:
@@ -86,23 +83,3 @@ TENSORS_ITSELF: Sequence[Contender] = (
     Contender(ITSELF, "horovod", f"the same calls of Horovod itself ({_BUILT})", _start_tensors_itself, horovod_itself.make),
 )
 """Horovod's processes do not sleep while they wait for their turn, so it is measured apart: only we are disturbed by it."""
-
-_POOR = {"HOROVOD_FUSION_THRESHOLD": "16000", "HOROVOD_CYCLE_TIME": "20"}
-_SAID = " ".join(f"{name}={value}" for name, value in _POOR.items())
-AUTOTUNED: Sequence[Contender] = (
-    *_OUR_TENSORS,
-    Contender(
-        "set poorly",
-        "other",
-        f"the same with `{_SAID}`: four tensors travel together, and what nobody waits for rests 20 ms",
-        partial(_start_tensors, "auto", variables=_POOR),
-    ),
-    Contender(
-        "autotuned",
-        "other",
-        "begun with these settings and `HOROVOD_AUTOTUNE=1`; measured when the search is over",
-        partial(_start_tensors, "auto", variables={**_POOR, "HOROVOD_AUTOTUNE": "1"}),
-    ),
-)
-NUM_CALLS_TO_TUNE = 600
-"""Warm-up, search and comparison take about 400."""

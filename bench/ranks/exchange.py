@@ -1,4 +1,4 @@
-"""A rank of Unisono's exchange, started by `unisono run` or mpirun: `... SOCKET GROUP mapped|plain|zmq [DOOR]`."""
+"""A rank of Unisono's exchange, started by `unisono run` or mpirun: `... SOCKET GROUP mapped|plain|zmq [CONNECTION_FILE]`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 import unisono as un
 from bench.ranks.seat import attend
 from bench.ranks.serving import Ends, Serving
-from unisono.comm.exchange import Caller, Server
-from unisono.comm.exchange_messages import MessageServer, open_exchange
-from unisono.comm.exchange_zmq import ZmqServer
-from unisono.comm.exchange_zmq_caller import ZmqCaller
+from unisono.comm.exchange.base import Caller, Server
+from unisono.comm.exchange.over_comm import MessageServer, open_exchange
+from unisono.comm.exchange.zmq_caller import ZmqCaller
+from unisono.comm.exchange.zmq_server import ZmqServer
 
 LIMIT_S = 120.0
 
@@ -59,17 +59,17 @@ def over_messages(comm: un.Communicator, mapped: bool, numel: int) -> tuple[Ends
     return UnisonoEnds(end[0], comm), end[0].empty(numel)
 
 
-def over_zmq(comm: un.Communicator, door: Path, numel: int) -> tuple[Ends, Tensor]:
+def over_zmq(comm: un.Communicator, connection_file: Path, numel: int) -> tuple[Ends, Tensor]:
     """Collective: over ZeroMQ, encrypted as always."""
     if comm.rank == 0:
-        server = ZmqServer(door, max_vector_bytes=4 * numel, say=print)
+        server = ZmqServer(connection_file, max_vector_bytes=4 * numel, say=print)
         server.open()
         comm.barrier()
         while server.next_number < comm.size - 1:  # they join
             server.receive(0.01)
         return UnisonoEnds(server, comm), torch.empty(numel)
-    comm.barrier()  # the door is that of this server, not of the one before
-    caller = ZmqCaller(door, say=print)
+    comm.barrier()  # the connection file is that of this server, not of the one before
+    caller = ZmqCaller(connection_file, say=print)
     caller.join(LIMIT_S)
     return UnisonoEnds(caller, comm), caller.empty(numel)
 

@@ -24,7 +24,7 @@ from unisono.data.plan import Plan, cut
 from unisono.data.source import Source
 from unisono.model.base import StreamKey
 from unisono.optim.curves import make_curve
-from unisono.taskfile import load_task
+from unisono.task.task_file import load_task
 
 LAYERS = frozenset({"comm", "algorithms", "training", "run", "cli"})
 """Of Unisono: those that talk, and those that train."""

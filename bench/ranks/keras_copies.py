@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from unisono.model.keras.module import KerasModule
-from unisono.model.keras.packing import Packing
-from unisono.model.parameters import FlatParameters
+from unisono.model.keras.packed_variables import Packing
+from unisono.model.torch.parameters import FlatParameters
 
 
 @dataclass

@@ -8,19 +8,18 @@ import unisono as un
 from bench.ranks.saving import SavedTraining, make_model
 from bench.ranks.train_unisono import EPOCHS, make_trainer, started
 from bench.saving_case import BATCH, LR
-from unisono.cluster.deadline import of_this_process
-from unisono.cluster.stop_request import StopRequest
-from unisono.config import TrainConfig
-from unisono.data.arrays import Arrays
+from unisono.data.sources.arrays import Arrays
 from unisono.observe.console import Console
 from unisono.observe.jsonl import JsonLines
-from unisono.overrides import change
-from unisono.training.assemble import assemble
-from unisono.training.background import BackgroundWriter
-from unisono.training.checkpoint import Checkpoints
+from unisono.stopping.deadline import deadline_of_this_process
+from unisono.stopping.stop_request import StopRequest
+from unisono.task.overrides import change
+from unisono.task.train_config import TrainConfig
+from unisono.training.checkpointing.checkpoint import Checkpoints, CheckpointStore
+from unisono.training.checkpointing.saving import SaveInterval, Saving
 from unisono.training.clock import Clock
-from unisono.training.saving import Best, Every, Saving
-from unisono.training.status import Status
+from unisono.training.frontends.assemble import assemble
+from unisono.training.run_folder.run_status import Status
 
 
 def main() -> None:
@@ -39,10 +38,13 @@ def main() -> None:
             epochs=EPOCHS,
             name="checkpoint",
         )
-        parts = assemble(change(task, {}), "allreduce", comm, on_nan="stop")
-        writer = BackgroundWriter(Checkpoints(training.folder, config.keep), {"config": {}, "num_workers": comm.size})
-        saving = Saving(comm, parts.adapter, parts.algorithm, Every(steps=training.period), writer, Best(), print)
-        deadline, status = of_this_process(None), Status(out / "status.json", print)
+        parts = assemble(change(task, {}), "allreduce", comm)
+        store = CheckpointStore(Checkpoints(training.folder, config.keep), {"config": {}, "num_workers": comm.size})
+        interval = SaveInterval(steps=training.period)
+        saving = Saving(adapter=parts.adapter, algorithm=parts.algorithm, interval=interval, store=store, say=print)
+        writer = saving.writer
+        assert writer is not None
+        deadline, status = deadline_of_this_process(None), Status(out / "status.json", print)
         status.begin(0, 0, EPOCHS * parts.loader.plan.steps_per_epoch, comm.size)
         observers = [
             Console(sys.stdout),
@@ -52,12 +54,12 @@ def main() -> None:
         for observer in observers:
             observer.started(started(comm, task, parts, str(out)))
 
-        def told_to_stop() -> bool:
+        def stop_requested() -> bool:
             """The trainer asks this when the batch of a step is in hand."""
             training.step_begins()
-            return deadline.asks(stop)
+            return deadline.stop_requested(stop)
 
-        trainer = make_trainer(comm, task, parts, observers, saving, told_to_stop)
+        trainer = make_trainer(comm, task, parts, observers, saving, stop_requested)
 
         def settle() -> None:
             writer.wait()
@@ -67,7 +69,7 @@ def main() -> None:
                 training.own_s.append(saving.blocked_s[-1])
                 training.whole_s.append(saving.blocked_s[-1] + writer.last_write_s)
 
-        training.attend({"unisono": un.__version__}, parts.adapter.model, trainer.run, settle)
+        training.attend({"unisono": un.__version__}, parts.adapter.model, trainer.train, settle)
         for observer in observers:
             observer.close()
 

@@ -12,25 +12,27 @@ from pathlib import Path
 
 import unisono as un
 from bench.ranks.learning import Learning, Turns, make_model
-from unisono.cluster.deadline import Deadline
-from unisono.cluster.stop_request import StopRequest
+from unisono.algorithms.base import LockStepAlgorithm
 from unisono.comm.base import Communicator
-from unisono.config import TrainConfig
-from unisono.data.arrays import Arrays
+from unisono.data.sources.arrays import Arrays
 from unisono.events import EpochDone, Observer, RunStarted
 from unisono.observe.console import Console
 from unisono.observe.jsonl import JsonLines
-from unisono.overrides import change
-from unisono.training import promise
-from unisono.training.assemble import Assembled, assemble
-from unisono.training.background import BackgroundWriter
-from unisono.training.checkpoint import Checkpoints
+from unisono.stopping.deadline import Deadline
+from unisono.stopping.stop_request import StopRequest
+from unisono.task.overrides import change
+from unisono.task.train_config import TrainConfig
+from unisono.training import determinism
+from unisono.training.checkpointing.checkpoint import Checkpoints, CheckpointStore
+from unisono.training.checkpointing.saving import SaveInterval, Saving
 from unisono.training.clock import Clock
-from unisono.training.hashes import short_hash
-from unisono.training.run_record import weights_of
-from unisono.training.saving import Best, Every, Saving
-from unisono.training.status import Status
+from unisono.training.frontends.assemble import assemble
+from unisono.training.run_folder.hash_record import short_hash
+from unisono.training.run_folder.run_status import Status
+from unisono.training.run_folder.weights import weights_of
+from unisono.training.run_hooks import RunHooks
 from unisono.training.trainer import Trainer
+from unisono.training.training_parts import TrainingParts
 
 EPOCHS = 10**6
 
@@ -48,7 +50,7 @@ class Turn(Observer):
 def main() -> None:
     out = Path(sys.argv[5])
     shards = int(sys.argv[6]) if len(sys.argv) > 6 else None
-    with un.connect(quiet=True) as comm, nullcontext() if shards is None else promise.set_up(comm.device):
+    with un.connect(quiet=True) as comm, nullcontext() if shards is None else determinism.set_up(comm.device):
         learning = Learning(comm.rank, comm.size)
         case = learning.case
         task = un.Task(
@@ -65,7 +67,7 @@ def main() -> None:
             shards=shards,
             name=case.name,
         )
-        parts = assemble(change(task, {}), "allreduce", comm, on_nan="stop")
+        parts = assemble(change(task, {}), "allreduce", comm)
         # As in a run: only the first rank shows and records.
         usual: list[Observer] = (
             [Console(sys.stdout), JsonLines(out / "metrics.jsonl", TrainConfig("").log_every)] if comm.rank == 0 else []
@@ -79,47 +81,42 @@ def main() -> None:
         observers = [*usual, Turn(learning.turns)]
         for observer in observers:
             observer.started(started(comm, task, parts, str(out)))
-        trainer = make_trainer(comm, task, parts, observers, saving, lambda: deadline.asks(stop))
-        learning.attend({"unisono": un.__version__, "how": comm.origin}, parts.adapter.model, trainer.run)
+        trainer = make_trainer(comm, task, parts, observers, saving, lambda: deadline.stop_requested(stop))
+        learning.attend({"unisono": un.__version__, "how": comm.origin}, parts.adapter.model, trainer.train)
         for observer in observers:
             observer.close()
 
 
-def _saving(comm: Communicator, parts: Assembled, out: Path) -> Saving:
+def _saving(comm: Communicator, parts: TrainingParts, out: Path) -> Saving:
     """As a run has it; nothing is saved in the minutes of a measurement."""
-    writer = BackgroundWriter(Checkpoints(out / "checkpoints", 3), {}) if comm.rank == 0 else None
-    return Saving(comm, parts.adapter, parts.algorithm, Every.parse("10h"), writer, Best(), print)
+    store = CheckpointStore(Checkpoints(out / "checkpoints", 3)) if comm.rank == 0 else None
+    interval = SaveInterval.parse("10h")
+    return Saving(adapter=parts.adapter, algorithm=parts.algorithm, interval=interval, store=store, say=print)
 
 
 def make_trainer(
     comm: Communicator,
     task: un.Task,
-    parts: Assembled,
+    parts: TrainingParts,
     observers: Sequence[Observer],
     saving: Saving,
-    told_to_stop: Callable[[], bool],
+    stop_requested: Callable[[], bool],
 ) -> Trainer:
+    assert isinstance(parts.algorithm, LockStepAlgorithm)
     return Trainer(
-        comm,
-        parts.adapter,
-        parts.algorithm,
-        parts.loader,
-        None,
-        parts.metrics,
-        parts.followed,
-        parts.settings,
-        parts.goals,
-        observers,
-        task.seed,
-        task.global_batch,
-        told_to_stop,
-        lambda: short_hash(weights_of(parts.adapter.model)) if comm.rank == 0 else "",
-        lambda: None,
+        comm=comm,
+        parts=parts,
+        evaluation_batch=task.global_batch,
+        hooks=RunHooks(
+            stop_requested=stop_requested,
+            hash_weights=lambda model: short_hash(weights_of(model)) if comm.rank == 0 else "",
+        ),
+        observers=observers,
         saving=saving,
     )
 
 
-def started(comm: Communicator, task: un.Task, parts: Assembled, out: str) -> RunStarted:
+def started(comm: Communicator, task: un.Task, parts: TrainingParts, out: str) -> RunStarted:
     return RunStarted(
         name=task.name,
         out=out,

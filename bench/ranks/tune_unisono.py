@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import unisono as un
 from bench.ranks.tune_trial import Order, objective
-from unisono.tuning.ahead import Ahead
-from unisono.tuning.search import Proposal, Search
+from unisono.tuning.search.prefetch import Prefetcher
+from unisono.tuning.search.search import Proposal, Search
 
 
 class Timed:
@@ -34,7 +34,7 @@ class Timed:
         return getattr(self._search, name)
 
 
-class Noted(Ahead):
+class Noted(Prefetcher):
     """The real thing, which remembers when it was asked and whether it had an answer."""
 
     def __init__(self, search: Search, depth: int, wake: Callable[[], None], file: Path) -> None:
@@ -42,8 +42,8 @@ class Noted(Ahead):
         self._asked: list[tuple[float, bool]] = []
         super().__init__(cast(Search, self._timed), depth, wake)
 
-    def take(self, trial_s: float | None) -> Proposal | None:
-        found = super().take(trial_s)
+    def next_proposal(self, trial_s: float | None) -> Proposal | None:
+        found = super().next_proposal(trial_s)
         self._asked.append((monotonic(), found is not None))
         return found
 
@@ -56,7 +56,7 @@ def main() -> None:
     order = Order.given()
     folder = Path(order.folder)
     order.tell_versions("unisono", "optuna")
-    with patch("unisono.tuning.job.Ahead", partial(Noted, file=folder / "proposals.json")):
+    with patch("unisono.tuning.tune_job.Prefetcher", partial(Noted, file=folder / "proposals.json")):
         un.tune(
             partial(objective, order),
             order.num_trials,

@@ -10,55 +10,53 @@ from unisono.version import __version__
 
 if TYPE_CHECKING:
     from unisono import keras
+    from unisono.api import train, tune
     from unisono.comm.base import ANY, MAX, MIN, SUM, Communicator, Op
     from unisono.comm.connect import connect
-    from unisono.commands.train import train
-    from unisono.commands.tune import tune
-    from unisono.data.arrays import Arrays
     from unisono.data.catalogue import locate
-    from unisono.data.digits import digits
-    from unisono.data.hdf5 import HDF5
-    from unisono.data.idx import Idx
-    from unisono.data.images import ImageFolder, ImageTable
-    from unisono.data.matlab import Scene
-    from unisono.data.nifti import NIfTI
-    from unisono.data.open_source import as_source
+    from unisono.data.node_staging import stage
     from unisono.data.sample_random import SampleRandom
-    from unisono.data.sat6 import SAT6
     from unisono.data.source import Source
+    from unisono.data.sources.arrays import Arrays
+    from unisono.data.sources.digits import digits
+    from unisono.data.sources.hdf5 import HDF5
+    from unisono.data.sources.idx import Idx
+    from unisono.data.sources.images import ImageFolder, ImageTable
+    from unisono.data.sources.matlab import Scene
+    from unisono.data.sources.nifti import NIfTI
+    from unisono.data.sources.open_source import as_source
+    from unisono.data.sources.sat6 import SAT6
+    from unisono.data.sources.tiff import TIFF
+    from unisono.data.sources.zarr import Zarr
     from unisono.data.splits import Splits, folds, split
-    from unisono.data.staging import stage
-    from unisono.data.tiff import TIFF
-    from unisono.data.zarr import Zarr
     from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UnisonoError, UsageError
-    from unisono.model.own_step import OwnStep
+    from unisono.model.torch.own_step import OwnStep
     from unisono.own_loop import DistributedOptimizer, ShardedLoader
-    from unisono.task import Choice, Range, Task
+    from unisono.task.task import Choice, Range, Task
 
 _HOMES: Mapping[str, str] = {
     "connect": "unisono.comm.connect",
-    "digits": "unisono.data.digits",
+    "digits": "unisono.data.sources.digits",
     "locate": "unisono.data.catalogue",
-    "as_source": "unisono.data.open_source",
-    "Arrays": "unisono.data.arrays",
-    "HDF5": "unisono.data.hdf5",
-    "Idx": "unisono.data.idx",
-    "ImageFolder": "unisono.data.images",
-    "ImageTable": "unisono.data.images",
-    "NIfTI": "unisono.data.nifti",
-    "SAT6": "unisono.data.sat6",
-    "Scene": "unisono.data.matlab",
-    "TIFF": "unisono.data.tiff",
-    "Zarr": "unisono.data.zarr",
+    "as_source": "unisono.data.sources.open_source",
+    "Arrays": "unisono.data.sources.arrays",
+    "HDF5": "unisono.data.sources.hdf5",
+    "Idx": "unisono.data.sources.idx",
+    "ImageFolder": "unisono.data.sources.images",
+    "ImageTable": "unisono.data.sources.images",
+    "NIfTI": "unisono.data.sources.nifti",
+    "SAT6": "unisono.data.sources.sat6",
+    "Scene": "unisono.data.sources.matlab",
+    "TIFF": "unisono.data.sources.tiff",
+    "Zarr": "unisono.data.sources.zarr",
     "Source": "unisono.data.source",
     "SampleRandom": "unisono.data.sample_random",
-    "OwnStep": "unisono.model.own_step",
-    "train": "unisono.commands.train",
-    "tune": "unisono.commands.tune",
+    "OwnStep": "unisono.model.torch.own_step",
+    **dict.fromkeys(("train", "tune"), "unisono.api"),
     **dict.fromkeys(("DistributedOptimizer", "ShardedLoader"), "unisono.own_loop"),
     **dict.fromkeys(("Splits", "folds", "split"), "unisono.data.splits"),
-    "stage": "unisono.data.staging",
-    **dict.fromkeys(("Choice", "Range", "Task"), "unisono.task"),
+    "stage": "unisono.data.node_staging",
+    **dict.fromkeys(("Choice", "Range", "Task"), "unisono.task.task"),
     **dict.fromkeys(("ANY", "MAX", "MIN", "SUM", "Communicator", "Op"), "unisono.comm.base"),
     **dict.fromkeys(
         ("CollectiveTimeout", "CommError", "MismatchedCall", "PeerLost", "UnisonoError", "UsageError"), "unisono.errors"

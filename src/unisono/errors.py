@@ -14,8 +14,8 @@ class UsageError(UnisonoError):
     """A user's mistake: the command line shows the message alone and exits with code 2."""
 
 
-class AlreadyTold(UnisonoError):
-    """Another rank says what went wrong; this one ends with the same exit code and no words."""
+class ReportedElsewhere(UnisonoError):
+    """Another rank reports what went wrong; this one ends with the same exit code and no message."""
 
     def __init__(self, code: int) -> None:
         super().__init__("another rank says what went wrong")
@@ -23,7 +23,7 @@ class AlreadyTold(UnisonoError):
 
 
 class CannotWrite(UsageError):
-    """The system refuses to write a file: a full disk, a place that is not ours or is gone."""
+    """The system refuses to write a file: a full disk, a path without permission or that is gone."""
 
 
 class InUse(UsageError):
@@ -35,11 +35,11 @@ class AnotherRun(UsageError):
 
 
 class TrainingFailed(UnisonoError):
-    """A training that cannot go on, e.g. as its loss is not finite: the message alone, and exit code 1."""
+    """A training that cannot continue, e.g. as its loss is not finite: the message alone, and exit code 1."""
 
 
 class CommError(UnisonoError):
-    """A collective or message failed; the communicator is spent."""
+    """A collective or message failed; the communicator cannot be used any more."""
 
 
 class PeerLost(CommError):
@@ -59,7 +59,7 @@ class CollectiveTimeout(CommError):
 
 
 class NotDone(CommError):
-    """A wait with a limit of its own is over; the call goes on, and may be waited for again."""
+    """The time limit of a wait has passed; the call continues, and may be waited for again."""
 
 
 class MismatchedCall(CommError):

@@ -1,4 +1,4 @@
-"""What a run tells those who watch it. Plain values, so that watchers know nothing of training and training nothing of them."""
+"""Events of a run for its observers. Plain values, so that observers need not know training, nor training the observers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class RunStarted:
-    """Told once, before the first step."""
+    """Sent once, before the first step."""
 
     name: str
     out: str
@@ -25,7 +25,7 @@ class RunStarted:
     num_samples: int
     num_parameters: int
     first_step: int = 0
-    """More than 0 where it goes on from the state of an earlier life."""
+    """More than 0 where the run resumes from a checkpoint of an earlier attempt."""
     first_epoch: int = 0
     monitor: str | None = None
     """The metric that says which epoch is best, e.g. "val_accuracy"."""
@@ -35,7 +35,7 @@ class RunStarted:
 
 
 class StepDone(NamedTuple):
-    """Told after every step; watchers thin it out themselves."""
+    """Sent after every step; observers thin it out themselves."""
 
     step: int
     """Counted from 0 over the whole run."""
@@ -61,7 +61,7 @@ class StepDone(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochDone:
-    """Told after every epoch, when its validation is over."""
+    """Sent after every epoch, when its validation is over."""
 
     epoch: int
     step: int
@@ -81,7 +81,7 @@ class EpochDone:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """Told once, after everything is written."""
+    """Sent once, after everything is written."""
 
     summary: Mapping[str, Any]
     reason: str
@@ -89,7 +89,7 @@ class RunEnded:
 
 
 class Observer:
-    """One who watches a run. Every method is local and quick, and may be left out. It changes nothing."""
+    """Base of observers, which receive the events of a run and change nothing. Every method is local, quick and optional."""
 
     def started(self, event: RunStarted) -> None: ...
 
@@ -101,7 +101,7 @@ class Observer:
     def epoch(self, event: EpochDone) -> None: ...
 
     def saving(self) -> None:
-        """The state is about to be saved. What was told so far is not told again by a life that goes on from there."""
+        """The state is about to be saved. An attempt that resumes from it does not repeat the events so far."""
 
     def say(self, text: str) -> None:
         """A line that a user should see, e.g. a warning."""
@@ -116,7 +116,7 @@ class Observer:
 class Spans:
     """What this rank was doing when: (kind, name, begin, end) in nanoseconds of `time.perf_counter_ns`.
 
-    Kinds are compute, communication, data and save. Recorded only when somebody asked (`--timeline`)."""
+    Kinds are compute, communication, data and save. Recorded only with `--timeline`."""
 
     found: list[tuple[str, str, int, int]] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""Name -> file: independent alternatives that users choose by name live in one file each, named as users type it."""
+"""Imports the module of an alternative that users choose by name: each has a file of that name."""
 
 from __future__ import annotations
 

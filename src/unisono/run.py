@@ -4,52 +4,49 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import torch
 
-from unisono.cluster.deadline import Deadline, of_this_process
 from unisono.cluster.resolve import slurm_job
-from unisono.cluster.stop_request import StopRequest
 from unisono.comm.base import Communicator
-from unisono.comm.together import together
-from unisono.config import TrainConfig
-from unisono.errors import AlreadyTold, CannotWrite, TrainingFailed, UsageError
+from unisono.comm.on_all_ranks import on_all_ranks
+from unisono.errors import CannotWrite, ReportedElsewhere, TrainingFailed, UsageError
 from unisono.events import Observer, RunEnded, RunStarted, Spans
 from unisono.model.flat import hash_of
 from unisono.observe.console import Console
-from unisono.observe.jsonl import JsonLines, read_lines
+from unisono.observe.jsonl import read_lines
 from unisono.observe.monitor import Monitor
+from unisono.observe.open_observers import open_observers, say_to
 from unisono.observe.plots import draw_curves
-from unisono.observe.tensorboard import TensorBoard
 from unisono.observe.timeline import gather_spans, write_timeline
-from unisono.task import Task
-from unisono.training import promise
-from unisono.training.background import BackgroundWriter
-from unisono.training.central.algorithm import Central
-from unisono.training.central.arrivals import FILE as ARRIVALS
-from unisono.training.central.joining import write_invitation
-from unisono.training.central.trainer import CentralTrainer
-from unisono.training.checkpoint import Snapshot
+from unisono.stopping.deadline import Deadline, deadline_of_this_process
+from unisono.stopping.stop_request import StopRequest
+from unisono.task.task import Task
+from unisono.task.train_config import TrainConfig
+from unisono.training import determinism
+from unisono.training.checkpointing.checkpoint import CheckpointStore
+from unisono.training.checkpointing.saving import SaveInterval, Saving
 from unisono.training.clock import Clock
-from unisono.training.hashes import FILE as HASHES
-from unisono.training.hashes import FIRST, FIRST_BYTES, HashRecord, short_hash
-from unisono.training.job import Job, prepare
-from unisono.training.place import Place, goes_on, open_place
-from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
-from unisono.training.run_directory import as_json
-from unisono.training.run_record import evaluation_batch, summary_of, weights_of
-from unisono.training.saving import Best, Saving
-from unisono.training.state import Restored, share_state
-from unisono.training.status import Status
+from unisono.training.evaluation import evaluation_batch
+from unisono.training.prepare import prepare
+from unisono.training.progress import FINISHED, INTERRUPTED, Progress
+from unisono.training.run_folder.hash_record import open_hash_record, short_hash
+from unisono.training.run_folder.run_directory import as_json
+from unisono.training.run_folder.run_output import RunOutput, has_checkpoint, open_run_output
+from unisono.training.run_folder.run_record import summary_of
+from unisono.training.run_folder.run_status import Status
+from unisono.training.run_folder.weights import save_weights, weights_of
+from unisono.training.run_hooks import RunHooks
 from unisono.training.trainer import Trainer
-from unisono.training.weights import save_weights
-from unisono.training.worker_states import State
+from unisono.training.trainer_base import TrainerBase
+from unisono.training.training_parts import TrainingParts
 
 STOPPED_CODE = 75
 """Of a process that stopped in time with everything saved, as sysexits.h calls it: try again later."""
@@ -65,7 +62,7 @@ class Screen:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunResult:
     """A run that is over: where its results are, and its summary."""
 
     out: Path
@@ -75,11 +72,88 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Steering:
-    """One of many trainings that somebody compares while they run."""
+class EarlyStopHook:
+    """For one of many trainings that are compared while they run."""
 
-    goes_on: Callable[[int, Mapping[str, float]], bool]
-    """As `Trainer.goes_on`."""
+    should_continue: Callable[[int, Mapping[str, float]], bool]
+    """As `RunHooks.should_continue`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What all parts of one run share on this rank. Complete when it is made."""
+
+    config: TrainConfig
+    comm: Communicator
+    parts: TrainingParts
+    stop: StopRequest
+    deadline: Deadline
+    began: float
+    """Of `time.perf_counter`."""
+    observers: Sequence[Observer] = ()
+    say: Callable[[str], None] = print
+    """Tells a user what no observer may show."""
+    spans: Spans | None = None
+    hooks: RunHooks = field(default_factory=RunHooks)
+    """Those of them that this run has besides the usual ones."""
+    save_interval: SaveInterval | None = None
+    """None for a run that is not saved."""
+    store: CheckpointStore | None = None
+    """On rank 0 of a run that is saved."""
+    out: Path | None = None
+    """The run directory, where there is one."""
+    output: RunOutput | None = None
+    """Rank 0's part of it."""
+    status: Status | None = None
+
+
+def build_trainer(run: RunContext, batch: int | None = None, progress: Progress | None = None) -> TrainerBase:
+    """Local: the trainer with its saves, hooks and observers. `batch`: samples of a rank at a time in evaluations; `progress`: its
+    beginning, if not step 0."""
+    parts, task, saving = run.parts, run.parts.task, None
+    if run.save_interval is not None:
+        saving = Saving(
+            adapter=parts.adapter,
+            algorithm=parts.algorithm,
+            interval=run.save_interval,
+            store=run.store,
+            say=run.say,
+            spans=run.spans,
+        )
+    hooks = replace(
+        run.hooks,
+        stop_requested=lambda: run.deadline.stop_requested(run.stop),
+        fits_evaluation=lambda: run.deadline.fits_evaluation(stop=run.stop),
+    )
+    observers = tuple(run.observers)
+    if run.out is not None and run.status is not None and saving is not None:
+        record = open_hash_record(run.out, run.config.hash_every, parts.adapter.model, task.shards is not None)
+        hooks = replace(
+            hooks,
+            keep_best=saving.best.keep,
+            hash_weights=lambda model: short_hash(weights_of(model)),
+            after_step=None if record is None else record.after_step,
+        )
+        observers = (*observers, Clock(run.deadline, run.status, saving))
+    shared: dict[str, Any] = {
+        "comm": run.comm,
+        "parts": parts,
+        "evaluation_batch": batch or evaluation_batch(task.global_batch, task.shards or run.comm.size),
+        "hooks": hooks,
+        "observers": observers,
+        "saving": saving,
+        "spans": run.spans,
+        "max_steps": run.config.max_steps,
+        "progress": progress or Progress(),
+    }
+    if not parts.algorithm.has_server:
+        return Trainer(**shared)
+    from unisono.training.server.server_trainer import ServerSettings, ServerTrainer
+
+    return ServerTrainer(**shared, server=ServerSettings.of(run.config, None if run.output is None else run.out))
+
+
+# ---- one training ------------------------------------------------------------------------------------------------------
 
 
 def execute(
@@ -87,282 +161,205 @@ def execute(
     comm: Communicator,
     screen: Screen | None = None,
     task: Task | None = None,
-    steering: Steering | None = None,
-) -> Ended:
+    early_stop: EarlyStopHook | None = None,
+) -> RunResult:
     """Collective, blocking: one training, from the task to the summary. Without a screen it is silent. `task` stands for the one of
-    the task file. With `steering` it may end early, and no curves are drawn.
+    the task file. With `early_stop` it may end early, and no curves are drawn.
 
-    One rank raises what is wrong, the others `AlreadyTold`: a mistake that is seen before work starts, or `TrainingFailed` for a
-    loss that is not finite; what was reached is written before that. The first Ctrl-C or SIGTERM ends it after the step in hand,
+    One rank raises what is wrong, the others `ReportedElsewhere`: a mistake seen before work starts, or `TrainingFailed` for a
+    loss that is not finite; what was reached is written before that. The first Ctrl-C or SIGTERM ends it after the current step,
     as "interrupted", the second ends the process."""
     began = perf_counter()
     spans = Spans() if config.timeline else None
     with ExitStack() as held:
         stop = held.enter_context(StopRequest())  # to the end: what was reached is written whatever comes
         held.callback(torch.set_num_threads, torch.get_num_threads())  # which shards may change
-        restores = comm.broadcast_object(together(comm, lambda: comm.rank == 0 and goes_on(config)))
-        job = together(comm, lambda: prepare(config, comm, spans, task, restores))
-        if job.parts.task.shards is not None:
-            held.enter_context(promise.kept(job.parts.adapter.device))
-        place = together(comm, lambda: open_place(config, job.parts, job.record, comm.engine) if comm.rank == 0 else None)
-        if place is not None:
-            held.callback(place.directory.close)
-        out = Path(comm.broadcast_object(None if place is None else str(place.directory.path)))
-        summary = comm.broadcast_object(None if place is None else as_json(place.finished))
+        resumes = comm.broadcast_object(on_all_ranks(comm, lambda: comm.rank == 0 and has_checkpoint(config)))
+        job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, resumes))
+        parts = job.parts
+        if parts.task.shards is not None:
+            held.enter_context(determinism.enforced(parts.adapter.device))
+        output = on_all_ranks(comm, lambda: open_run_output(config, parts, job.record, comm.engine) if comm.rank == 0 else None)
+        if output is not None:
+            held.callback(output.directory.close)
+        out = Path(comm.broadcast_object(None if output is None else str(output.directory.path)))
+        summary = comm.broadcast_object(None if output is None else as_json(output.finished))
         if summary is not None:
             if screen is not None and comm.rank == 0:
                 more = "; more --epochs would go on" if summary["reason"] == FINISHED else ""
                 print(f"{out} is finished ({summary['reason']} after {summary['epochs']} epochs){more}")
-            return Ended(out, summary, comm.rank)
-        observers = together(comm, lambda: _observers(config, comm, place, out, screen))
-        for observer in observers:
-            held.callback(observer.close)
-        return _live(config, comm, job, place, out, observers, spans, began, stop, steering)
+            return RunResult(out, summary, comm.rank)
+
+        def opened() -> RunContext:
+            console = None if screen is None or comm.rank else Console(sys.stdout, screen.columns, screen.colour)
+            observers = open_observers(config, comm.rank, out, console)
+            for observer in observers:
+                held.callback(observer.close)
+            say = partial(say_to, observers)
+            # A search knows when the time is over, and tells its trainings; each of them asking the scheduler would be a crowd.
+            asks_clock = output is not None and early_stop is None
+            return RunContext(
+                config=config,
+                comm=comm,
+                parts=parts,
+                stop=stop,
+                deadline=deadline_of_this_process(config.time_limit_s) if asks_clock else Deadline(None, 0.0),
+                began=began,
+                observers=observers,
+                say=say,
+                spans=spans,
+                hooks=RunHooks(should_continue=None if early_stop is None else early_stop.should_continue),
+                save_interval=job.save_interval,
+                store=None if output is None else output.store,
+                out=out,
+                output=output,
+                status=None if output is None else Status(output.directory.status, say),
+            )
+
+        return _attempt(on_all_ranks(comm, opened), job.notes)
 
 
-def _observers(config: TrainConfig, comm: Communicator, place: Place | None, out: Path, screen: Screen | None) -> list[Observer]:
-    found: list[Observer] = []
-    if place is not None:
-        console = None if screen is None else Console(sys.stdout, screen.columns, screen.colour)
-        if console is not None:
-            found.append(console)
-        warn = _to_standard_error if console is None else console.say
-        found.append(JsonLines(place.directory.metrics, config.log_every, warn))
-        if config.tensorboard:
-            found.append(TensorBoard(place.directory.path / "tensorboard", config.log_every))
-    if config.monitor:
-        found.append(Monitor(out / "monitor", rank=comm.rank))
-    return found
+def _attempt(run: RunContext, notes: Sequence[str]) -> RunResult:
+    """Collective, blocking: one attempt of the run, from its first step or from a checkpoint. `notes` are for the user."""
+    output, parts = run.output, run.parts
+    trainer = build_trainer(run)
+    resumed = trainer.resume(None if run.store is None else run.store.loaded) or []
+    mixed = determinism.mixed(run.comm, parts.adapter.device) if parts.task.shards is not None else []
+    if output is not None:
+        more = (*output.notes, *resumed, *mixed, run.deadline.note, run.deadline.describe())
+        notes = [*notes, *(text for text in more if text)]
+        if output.directory.changes:
+            output.directory.write_json("config.json", output.record)
+        if run.config.comes_and_goes:
+            from unisono.training.server.joining import write_invitation
+
+            write_invitation(output.directory.path, run.config)
+    with _recorded(run.status, trainer):
+        test = _train(run, trainer, notes)
+        result = _finish(run, trainer, test, mixed)
+    run.comm.barrier()  # a launcher may end the others as soon as the first has left with a code that is not 0
+    return result
 
 
-def _to_standard_error(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+@contextmanager
+def _recorded(status: Status | None, trainer: TrainerBase) -> Iterator[None]:
+    """Local: within it status.json says that the run is under way, and then how this attempt ended."""
+    if status is None:
+        yield
+        return
 
+    def end(state: str, code: int, reason: str) -> None:
+        status.end(state, code, reason, trainer.progress.step, trainer.progress.epoch)
 
-def _live(
-    config: TrainConfig,
-    comm: Communicator,
-    job: Job,
-    place: Place | None,
-    out: Path,
-    observers: list[Observer],
-    spans: Spans | None,
-    began: float,
-    stop: StopRequest,
-    steering: Steering | None,
-) -> Ended:
-    """Collective, blocking: one life of the run, whose beginning and end are in status.json."""
-
-    def say(text: str) -> None:
-        for observer in observers:
-            observer.say(text)
-        if not any(isinstance(observer, Console) for observer in observers):  # quiet is no reason to hide that a save failed
-            _to_standard_error(text)
-
-    state = together(comm, lambda: None if place is None or place.loaded is None else _state_of(place.loaded.snapshot))
-    state = share_state(comm, state, job.parts.algorithm)
-    saving = Saving(job.parts.algorithm.comm, job.parts.adapter, job.parts.algorithm, job.every, None, Best(), say, spans)
-    trainer = _trainer(comm, job, observers, stop, saving, place is not None, spans, config.max_steps)
-    trainer.goes_on = None if steering is None else steering.goes_on
-    lived = Restored(state) if state is not None else None
-    notes = [] if lived is None else together(comm, lambda: trainer.go_on_from(lived))
-    mixed = _mixed(comm, job.parts.adapter.device) if job.parts.task.shards is not None else []
-    if place is None:
-        ended = _train(config, comm, job, None, out, trainer, began, stop, ())
-        comm.barrier()
-        return ended
-    if place.loaded is not None and place.loaded.snapshot.best is not None:
-        saving.best.weights, saving.best.step = dict(place.loaded.snapshot.best), int(place.loaded.snapshot.best_version or 0)
-    if place.directory.changes:
-        place.directory.write_json("config.json", place.record)
-    # Who steers many trainings knows when the time is over, and tells them; each asking the scheduler would be a crowd.
-    deadline = of_this_process(config.time_limit_s) if steering is None else Deadline(None, 0.0)
-    saving.writer = BackgroundWriter(place.checkpoints, place.about)
-    trainer.told_to_stop = lambda: deadline.asks(stop)
-    if isinstance(trainer, CentralTrainer):
-        trainer.arrivals = place.directory.path / ARRIVALS
-        trainer.silence_s = config.silence_s
-        if config.comes_and_goes:
-            trainer.host = config.host or trainer.host
-            write_invitation(place.directory.path, config)
-    is_small = sum(one.nbytes for one in weights_of(job.parts.adapter.model).values()) <= FIRST_BYTES
-    num_first = FIRST if job.parts.task.shards is not None and is_small else 0
-    if config.hash_every is not None or num_first:
-        hashes = HashRecord(place.directory.path / HASHES, config.hash_every, job.parts.adapter.model, num_first)
-        trainer.after_step = hashes.after_step
-    trainer.no_time_to_evaluate = lambda: not deadline.fits_evaluation(stop=stop)
-    status = Status(place.directory.status, say)
-    done = trainer.progress
-    num_steps = job.changed.task.epochs * job.parts.loader.plan.steps_per_epoch
-    status.begin(done.step, done.epoch, num_steps, job.parts.algorithm.num_workers, slurm_job())
-    observers.append(Clock(deadline, status, saving))
+    parts, done = trainer.parts, trainer.progress
+    num_steps = parts.task.epochs * parts.loader.plan.steps_per_epoch
+    status.begin(done.step, done.epoch, num_steps, parts.algorithm.num_workers, slurm_job())
     try:
-        notes = [text for text in (*place.notes, *notes, *mixed, deadline.note, deadline.describe()) if text]
-        ended = _train(config, comm, job, place, out, trainer, began, stop, notes, mixed)
+        yield
     except CannotWrite as error:  # a mistake before the training, a failure after it
-        status.end("failed", 1, str(error), done.step, done.epoch)
+        end("failed", 1, str(error))
         raise TrainingFailed(str(error)) from error
     except BaseException as error:
-        status.end("failed", _code_of(error), f"{type(error).__name__}: {error}", done.step, done.epoch)
+        end("failed", _code_of(error), f"{type(error).__name__}: {error}")
         raise
     finally:
-        saving.writer.close()
-    is_stopped = ended.summary["reason"] == INTERRUPTED
-    status.end(
-        "stopped" if is_stopped else "finished", STOPPED_CODE if is_stopped else 0, ended.summary["reason"], done.step, done.epoch
-    )
-    comm.barrier()  # a launcher may end the others as soon as the first has left with a code that is not 0
-    return ended
-
-
-def _mixed(comm: Communicator, device: torch.device) -> list[str]:
-    """Collective: what makes workers round differently, e.g. CPUs of several generations."""
-    first, *others = comm.allgather_object(promise.conditions(device))
-    found = [f"rank {rank}: {one}" for rank, other in enumerate(others, 1) for one in promise.broken_by(first, other)]
-    return [f"warning: {one} (there: rank 0); with another number of workers the bits may differ" for one in found]
+        if trainer.saving is not None:
+            trainer.saving.close()
+    reason = trainer.progress.reason
+    end("stopped", STOPPED_CODE, reason) if reason == INTERRUPTED else end("finished", 0, reason)
 
 
 def _code_of(error: BaseException) -> int:
     """Pure: with which code the process ends of it."""
-    if isinstance(error, AlreadyTold):
+    if isinstance(error, ReportedElsewhere):
         return error.code
     return 2 if isinstance(error, UsageError) else 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _state_of(snapshot: Snapshot) -> State:
-    return dict(snapshot.progress), dict(snapshot.tensors)
-
-
-def _trainer(
-    comm: Communicator,
-    job: Job,
-    observers: Sequence[Observer],
-    stop: StopRequest,
-    saving: Saving,
-    keeps_best: bool,
-    spans: Spans | None,
-    max_steps: int | None,
-) -> Trainer:
-    task, parts = job.changed.task, job.parts
-
-    def keep_best() -> None:
-        if keeps_best:
-            saving.best.step = trainer.progress.step
-            saving.best.weights = {name: one.detach().cpu().clone() for name, one in weights_of(trainer.looked_at).items()}
-
-    kind: type[Trainer] = CentralTrainer if isinstance(parts.algorithm, Central) else Trainer
-    trainer = kind(
-        comm,
-        parts.adapter,
-        parts.algorithm,
-        parts.loader,
-        parts.splits.validation,
-        parts.metrics,
-        parts.followed,
-        parts.settings,
-        parts.goals,
-        observers,
-        task.seed,
-        evaluation_batch(task.global_batch, task.shards or comm.size),
-        stop.asked,
-        lambda: short_hash(weights_of(trainer.looked_at)) if keeps_best else "",
-        keep_best,
-        spans,
-        saving=saving,
-        max_steps=max_steps,
-    )
-    return trainer
-
-
-def _train(
-    config: TrainConfig,
-    comm: Communicator,
-    job: Job,
-    place: Place | None,
-    out: Path,
-    trainer: Trainer,
-    began: float,
-    stop: StopRequest,
-    notes: Sequence[str],
-    mixed: Sequence[str] = (),
-) -> Ended:
-    task, parts, adapter, observers = job.changed.task, job.parts, job.parts.adapter, trainer.observers
-    plan, spans, saving = parts.loader.plan, trainer.spans, trainer.saving
-    assert saving is not None
+def _train(run: RunContext, trainer: TrainerBase, notes: Sequence[str]) -> Mapping[str, float]:
+    """Collective, blocking: train to the end, and evaluate the test data; gives their metrics."""
+    comm, parts = run.comm, run.parts
+    task, goals, plan = parts.task, parts.goals, parts.loader.plan
     started = RunStarted(
         name=task.name,
-        out=str(out),
+        out=str(run.out),
         num_workers=parts.algorithm.num_workers,
         num_servers=parts.algorithm.num_servers,
         rank=comm.rank,
         engine=comm.engine,
-        device=str(adapter.device),
+        device=str(parts.adapter.device),
         global_batch=task.global_batch,
         num_epochs=task.epochs,
         steps_per_epoch=plan.steps_per_epoch,
         num_samples=plan.num_samples,
-        num_parameters=adapter.num_parameters,
+        num_parameters=parts.adapter.num_parameters,
         first_step=trainer.progress.step,
         first_epoch=trainer.progress.epoch,
-        monitor=parts.goals.monitor,
-        target=(parts.goals.monitor, parts.goals.target) if parts.goals.monitor and parts.goals.target is not None else None,
+        monitor=goals.monitor,
+        target=goals.target_metric,
     )
-    for observer in observers:
+    for observer in trainer.observers:
         observer.started(started)
-        for note in (*job.notes, *notes):
+        for note in notes:
             observer.say(note)
-    with promise.explained():  # here, so that the status says it too
-        done = trainer.run()
-    test: Mapping[str, float] = {}
-    if parts.splits.test is not None and done.reason not in (INTERRUPTED, NOT_FINITE):
-        found = trainer.look_at(parts.splits.test, "test_")
-        if found is None:  # all is saved but the test, which the next life makes
-            done.reason = INTERRUPTED
-        else:
-            test = found
-    state = weights_of(adapter.model)
-    hashes, wishes = zip(*comm.allgather_object((hash_of(state), stop.why())), strict=True)
-    told = next((why for why in wishes if why is not None), "--max-steps")
+    with determinism.explained():  # here, so that the status says it too
+        trainer.train()
+    return trainer.test()
+
+
+def _finish(run: RunContext, trainer: TrainerBase, test: Mapping[str, float], mixed: Sequence[str]) -> RunResult:
+    """Collective, blocking: write what the training has reached, and tell it; raises where it failed."""
+    comm, output, saving, out = run.comm, run.output, trainer.saving, run.out
+    done, observers = trainer.progress, trainer.observers
+    assert saving is not None
+    assert out is not None
+    weights = weights_of(run.parts.adapter.model)
+    hashes, reasons = zip(*comm.allgather_object((hash_of(weights), run.stop.reason())), strict=True)
+    why = next((one for one in reasons if one is not None), "--max-steps")
     monitors = comm.allgather_object([observer.summary() for observer in observers if isinstance(observer, Monitor)])
+    are_equal = len(set(hashes)) == 1
     summary: dict[str, Any] = {}
-    if place is not None:
-        began_saving = perf_counter_ns()
-        sha256 = save_weights(place.directory.weights, state, task=task.name, step=done.step)
-        if saving.best.weights:
-            save_weights(place.directory.best, saving.best.weights, task=task.name, step=saving.best.step)
-        if spans is not None:
-            spans.add("save", "weights", began_saving, perf_counter_ns())
+    if output is not None:
+        sha256 = _write_weights(output, trainer, weights)
         summary = {
-            **summary_of(parts, trainer, test, comm, began),
-            "algorithm": job.record["algorithm"],
+            **summary_of(trainer, test, run.began),
+            "algorithm": output.record["algorithm"],
             "weights_sha256": sha256,
-            "replicas_equal": len(set(hashes)) == 1,
-            **({"monitor": [rows[0] for rows in monitors]} if config.monitor else {}),
-            "config": place.record,
-            "promise": None if place.about["promise"] is None else {**place.about["promise"], "mixed": list(mixed)},
-            "accepted_changes": list(place.directory.changes),
-            **place.made_by,
+            "replicas_equal": are_equal,
+            **({"monitor": [rows[0] for rows in monitors]} if run.config.monitor else {}),
+            **output.about(mixed),
         }
-        if len(set(hashes)) > 1:
+        if not are_equal:
             for observer in observers:
                 observer.say("warning: the workers hold different weights or buffers; those of rank 0 are saved")
-    if spans is not None:
-        gathered = gather_spans(comm, spans)
-        if place is not None and gathered is not None:
-            write_timeline(place.directory.timeline, gathered)
+    if run.spans is not None:
+        gathered = gather_spans(comm, run.spans)
+        if output is not None and gathered is not None:
+            write_timeline(output.directory.timeline, gathered)
     failure = saving.finish()
-    if place is not None:
-        place.directory.write_json("summary.json", summary)
-        steps = [row for row in read_lines(place.directory.metrics) if row.get("event") == "step"]
-        if trainer.goes_on is None:
-            draw_curves(done.history, place.directory.curves, task.name, steps, started.target)
+    if output is not None:
+        output.directory.write_json("summary.json", summary)
+        if run.hooks.should_continue is None:
+            steps = [row for row in read_lines(output.directory.metrics) if row.get("event") == "step"]
+            draw_curves(done.history, output.directory.curves, run.parts.task.name, steps, run.parts.goals.target_metric)
     summary = comm.broadcast_object(as_json(summary))
     for observer in observers:
         if done.reason == INTERRUPTED:
-            observer.say(f"told to stop ({told}); the same command goes on from step {done.step}")
+            observer.say(f"stopped ({why}); run the same command to resume from step {done.step}")
         observer.ended(RunEnded(summary, done.reason))
     if text := comm.broadcast_object(done.failure or (failure and f"the last checkpoint is not saved: {failure}") or ""):
         if comm.rank:
-            raise AlreadyTold(1)
+            raise ReportedElsewhere(1)
         raise TrainingFailed(f"{text} (what was reached is in {out})") from (CannotWrite(failure) if failure else None)
-    return Ended(out, summary, comm.rank)
+    return RunResult(out, summary, comm.rank)
+
+
+def _write_weights(output: RunOutput, trainer: TrainerBase, weights: Mapping[str, torch.Tensor]) -> str:
+    """Local, blocking: the final weights and the best ones; gives the hash of the final ones."""
+    began, name, saving = perf_counter_ns(), trainer.parts.task.name, trainer.saving
+    sha256 = save_weights(output.directory.weights, weights, task=name, step=trainer.progress.step)
+    if saving is not None and saving.best.weights:
+        save_weights(output.directory.best, saving.best.weights, task=name, step=saving.best.step)
+    if trainer.spans is not None:
+        trainer.spans.add("save", "weights", began, perf_counter_ns())
+    return sha256

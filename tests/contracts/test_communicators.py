@@ -15,9 +15,9 @@ from torch import Tensor
 from tests.system.nursery import Nursery
 from tests.system.side_by_side import run_side_by_side
 from unisono.comm.base import Communicator, Op, Watch
-from unisono.comm.threads import run_threads
 from unisono.testing import contract
 from unisono.testing.ranks import ContractGroup, mpirun
+from unisono.testing.thread_communicator import run_threads
 
 GROUPS = (
     ("single", 1),

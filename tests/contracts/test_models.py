@@ -30,7 +30,7 @@ def test_a_broken_replica_is_found() -> None:
     """A check that cannot fail would be none: here the gradient is doubled behind its back."""
     broken = """
 import sys
-from unisono.model.torch import TorchAdapter
+from unisono.model.torch.adapter import TorchAdapter
 from unisono.testing import model_contract
 whole = TorchAdapter.forward_backward
 def twice(self, batch, key, on_ready=None):

@@ -5,7 +5,8 @@
 .venv/bin/python -m tests.faults.kill_fuzz --kills 0 --out runs/kill_fuzz --page docs/results/kill_fuzz.md
 
 Every life of a run is started by the same command in the same directory. Where a run is finished before it was killed often enough
-another one begins. The sittings of one --out are collected in record.json there; --page makes a page of them.
+another one begins. The sittings of one --out are collected in record.json there; --page makes a page of them, and --page-only
+writes that page again from its raw data.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from tests.faults.kill_life import Command, Life, drafts_in, live, live_undistur
 from tests.faults.kill_plan import COMMAND, NURSERY, ONE, Kill, drawn
 from tests.faults.kill_verdict import Run, damaged_checkpoints, deviation, problems
 from tests.system.nursery import Nursery, nursery
+from unisono.files.step_folders import StepFolders
 from unisono.observe.jsonl import read_lines
-from unisono.training.step_folders import StepFolders
 
 TASK = Path(__file__).parent / "programs" / "traced_digits.py"
 EVERY = "4"
@@ -169,11 +170,19 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="in every life (default 2)")
     parser.add_argument("--change-workers", action="store_true", help="2, 1 and 3 workers in turn, with a plain model")
     parser.add_argument("--minutes", type=float, default=float("inf"), metavar="M", help="kill no more after this time")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the runs, and record.json with all sittings")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the runs, and record.json with all sittings")
     parser.add_argument(
         "--page", type=Path, metavar="FILE.md", help="also write a page about all sittings, and FILE.json beside it"
     )
+    parser.add_argument("--page-only", type=Path, metavar="FILE.md", help="kill nothing; write that page again from FILE.json")
     args = parser.parse_args()
+    if args.page_only is not None:
+        from tests.faults.kill_page import page_of
+
+        page_of(json.loads(args.page_only.with_suffix(".json").read_text())).publish(args.page_only.stem, args.page_only.parent)
+        return 0
+    if args.out is None:
+        parser.error("--out DIR is needed: for the runs, and record.json with all sittings")
     failure = sit(args) if args.kills else None
     if args.page is not None:
         from tests.faults.kill_page import publish

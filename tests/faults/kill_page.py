@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import describe_machine
+from bench.page import Page, Table, one_line
 from bench.record import write_json
-from bench.report import one_line, page, provenance, section
-from bench.rounds import markdown_table
 from tests.faults.kill_plan import COMMAND, MOMENTS
 from tests.faults.kill_verdict import TOLERANCE
 
@@ -36,68 +35,74 @@ NOT_SHOWN = (
 
 def publish(record: Mapping[str, Any], file: Path) -> None:
     """Local: write both files."""
-    sittings = record["sittings"]
-    machine = describe_machine()
-    versions = {"python": {name: version(name) for name in ("torch", "numpy", "safetensors", "unisono")}}
-    file.write_text(_page(sittings, machine, versions, file.with_suffix(".json").name))
-    columns = list(sittings[0]["kills"][0])
     raw = {
-        "machine": machine,
-        "versions": versions["python"],
-        "columns": columns,
+        "machine": describe_machine(),
+        "versions": {name: version(name) for name in ("torch", "numpy", "safetensors", "unisono")},
+        "columns": list(record["sittings"][0]["kills"][0]),
         "sittings": {
             str(number): {**sitting, "kills": {str(at): list(kill.values()) for at, kill in enumerate(sitting["kills"], 1)}}
-            for number, sitting in enumerate(sittings, 1)
+            for number, sitting in enumerate(record["sittings"], 1)
         },
     }
     write_json(file.with_suffix(".json"), raw)
+    page_of(raw).publish(file.stem, file.parent)
 
 
-def _page(sittings: Sequence[Any], machine: Mapping[str, str], versions: Mapping[str, Mapping[str, str]], raw: str) -> str:
+def page_of(raw: Mapping[str, Any]) -> Page:
+    """Pure: the page of these raw data."""
+    sittings = [
+        {**sitting, "kills": [dict(zip(raw["columns"], kill, strict=True)) for kill in sitting["kills"].values()]}
+        for sitting in raw["sittings"].values()
+    ]
     same = [sitting for sitting in sittings if len(set(sitting["workers"])) == 1]
     changing = [sitting for sitting in sittings if sitting not in same]
+    parts = [_part("The same number of workers", same, "bit for bit")] if same else []
+    if changing:
+        parts.append(_part("2, 1 and 3 workers in turn", changing, f"to {TOLERANCE:g} of the norm of each tensor"))
     commands = "\n    ".join(sitting["command"] for sitting in sittings)
-    return page(
-        "# Killed at random moments",
-        "A training is killed by SIGKILL at random moments and started again by the same command in the same directory, until it\n"
-        "is finished. Its end must be that of a run that nobody disturbed and that saved nothing before its end.",
-        *(_part("The same number of workers", same, "bit for bit") if same else ()),
-        *(_part("2, 1 and 3 workers in turn", changing, f"to {TOLERANCE:g} of the norm of each tensor") if changing else ()),
-        section("What is compared", COMPARED),
-        section("What was found to be wrong", [one_line(sitting["failure"]) for sitting in sittings if sitting["failure"]]),
-        provenance(commands, machine, sittings, versions),
-        section("What was not shown", NOT_SHOWN),
-        f"Raw data: [{raw}]({raw}), of every kill whom and when, from which step that life went on, how many steps it made, which\n"
-        "checkpoint was the newest afterwards, and how long the others took to end.",
+    return Page(
+        question="Does a training that is killed at random moments end as one that nobody disturbed?",
+        answer=" ".join(part.answer for part in parts),
+        result={"command": commands, "machine": raw["machine"], "sittings": sittings},
+        measures_time=False,
+        setup="A training is killed by SIGKILL at random moments and started again by the same command in the same directory, "
+        "until it is finished. Its end must be that of a run that nobody disturbed and that saved nothing before its end.",
+        parts=parts,
+        lists={
+            "What is compared": COMPARED,
+            "What was found to be wrong": [one_line(sitting["failure"]) for sitting in sittings if sitting["failure"]],
+        },
+        versions={"python": raw["versions"]},
+        not_measured=NOT_SHOWN,
+        raw="of every kill whom and when, from which step that life went on, how many steps it made, which checkpoint was the "
+        "newest afterwards, and how long the others took to end",
     )
 
 
-def _part(title: str, sittings: Sequence[Mapping[str, Any]], how: str) -> tuple[str, ...]:
+def _part(title: str, sittings: Sequence[Mapping[str, Any]], how: str) -> Page:
     kills = [kill for sitting in sittings for kill in sitting["kills"]]
     runs = [run for sitting in sittings for run in sitting["runs"]]
-    good = "**All" if not any(sitting["failure"] for sitting in sittings) else "**Not all: of them"
+    all_of = "Not all" if any(sitting["failure"] for sitting in sittings) else "All"
     drafts = sum(kill["draft_left"] for kill in kills)
     began = [kill for kill in kills if kill["first_step"] is not None]
     typed = sum(kill["started_by"] == COMMAND for kill in kills)
-    return (
-        f"## {title}",
-        f"{good} runs ({len(runs)}, with {len(kills)} kills together) ended as the undisturbed one, {how}.** "
-        f"Weights differ by at most {max((run['deviation'] for run in runs), default=0.0):.1e} of the norm of a tensor; "
-        f"one run was killed up to {max((run['kills'] for run in runs), default=0)} times.",
-        _table(kills),
-        "\n".join(
-            [
-                f"- {drafts} kills left a draft of a checkpoint behind, so they came in the middle of a write.",
-                f"- {len(kills) - len(began)} kills came before the run was taken up, {len(began)} after it.",
-                f"- {typed} of the killed lives were started by `unisono train -n N`, the others forked.",
-                f"- The longest time from a kill until all processes were gone: {max(kill['to_end_s'] for kill in kills):.2f} s.",
-                f"- {sum(kill['steps'] for kill in kills)} steps were made by lives that were killed.",
-            ]
-        ),
+    return Page(
+        question=title,
+        answer=f"{all_of} runs ({len(runs)}, with {len(kills)} kills together) ended as the undisturbed one, {how}.",
+        tables=[_table(kills)],
+        reading=[
+            f"Weights differ by at most {max((run['deviation'] for run in runs), default=0.0):.1e} of the norm of a tensor; one "
+            f"run was killed up to {max((run['kills'] for run in runs), default=0)} times.",
+            f"{drafts} kills left a draft of a checkpoint behind, so they came in the middle of a write.",
+            f"{len(kills) - len(began)} kills came before the run was taken up, {len(began)} after it.",
+            f"{typed} of the killed lives were started by `unisono train -n N`, the others forked.",
+            f"The longest time from a kill until all processes were gone: {max(kill['to_end_s'] for kill in kills):.2f} s.",
+            f"{sum(kill['steps'] for kill in kills)} steps were made by lives that were killed.",
+        ],
     )
 
 
-def _table(kills: Sequence[Mapping[str, Any]]) -> str:
+def _table(kills: Sequence[Mapping[str, Any]]) -> Table:
     victims = ("one rank", "all", "launcher")
 
     def of(kill: Mapping[str, Any]) -> str:
@@ -108,4 +113,4 @@ def _table(kills: Sequence[Mapping[str, Any]]) -> str:
         counts = [sum(kill["moment"] == moment and of(kill) == victim for kill in kills) for victim in victims]
         rows.append([moment, *map(str, counts), str(sum(counts))])
     totals = [sum(of(kill) == victim for kill in kills) for victim in victims]
-    return markdown_table(["killed while", *victims, "together"], [*rows, ["together", *map(str, totals), str(len(kills))]])
+    return Table(["killed while", *victims, "together"], [*rows, ["together", *map(str, totals), str(len(kills))]])

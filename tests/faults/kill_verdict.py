@@ -11,8 +11,8 @@ from typing import Any
 
 from safetensors.torch import load_file
 
+from unisono.files.manifest import DamagedFolder, read_manifest
 from unisono.observe.jsonl import read_lines
-from unisono.training.manifest import Damaged, read_manifest
 
 TOLERANCE = 1e-5
 """Of weights on another number of workers: the norm of the difference, relative to that of the tensor."""
@@ -57,7 +57,7 @@ def damaged_checkpoints(out: Path) -> Iterator[str]:
     for path in (out / "checkpoints").glob("step-*"):
         try:
             read_manifest(path)
-        except Damaged as error:
+        except DamagedFolder as error:
             yield f"{path.name} is damaged: {error}"
 
 

@@ -23,8 +23,8 @@ import psutil
 from tests.faults.programs.searched import value_of
 from tests.system.processes import is_running, plain_environment
 from tests.system.studies import all_ended_once, records
-from unisono.tuning.journal import SUFFIX, Reader
-from unisono.tuning.study import BEGAN, COMPLETE, ENDED, GIVEN_BACK
+from unisono.files.journal import SUFFIX, Reader
+from unisono.tuning.study.study import BEGAN, COMPLETE, ENDED, GIVEN_BACK
 
 PROGRAM = Path(__file__).with_name("programs") / "searched.py"
 NUM_TRIALS = 60

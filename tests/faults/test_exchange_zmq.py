@@ -20,13 +20,13 @@ import torch
 from tests.system.cut_wire import CutWire
 from tests.system.nursery import Nursery
 from unisono.comm.calls import DTYPES
-from unisono.comm.exchange import Estranged, Request
-from unisono.comm.exchange_frames import Word, pack
-from unisono.comm.exchange_gate import Refusals
-from unisono.comm.exchange_keys import Door, read_door, write_door
-from unisono.comm.exchange_listen import new_pair
-from unisono.comm.exchange_zmq import ZmqServer
-from unisono.comm.exchange_zmq_caller import ZmqCaller, connected
+from unisono.comm.exchange.base import Request, UnknownWorker
+from unisono.comm.exchange.zmq_caller import ZmqCaller, connected
+from unisono.comm.exchange.zmq_frames import MessageType, pack
+from unisono.comm.exchange.zmq_gate import Refusals
+from unisono.comm.exchange.zmq_keys import ConnectionInfo, read_connection_file, write_connection_file
+from unisono.comm.exchange.zmq_listen import new_pair
+from unisono.comm.exchange.zmq_server import ZmqServer
 from unisono.errors import CommError, UsageError
 
 zmq = pytest.importorskip("zmq", reason="pyzmq is not installed; pip install pyzmq")
@@ -40,22 +40,24 @@ MAX_BYTES = 20_000_000
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Path:
+def connection_file(tmp_path: Path) -> Path:
     return tmp_path / "exchange.json"
 
 
 @contextmanager
-def serving(door: Path, said: list[str] | None = None, silence_s: float = 30.0, first_number: int = 0) -> Iterator[ZmqServer]:
+def serving(
+    connection_file: Path, said: list[str] | None = None, silence_s: float = 30.0, first_number: int = 0
+) -> Iterator[ZmqServer]:
     say = print if said is None else said.append
-    server = ZmqServer(door, max_vector_bytes=MAX_BYTES, silence_s=silence_s, first_number=first_number, say=say)
+    server = ZmqServer(connection_file, max_vector_bytes=MAX_BYTES, silence_s=silence_s, first_number=first_number, say=say)
     with closing(server):
         server.open()
         yield server
 
 
 @contextmanager
-def joined(server: ZmqServer, door: Path, say: Callable[[str], object] = print) -> Iterator[ZmqCaller]:
-    with closing(ZmqCaller(door, say=say)) as caller:
+def joined(server: ZmqServer, connection_file: Path, say: Callable[[str], object] = print) -> Iterator[ZmqCaller]:
+    with closing(ZmqCaller(connection_file, say=say)) as caller:
         while_serving(server, lambda: caller.join(ENOUGH_S))
         yield caller
 
@@ -76,7 +78,7 @@ def round_trip(server: ZmqServer, caller: ZmqCaller) -> None:
     assert request.caller == caller.number
     assert request.vector is not None
     server.reply(caller.number, WORK, request.vector + 1)
-    answer = caller.take(ENOUGH_S).vector
+    answer = caller.wait_reply(ENOUGH_S).vector
     assert answer is not None
     assert torch.equal(answer, vector + 1)
 
@@ -97,8 +99,8 @@ def until(condition: Callable[[], bool], step: Callable[[], object]) -> None:
 # ---- what it carries -----------------------------------------------------------------------------------------------------
 
 
-def test_values_arrive_exactly(door: Path) -> None:
-    with serving(door) as server, joined(server, door) as caller:
+def test_values_arrive_exactly(connection_file: Path) -> None:
+    with serving(connection_file) as server, joined(server, connection_file) as caller:
         sizes = [(dtype, numel) for dtype in DTYPES for numel in (0, 1, 1001)] + [(torch.float32, MAX_BYTES // 4)] * 2
         for turn, (dtype, numel) in enumerate(sizes):
             vector = torch.randint(0, 100, (numel,), generator=torch.Generator().manual_seed(turn)).to(dtype)
@@ -109,92 +111,92 @@ def test_values_arrive_exactly(door: Path) -> None:
             assert request.vector.dtype == dtype
             assert torch.equal(request.vector, vector)
             if turn % 2:
-                answer = server.room(caller.number, numel, dtype).copy_(request.vector.flip(0))
+                answer = server.buffer(caller.number, numel, dtype).copy_(request.vector.flip(0))
                 server.reply(caller.number, -turn, answer, [1e-300])
             else:
                 answer = request.vector.flip(0)
                 server.reply(caller.number, -turn, answer, [1e-300])
                 answer.zero_()
-            reply = caller.take(ENOUGH_S)
+            reply = caller.wait_reply(ENOUGH_S)
             assert (reply.kind, reply.tail.tolist()) == (-turn, [1e-300])
             assert reply.vector is not None
             assert torch.equal(reply.vector, vector.flip(0))
         caller.post(WORK)
         assert received(server).vector is None
         server.reply(caller.number, WORK)
-        assert caller.take(ENOUGH_S).vector is None
+        assert caller.wait_reply(ENOUGH_S).vector is None
 
 
-def test_answers_may_be_withheld_and_come_in_any_order(door: Path) -> None:
-    with serving(door, first_number=5) as server, ExitStack() as stack:
-        callers = [stack.enter_context(joined(server, door)) for _ in range(3)]
+def test_answers_may_be_withheld_and_come_in_any_order(connection_file: Path) -> None:
+    with serving(connection_file, first_number=5) as server, ExitStack() as stack:
+        callers = [stack.enter_context(joined(server, connection_file)) for _ in range(3)]
         assert [caller.number for caller in callers] == [5, 6, 7] == [*server.callers()]
         for turn in range(3):
             for caller in callers:
                 caller.post(WORK, None, [turn, caller.number])
                 assert received(server).tail.tolist() == [turn, caller.number]
             with pytest.raises(TimeoutError, match=r"has not answered within 0\.01 s"):
-                callers[0].take(0.01)
+                callers[0].wait_reply(0.01)
             for caller in reversed(callers):
                 server.reply(caller.number, WORK, None, [caller.number])
             for caller in callers:
-                assert caller.take(ENOUGH_S).tail.tolist() == [caller.number]
+                assert caller.wait_reply(ENOUGH_S).tail.tolist() == [caller.number]
 
 
-def test_the_last_reply_arrives_though_the_server_closes_at_once(door: Path) -> None:
+def test_the_last_reply_arrives_though_the_server_closes_at_once(connection_file: Path) -> None:
     vector = torch.arange(MAX_BYTES // 4, dtype=torch.float32)
     with ExitStack() as stack:
-        with serving(door) as server:
-            callers = [stack.enter_context(joined(server, door)) for _ in range(2)]
+        with serving(connection_file) as server:
+            callers = [stack.enter_context(joined(server, connection_file)) for _ in range(2)]
             for caller in callers:
                 caller.post(STOP)
             for _ in callers:
                 server.reply(received(server).caller, STOP, vector)
         for caller in callers:
-            answer = caller.take(ENOUGH_S).vector
+            answer = caller.wait_reply(ENOUGH_S).vector
             assert answer is not None
             assert torch.equal(answer, vector)
 
 
-def test_calls_out_of_turn_are_refused(door: Path) -> None:
-    with serving(door) as server, closing(ZmqCaller(door, say=print)) as caller:
+def test_calls_out_of_turn_are_refused(connection_file: Path) -> None:
+    with serving(connection_file) as server, closing(ZmqCaller(connection_file, say=print)) as caller:
         with pytest.raises(CommError, match="call join first"):
             caller.post(WORK)
         while_serving(server, lambda: caller.join(ENOUGH_S))
-        with pytest.raises(CommError, match="no call was begun"):
-            caller.take()
+        with pytest.raises(CommError, match="there is no call to wait for"):
+            caller.wait_reply()
         with pytest.raises(UsageError, match=f"a vector of {MAX_BYTES + 4} bytes, but the server takes up to {MAX_BYTES}"):
             caller.post(WORK, torch.empty(MAX_BYTES // 4 + 1))
         caller.post(WORK)
-        with pytest.raises(CommError, match="take its reply first"):
+        with pytest.raises(CommError, match="wait for its reply first"):
             caller.post(WORK)
         received(server)
         server.reply(caller.number, WORK)
         with pytest.raises(CommError, match="waits for no reply"):
             server.reply(caller.number, WORK)
-        caller.take(ENOUGH_S)
+        caller.wait_reply(ENOUGH_S)
 
 
-def test_who_says_goodbye_has_left_and_its_number_is_not_given_again(door: Path) -> None:
-    with serving(door) as server:
-        with joined(server, door) as caller, joined(server, door) as other:
+def test_a_worker_that_says_goodbye_has_left_and_its_number_is_not_given_again(connection_file: Path) -> None:
+    with serving(connection_file) as server:
+        with joined(server, connection_file) as caller, joined(server, connection_file) as other:
             caller.post(WORK)
             caller.close()  # without waiting for the answer, so that the call is nobody's
             until(lambda: len(server.callers()) == 1, lambda: server.receive(0.01))
             server.reply(0, WORK)
-            assert ([*server.left()], [*server.lost()], [*server.callers()]) == ([0], [], [1])
+            assert ([*server.newly_left()], [*server.newly_lost()], [*server.callers()]) == ([0], [], [1])
             round_trip(server, other)
-        with joined(server, door) as late:
+        with joined(server, connection_file) as late:
             assert late.number == 2
             assert server.next_number == 3
 
 
-def test_a_worker_may_come_before_the_server(door: Path) -> None:
-    with closing(ZmqCaller(door, say=print)) as caller, ThreadPoolExecutor(1) as pool:
+def test_a_worker_may_come_before_the_server(connection_file: Path) -> None:
+    with closing(ZmqCaller(connection_file, say=print)) as caller, ThreadPoolExecutor(1) as pool:
         with pytest.raises(TimeoutError, match="an address not known yet"):
             caller.join(0.01)
         future = pool.submit(caller.join, ENOUGH_S)
-        with serving(door) as server:
+        with serving(connection_file) as server:
             until(future.done, lambda: server.receive(0.01))
             round_trip(server, caller)
 
@@ -218,7 +220,7 @@ class Shift:
 
     def step(self) -> None:
         request = self.server.receive(0.05)
-        self.lost += self.server.lost()
+        self.lost += self.server.newly_lost()
         if request is None:
             return
         assert request.caller not in self.lost
@@ -236,10 +238,10 @@ class Shift:
         until(lambda: all(self.num_calls.get(pid, 0) >= goal[pid] for pid in pids), self.step)
 
 
-def test_a_killed_worker_costs_only_itself(door: Path, nursery: Nursery) -> None:
-    with serving(door, silence_s=2.0) as server, joined(server, door) as idle:
+def test_a_killed_worker_costs_only_itself(connection_file: Path, nursery: Nursery) -> None:
+    with serving(connection_file, silence_s=2.0) as server, joined(server, connection_file) as idle:
         shift = Shift(server)
-        with nursery.start([WORKER, str(door), "well"], 4, "shm") as group:
+        with nursery.start([WORKER, str(connection_file), "well"], 4, "shm") as group:
             first, waiting, *others = group.pids
             shift.goes_on(*group.pids)
             shift.withheld.add(waiting)
@@ -252,16 +254,16 @@ def test_a_killed_worker_costs_only_itself(door: Path, nursery: Nursery) -> None
             shift.goes_on(*others)
             shift.says = STOP
             until(lambda: len(server.callers()) == 1, shift.step)
-            assert {*server.left()} == {shift.number[pid] for pid in others}
+            assert {*server.newly_left()} == {shift.number[pid] for pid in others}
             assert group.wait(ENOUGH_S).output.count("said goodbye") == 2
         assert {*shift.num_joined.values()} == {1}
         assert [*server.callers()] == [idle.number]  # it has not called for all the time, but it lives
 
 
-def test_a_stopped_worker_counts_as_dead_and_joins_again(door: Path, nursery: Nursery) -> None:
-    with serving(door, silence_s=2.0) as server:
+def test_a_stopped_worker_counts_as_dead_and_joins_again(connection_file: Path, nursery: Nursery) -> None:
+    with serving(connection_file, silence_s=2.0) as server:
         shift = Shift(server)
-        with nursery.start([WORKER, str(door), "well"], 2, "shm") as group:
+        with nursery.start([WORKER, str(connection_file), "well"], 2, "shm") as group:
             stopped, other = group.pids
             shift.goes_on(stopped, other)
             os.kill(stopped, signal.SIGSTOP)
@@ -279,95 +281,97 @@ def test_a_stopped_worker_counts_as_dead_and_joins_again(door: Path, nursery: Nu
         assert shift.lost == [before]
 
 
-def test_a_worker_that_fails_ends_at_once_and_is_lost(door: Path, nursery: Nursery) -> None:
-    with serving(door, silence_s=1.0) as server:
+def test_a_worker_that_fails_ends_at_once_and_is_lost(connection_file: Path, nursery: Nursery) -> None:
+    with serving(connection_file, silence_s=1.0) as server:
         shift = Shift(server)
         shift.says = STOP
-        with nursery.start([WORKER, str(door), "raises"], 1, "shm") as group:
+        with nursery.start([WORKER, str(connection_file), "raises"], 1, "shm") as group:
             until(group.is_over, shift.step)
             ended = group.wait(ENOUGH_S)
         assert ended.exit_code == 1
         assert "without a goodbye" in ended.output
         until(lambda: bool(shift.lost), shift.step)
-        assert [*server.left()] == []
+        assert [*server.newly_left()] == []
 
 
-def test_a_busy_server_does_not_think_others_dead(door: Path) -> None:
-    with serving(door, silence_s=0.5) as server, joined(server, door) as caller:
-        caller._end_beats()  # nothing of it waits at the server when that looks again
+def test_a_busy_server_does_not_think_others_dead(connection_file: Path) -> None:
+    with serving(connection_file, silence_s=0.5) as server, joined(server, connection_file) as caller:
+        caller._end_heartbeats()  # nothing of it waits at the server when that looks again
         sleep(1.0)  # what a server does that folds a large vector
         assert server.receive(0) is None
-        assert [*server.lost()] == []
+        assert [*server.newly_lost()] == []
         until(lambda: not server.callers(), lambda: server.receive(0.05))
-        assert [*server.lost()] == [caller.number]
+        assert [*server.newly_lost()] == [caller.number]
         caller.post(WORK)
-        with pytest.raises(Estranged, match="does not know worker 0"):
-            while_serving(server, lambda: caller.take(ENOUGH_S))
+        with pytest.raises(UnknownWorker, match="does not know worker 0"):
+            while_serving(server, lambda: caller.wait_reply(ENOUGH_S))
         assert while_serving(server, lambda: caller.join(ENOUGH_S)) == 1
         round_trip(server, caller)
 
 
-def test_workers_wait_for_a_killed_server_and_join_it_again(door: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unisono.comm.exchange_zmq_caller.UNEASY_S", 1.0)
+def test_workers_wait_for_a_killed_server_and_join_it_again(
+    connection_file: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unisono.comm.exchange.zmq_caller.NO_ANSWER_WARNING_S", 1.0)
     said: list[str] = []
-    with closing(ZmqCaller(door, say=said.append)) as waiting, closing(ZmqCaller(door, say=print)) as idle:
-        with nursery.start([SERVER, str(door), "0"], 1, "shm") as group:
+    with closing(ZmqCaller(connection_file, say=said.append)) as waiting, closing(ZmqCaller(connection_file, say=print)) as idle:
+        with nursery.start([SERVER, str(connection_file), "0"], 1, "shm") as group:
             assert {waiting.join(ENOUGH_S), idle.join(ENOUGH_S)} == {0, 1}
             vector = torch.arange(1000.0)
             assert torch.equal(_vector_of(idle, vector), vector * 2)
             waiting.post(NEVER, vector)
             with pytest.raises(TimeoutError):
-                waiting.take(0.2)
+                waiting.wait_reply(0.2)
             os.kill(group.pids[0], signal.SIGKILL)
             group.wait(ENOUGH_S)
-        address = read_door(door)
+        address = read_connection_file(connection_file)
         while not said:
             with pytest.raises(TimeoutError):
-                waiting.take(0.2)
+                waiting.wait_reply(0.2)
         assert "waiting for the server at" in said[0]
-        with nursery.start([SERVER, str(door), "10"], 1, "shm"):
-            with pytest.raises(Estranged):
-                waiting.take(ENOUGH_S)
+        with nursery.start([SERVER, str(connection_file), "10"], 1, "shm"):
+            with pytest.raises(UnknownWorker):
+                waiting.wait_reply(ENOUGH_S)
             idle.post(WORK, vector)
-            with pytest.raises(Estranged):
-                idle.take(ENOUGH_S)
+            with pytest.raises(UnknownWorker):
+                idle.wait_reply(ENOUGH_S)
             assert [waiting.join(ENOUGH_S), idle.join(ENOUGH_S)] == [10, 11]
-            assert read_door(door) == address
+            assert read_connection_file(connection_file) == address
             for caller in (waiting, idle):
                 assert torch.equal(_vector_of(caller, vector), vector * 2)
 
 
 def _vector_of(caller: ZmqCaller, vector: torch.Tensor) -> torch.Tensor:
     caller.post(WORK, vector)
-    answer = caller.take(ENOUGH_S).vector
+    answer = caller.wait_reply(ENOUGH_S).vector
     assert answer is not None
     return answer
 
 
-def test_a_server_whose_port_was_taken_is_found_elsewhere(door: Path) -> None:
+def test_a_server_whose_port_was_taken_is_found_elsewhere(connection_file: Path) -> None:
     said: list[str] = []
-    with closing(ZmqCaller(door, say=print)) as caller:
-        with serving(door, silence_s=5.0) as server:
+    with closing(ZmqCaller(connection_file, say=print)) as caller:
+        with serving(connection_file, silence_s=5.0) as server:
             while_serving(server, lambda: caller.join(ENOUGH_S))
             caller.post(WORK)
             received(server)
-        before = read_door(door)
+        before = read_connection_file(connection_file)
         port = int(before.address.rpartition(":")[2])
-        with socket.create_server(("127.0.0.1", port)), serving(door, said, first_number=1) as server:
+        with socket.create_server(("127.0.0.1", port)), serving(connection_file, said, first_number=1) as server:
             assert said == [f"port {port} of 127.0.0.1 has been taken by another program meanwhile; the server takes another"]
-            after = read_door(door)
+            after = read_connection_file(connection_file)
             assert after == before._replace(address=after.address) != before
-            with pytest.raises(Estranged):
-                while_serving(server, lambda: caller.take(ENOUGH_S))
+            with pytest.raises(UnknownWorker):
+                while_serving(server, lambda: caller.wait_reply(ENOUGH_S))
             assert while_serving(server, lambda: caller.join(ENOUGH_S)) == 1
             round_trip(server, caller)
 
 
-def test_a_second_server_and_a_wrong_address_are_refused(door: Path, tmp_path: Path) -> None:
-    with serving(door) as server:
-        with pytest.raises(UsageError, match="another server is using the keys"), serving(door):
+def test_a_second_server_and_a_wrong_address_are_refused(connection_file: Path, tmp_path: Path) -> None:
+    with serving(connection_file) as server:
+        with pytest.raises(UsageError, match="another server is using the keys"), serving(connection_file):
             pass
-        port = int(read_door(door).address.rpartition(":")[2])
+        port = int(read_connection_file(connection_file).address.rpartition(":")[2])
         for host, wanted, why in (
             ("127.0.0.1", port, f"port {port} of 127.0.0.1 is taken"),
             ("0.0.0.0", 0, "stands for all addresses"),
@@ -377,41 +381,41 @@ def test_a_second_server_and_a_wrong_address_are_refused(door: Path, tmp_path: P
             other = ZmqServer(tmp_path / "other.json", max_vector_bytes=8, host=host, port=wanted, say=print)
             with closing(other), pytest.raises(UsageError, match=why):
                 other.open()
-        with joined(server, door) as caller:
+        with joined(server, connection_file) as caller:
             round_trip(server, caller)
 
 
-def test_a_number_means_nothing_to_another_server(door: Path) -> None:
-    with closing(ZmqCaller(door, say=print)) as old:
-        with serving(door) as server:
+def test_a_number_means_nothing_to_another_server(connection_file: Path) -> None:
+    with closing(ZmqCaller(connection_file, say=print)) as old:
+        with serving(connection_file) as server:
             while_serving(server, lambda: old.join(ENOUGH_S))
-        with serving(door) as server, joined(server, door) as new:
+        with serving(connection_file) as server, joined(server, connection_file) as new:
             assert (old.number, new.number) == (0, 0)
             old.post(WORK)
-            with pytest.raises(Estranged):
-                while_serving(server, lambda: old.take(ENOUGH_S))
+            with pytest.raises(UnknownWorker):
+                while_serving(server, lambda: old.wait_reply(ENOUGH_S))
             round_trip(server, new)
 
 
-def test_a_call_that_comes_again_is_handed_out_once(door: Path) -> None:
-    with serving(door) as server, joined(server, door) as caller, member_socket(door) as peer:
-        call = pack(Word.CALL, caller._incarnation, caller.number, 1, WORK)
+def test_a_call_that_comes_again_is_handed_out_once(connection_file: Path) -> None:
+    with serving(connection_file) as server, joined(server, connection_file) as caller, member_socket(connection_file) as peer:
+        call = pack(MessageType.CALL, caller._incarnation, caller.number, 1, WORK)
         for _ in range(2):
             peer.send(call)
         assert received(server).kind == WORK
         server.reply(caller.number, WORK)
-        for part in (call, pack(Word.PING, caller._incarnation, caller.number, 1)):
+        for part in (call, pack(MessageType.PING, caller._incarnation, caller.number, 1)):
             peer.send(part)
         while_serving(server, lambda: [peer.recv() for _ in range(2)])  # the answer, and that to the ping, which was behind
 
 
 @pytest.mark.parametrize("lost", ["call", "answer"])
-def test_a_cut_wire_costs_nothing(door: Path, tmp_path: Path, lost: str) -> None:
+def test_a_cut_wire_costs_nothing(connection_file: Path, tmp_path: Path, lost: str) -> None:
     other = tmp_path / "wire.json"
-    with serving(door) as server, CutWire(int(read_door(door).address.rpartition(":")[2])) as wire:
-        write_door(other, read_door(door)._replace(address=f"127.0.0.1:{wire.port}"))
+    with serving(connection_file) as server, CutWire(int(read_connection_file(connection_file).address.rpartition(":")[2])) as wire:
+        write_connection_file(other, read_connection_file(connection_file)._replace(address=f"127.0.0.1:{wire.port}"))
         with joined(server, other) as caller:
-            caller._beat_s = 0.1
+            caller._heartbeat_s = 0.1
             for turn in range(3):
                 wire.swallows = lost == "call"
                 wire.num_swallowed = 0
@@ -421,7 +425,7 @@ def test_a_cut_wire_costs_nothing(door: Path, tmp_path: Path, lost: str) -> None
                     wire.swallows = False
                     wire.cut()
                     with ThreadPoolExecutor(1) as pool:
-                        future = pool.submit(caller.take, ENOUGH_S)
+                        future = pool.submit(caller.wait_reply, ENOUGH_S)
                         request = received(server)
                         server.reply(request.caller, WORK, request.vector)
                         until(future.done, lambda: server.receive(0.01))
@@ -430,7 +434,7 @@ def test_a_cut_wire_costs_nothing(door: Path, tmp_path: Path, lost: str) -> None
                     request = received(server)
                     wire.cut()
                     server.reply(request.caller, WORK, request.vector)
-                    reply = while_serving(server, lambda: caller.take(ENOUGH_S))
+                    reply = while_serving(server, lambda: caller.wait_reply(ENOUGH_S))
                 assert reply.vector is not None
                 assert torch.equal(reply.vector, torch.full((50_000,), float(turn)))
             assert caller.number == 0
@@ -440,15 +444,15 @@ def test_a_cut_wire_costs_nothing(door: Path, tmp_path: Path, lost: str) -> None
 
 
 @contextmanager
-def stranger(door: Door, **options: object) -> Iterator[None]:
-    """A peer that says hello, as who knows what is in the door."""
+def stranger(connection_file: ConnectionInfo, **options: object) -> Iterator[None]:
+    """A peer that says hello, as one could with the connection file alone."""
     context = zmq.Context()
-    peer = connected(context, door) if not options else context.socket(zmq.DEALER)
+    peer = connected(context, connection_file) if not options else context.socket(zmq.DEALER)
     try:
         if options:
             peer.linger = 0
-            peer.connect(f"tcp://{door.address}")
-        peer.send(pack(Word.HELLO, bytes(8), -1, 7))
+            peer.connect(f"tcp://{connection_file.address}")
+        peer.send(pack(MessageType.HELLO, bytes(8), -1, 7))
         yield
         assert not peer.poll(0)
     finally:
@@ -456,10 +460,10 @@ def stranger(door: Door, **options: object) -> Iterator[None]:
         context.term()
 
 
-def test_peers_without_the_key_are_refused_and_named(door: Path) -> None:
+def test_peers_without_the_key_are_refused_and_named(connection_file: Path) -> None:
     said: list[str] = []
-    with serving(door, said) as server, joined(server, door) as caller:
-        right = read_door(door)
+    with serving(connection_file, said) as server, joined(server, connection_file) as caller:
+        right = read_connection_file(connection_file)
         client_public, client_secret = new_pair()
         server_public, _ = new_pair()
         other_client = right._replace(client_public=client_public, client_secret=client_secret)
@@ -485,11 +489,11 @@ def told(said: list[str], before: int) -> bool:
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
 
 
-def test_garbage_changes_nothing(door: Path) -> None:
+def test_garbage_changes_nothing(connection_file: Path) -> None:
     said: list[str] = []
     draw = random.Random(3)
-    with serving(door, said) as server, joined(server, door) as caller, ExitStack() as stack:
-        host, _, port = read_door(door).address.rpartition(":")
+    with serving(connection_file, said) as server, joined(server, connection_file) as caller, ExitStack() as stack:
+        host, _, port = read_connection_file(connection_file).address.rpartition(":")
         rubbish = (
             b"",
             GREETING[:20],
@@ -508,16 +512,16 @@ def test_garbage_changes_nothing(door: Path) -> None:
         until(lambda: any("broke the protocol" in line for line in said), lambda: round_trip(server, caller))
         stack.close()
         until(lambda: any("left before it had shown a key" in line for line in said), lambda: round_trip(server, caller))
-        with joined(server, door) as late:
+        with joined(server, connection_file) as late:
             round_trip(server, late)
         assert len(said) < 20, said
 
 
 @contextmanager
-def member_socket(door: Path) -> Iterator[Any]:
+def member_socket(connection_file: Path) -> Iterator[Any]:
     """That of a peer which has the keys and may send what it likes."""
     context = zmq.Context()
-    peer = connected(context, read_door(door))
+    peer = connected(context, read_connection_file(connection_file))
     peer.rcvtimeo = int(ENOUGH_S * 1000)
     try:
         yield peer
@@ -535,18 +539,22 @@ def goes_off(peer: Any, parts: list[bytes]) -> bool:
     return True
 
 
-def test_malformed_messages_of_a_member_are_refused(door: Path) -> None:
+def test_malformed_messages_of_a_member_are_refused(connection_file: Path) -> None:
     said: list[str] = []
-    with serving(door, said) as server, joined(server, door) as caller, member_socket(door) as peer:
+    with (
+        serving(connection_file, said) as server,
+        joined(server, connection_file) as caller,
+        member_socket(connection_file) as peer,
+    ):
         draw = random.Random(4)
-        good = pack(Word.CALL, caller._incarnation, caller.number, 1, 0, [1.0], torch.zeros(3))
+        good = pack(MessageType.CALL, caller._incarnation, caller.number, 1, 0, [1.0], torch.zeros(3))
         for parts in (
             [b""],
             [b"", b"", b""],
             [good],
             [good, bytes(13)],
             [good, bytes(12), bytes(12)],
-            [pack(Word.REPLY, caller._incarnation, caller.number)],
+            [pack(MessageType.REPLY, caller._incarnation, caller.number)],
             *([draw.randbytes(draw.randrange(200)) for _ in range(draw.randrange(1, 4))] for _ in range(50)),
         ):
             until(partial(goes_off, peer, parts), partial(round_trip, server, caller))

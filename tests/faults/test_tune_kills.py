@@ -15,8 +15,8 @@ import pytest
 from tests.faults.study_kills import JOB, PROGRAM, Study, damage, happen
 from tests.system.processes import Program, plain_environment, within
 from tests.system.studies import UNISONO, all_ended_once, records, written_task
-from unisono.tuning.store import DEAD_AFTER_S
-from unisono.tuning.study import BEGAN, COMPLETE, GIVEN_BACK
+from unisono.tuning.study.store import DEAD_AFTER_S
+from unisono.tuning.study.study import BEGAN, COMPLETE, GIVEN_BACK
 
 LIMIT_S = 100.0
 SEED = 1

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from unisono.metrics import Accumulator, resolve_metrics
 from unisono.model.losses import resolve_loss
-from unisono.training.metrics import Accumulator, resolve_metrics
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,7 +10,7 @@ import torch
 
 from tests.system.processes import plain_environment, run_together
 from tests.system.studies import UNISONO, all_ended_once
-from unisono.tuning.study import COMPLETE
+from unisono.tuning.study.study import COMPLETE
 
 pytestmark = [
     pytest.mark.gpu,

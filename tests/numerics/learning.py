@@ -15,20 +15,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unisono.algorithms.allreduce import AllReduce, Options
-from unisono.algorithms.base import StepInfo
+from unisono.algorithms.base import LockStepAlgorithm, StepInfo
 from unisono.comm.base import Communicator
-from unisono.comm.threads import run_threads
 from unisono.data.plan import cut
 from unisono.data.tree import map_tree
 from unisono.model.base import StreamKey
 from unisono.model.losses import resolve_loss
 from unisono.model.tail import StepStats
-from unisono.model.torch import LossBody, TorchAdapter, trainable
-from unisono.overrides import change
-from unisono.task import Task
-from unisono.training.assemble import assemble
+from unisono.model.torch.adapter import LossBody, TorchAdapter, trainable
+from unisono.task.overrides import change
+from unisono.task.task import Task
+from unisono.testing.thread_communicator import run_threads
+from unisono.training.frontends.assemble import assemble
 from unisono.training.progress import Progress
 from unisono.training.trainer import Trainer
+from unisono.training.training_parts import AssemblyOptions
 
 Weights = dict[str, Tensor]
 
@@ -50,25 +51,9 @@ def train(task: Task, num_workers: int = 1, on_nan: str = "stop", algorithm: str
 
     def body(comm: Communicator) -> Trained:
         with ONE_AT_A_TIME:
-            parts = assemble(change(task, {}), algorithm, comm, on_nan)
-        trainer = Trainer(
-            comm,
-            parts.adapter,
-            parts.algorithm,
-            parts.loader,
-            parts.splits.validation,
-            parts.metrics,
-            parts.followed,
-            parts.settings,
-            parts.goals,
-            (),
-            task.seed,
-            4,
-            lambda: False,
-            str,
-            lambda: None,
-        )
-        done = trainer.run()
+            parts = assemble(change(task, {}), algorithm, comm, AssemblyOptions(on_nan=on_nan))
+        assert isinstance(parts.algorithm, LockStepAlgorithm)
+        done = Trainer(comm=comm, parts=parts, evaluation_batch=4).train()
         return Trained(weights_of(parts.adapter.model), done, parts.adapter.model)
 
     return run_threads(num_workers, body)

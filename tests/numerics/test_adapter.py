@@ -16,12 +16,12 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 import unisono as un
 from tests.numerics.learning import ONE_AT_A_TIME, Learner, Weights, assert_same, learn, part_of, plain, train, weights_of
 from unisono.comm.base import Communicator
-from unisono.comm.single import alone
-from unisono.comm.threads import run_threads
+from unisono.comm.engines.single import alone
 from unisono.data.plan import Plan
 from unisono.errors import UsageError
 from unisono.model.flat import ALIGN_BYTES
 from unisono.own_loop import DistributedOptimizer, ShardedLoader
+from unisono.testing.thread_communicator import run_threads
 
 WORKERS = pytest.mark.parametrize("num_workers", [1, 2, 3])
 
@@ -389,7 +389,7 @@ def test_running_statistics_become_their_mean_over_the_workers() -> None:
         for batch in steps:
             learner.step((part_of(batch, comm.size, comm.rank),))
         before = weights_of(learner.adapter.model)
-        learner.algorithm.settle()
+        learner.algorithm.synchronise()
         return before, weights_of(learner.adapter.model)
 
     (own_0, settled_0), (own_1, settled_1) = run_threads(2, body)

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 import unisono as un
 from tests.numerics.learning import ONE_AT_A_TIME, Learner, assert_same, train, weights_of
 from unisono.comm.base import Communicator
-from unisono.comm.threads import run_threads
 from unisono.errors import UsageError
-from unisono.model.one_vector import EACH_NUMBER_BY_ITSELF
+from unisono.model.torch.one_vector import EACH_NUMBER_BY_ITSELF
 from unisono.own_loop import DistributedOptimizer, ShardedLoader
+from unisono.testing.thread_communicator import run_threads
 
 
 def data(num_samples: int = 14) -> tuple[Any, Any]:
@@ -171,7 +171,7 @@ def test_several_updates_of_one_part_in_a_step(num_workers: int) -> None:
 
 
 def test_an_own_step_refuses_what_it_would_not_read() -> None:
-    with pytest.raises(UsageError, match="accumulate 3 is not read"):
+    with pytest.raises(UsageError, match="accumulate 3 has no effect"):
         train(task(linear, step=twice, loss=None, accumulate=3))
     with pytest.raises(UsageError, match="patience of the task needs a metric or a loss"):
         train(task(linear, step=twice, loss=None, patience=1))

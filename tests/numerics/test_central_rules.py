@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from unisono.algorithms.base import StepInfo, find_algorithm
-from unisono.algorithms.central.rule import Centre, GroupSettings, Rule
-from unisono.comm.exchange import Reply, Request
+from unisono.algorithms.base import GroupSettings, StepInfo, find_algorithm
+from unisono.algorithms.server.ledger import Ledger
+from unisono.algorithms.server.protocol import PUSH, STATE
+from unisono.algorithms.server.server_algorithm import ServerAlgorithm, ServerModel
+from unisono.algorithms.server.server_layout import ServerLayout
+from unisono.algorithms.server.service import Service
+from unisono.algorithms.server.worker import Outgoing, Work, Worker
+from unisono.comm.engines.single import alone
+from unisono.comm.exchange.base import Reply, Request
 from unisono.data.loader import Portion
 from unisono.model.tail import StepStats
-from unisono.training.central.ledger import Ledger
-from unisono.training.central.protocol import PUSH, STATE
-from unisono.training.central.service import Service
-from unisono.training.central.worker import Outgoing, Work, Worker
 
 Vector = npt.NDArray[np.float64]
 SIZE, NUM_WORKERS, LR = 7, 3, 0.05
@@ -50,7 +53,7 @@ class Bowl:
         self.statistics.fill_(unit)
         return StepStats(at.step, 1.0, 2.0, 2, 0, 0, 0, np.zeros(0))
 
-    def settle_statistics(self) -> None:
+    def synchronise_statistics(self) -> None:
         """It is no group."""
 
     def optimise(self, settings: GroupSettings) -> None:
@@ -80,13 +83,13 @@ class Momentum:
 class Run:
     """A server and three workers in this process; the script says whose call comes next."""
 
-    def __init__(self, rule: Rule, epoch_by_epoch: bool = False) -> None:
+    def __init__(self, rule: ServerAlgorithm, epoch_by_epoch: bool = False) -> None:
         values = torch.from_numpy(START.copy())
         self.optimiser = Momentum(values)
         ledger = Ledger(NUM_UNITS, 1, epoch_by_epoch)
         self.service = Service(
             rule,
-            Centre(self.optimiser.parameter.data, self.optimiser),
+            ServerModel(self.optimiser.parameter.data, self.optimiser),
             torch.zeros(2, dtype=torch.float64),
             ledger,
             lambda _: LR,
@@ -128,11 +131,11 @@ class Run:
         while not self.service.has_all_states:
             self.call(next(iter(self.said)))
         state = _copied(self.service.state())
-        values, momentum = self.service.centre.values.clone(), _copied(self.optimiser.optimizer.state_dict())
+        values, momentum = self.service.model.values.clone(), _copied(self.optimiser.optimizer.state_dict())
         statistics = self.service.statistics.clone()
         again = Run(self.rule)
         again.order = self.order
-        again.service.centre.values.copy_(values)
+        again.service.model.values.copy_(values)
         again.service.statistics.copy_(statistics)
         again.optimiser.optimizer.load_state_dict(momentum)
         assert again.service.restore(state, range(NUM_WORKERS))
@@ -165,13 +168,15 @@ def take(available: Iterator[int], num: int) -> list[int]:
     return [next(available) for _ in range(num)]
 
 
-def rule_of(name: str, **options: Any) -> Rule:
+def rule_of(name: str, **options: Any) -> ServerAlgorithm:
     kind: Any = find_algorithm(name)
-    found: Rule = kind(kind.Options(**options))
+    found: ServerAlgorithm = kind(
+        alone(), Mock(), kind.Options(**options), world=alone(), layout=ServerLayout(1 + NUM_WORKERS), make_evaluator=Mock()
+    )
     return found
 
 
-def play(rule: Rule, restart_after: int | None = None) -> Run:
+def play(rule: ServerAlgorithm, restart_after: int | None = None) -> Run:
     run = Run(rule)
     for number in range(NUM_WORKERS):
         run.call(number)  # HELLO
@@ -266,13 +271,13 @@ CASES: Mapping[str, tuple[tuple[str, dict[str, Any]], Callable[[list[int]], Vect
 def test_asynchronous_rules_equal_their_references(case: str, restart_after: int | None) -> None:
     (name, options), reference = CASES[case]
     run = play(rule_of(name, **options), restart_after)
-    found = run.service.centre.values.numpy()
+    found = run.service.model.values.numpy()
     np.testing.assert_allclose(found, reference(run.order), rtol=0, atol=1e-12)
     assert len(run.order) == len(script()) + (0 if restart_after is None else NUM_WORKERS)
     assert np.abs(found - START).max() > 0.1, "it moves"
 
 
-def rounds(rule: Rule, orders: Sequence[tuple[int, ...]]) -> Run:
+def rounds(rule: ServerAlgorithm, orders: Sequence[tuple[int, ...]]) -> Run:
     run = Run(rule, epoch_by_epoch=True)
     for number in range(NUM_WORKERS):
         run.call(number)
@@ -292,7 +297,7 @@ def test_the_synchronous_server_averages_all() -> None:
         g = np.mean([gradient_at(centre, next(available)) for _ in range(3)], axis=0)
         velocity = g if velocity is None else 0.8 * velocity + g
         centre = centre - LR * velocity
-    np.testing.assert_allclose(run.service.centre.values.numpy(), centre, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run.service.model.values.numpy(), centre, rtol=0, atol=1e-12)
 
 
 def test_synchronous_easgd_moves_the_centre_by_the_sum_of_differences() -> None:
@@ -305,7 +310,7 @@ def test_synchronous_easgd_moves_the_centre_by_the_sum_of_differences() -> None:
             x[w] = x[w] - pull[w] - LR * gradient_at(x[w], next(available))
         pull = [alpha * (x[w] - centre) for w in range(3)]
         centre = centre + sum(pull)
-    np.testing.assert_allclose(run.service.centre.values.numpy(), centre, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run.service.model.values.numpy(), centre, rtol=0, atol=1e-12)
 
 
 def test_statistics_are_averaged_by_share_and_never_treated_as_gradients() -> None:
@@ -351,12 +356,12 @@ def test_who_waits_for_work_takes_the_centre_of_then() -> None:
     run.service.ledger = Ledger(4, 1)
     for number in (0, 1, 2, 0, 1, 2):
         run.call(number)
-    members, centre = run.service.members, run.service.centre.values
+    workers, centre = run.service.workers, run.service.model.values
     assert sorted(run.said) == [0], "the others have nothing to do"
-    assert not torch.equal(members[1].state["taken"], centre)
+    assert not torch.equal(workers[1].state["taken"], centre)
     run.service.lose(0)
     run.answer()
-    assert torch.equal(members[1].state["taken"], centre) and members[1].version == run.service.version
+    assert torch.equal(workers[1].state["taken"], centre) and workers[1].version == run.service.version
 
 
 def test_what_was_sent_early_is_not_sent_again_by_the_next_life() -> None:
@@ -366,7 +371,7 @@ def test_what_was_sent_early_is_not_sent_again_by_the_next_life() -> None:
     for number in (0, 1, 2, 0, 1):
         run.call(number)
     assert run.service.ledger.is_over
-    accrued = run.workers[1]._walker.state["accrued"]
+    accrued = run.workers[1]._state.state["accrued"]
     assert run.workers[1].num_steps == 2 and bool(accrued.any()), "sent, and not answered yet"
     run.service.begin_save()
     run.answer()
@@ -382,5 +387,5 @@ def test_what_was_sent_early_is_not_sent_again_by_the_next_life() -> None:
     again.call(0)
     hands = {number: again.service.ledger.leases[number].units for number in again.service.ledger.leases}
     assert hands == {0: (5, 6, 7), 1: (8,), 2: (9,)}
-    after, gathered = again.bowls[1].values.numpy(), again.workers[1]._walker.state["accrued"].numpy()
+    after, gathered = again.bowls[1].values.numpy(), again.workers[1]._state.state["accrued"].numpy()
     np.testing.assert_allclose(gathered, gradient_at(after + LR * gathered, 8), rtol=0, atol=1e-12)

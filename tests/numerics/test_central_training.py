@@ -13,17 +13,19 @@ from torch import Tensor, nn
 
 import unisono as un
 from tests.numerics.learning import train, weights_of
-from unisono.comm.single import alone
-from unisono.overrides import change
-from unisono.task import Task
-from unisono.training.assemble import assemble
-from unisono.training.central.arrivals import read_arrivals
-from unisono.training.central.division import Asked
-from unisono.training.central.trainer import CentralTrainer
+from unisono.algorithms.base import find_algorithm, known_algorithms
+from unisono.algorithms.roles import LayoutOptions
+from unisono.algorithms.server.call_record import read_arrivals
+from unisono.comm.engines.single import alone
+from unisono.task.overrides import change
+from unisono.task.task import Task
+from unisono.training.frontends.assemble import assemble
 from unisono.training.progress import Progress
+from unisono.training.server.server_trainer import ServerSettings, ServerTrainer
+from unisono.training.training_parts import AssemblyOptions
 
 Weights = dict[str, Tensor]
-ALL = ("parameter_server", "downpour", "easgd", "gem")
+ALL = [name for name in known_algorithms() if find_algorithm(name).has_server]
 NUM = 50
 """Samples; no multiple of a batch."""
 _RANDOM = np.random.default_rng(3)
@@ -42,26 +44,9 @@ def trained(
     """A whole training with virtual workers."""
     comm = alone(torch.device("cpu"))
     record = None if replay is None else read_arrivals(replay)
-    parts = assemble(change(task, changes or {}), algorithm, comm, "stop", asked=Asked(simulate=num_workers), replay=record)
-    trainer = CentralTrainer(
-        comm,
-        parts.adapter,
-        parts.algorithm,  # type: ignore[arg-type]
-        parts.loader,
-        parts.splits.validation,
-        parts.metrics,
-        parts.followed,
-        parts.settings,
-        parts.goals,
-        (),
-        task.seed,
-        16,
-        lambda: False,
-        str,
-        lambda: None,
-        arrivals=arrivals,
-    )
-    done = trainer.run()
+    options = AssemblyOptions(layout=LayoutOptions(simulate=num_workers), replay=record)
+    parts = assemble(change(task, changes or {}), algorithm, comm, options)
+    done = ServerTrainer(comm=comm, parts=parts, evaluation_batch=16, server=ServerSettings(arrivals=arrivals)).train()
     return weights_of(parts.adapter.model), done
 
 

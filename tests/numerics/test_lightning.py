@@ -16,13 +16,13 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPl
 import unisono as un
 from tests.numerics.learning import Trained, assert_same, train
 from unisono.comm.base import Communicator
-from unisono.comm.single import alone
-from unisono.comm.threads import run_threads
-from unisono.config import TrainConfig
+from unisono.comm.engines.single import alone
 from unisono.errors import UsageError
-from unisono.model.lightning import is_error, metric_name
+from unisono.metrics.metric_names import is_error, metric_name
 from unisono.run import execute
-from unisono.training.shared_metrics import of_all
+from unisono.task.train_config import TrainConfig
+from unisono.testing.thread_communicator import run_threads
+from unisono.training.frontends.torchmetrics_states import of_all
 
 lightning: Any = pytest.importorskip(
     "lightning.pytorch", reason="Lightning is not installed; `pip install lightning` lets these tests run"
@@ -241,12 +241,12 @@ def test_what_cannot_be_done_is_refused(model: Any, message: str) -> None:
     ids=lambda setting: next(iter(setting)),
 )
 def test_settings_that_the_module_would_not_read_are_refused(setting: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=f"{next(iter(setting))} of the task is read by nobody"):
+    with pytest.raises(UsageError, match=f"{next(iter(setting))} of the task has no effect"):
         train(task_of(Classifier, **setting))
 
 
 def test_a_learning_rate_that_no_optimizer_reads_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"lr 0.1 of the task \(--lr\) is read by nobody"):
+    with pytest.raises(UsageError, match=r"lr 0.1 of the task \(--lr\) has no effect"):
         train(plain_task(lr=0.1))
 
 

@@ -15,32 +15,34 @@ from torch import nn
 
 import unisono as un
 from tests.numerics.learning import ONE_AT_A_TIME, Weights, assert_same, weights_of
-from unisono.algorithms.base import find_algorithm, known_algorithms, make_options
-from unisono.algorithms.rounds.local import LocalRounds
+from unisono.algorithms.base import LockStepAlgorithm, find_algorithm, known_algorithms, make_options
+from unisono.algorithms.roles import LayoutOptions
+from unisono.algorithms.rounds.local_steps import LocalRounds
 from unisono.algorithms.rounds.statistics import RunningStatistics
 from unisono.comm.base import Communicator
-from unisono.comm.single import alone
-from unisono.comm.threads import run_threads
+from unisono.comm.engines.single import alone
 from unisono.errors import UsageError
 from unisono.model.flat import hash_of
-from unisono.model.torch import LossBody, TorchAdapter, trainable
-from unisono.overrides import change
-from unisono.task import Task
-from unisono.training.assemble import assemble
-from unisono.training.background import BackgroundWriter
-from unisono.training.central.division import Asked
-from unisono.training.checkpoint import Checkpoints
+from unisono.model.torch.adapter import LossBody, TorchAdapter, trainable
+from unisono.task.overrides import change
+from unisono.task.task import Task
+from unisono.testing.thread_communicator import run_threads
+from unisono.training.checkpointing.checkpoint import Checkpoints, CheckpointStore
+from unisono.training.checkpointing.saving import SaveInterval, Saving
+from unisono.training.frontends.assemble import assemble
 from unisono.training.progress import Progress
-from unisono.training.saving import Best, Every, Saving
-from unisono.training.state import Restored, share_state
+from unisono.training.run_hooks import RunHooks
 from unisono.training.trainer import Trainer
+from unisono.training.training_parts import AssemblyOptions
 
 Vector = npt.NDArray[np.float64]
-LOCAL = {
-    "local_sgd": {"period": 3},
-    "post_local_sgd": {"period": 3, "switch_step": 4},
-    "diloco": {"period": 3},
+OPTION = "algorithm."
+LOCAL: dict[str, dict[str, Any]] = {
+    name: {option.removeprefix(OPTION): value for option, value in kind.examples[0].items() if option.startswith(OPTION)}
+    for name, kind in ((name, find_algorithm(name)) for name in known_algorithms())
+    if issubclass(kind, LocalRounds)
 }
+"""All that are there, with the options of their first example."""
 OVERLAPPED = {"period": 4, "overlap": 2, "wire": "bf16"}
 
 NUM_SAMPLES, NUM_FEATURES = 44, 5
@@ -96,39 +98,33 @@ def train(
 
     def body(comm: Communicator) -> Ended:
         with ONE_AT_A_TIME:
-            parts = assemble(change(what, changes), algorithm, comm, on_nan, asked=Asked(group=group))
+            options = AssemblyOptions(on_nan=on_nan, layout=LayoutOptions(group=group))
+            parts = assemble(change(what, changes), algorithm, comm, options)
+        assert isinstance(parts.algorithm, LockStepAlgorithm)
         steps: list[tuple[int, float, int]] = []
         seen: list[list[int]] = []
         notes: list[str] = []
-        saving = trainer_restored = None
+        store = saving = None
         if folder is not None:
-            checkpoints = Checkpoints(folder, 3) if comm.rank == 0 else None
-            writer = None if checkpoints is None else BackgroundWriter(checkpoints, {})
-            saving = Saving(comm, parts.adapter, parts.algorithm, Every(), writer, Best(), notes.append)
-            loaded = None if checkpoints is None else checkpoints.newest()
-            state = None if loaded is None else (dict(loaded.snapshot.progress), dict(loaded.snapshot.tensors))
-            shared = share_state(comm, state, parts.algorithm)
-            trainer_restored = None if shared is None else Restored(shared)
+            if comm.rank == 0:
+                checkpoints = Checkpoints(folder, 3)
+                store = CheckpointStore(checkpoints, loaded=checkpoints.newest())
+            saving = Saving(
+                adapter=parts.adapter, algorithm=parts.algorithm, interval=SaveInterval(), store=store, say=notes.append
+            )
+
+        def stop_requested() -> bool:
+            return ask_at is not None and comm.rank == comm.size - 1 and trainer.progress.step >= ask_at
+
         trainer = Trainer(
-            comm,
-            parts.adapter,
-            parts.algorithm,
-            parts.loader,
-            parts.splits.validation,
-            parts.metrics,
-            parts.followed,
-            parts.settings,
-            parts.goals,
-            (),
-            what.seed,
-            4,
-            lambda: ask_at is not None and comm.rank == comm.size - 1 and trainer.progress.step >= ask_at,
-            str,
-            lambda: None,
+            comm=comm,
+            parts=parts,
+            evaluation_batch=4,
+            hooks=RunHooks(stop_requested=stop_requested),
             saving=saving,
             max_steps=max_steps,
         )
-        account, take = trainer._account, parts.loader._read
+        account, take = trainer._record_step, parts.loader._read
 
         def noted(stats: Any, sums: Any) -> None:
             steps.append((stats.step, stats.loss_sum, stats.num_samples))
@@ -138,11 +134,11 @@ def train(
             seen.append(indices.tolist())
             return take(indices, epoch)
 
-        trainer._account = noted  # type: ignore[method-assign]
+        trainer._record_step = noted  # type: ignore[method-assign]
         parts.loader._read = read  # type: ignore[method-assign]
-        if trainer_restored is not None:
-            notes += trainer.go_on_from(trainer_restored)
-        done = trainer.run()
+        if saving is not None:
+            notes += trainer.resume(None if store is None else store.loaded) or []
+        done = trainer.train()
         if saving is not None:
             assert saving.finish() is None
         return Ended(weights_of(parts.adapter.model), done, steps, seen, notes)
@@ -190,10 +186,17 @@ class Reference:
         self.common = self.common - lr * (self.mean_difference + momentum * self.velocity)
         self.w = [self.common + (now - then) for now, then in zip(self.w, self.sent, strict=True)]
 
+    def slow_step(self, lr: float, momentum: float) -> None:
+        mean = np.mean(self.w, axis=0)
+        if self.lr:
+            self.velocity = momentum * self.velocity + (self.common - mean) / self.lr
+            mean = self.common - lr * self.lr * self.velocity
+        self.common, self.w = mean, [mean.copy() for _ in self.w]
+
 
 def first_weights(what: Task) -> Vector:
     with ONE_AT_A_TIME:
-        return as_vector(weights_of(assemble(change(what, {}), "allreduce", alone(), "stop").adapter.model))
+        return as_vector(weights_of(assemble(change(what, {}), "allreduce", alone()).adapter.model))
 
 
 def as_vector(weights: Weights) -> Vector:
@@ -250,21 +253,52 @@ def test_diloco_equals_numpy(overlap: int, tmp_path: Path) -> None:
     expect_reference(train(what, 3, "diloco", options, folder=tmp_path), reference)
 
 
+def falling(step: int) -> float:
+    return 1.0 / (1.0 + step)
+
+
+def at_rest_now_and_then(step: int) -> float:
+    """0 in the last step of an epoch."""
+    return float(step % 4 < 3)
+
+
+@pytest.mark.parametrize("factor", [falling, at_rest_now_and_then])
+def test_slowmo_equals_numpy(factor: Callable[[int], float], tmp_path: Path) -> None:
+    """The learning rate of a round is that of its last step."""
+    what = task(**LONG, schedule=factor)
+    options = {"period": 3, "slow_lr": 0.8, "slow_momentum": 0.6}
+    found = train(what, 3, "slowmo", options)
+    reference = Reference(3, 0.02, first_weights(what))
+    for step in range(40):
+        reference.lr = 0.02 * factor(step)
+        reference.learn([index for one in found for index in one.seen[step]])
+        if step % 4 in (2, 3):
+            reference.slow_step(0.8, 0.6)
+    expect_reference(found, reference)
+    for stop in (2, 21, 23):
+        stopped = train(what, 3, "slowmo", options, folder=tmp_path, max_steps=stop)
+        again = train(what, 3, "slowmo", options, folder=tmp_path, max_steps=stop)
+        assert_same(expect_equal(again), expect_equal(stopped), rtol=0)  # the open round ends as it did, without a step before it
+    expect_reference(train(what, 3, "slowmo", options, folder=tmp_path), reference)
+
+
 # ---- special cases -------------------------------------------------------------------------------------------------
 
 
-def test_all_of_them_are_tested_here() -> None:
-    kinds = {name: find_algorithm(name) for name in known_algorithms()}
-    assert {name for name, kind in kinds.items() if issubclass(kind, LocalRounds)} == set(LOCAL)
-
-
-@pytest.mark.parametrize("algorithm", LOCAL)
-def test_one_worker_is_plain_training(algorithm: str) -> None:
-    exact = algorithm != "diloco"
+@pytest.mark.parametrize(
+    ("algorithm", "more", "exact"),
+    [
+        ("local_sgd", {}, True),
+        ("post_local_sgd", {}, True),
+        ("diloco", {"outer_lr": 1.0, "outer_momentum": 0.0}, False),
+        ("slowmo", {"slow_momentum": 0.0}, False),
+    ],
+)
+def test_one_worker_is_plain_training(algorithm: str, more: dict[str, Any], exact: bool) -> None:
+    """To the last bit, or to rounding; the contract of algorithms has the latter for all of them."""
     what = task(normed if exact else linear, optimizer="adam")
     (plain,) = train(what, 1, "allreduce")
-    options = LOCAL[algorithm] | ({} if exact else {"outer_lr": 1.0, "outer_momentum": 0.0})
-    (found,) = train(what, 1, algorithm, options)
+    (found,) = train(what, 1, algorithm, LOCAL[algorithm] | more)
     if exact:
         assert hash_of(found.weights) == hash_of(plain.weights)
     assert_same(found.weights, plain.weights)
@@ -360,11 +394,11 @@ def test_statistics_that_travel_while_a_worker_learns() -> None:
         travelling = list(statistics.changes())
         model.running_mean[0] += now[comm.rank]
         comm.allreduce(travelling)
-        statistics.arrive()
-        statistics.take()
+        statistics.on_reduced()
+        statistics.apply()
         found = model.running_mean.numpy().copy()
         model.running_mean[0] = 7.0 + comm.rank
-        statistics.settle(comm)
+        statistics.synchronise(comm)
         return found, model.running_mean.numpy().copy()
 
     for rank, (found, settled) in enumerate(run_threads(2, body)):
@@ -493,9 +527,8 @@ def _in_third_step(module: nn.Module, inputs: Any) -> None:
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
 @pytest.mark.parametrize("algorithm", LOCAL)
 def test_a_quadratic_converges(algorithm: str, num_workers: int) -> None:
-    what = task(epochs=20, global_batch=11, lr=0.1)
-    options = LOCAL[algorithm] | ({"outer_momentum": 0.5} if algorithm == "diloco" else {})
-    found = train(what, num_workers, algorithm, options)
+    what = task(epochs=20, global_batch=11, lr=0.05)
+    found = train(what, num_workers, algorithm, LOCAL[algorithm])
     expect_equal(found)
     x = np.c_[INPUTS, np.ones(NUM_SAMPLES)]
     least = np.mean((x @ np.linalg.lstsq(x, TARGETS[:, 0], rcond=None)[0] - TARGETS[:, 0]) ** 2)
@@ -505,7 +538,7 @@ def test_a_quadratic_converges(algorithm: str, num_workers: int) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "options", "told"),
     [
-        ("local_sgd", {"period": 0}, r"period must be a whole number of at least 1 \(--set algorithm.period=VALUE\); received 0"),
+        ("local_sgd", {"period": 0}, "--set algorithm.period must be a whole number of at least 1; received 0"),
         ("local_sgd", {"period": 2.5}, "period must be a whole number"),
         ("local_sgd", {"momentum": "average"}, "momentum must be one of keep, reset"),
         ("local_sgd", {"perod": 3}, "did you mean 'period'"),
@@ -513,8 +546,8 @@ def test_a_quadratic_converges(algorithm: str, num_workers: int) -> None:
         ("post_local_sgd", {"switch_step": -1}, "switch_step must be a whole number of at least 0"),
         ("diloco", {"period": 4, "overlap": 4}, "overlap 4 must be below the period of 4 steps"),
         ("diloco", {"overlap": True}, "overlap must be a whole number"),
-        ("diloco", {"outer_lr": 0}, "outer_lr must be a number above 0"),
-        ("diloco", {"outer_momentum": 1}, "outer_momentum must be a number at least 0 and below 1"),
+        ("diloco", {"outer_lr": 0}, "outer_lr must be a finite number above 0"),
+        ("diloco", {"outer_momentum": 1}, "outer_momentum must be a finite number of at least 0 and below 1"),
         ("diloco", {"wire": "fp8"}, "wire must be one of full, bf16"),
     ],
 )
@@ -526,7 +559,7 @@ def test_bad_options_are_refused(algorithm: str, options: dict[str, Any], told: 
 @pytest.mark.parametrize(
     ("algorithm", "settings", "group", "told"),
     [
-        ("allreduce", {}, 1, "--group 1 is read by nobody: with --algorithm allreduce"),
+        ("allreduce", {}, 1, "--group 1 has no effect with --algorithm allreduce"),
         ("local_sgd", {}, 2, r"3 processes cannot form workers of 2 \(--group\); use 2, or a --group that divides 3"),
         ("local_sgd", {}, 4, "use 4, or"),
         ("local_sgd", {"shards": 3}, None, "cannot be cut into 3 shards"),

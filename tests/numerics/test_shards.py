@@ -11,7 +11,7 @@ import pytest
 
 from tests.system.nursery import Nursery
 from unisono.model.flat import hash_of
-from unisono.training.weights import load_weights
+from unisono.training.run_folder.weights import load_weights
 
 PROGRAM = Path(__file__).parents[1] / "ranks" / "programs" / "goes_on.py"
 TRAIN = ["-m", "unisono.cli", "train", "task.py", "--quiet", "--log-every", "1", "--checkpoint-every", "3", "--out"]

@@ -21,10 +21,10 @@ LIMIT_S = 30.0
 
 PATCHED = """
 import sys
-from unisono.cluster import sink, world
+from unisono.launch import output_sink, world
 from unisono.cli import main
-world.NOTICE_S = world.TERM_S = world.LEFTOVER_S = {grace_s}
-sink.MAX_PENDING_BYTES = {max_pending_bytes}
+world.FAILURE_GRACE_S = world.TERM_GRACE_S = world.LEFTOVER_GRACE_S = {grace_s}
+output_sink.MAX_PENDING_BYTES = {max_pending_bytes}
 sys.exit(main())
 """
 """The command with other constants, so that tests need not wait for them."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from unisono.comm.control import Report
+from unisono.comm.control_plane.control import Report
 from unisono.comm.control_plane.tcp_control import TcpControl
 from unisono.errors import CommError
 
@@ -156,7 +156,7 @@ class Commands:
 
     def wait_somewhere(self, group: str) -> None:
         """Blocked outside Python, with the interpreter's lock released."""
-        self.control.doing[group] = (7, "allreduce(float32[3], sum)")
+        self.control.current_calls[group] = (7, "allreduce(float32[3], sum)")
         os.read(os.pipe()[0], 1)
 
     def fork_sleeper(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from tests.system.nursery import Nursery
 from tests.system.processes import Outcome, within
 from tests.system.side_by_side import run_side_by_side
-from unisono.training.status import KILLED
+from unisono.training.run_folder.run_status import KILLED
 
 TASK = Path(__file__).parent / "programs" / "held_up.py"
 LIMIT_S = 100.0
@@ -173,6 +173,6 @@ def check_stop(cell: Cell, training: Training, ended: Outcome) -> None:
     if cell.is_saved:
         assert (status["state"], status["exit_code"], status["step"]) == ("stopped", STOPPED, last), where
         assert cell.pace_s or last == STOPS_AT, f"step {last}, {where}"
-        assert f"told to stop ({cell.why}" in ended.output, where
+        assert f"stopped ({cell.why}" in ended.output, where
     else:
         assert last == LAST_SAVED, f"step {last}, {where}"

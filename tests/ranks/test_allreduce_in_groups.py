@@ -34,7 +34,7 @@ import sys
 from dataclasses import replace
 import torch
 import unisono as un
-from unisono.cluster.resolve import here
+from unisono.cluster.resolve import current_topology
 from unisono.comm.base import MAX
 from unisono.errors import CommError
 
@@ -49,7 +49,7 @@ def differ(comm, case):
     else:
         comm.broadcast(buf)
 
-at, nodes = here(), [int(node) for node in sys.argv[1].split(",")]
+at, nodes = current_topology(), [int(node) for node in sys.argv[1].split(",")]
 at = replace(at, node_rank=nodes[at.global_rank], num_nodes=len(set(nodes)))
 for case in ("types", "reductions", "operations"):
     with un.connect(topology=at, allreduce=sys.argv[2], time_limit_s=40, quiet=True) as comm:

@@ -22,11 +22,11 @@ import pytest
 
 from tests.ranks.remote_rank import Raised, RemoteRank, until
 from tests.system.hosts import INTERFACE, Host
-from unisono.comm.control import LEFT
 from unisono.comm.control_plane import channel, handshake, hub
-from unisono.comm.control_plane.channel import GUEST_LIMIT_BYTES
+from unisono.comm.control_plane.channel import UNAUTHENTICATED_LIMIT_BYTES
+from unisono.comm.control_plane.control import LEFT
 from unisono.comm.control_plane.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES
-from unisono.comm.control_plane.hub import DIED, SPARE_GUESTS
+from unisono.comm.control_plane.hub import DIED, SPARE_UNAUTHENTICATED
 from unisono.comm.control_plane.tcp_control import TcpControl
 from unisono.errors import CollectiveTimeout, UsageError
 
@@ -242,7 +242,7 @@ def test_a_rank_that_is_there_twice() -> None:
         ({"ports": [70000]}, "ports must be numbers in 1..65535"),
         ({"token": ""}, "token is empty"),
         ({"timeout_s": 0}, "timeout_s must be positive"),
-        ({"info": {"big": "x" * GUEST_LIMIT_BYTES}}, "info has .* bytes"),
+        ({"info": {"big": "x" * UNAUTHENTICATED_LIMIT_BYTES}}, "info has .* bytes"),
         ({"info": {"set": {1}}}, r"obj\['info'\]\['set'\] is a set"),
     ],
 )
@@ -317,7 +317,7 @@ def refused(sock: socket.socket) -> bool:
 
 def test_strangers_are_neither_accepted_nor_harmful() -> None:
     with started(3) as job, ExitStack() as stack:
-        job.ranks[0].call("set_constants", hub.__name__, GUEST_WAIT_S=2.0)
+        job.ranks[0].call("set_constants", hub.__name__, AUTHENTICATION_WAIT_S=2.0)
         for rank in (0, 1):
             job.ranks[rank].start("connect", **job.values(rank))
         until(lambda: job.ranks[1].is_in("_await_welcome"))
@@ -330,17 +330,17 @@ def test_strangers_are_neither_accepted_nor_harmful() -> None:
         hello = MAGIC + bytes(NONCE_BYTES)
         assert refused(stranger(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"))
         assert refused(stranger(secrets.token_bytes(4096)))
-        assert refused(stranger(struct.pack("<Q", GUEST_LIMIT_BYTES + 1)))
+        assert refused(stranger(struct.pack("<Q", UNAUTHENTICATED_LIMIT_BYTES + 1)))
         assert refused(stranger(frame(b"")))
         assert refused(stranger(frame(hello) + frame(hello)))
         assert refused(stranger(frame(hello) + frame(bytes(PROOF_BYTES) + b"N")))
         assert refused(stranger(frame(hello) + frame(b"short")))
         stranger(b"").close()
         # Many that say nothing, or begin and do not go on: they get no answer, and take nobody's place.
-        waiting = [stranger(frame(hello)[: count % 40]) for count in range(SPARE_GUESTS + 40)]
+        waiting = [stranger(frame(hello)[: count % 40]) for count in range(SPARE_UNAUTHENTICATED + 40)]
         assert not isinstance(job.ranks[2].call("connect", **job.values(2)), Raised)
         assert not any(isinstance(job.ranks[rank].result(), Raised) for rank in (0, 1))
-        until(lambda: len(psutil.Process(job.ranks[0].pid).net_connections()) <= SPARE_GUESTS + 6)  # little room
+        until(lambda: len(psutil.Process(job.ranks[0].pid).net_connections()) <= SPARE_UNAUTHENTICATED + 6)  # little room
         assert refused(waiting[-1])  # little time
         # Nor do they disturb the job later on.
         assert refused(stranger(b"x" * 100_000))
@@ -542,8 +542,8 @@ def test_reports_show_where_a_blocked_rank_is() -> None:
             lambda: (found := job.ranks[0].call("reports", [0, 1, 2], 5)) and "wait_somewhere" in found[2].stack and found
         )
         assert sorted(reports) == [0, 1, 2]
-        assert reports[2].doing["world"].seq == 7
-        assert reports[2].doing["world"].call == "allreduce(float32[3], sum)"
+        assert reports[2].current_calls["world"].seq == 7
+        assert reports[2].current_calls["world"].call == "allreduce(float32[3], sum)"
         job.ranks[2].kill()
         until(lambda: 2 in job.ranks[0].call("lost"))
         assert sorted(job.ranks[0].call("reports", [0, 1, 2], 5)) == [0, 1]

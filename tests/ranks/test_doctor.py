@@ -29,8 +29,8 @@ DOCTOR = (PYTHON, "-m", "unisono", "doctor")
 PATIENT_FOR_3_S = """
 import sys
 from unisono.cli import main
-from unisono.doctor import together
-together.MEET_LIMIT_S = 3.0
+from unisono.doctor import all_ranks
+all_ranks.MEET_LIMIT_S = 3.0
 sys.exit(main())
 """
 WITHOUT_TORCH = """
@@ -42,8 +42,8 @@ sys.exit(main())
 ENGINE_HANGS = """
 import sys, threading
 from unisono.cli import main
-from unisono.doctor import engines, together
-together.ENGINES_LIMIT_S = 1.0
+from unisono.doctor import all_ranks, engines
+all_ranks.ENGINES_LIMIT_S = 1.0
 engines.try_engines = lambda at, ranks: threading.Event().wait()
 sys.exit(main())
 """

@@ -12,9 +12,9 @@ import torch
 
 from tests.system.nursery import Nursery
 from unisono.comm.base import ANY, Call, Watch
-from unisono.comm.messages import EAGER_BYTES, Messages, bytes_of
-from unisono.comm.single import alone
-from unisono.comm.sockets import Address
+from unisono.comm.engines.single import alone
+from unisono.comm.engines.sockets import Address
+from unisono.comm.engines.tcp_messages import EAGER_BYTES, Messages, bytes_of
 from unisono.errors import CommError
 from unisono.testing.ranks import Runner, mpirun, run_ranks
 
@@ -58,8 +58,8 @@ with un.connect(quiet=True, time_limit_s=20) as comm:
 
 WRONG_MPI = """
 from unisono.comm.base import Group
-from unisono.comm.mpi import open_mpi
-from unisono.comm.single import SoloControl
+from unisono.comm.engines.mpi import open_mpi
+from unisono.comm.engines.single import SoloControl
 
 open_mpi(Group("world", 0, (0, 1), (0, 1)), SoloControl(), 10.0)
 """

@@ -18,8 +18,8 @@ from tests.system.processes import plain_environment
 from unisono.cli import main
 from unisono.errors import UsageError
 from unisono.model.flat import hash_of
-from unisono.training.saving import Every
-from unisono.training.weights import load_weights
+from unisono.training.checkpointing.saving import SaveInterval
+from unisono.training.run_folder.weights import load_weights
 
 STOPPED = 75
 PROGRAM = Path(__file__).parent / "programs" / "goes_on.py"
@@ -245,7 +245,7 @@ def test_a_damaged_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str])
 def test_a_time_limit_stops_in_time_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["train", "task.py", "--out", "run", "--epochs", "100000", "--time-limit", "4s"])
     out = capsys.readouterr().out
-    assert code == STOPPED and "told to stop (time limit)" in out and "before the limit of 4s" in out
+    assert code == STOPPED and "stopped (time limit)" in out and "before the limit of 4s" in out
     assert any(Path("run/checkpoints").glob("step-*"))
 
 
@@ -263,14 +263,14 @@ def test_two_workers_go_on(nursery: Nursery) -> None:
 
 @pytest.mark.parametrize(
     ("text", "every"),
-    [("500", Every(steps=500)), ("3 epochs", Every(epochs=3)), ("1epoch", Every(epochs=1)), ("30s", Every(seconds=30.0)),
-     ("2h", Every(seconds=7200.0)), ("never", Every())],
+    [("500", SaveInterval(steps=500)), ("3 epochs", SaveInterval(epochs=3)), ("1epoch", SaveInterval(epochs=1)),
+     ("30s", SaveInterval(seconds=30.0)), ("2h", SaveInterval(seconds=7200.0)), ("never", SaveInterval())],
 )  # fmt: skip
-def test_how_often(text: str, every: Every) -> None:
-    assert Every.parse(text) == every
+def test_how_often(text: str, every: SaveInterval) -> None:
+    assert SaveInterval.parse(text) == every
 
 
 @pytest.mark.parametrize("text", ["0", "", "often", "-3", "10 minutes"])
 def test_how_often_not(text: str) -> None:
     with pytest.raises(UsageError, match="--checkpoint-every must be like"):
-        Every.parse(text)
+        SaveInterval.parse(text)

@@ -17,7 +17,7 @@ from tests.ranks.launching import LIMIT_S, PATIENT_S, Launcher, Script, run
 from tests.system.processes import is_running, plain_environment, run_together, within
 from tests.system.slurm import SlurmCluster
 from unisono.cluster.rendezvous import job_token
-from unisono.compat.horovod.alias import stand_in_folder
+from unisono.horovod._impl.launching.import_alias import stand_in_folder
 from unisono.testing.ranks import mpirun
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -207,7 +207,7 @@ def test_without_a_launcher_and_without_a_number_it_says_what_to_write(script: S
     assert done.process.returncode == 2
     assert "mpirun -n 4 unisono run --horovod program" in done.shown()
     assert "-n, the number of processes, is missing" in run(script("pass")).shown()
-    assert "--log-dir is read only with -n" in run("--horovod", "--log-dir", "x", script("pass")).shown()
+    assert "--log-dir has no effect without -n" in run("--horovod", "--log-dir", "x", script("pass")).shown()
 
 
 @pytest.fixture

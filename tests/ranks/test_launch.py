@@ -21,11 +21,11 @@ import pytest
 from tests.ranks.launching import LIMIT_S, PATIENT_S, SHORT_S, Launcher, Script, run
 from tests.system.processes import is_running, plain_environment, run_together, within
 from tests.system.slurm import SlurmCluster
-from unisono.cluster.launch import LaunchConfig, launch
-from unisono.cluster.mortality import before_exec
-from unisono.cluster.rank_process import start_process
-from unisono.cluster.signals import SignalInbox
 from unisono.errors import UsageError
+from unisono.launch.launch import LaunchConfig, launch
+from unisono.launch.orphans import preexec_of_rank
+from unisono.launch.rank_process import start_process
+from unisono.launch.signals import SignalInbox
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -451,8 +451,8 @@ def test_every_signal_reaches_every_rank_exactly_once(script: Script) -> None:
 def test_a_signal_between_fork_and_exec_does_not_come_back_to_us() -> None:
     """There a rank still has our handlers and our wake-up pipe; one Ctrl-C would count twice."""
     with selectors.DefaultSelector() as selector, SignalInbox(selector) as inbox:
-        with inbox.held_back() as mask:
-            prepare = before_exec(mask)
+        with inbox.blocked() as mask:
+            prepare = preexec_of_rank(mask)
 
             def interrupted() -> None:
                 os.kill(os.getpid(), signal.SIGINT)
@@ -461,9 +461,9 @@ def test_a_signal_between_fork_and_exec_does_not_come_back_to_us() -> None:
             process, out, err = start_process(("true",), plain_environment(), None, interrupted)
         with out, err:
             assert process.wait(LIMIT_S) == 0
-        assert inbox.take() == []
+        assert inbox.received() == []
         os.kill(os.getpid(), signal.SIGINT)
-        assert inbox.take() == [signal.SIGINT]
+        assert inbox.received() == [signal.SIGINT]
 
 
 def test_the_second_interrupt_kills(script: Script) -> None:

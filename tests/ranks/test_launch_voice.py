@@ -1,4 +1,4 @@
-"""`LaunchConfig(voice="first")`, with real processes: rank 0 speaks for all, and on a terminal draws as if it were its own."""
+"""`LaunchConfig(output_from="first")`: rank 0 prints for all, and draws on a terminal as if it ran there alone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 
 from tests.ranks.launching import LIMIT_S, Script
 from tests.system.processes import plain_environment
-from unisono.cluster.launch import LaunchConfig
 from unisono.errors import UsageError
+from unisono.launch.launch import LaunchConfig
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,9 +27,9 @@ COLUMNS = 97
 LAUNCH = """
 import sys
 from pathlib import Path
-from unisono.cluster.launch import LaunchConfig, launch
+from unisono.launch.launch import LaunchConfig, launch
 log_dir, num_local, program = sys.argv[1:]
-sys.exit(launch(LaunchConfig((program,), int(num_local), voice="first", log_dir=Path(log_dir) if log_dir else None)))
+sys.exit(launch(LaunchConfig((program,), int(num_local), output_from="first", log_dir=Path(log_dir) if log_dir else None)))
 """
 
 
@@ -162,6 +162,6 @@ def test_without_a_terminal_there_are_whole_lines(script: Script) -> None:
     assert sorted(done.stderr.splitlines()) == ["[1] " + json.dumps([1, NONE, NONE]), "[1] err", "[1] half", "err"]
 
 
-def test_an_unknown_voice_is_refused() -> None:
-    with pytest.raises(UsageError, match="voice must be one of all, first; received 'last'"):
-        LaunchConfig(("x.py",), 1, voice="last")
+def test_an_unknown_output_from_is_refused() -> None:
+    with pytest.raises(UsageError, match="output_from must be one of all, first; received 'last'"):
+        LaunchConfig(("x.py",), 1, output_from="last")

@@ -24,7 +24,7 @@ LECTURES = sorted({lecture for lecture, _ in BLOCKS})
 SHELL = [file for file in FILES if file.endswith((".sh", ".sbatch"))]
 DIGITS_AS_MNIST = """
 import numpy as np
-from unisono.data.digits import raw_digits
+from unisono.data.sources.digits import raw_digits
 
 def load_data():
     images, labels = raw_digits()

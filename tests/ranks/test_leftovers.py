@@ -179,7 +179,7 @@ def test_ranks_die_with_the_launcher_even_without_the_guard(script: Script) -> N
     with Launcher("-n", "2", script("pid(); wait_for_ever()")) as launcher:
         pids = launcher.reading().pids(2)
         children = psutil.Process(launcher.process.pid).children()
-        guards = [child for child in children if "unisono.cluster.guard" in " ".join(child.cmdline())]
+        guards = [child for child in children if "unisono.launch.watchdog" in " ".join(child.cmdline())]
         assert len(guards) == 1
         guards[0].kill()
         launcher.process.kill()
@@ -198,7 +198,7 @@ def test_the_guard_outlasts_the_signals_that_end_others(script: Script) -> None:
 
 IN_A_PROGRAM = """
 import subprocess, sys
-from unisono.cluster.launch import LaunchConfig, launch
+from unisono.launch.launch import LaunchConfig, launch
 before = subprocess.Popen(["sleep", "100"], start_new_session=True)
 beside = subprocess.Popen(["sleep", "100"])
 code = launch(LaunchConfig(program=tuple(sys.argv[1:]), num_local=1))

@@ -17,7 +17,7 @@ import pytest
 
 from tests.system.nursery import Nursery
 from tests.system.processes import plain_environment
-from unisono.data.digits import digits
+from unisono.data.sources.digits import digits
 from unisono.data.splits import split
 from unisono.testing.ranks import Ended
 

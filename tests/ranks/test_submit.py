@@ -29,7 +29,7 @@ REQUEUE_S = 400
 STAND_IN = f"""#!{sys.executable}
 # A training of three steps that takes one of them in each life, or waits where it finds the file `wait`.
 import os, pathlib, signal, sys, time
-from unisono.training.status import Status, read
+from unisono.training.run_folder.run_status import Status, read
 
 out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
 before = read(out / "status.json")

@@ -65,7 +65,7 @@ CTRL_C = """
     open(f"in-step-{RANK}", "w").close()
     while not os.path.exists("in-step-0") or not os.path.exists("in-step-1"): signal.sigtimedwait([], 0.001)
     RANK == "0" and os.kill(os.getppid(), signal.SIGINT)
-    while not signal.getsignal(signal.SIGINT).__self__.asked(): signal.sigtimedwait([], 0.001)
+    while not signal.getsignal(signal.SIGINT).__self__.requested(): signal.sigtimedwait([], 0.001)
 """
 """To the launcher, once both ranks are in the same step, in which they wait until they have heard of it."""
 
@@ -133,7 +133,7 @@ def test_a_signal_after_the_training_loses_nothing() -> None:
 
 def test_a_second_signal_ends_it_at_once() -> None:
     """Those that come together would be one."""
-    more = "from unisono.cluster import second_signal\nsecond_signal.SAME_S = {signal.SIGINT: 0.0}"
+    more = "from unisono.stopping import second_signal\nsecond_signal.SAME_SIGNAL_S = {signal.SIGINT: 0.0}"
     write("while True: os.kill(os.getpid(), signal.SIGINT)", more)
     with Program([sys.executable, "-m", "unisono", "train", "task.py", "--out", "run", "--quiet"], plain_environment()) as program:
         ended = program.finish(LIMIT_S)
@@ -241,7 +241,7 @@ def test_ctrl_c_of_the_launcher_reaches_all() -> None:
     assert ended.code == 75, ended
     lines = [line for line in ended.output.splitlines() if not line.startswith("epoch ")]
     assert lines[1].endswith("interrupted: told all ranks; interrupt again (Ctrl-C) to kill them"), ended
-    assert lines[2] == f"told to stop (Ctrl-C); the same command goes on from step {STEPS}", ended
+    assert lines[2] == f"stopped (Ctrl-C); run the same command to resume from step {STEPS}", ended
     assert lines[3].startswith("interrupted: ") and lines[4].startswith("results in run: ") and len(lines) == 5, ended
     assert summary()["reason"] == "interrupted" and summary()["replicas_equal"]
 

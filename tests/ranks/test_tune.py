@@ -19,8 +19,8 @@ import pytest
 
 from tests.system.processes import Outcome, Program, plain_environment, run_together, within
 from tests.system.studies import SPACE, TASK, UNISONO, all_ended_once, first_steps, records, written_task
-from unisono.tuning.result import read
-from unisono.tuning.study import BEGAN, COMPLETE, FAILED, GIVEN_BACK, LEFT, PRUNED
+from unisono.tuning.study.result import load_study
+from unisono.tuning.study.study import BEGAN, COMPLETE, FAILED, GIVEN_BACK, LEFT, PRUNED
 
 LIMIT_S = 100.0
 STOPPED_CODE = 75
@@ -105,7 +105,7 @@ def test_more_trials_by_two_jobs_at_once(files: Path, tmp_path: Path) -> None:
             (files / "hold").unlink(missing_ok=True)
     for outcome in outcomes:
         assert outcome.code == 0, str(outcome)
-        assert f"goes on with {study}: {NUM_TRIALS} complete" in outcome.output, str(outcome)
+        assert f"resumes {study}: {NUM_TRIALS} complete" in outcome.output, str(outcome)
         assert f"done: {trials} complete" in outcome.output, str(outcome)
     assert "warning: files of the task have changed since the study was made: sources.task.py " in outcomes[0].output
     grows = f"the study grows from {NUM_TRIALS} to {trials} trials"
@@ -167,7 +167,7 @@ def test_refused_in_one_line(name: str, refusals: Mapping[str, Outcome], files: 
 def test_the_same_command_says_that_it_is_done(refusals: Mapping[str, Outcome], files: Path) -> None:
     outcome = refusals["nothing to do"]
     assert outcome.code == 0, str(outcome)
-    assert f"goes on with {files / 'study'}: {NUM_TRIALS} complete" in outcome.output
+    assert f"resumes {files / 'study'}: {NUM_TRIALS} complete" in outcome.output
     assert f"done: {NUM_TRIALS} complete" in outcome.output and "best: trial " in outcome.output
     all_ended_once(files / "study", NUM_TRIALS)
     assert len(records(files / "study", LEFT)) == 2  # those who were refused have written nothing
@@ -286,7 +286,7 @@ def test_an_objective_whose_study_is_in_a_database(tmp_path: Path) -> None:
     assert [one.state.name for one in trials] == ["COMPLETE"] * 6
     assert all(one.values == [one.params["x"]] for one in trials), "Optuna's tools see what it asked for"
     assert not list((study / "journal").glob("*")), "nothing is in files"
-    results = {number: trial.result for number, trial in read(study)[1].trials.items()}
+    results = {number: trial.result for number, trial in load_study(study)[1].trials.items()}
     assert {number: one.values for number, one in results.items() if one is not None} == {
         number: (one.params["x"],) for number, one in enumerate(trials)
     }
@@ -309,7 +309,7 @@ def test_sigterm_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -
         outcome = program.finish(LIMIT_S)
     assert outcome.code == STOPPED_CODE, str(outcome)
     assert "stops (SIGTERM); what runs is saved and given back" in outcome.output, str(outcome)
-    assert "the same command goes on" in outcome.output, str(outcome)
+    assert "run the same command to resume" in outcome.output, str(outcome)
     assert sorted(one["trial"] for one in records(study, GIVEN_BACK)) == [0, 1]
     all_ended_once(study, 0)
     slow.unlink()
@@ -343,7 +343,7 @@ def test_the_time_limit_gives_back_and_another_command_finishes(tmp_path: Path) 
     hold.touch()
     options = f"trials=6, blocks=2, out={str(study)!r}, time_limit='5s'"
     (outcome,) = ran(script(tmp_path, HELD.format(hold=str(hold)), options), code=1)
-    assert f"the study was stopped before its end; the same call goes on with {study}" in outcome.output, str(outcome)
+    assert f"the study was stopped before its end; run the same call to resume {study}" in outcome.output, str(outcome)
     join = tune("--join", str(study), "-n", "2", "--time-limit", "5s")
     (outcome,) = ran(join, code=STOPPED_CODE)
     assert "stops (time limit); what runs is saved and given back" in outcome.output, str(outcome)

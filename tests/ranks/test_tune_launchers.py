@@ -16,7 +16,7 @@ import pytest
 from tests.system.processes import Program, plain_environment, run_together, within
 from tests.system.slurm import SlurmCluster
 from tests.system.studies import UNISONO, all_ended_once, first_steps, records, written_task
-from unisono.tuning.study import BEGAN, COMPLETE, GIVEN_BACK, JOB
+from unisono.tuning.study.study import BEGAN, COMPLETE, GIVEN_BACK, JOB
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 AS_ROOT = ("--allow-run-as-root",) if os.geteuid() == 0 else ()

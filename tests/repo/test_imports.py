@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from unisono.cli import VERBS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 HEAVY = frozenset({"torch", "numpy", "mpi4py", "keras", "tensorflow", "jax", "optuna", "zmq", "h5py", "matplotlib", "psutil"})
 
@@ -23,18 +28,38 @@ with contextlib.redirect_stdout(shown):
 assert not code and "usage" in shown.getvalue().lower(), (code, shown.getvalue())
 """
 
+VERB = """
+from unisono.cli import main
+assert main({arguments!r}) == 0
+"""
+
 PROGRAMS = {
     "import unisono": "import unisono",
     "unisono --help": HELP.format(arguments=["--help"]),
-    "unisono run --help": HELP.format(arguments=["run", "--help"]),
+    **{f"unisono {verb} --help": HELP.format(arguments=[verb, "--help"]) for verb in VERBS},
 }
+
+MOST_FOR_HELP = 20
+MOST_FOR_A_VERB = 50
+"""Its options come from the files that read them: `unisono submit --help` has those of the training and of the job."""
+MOST_FOR_A_TRAINING = 252
+NOT_FOR_A_TRAINING = ("tuning", "doctor", "predict", "horovod", "compat", "slurm_jobs", "api")
+
+
+def loaded_modules(program: str) -> set[str]:
+    """By its end."""
+    report = f"{program}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def ours(modules: set[str]) -> list[str]:
+    return sorted(name for name in modules if name.split(".")[0] == "unisono")
 
 
 def loaded_packages(program: str) -> set[str]:
-    report = f"{program}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return {name.split(".")[0] for name in json.loads(done.stdout)}
+    return {name.split(".")[0] for name in loaded_modules(program)}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -42,6 +67,41 @@ def test_nothing_heavy_is_loaded(name: str) -> None:
     packages = loaded_packages(PROGRAMS[name])
     assert "unisono" in packages
     assert not packages & HEAVY
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", str(EXAMPLES / "digits.py"), "--set", "epochs=1"],
+        ["run", "-n", "2", "true"],
+    ],
+    ids=["train", "run"],
+)
+def test_nothing_of_horovod_is_loaded_where_nobody_asked_for_it(words: list[str], tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "run")] if words[0] == "train" else []
+    loaded = loaded_modules(VERB.format(arguments=[*words, *out]))
+    assert "unisono" in loaded
+    assert not [name for name in loaded if name.startswith("unisono.horovod")]
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help_loads_what_it_tells_of(verb: str) -> None:
+    found = ours(loaded_modules(PROGRAMS[f"unisono {verb} --help".replace("  ", " ")]))
+    assert len(found) <= (MOST_FOR_A_VERB if verb else MOST_FOR_HELP), found
+    verbs = [name.removeprefix("unisono.commands.") for name in found if name.startswith("unisono.commands.")]
+    assert not set(verbs) & set(VERBS) - {verb, *(["train"] if verb == "submit" else [])}
+
+
+def test_a_training_on_one_worker_loads_what_it_uses(tmp_path: Path) -> None:
+    words = ["train", str(EXAMPLES / "digits.py"), "--epochs", "1", "--quiet", "--out", str(tmp_path / "run")]
+    found = ours(loaded_modules(VERB.format(arguments=words)))
+    assert len(found) <= MOST_FOR_A_TRAINING, found
+    packages = {name.split(".")[1] for name in found if "." in name}
+    assert not packages & set(NOT_FOR_A_TRAINING)
+    assert [name for name in found if name.startswith("unisono.commands.")] == [
+        "unisono.commands.on_workers",
+        "unisono.commands.train",
+    ]
 
 
 def test_a_heavy_package_would_be_seen() -> None:

@@ -18,83 +18,114 @@ FACADE = "__init__"
 
 LAYERS = MappingProxyType(
     {
-        **dict.fromkeys(("errors", "events", "registry", "config", "overrides", "task", "taskfile", "version", "excepthook"), 0),
+        **dict.fromkeys(("errors", "events", "registry", "version", "task", "files"), 0),
         "cluster": 1,
-        **dict.fromkeys(("comm", "model", "data", "optim"), 2),
-        "algorithms": 3,
-        **dict.fromkeys(("training", "observe"), 4),
-        **dict.fromkeys(("run", "own_loop"), 5),
-        **dict.fromkeys(("tuning", "predict", "scale", "compat", "doctor", "testing", "keras"), 6),
-        **dict.fromkeys(("commands", "horovod"), 7),
-        "cli": 8,
-        "__main__": 9,
-        FACADE: 10,
+        "stopping": 2.0,
+        "launch": 2.1,
+        "slurm_jobs": 2.2,
+        **dict.fromkeys(("comm", "model", "data", "optim"), 3),
+        **dict.fromkeys(("metrics", "algorithms"), 4),
+        **dict.fromkeys(("training", "observe"), 5),
+        "run": 6,
+        "own_loop": 7,
+        "start_training": 7.1,
+        "api": 7.2,
+        **dict.fromkeys(("tuning", "predict", "scale", "horovod", "keras"), 7),
+        **dict.fromkeys(("doctor", "testing"), 8),
+        "commands": 9,
+        "cli": 10,
+        "__main__": 11,
+        FACADE: 12,
     }
 )
 
 HOROVOD_ON_TENSORFLOW = tuple(
-    f"compat/horovod/tensorflow/{name}.py"
+    f"horovod/_impl/tensorflow/{name}.py"
     for name in (
-        *("accumulation", "calls", "compression", "elastic", "errors", "exchange", "naming", "operations", "optimizer", "queries"),
-        *("reduction", "slices", "sync_batch_norm", "tape", "tracing", "variables"),
+        *("blocking_calls", "compression", "distributed_optimizer", "elastic_state", "error_names", "function_tracing"),
+        *("gradient_accumulation", "gradient_reduction", "gradient_tape", "graph_exchange", "operation_names", "operations"),
+        *("rank_queries", "sparse_slices", "sync_batch_norm", "variable_broadcast"),
     )
 )
 """The front for TensorFlow: `unisono.horovod.tensorflow` loads it when a name of it is used."""
-HOROVOD_KERAS = (
-    *("backends", "callbacks", "compiling", "compression", "elastic", "optimizer", "rates", "reduced", "replicas", "saved"),
-    *("old_names", "travel", "values"),
+HOROVOD_ON_KERAS = tuple(
+    f"horovod/_impl/keras/{name}.py"
+    for name in (
+        *("compile_hooks", "compression", "distributed_optimizer", "elastic_state", "fit_callbacks", "gradient_transport"),
+        *("old_names", "rate_callbacks", "reduced_updates", "replicas", "saved_models", "step_backend", "value_operations"),
+    )
 )
-"""Files of compat/horovod/keras that import Keras, which is their subject."""
+"""The front for Keras: those of its files that import it, which is their subject."""
 
 OWNERS = MappingProxyType(
     {
-        "mpi4py": ("comm/mpi.py",),
+        "mpi4py": ("comm/engines/mpi.py",),
         "keras": (
             *(
                 f"model/keras/{name}.py"
-                for name in ("backends", "compiled", "on_torch", "optimizer", "packing", "pure", "take_over", "hidden_state")
+                for name in (
+                    "backends",
+                    "compiled",
+                    "on_torch",
+                    "optimizer",
+                    "packed_variables",
+                    "pure",
+                    "take_over",
+                    "hidden_state",
+                )
             ),
-            "training/metrics/keras.py",
-            "keras/strategy.py",
-            *(f"keras/{name}.py" for name in ("backup", "callbacks", "fitting")),
-            "keras/shared_model.py",
+            "metrics/keras.py",
+            "keras/_impl/strategy.py",
+            *(f"keras/_impl/{name}.py" for name in ("backup", "callbacks", "fitting")),
+            "keras/_impl/shared_model.py",
             "testing/model_contract.py",
-            "compat/horovod/tensorflow/sync_batch_norm.py",
-            *(f"compat/horovod/keras/{name}.py" for name in HOROVOD_KERAS),
+            "horovod/_impl/tensorflow/sync_batch_norm.py",
+            *HOROVOD_ON_KERAS,
         ),
         "tensorflow": (
             "model/keras/on_tensorflow.py",
             "model/keras/hidden_state.py",
-            "compat/horovod/keras/on_tensorflow.py",
+            "horovod/_impl/keras/step_on_tensorflow.py",
             *HOROVOD_ON_TENSORFLOW,
         ),
-        "jax": ("model/keras/on_jax.py", "compat/horovod/keras/on_jax.py"),
-        "optuna": ("tuning/search.py", "tuning/objective.py"),
-        "zmq": ("comm/exchange_zmq.py", "comm/exchange_zmq_caller.py", "comm/exchange_gate.py", "comm/exchange_listen.py"),
-        "h5py": ("data/hdf5.py",),
-        "cloudpickle": (
-            "taskfile.py",
-            "tuning/objective.py",
-            "compat/horovod/torch/objects.py",
-            "compat/horovod/launching/parcel.py",
+        "jax": ("model/keras/on_jax.py", "horovod/_impl/keras/step_on_jax.py"),
+        "optuna": ("tuning/search/search.py", "tuning/workers/objective.py"),
+        "zmq": (
+            "comm/exchange/zmq_server.py",
+            "comm/exchange/zmq_caller.py",
+            "comm/exchange/zmq_gate.py",
+            "comm/exchange/zmq_listen.py",
         ),
+        "h5py": ("data/sources/hdf5.py",),
+        "cloudpickle": (
+            "task/task_file.py",
+            "tuning/workers/objective.py",
+            "horovod/_impl/torch/object_exchange.py",
+            "horovod/_impl/launching/function_parcel.py",
+        ),
+        "yaml": ("horovod/_impl/launching/settings_file.py",),
         "matplotlib": ("observe/plots.py",),
-        "safetensors": ("training/weights.py",),
+        "rich": ("observe/bar.py",),
+        "jinja2": ("observe/pages/frame.py",),
+        "safetensors": ("training/run_folder/weights.py",),
     }
 )
 """Heavy package -> the files that may import it, inside functions. Empty until the module that needs it is written."""
 
-HOROVOD_ROOMS = ("cluster", "comm", "compat", "errors", "excepthook")
+HOROVOD_STANDS_ON = ("cluster", "comm", "launch", "errors", "horovod")
 """What the Horovod front may import: it must work without a model, a task or a run of ours."""
+KNOW_HOROVOD = ("cli.py", "commands/horovodrun.py", "commands/run.py")
+"""The doors to it from outside its package: `unisono run --horovod` and `unisono horovodrun`."""
 
 LOADED_AT_USE = (
-    *(f"{folder}/keras/on_{name}.py" for folder in ("model", "compat/horovod") for name in ("jax", "tensorflow")),
-    *(f"compat/horovod/keras/{name}.py" for name in ("callbacks", "elastic", "rates")),
+    *(f"model/keras/on_{name}.py" for name in ("jax", "tensorflow")),
+    *(f"horovod/_impl/keras/step_on_{name}.py" for name in ("jax", "tensorflow")),
+    *(f"horovod/_impl/keras/{name}.py" for name in ("elastic_state", "fit_callbacks", "rate_callbacks")),
     *HOROVOD_ON_TENSORFLOW,
 )
 """Owners that are themselves imported only where Keras runs on their package."""
 
-COMMAND_LINES = ("cli.py", "testing/contract.py", "testing/model_contract.py")
+COMMAND_LINES = ("cli.py", "testing/contract.py", "testing/model_contract.py", "testing/algorithm_contract.py")
 """Who may read the command line. The contract suites are programs too: `srun python -m unisono.testing.contract`."""
 
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})
@@ -225,13 +256,23 @@ def imports_go_downwards(source: Source) -> Breaches:
 
 
 def the_horovod_front_stands_on_comm(source: Source) -> Breaches:
-    """`compat/horovod` knows the rooms of communication and nothing of models, data or training."""
-    if source.path.parts[:2] != ("compat", "horovod"):
+    """`horovod/` knows the packages of launching and communication and nothing of models, data or training."""
+    if source.room != "horovod":
         return
     for item in imports(source):
         parts = item.target.split(".")
-        if parts[0] == "unisono" and parts[1:2] and parts[1] not in HOROVOD_ROOMS:
-            yield item.line, f"imports {item.target}; compat/horovod stands on {' and '.join(HOROVOD_ROOMS)} only"
+        if parts[0] == "unisono" and parts[1:2] and parts[1] not in HOROVOD_STANDS_ON:
+            yield item.line, f"imports {item.target}; horovod/ stands on {' and '.join(HOROVOD_STANDS_ON)} only"
+
+
+def only_its_doors_know_horovod(source: Source) -> Breaches:
+    """Nothing outside `horovod/` names it, in code or text, but the two commands that start programs written for it."""
+    if source.room == "horovod" or str(source.path) in KNOW_HOROVOD:
+        return
+    for node in ast.walk(source.tree):
+        texts = [value for _, value in ast.iter_fields(node) if isinstance(value, str)]
+        if any("horovod" in text.lower() for text in texts):
+            yield getattr(node, "lineno", 1), "names Horovod; let horovod/ give what it needs as values"
 
 
 def heavy_packages_have_owners(source: Source) -> Breaches:
@@ -247,15 +288,15 @@ def heavy_packages_have_owners(source: Source) -> Breaches:
 
 
 def environment_stays_in_cluster(source: Source) -> Breaches:
-    """The environment is read in `cluster/` and `cli.py` only, and written by `cluster/launch.py` only."""
-    may_read = source.room in ("cluster", "cli")
-    may_write = str(source.path) == "cluster/launch.py"
+    """The environment is read in `cluster/`, `launch/` and `cli.py` only, and written by `launch/this_process.py` only."""
+    may_read = source.room in ("cluster", "launch", "cli")
+    may_write = str(source.path) == "launch/this_process.py"
     for node, parent, grandparent in _uses(source, "os", ENVIRONMENT):
         line = getattr(node, "lineno", 1)
         if not may_read:
-            yield line, "touches the environment; only cluster/ and cli.py may, others receive values"
+            yield line, "touches the environment; only cluster/, launch/ and cli.py may, others receive values"
         elif not may_write and _writes(node, parent, grandparent):
-            yield line, "writes the environment; only cluster/launch.py may, for its children"
+            yield line, "writes the environment; only launch/this_process.py may, before libraries are loaded"
 
 
 def _writes(node: ast.AST, parent: ast.AST, grandparent: ast.AST) -> bool:
@@ -324,7 +365,7 @@ def _can_change(value: ast.expr) -> bool:
 
 def names_say_something(source: Source) -> Breaches:
     """No file or folder is called utils, helpers, manager or misc."""
-    if source.path.parts[:1] == ("horovod",):  # the names there are Horovod's: programs import them by path
+    if source.room == "horovod" and "_impl" not in source.path.parts:  # Horovod's names: programs import them by path
         return
     for part in source.path.parts:
         if EMPTY_WORDS & set(part.removesuffix(".py").lower().split("_")):
@@ -334,6 +375,7 @@ def names_say_something(source: Source) -> Breaches:
 RULES: tuple[Rule, ...] = (
     imports_go_downwards,
     the_horovod_front_stands_on_comm,
+    only_its_doors_know_horovod,
     heavy_packages_have_owners,
     environment_stays_in_cluster,
     command_line_stays_in_cli,
@@ -373,9 +415,12 @@ BROKEN: tuple[tuple[Rule, str, str], ...] = (
     (imports_go_downwards, "training/new.py", "from unisono.observe import console"),
     (imports_go_downwards, "doctor.py", "from unisono.cli import main"),
     (imports_go_downwards, "__init__.py", "from unisono.comm.base import SUM"),
-    (the_horovod_front_stands_on_comm, "compat/horovod/new.py", "from unisono.model.flat import FlatLayout"),
+    (the_horovod_front_stands_on_comm, "horovod/_impl/new.py", "from unisono.model.flat import FlatLayout"),
+    (only_its_doors_know_horovod, "cluster/new.py", "def f():\n    import unisono.horovod.torch"),
+    (only_its_doors_know_horovod, "comm/new.py", "def f(is_horovod):\n    return is_horovod"),
+    (only_its_doors_know_horovod, "cluster/new.py", "NAME = 'HOROVOD_RANK'"),
     (heavy_packages_have_owners, "comm/shm_new.py", "def f():\n    from mpi4py import MPI"),
-    (heavy_packages_have_owners, "comm/mpi.py", "from mpi4py import MPI"),
+    (heavy_packages_have_owners, "comm/engines/mpi.py", "from mpi4py import MPI"),
     (heavy_packages_have_owners, "training/new.py", "def f():\n    import tensorflow.keras as tk"),
     (
         heavy_packages_have_owners,
@@ -416,12 +461,12 @@ def test_a_breach_is_found(rule: Rule, file: str, code: str, tmp_path: Path) -> 
 
 ALLOWED: tuple[tuple[str, str], ...] = (
     ("registry.py", "from unisono.errors import UsageError"),
-    ("comm/mpi.py", "def f():\n    from mpi4py import MPI\n    return MPI"),
-    ("comm/mpi.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mpi4py import MPI"),
+    ("comm/engines/mpi.py", "def f():\n    from mpi4py import MPI\n    return MPI"),
+    ("comm/engines/mpi.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mpi4py import MPI"),
     ("comm/connect.py", "from unisono.cluster.resolve import resolve\nfrom .base import Communicator"),
     ("__init__.py", "def __getattr__(name):\n    from unisono.comm.connect import connect\n    return connect"),
-    ("cluster/local.py", "import os\ndef f():\n    return dict(os.environ), os.environ['HOME'], os.getenv('HOME')"),
-    ("cluster/launch.py", "import os\ndef f():\n    os.environ['HOME'] = '/'"),
+    ("cluster/launchers/local.py", "import os\ndef f():\n    return dict(os.environ), os.environ['HOME'], os.getenv('HOME')"),
+    ("launch/this_process.py", "import os\ndef f():\n    os.environ['HOME'] = '/'"),
     ("cli.py", "import sys\ndef f():\n    return sys.argv"),
     (
         "comm/base.py",

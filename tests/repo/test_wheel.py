@@ -49,11 +49,14 @@ def test_it_holds_nothing_that_was_compiled(wheel: Path) -> None:
         names = opened.namelist()
         (metadata,) = [opened.read(name).decode() for name in names if name.endswith(".dist-info/METADATA")]
     kinds = {Path(name).suffix for name in names if ".dist-info/" not in name}
-    assert kinds == {".py", ".typed", ".npz", ".md"}, sorted(kinds)  # digits.npz with a word on its origin
+    data, pages = {".npz", ".md"}, {".html", ".css", ".js"}  # digits.npz with a word on its origin; templates of reports
+    assert kinds == {".py", ".typed"} | data | pages, sorted(kinds)
+    templates = {"observe/pages/page.html", "observe/pages/parts.html", "observe/pages/page.css", "observe/pages/page.js"}
+    assert {f"unisono/{name}" for name in templates | {"tuning/report/study.html", "tuning/report/study.css"}} <= set(names)
     assert {name.split("/")[0] for name in names} == {"unisono", f"{wheel.name.rsplit('-', 3)[0]}.dist-info"}
     always = [line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
     names = sorted(line.split()[1].split(">")[0] for line in always)
-    assert names == ["cloudpickle", "matplotlib", "numpy", "safetensors", "torch"], always
+    assert names == ["cloudpickle", "jinja2", "matplotlib", "numpy", "rich", "safetensors", "torch"], always
 
 
 def test_it_installs_over_the_packages_of_a_site_and_runs(wheel: Path, site_environment: Mapping[str, str], tmp_path: Path) -> None:

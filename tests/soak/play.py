@@ -15,7 +15,7 @@ from tests.soak.player import Broken, Player
 from unisono.cluster.topology import ALLREDUCES
 from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
-from unisono.comm.threads import run_threads
+from unisono.testing.thread_communicator import run_threads
 
 TIME_LIMIT_S = 60.0
 STUCK_S = 240.0

@@ -20,7 +20,7 @@ from tests.soak.plan import Close, Collective, Message, Split, Step, Wait, group
 from unisono.comm.base import ANY, SUM, Communicator
 from unisono.comm.driver import Work
 from unisono.errors import CommError
-from unisono.testing.checks.values import Array, array_of, expect, expect_equal, parts_of, reduced
+from unisono.testing.checks.expected import Array, array_of, expect, expect_equal, parts_of, reduced
 
 LARGEST_VALUE = 22
 """Small whole numbers: the sums of a few ranks are exact in every type."""

@@ -29,14 +29,14 @@ from time import monotonic, time
 from typing import Any
 
 from tests.system.processes import plain_environment
-from unisono.cluster import affinity
-from unisono.cluster.rank_env import Placement, rank_environment
+from unisono.cluster.machine import affinity
 from unisono.cluster.rendezvous import derived_port
+from unisono.launch.rank_env import Placement, rank_environment
 from unisono.testing.ranks import Ended, run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 MPI_RANK = Path(__file__).with_name("mpi_rank.py")
-COMMUNICATION = ("unisono.comm.connect", "unisono.comm.shm", "unisono.comm.torch_dist", "unisono.testing.checks")
+COMMUNICATION = ("unisono.comm.connect", "unisono.comm.engines.shm", "unisono.comm.engines.torch_dist", "unisono.testing.checks")
 VERBS = ("unisono.run", "unisono.predict.apply_run", "unisono.predict.compare_runs")
 AT_USE = ("torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_agg")
 """What PyTorch loads for its first optimiser, in two seconds, and we for the first picture."""
@@ -147,9 +147,9 @@ def _request(program: Sequence[str], size: int, engine: str, output: str, enviro
         restart=0,
         began_unix_s=time(),
         threads=affinity.threads_per_worker(size),
-        threads_asked=False,
+        threads_given=False,
         gpus=(),
-        wishes=(("UNISONO_ENGINE", engine),),
+        launch_options=(("UNISONO_ENGINE", engine),),
     )
     base = {**plain_environment(), **environment}
     return {
@@ -220,7 +220,7 @@ def _become_rank(rank: int, asked: Mapping[str, Any], environment: Mapping[str, 
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(environment)
-    cpus = affinity.share(rank, len(asked["environments"]))
+    cpus = affinity.cpu_share(rank, len(asked["environments"]))
     if cpus is not None and len(asked["environments"]) > 1:
         os.sched_setaffinity(0, cpus)
     torch.set_num_threads(asked["threads"])  # the variable for it was read long ago

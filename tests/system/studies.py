@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unisono.tuning.journal import Reader
-from unisono.tuning.result import read
-from unisono.tuning.study import ENDED, Result
+from unisono.files.journal import Reader
+from unisono.tuning.study.result import load_study
+from unisono.tuning.study.study import ENDED, Result
 
 UNISONO = str(Path(sys.executable).parent / "unisono")
 
@@ -87,7 +87,7 @@ def all_ended_once(study: Path, num_trials: int) -> dict[int, Result]:
     """Local: how each trial ended, after having seen that each has, and has once."""
     times = Counter(one["trial"] for one in records(study, ENDED))
     assert times == dict.fromkeys(range(num_trials), 1), f"trials and how often each has ended: {dict(times)}"
-    results = {number: trial.result for number, trial in read(study)[1].trials.items()}
+    results = {number: trial.result for number, trial in load_study(study)[1].trials.items()}
     return {number: result for number, result in sorted(results.items()) if result is not None}
 
 

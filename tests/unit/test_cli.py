@@ -14,9 +14,10 @@ import pytest
 
 import unisono
 from tests.system.processes import plain_environment
-from unisono.cli import main, split_program
-from unisono.cluster import launch as launching
-from unisono.cluster.launch import LaunchConfig
+from unisono.cli import main
+from unisono.commands import run
+from unisono.launch import launch as launching
+from unisono.launch.launch import LaunchConfig
 from unisono.version import __version__
 
 Capture = pytest.CaptureFixture[str]
@@ -50,10 +51,10 @@ NODES = ("--nodes", "2", "--rendezvous", "node01:29400")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-n", "0", "x"], "-n must be at least 1 (processes on this node); received 0"),
-        (["-n", "-3", "x"], "-n must be at least 1 (processes on this node); received -3"),
-        (["-n", "four", "x"], "-n: must be a whole number; received 'four'"),
-        (["-n", "2.5", "x"], "-n: must be a whole number; received '2.5'"),
+        (["-n", "0", "x"], "-n must be a whole number of at least 1; received 0"),
+        (["-n", "-3", "x"], "-n must be a whole number of at least 1; received -3"),
+        (["-n", "four", "x"], "-n must be a whole number of at least 1; received 'four'"),
+        (["-n", "2.5", "x"], "-n must be a whole number of at least 1; received '2.5'"),
         (["-n"], "-n: expected one argument"),
         (["x"], "-n, the number of processes, is missing"),
         (["-n", "2", "--bogus", "1", "x"], "unisono run does not know '--bogus'; see unisono run --help"),
@@ -61,19 +62,22 @@ NODES = ("--nodes", "2", "--rendezvous", "node01:29400")
         (["-n", "2", "--engine", "magic", "x"], "--engine must be one of auto, single, shm, mpi, gloo, nccl; received 'magic'"),
         (["-n", "2", "--engine", "single", "x"], "--engine single is for one process, but 2 are asked for"),
         (["-n", "2", "--allreduce", "tree", "x"], "--allreduce must be one of auto, ring, recursive_doubling, rabenseifner,"),
-        (["-n", "2", "--time-limit-s", "0", "x"], "--time-limit-s must be a number of seconds above 0; received 0"),
-        (["-n", "2", "--time-limit-s", "nan", "x"], "--time-limit-s must be a number of seconds above 0; received nan"),
-        (["-n", "2", "--time-limit-s", "soon", "x"], "--time-limit-s: must be a number of seconds; received 'soon'"),
-        (["-n", "2", "--threads", "0", "x"], "--threads must be at least 1"),
+        (["-n", "2", "--time-limit-s", "0", "x"], "--time-limit-s must be a finite number of seconds above 0; received 0"),
+        (["-n", "2", "--time-limit-s", "nan", "x"], "--time-limit-s must be a finite number of seconds above 0; received nan"),
+        (["-n", "2", "--time-limit-s", "soon", "x"], "--time-limit-s must be a finite number of seconds above 0; received 'soon'"),
+        (["-n", "2", "--threads", "0", "x"], "--threads must be a whole number of at least 1; received 0"),
         (["-n", "2", "--on-failure", "panic", "x"], "--on-failure must be one of end, continue, restart, elastic; received 'p"),
-        (["-n", "2", "--restarts", "3", "x"], "--restarts 3 is read only with --on-failure restart"),
-        (["-n", "2", "--on-failure", "restart", "--restarts", "0", "x"], "--restarts must be at least 1"),
+        (["-n", "2", "--restarts", "3", "x"], "--restarts 3 has no effect without --on-failure restart; add it"),
+        (
+            ["-n", "2", "--on-failure", "restart", "--restarts", "0", "x"],
+            "--restarts must be a whole number of at least 1; received 0",
+        ),
         (["-n", "2", *NODES, "--node-rank", "0", "--on-failure", "restart", "x"], "--on-failure restart works on one node"),
         (["-n", "2", *NODES, "--node-rank", "2", "x"], "--node-rank must lie in 0..1 with --nodes 2; received 2"),
         (["-n", "2", *NODES, "--node-rank", "-1", "x"], "--node-rank must lie in 0..1 with --nodes 2; received -1"),
         (["-n", "2", *NODES, "x"], "--nodes 2 needs --node-rank on each host: 0..1"),
         (["-n", "2", "--node-rank", "1", "x"], "--node-rank 1 needs --nodes"),
-        (["-n", "2", "--nodes", "0", "x"], "--nodes must be at least 1"),
+        (["-n", "2", "--nodes", "0", "x"], "--nodes must be a whole number of at least 1; received 0"),
         (["-n", "2", "--nodes", "2", "--node-rank", "1", "x"], "--nodes 2 needs --rendezvous host:port"),
         (["-n", "2", "--rendezvous", "node01", "x"], "--rendezvous must be host:port"),
         (["-n", "2", "--rendezvous", "node01:99999", "x"], "--rendezvous must be host:port"),
@@ -138,13 +142,13 @@ def test_run_passes_everything_on(launched: list[LaunchConfig]) -> None:
     assert config.program == ("train.py", "-n", "9", "--help")
     assert (config.num_local, config.engine, config.allreduce, config.time_limit_s) == (4, "shm", "ring", 2.5)
     assert (config.num_nodes, config.node_rank, config.rendezvous, config.job) == (3, 2, "a:1", "j")
-    assert (str(config.log_dir), config.on_failure, config.threads, config.restarts) == ("logs", "continue", 5, 0)
+    assert (str(config.log_dir), config.on_failure, config.threads, config.max_restarts) == ("logs", "continue", 5, 0)
 
 
 def test_restart_has_a_limit_by_default(launched: list[LaunchConfig]) -> None:
     assert main(["run", "-n", "2", "--on-failure", "restart", "train.py"]) == 7
     assert main(["run", "-n", "2", "--on-failure=restart", "--restarts=8", "train.py"]) == 7
-    assert [config.restarts for config in launched] == [3, 8]
+    assert [config.max_restarts for config in launched] == [3, 8]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ def test_restart_has_a_limit_by_default(launched: list[LaunchConfig]) -> None:
     ],
 )
 def test_where_the_program_begins(line: str, options: str, program: str) -> None:
-    assert split_program(line.split()) == (options.split(), tuple(program.split()))
+    assert run.split(["run", *line.split()]) == (["run", *options.split()], tuple(program.split()))
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "-n", "2", "-h", "x"], ["doctor", "--help"], []])
@@ -219,4 +223,4 @@ def test_the_installed_command_and_the_module_are_the_same() -> None:
             timeout=60,
         )
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "unisono: error: -n must be at least 1 (processes on this node); received 0\n"
+        assert done.stderr == "unisono: error: -n must be a whole number of at least 1; received 0\n"

@@ -1,8 +1,8 @@
 # Not names that programs need: strategies find their place by themselves. So `unisono` itself does not have them.
-from unisono.cluster.resolve import here
+from unisono.cluster.resolve import current_topology
 from unisono.cluster.topology import Overrides
 
-at = here(Overrides(
+at = current_topology(Overrides(
     port=8888,
     jobs=None, gpus_per_node=None, gpus_per_task=None,
     tasks_per_node=None

@@ -18,40 +18,37 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unisono.algorithms.base import Algorithm, Roles, StepInfo, is_finite
+from unisono.algorithms.base import AlgorithmOptions, Examples, LockStepAlgorithm, StepInfo, Traffic, Weights, is_finite
 from unisono.algorithms.rounds.statistics import RunningStatistics
 from unisono.comm.base import Communicator, Work
 from unisono.comm.replicate import replicate
 from unisono.errors import UsageError
 from unisono.model.flat import Bucket
-from unisono.model.own_step import OwnStep, StepFunction, loss_name
-from unisono.model.parameters import FlatParameters
 from unisono.model.tail import StepStats
-from unisono.model.torch import Outcome, TorchAdapter
+from unisono.model.torch.adapter import Outcome, TorchAdapter
+from unisono.model.torch.own_step import OwnStep, StepFunction, loss_name
+from unisono.model.torch.parameters import FlatParameters
+from unisono.task.options import option
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AlgorithmOptions):
     """Of `--algorithm allreduce`."""
 
-    bucket_mb: float = 8.0
-    """Gradients travel in pieces of about so many megabytes while the backward pass goes on."""
-
-    def __post_init__(self) -> None:
-        if not self.bucket_mb > 0:
-            raise UsageError(f"bucket_mb must be above 0 (--set algorithm.bucket_mb); received {self.bucket_mb}")
+    bucket_mb: float = option(8.0, "gradients travel in pieces of about so many megabytes during the backward pass", above=0)
 
 
 @dataclass
-class AllReduce(Algorithm):
+class AllReduce(LockStepAlgorithm):
     """See the top of this file."""
 
     adapter: TorchAdapter
     Options: ClassVar[type[Any]] = Options
+    examples: ClassVar[Examples] = ({"optimizer.momentum": 0.5}, {"algorithm.bucket_mb": 0.0001})
 
     @classmethod
-    def plan(cls, options: Any, size: int) -> Roles:  # noqa: ARG003
-        return Roles(tuple(range(size)))
+    def traffic(cls, options: Any, weights: Weights) -> Traffic:  # noqa: ARG003
+        return Traffic(summed=weights.num_bytes)
 
     def start(self) -> None:
         replicate(self.comm, self.adapter.shared_state())
@@ -62,7 +59,7 @@ class AllReduce(Algorithm):
         # A worker by itself sends nothing early: one bucket, whose gradients are copied at once instead of added to zeros.
         most_bytes = int(self.options.bucket_mb * 1e6) if self.comm.size > 1 else sys.maxsize
         self._exchanges = {name: _Exchange(self.comm, part, most_bytes) for name, part in self.adapter.parts.items()}
-        # A user's own step goes on with what each of its updates gave.
+        # A user's own step uses what each of its updates gave.
         self._waits = self.adapter.own_step is not None or self.adapter.waits_for_device
         self._statistics = RunningStatistics(self.adapter, self.comm.size)
 
@@ -140,20 +137,20 @@ class AllReduce(Algorithm):
             raise UsageError("the task's own step called minimise for nothing; call self.minimise(losses, name) for each update")
         return (_joined(found),)
 
-    def drain(self) -> Sequence[StepStats]:
+    def flush_stats(self) -> Sequence[StepStats]:
         return () if self._waits else self.adapter.tail.arrived(leave=0)
 
     def state(self) -> dict[str, Any]:
         return {"settled": self._statistics.before}
 
     def restore(self, state: Mapping[str, Any], size: int) -> None:
-        if size == self.comm.size and "settled" in state:  # others begin with the mean of those before, as if just settled
+        if size == self.comm.size and "settled" in state:  # others begin with the mean of those before, as if just synchronised
             self._statistics.restore(state["settled"])
 
-    def settle(self) -> None:
+    def synchronise(self) -> None:
         """Running statistics of all workers become their mean. Counters become those of rank 0."""
         replicate(self.comm, self.adapter.counters())
-        self._statistics.settle(self.comm)
+        self._statistics.synchronise(self.comm)
 
 
 class _Exchange:

@@ -1,37 +1,44 @@
-"""How replicas agree: what every algorithm offers. Adding one is one new file whose name is the name users type."""
+"""The interface of every algorithm, and how one is found by its name.
+
+An algorithm says how workers agree. It is one of two kinds:
+
+    LockStepAlgorithm   (below) all workers take every step, or every round of steps, together
+    ServerAlgorithm     (server/server_algorithm.py) workers call a server, which changes its weights by a rule
+
+Adding one is one new file in this folder, whose name users type and which ends with `ALGORITHM = TheClass`; a file elsewhere can be
+named by its path or as a module (`find_algorithm`). docs/how-to/extend.md shows how, and the contract suite
+(`python -m unisono.testing.algorithm_contract NAME`) checks it.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
-import pkgutil
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, NamedTuple
 
+from unisono.algorithms.roles import DEFAULT_LAYOUT, LayoutOptions, LockStepRoles, Roles, lock_step_roles
 from unisono.comm.base import Communicator
 from unisono.errors import UsageError
 from unisono.events import Spans
 from unisono.model.base import ModelAdapter, StreamKey
 from unisono.model.tail import StepStats
 from unisono.registry import load
+from unisono.task.options import check
 
-Settings = Mapping[str, Sequence[Mapping[str, float]]]
-"""For each part of the model: learning rate and so on of each group of its optimiser."""
-
-
-@dataclass(frozen=True)
-class Roles:
-    """Who works and who serves: ranks, and which shard of a batch each worker reads."""
-
-    workers: tuple[int, ...]
-    servers: tuple[int, ...] = ()
-
-    def shard(self, rank: int) -> int | None:
-        """The shard that a rank reads; None for a server."""
-        return self.workers.index(rank) if rank in self.workers else None
+GroupSettings = Sequence[Mapping[str, float]]
+"""Learning rate and so on of each group of an optimiser."""
+Examples = Sequence[Mapping[str, Any]]
+"""Settings of a training, as `--set NAME=VALUE` takes them; options of the algorithm have names like algorithm.period."""
+Settings = Mapping[str, GroupSettings]
+"""The same for each part of the model."""
 
 
 class StepInfo(NamedTuple):
@@ -43,59 +50,100 @@ class StepInfo(NamedTuple):
     num_samples: int
     """Of this worker."""
     stop: bool = False
-    """This rank was told to stop: its vote travels with the step."""
+    """A stop of this rank was requested: its vote travels with the step."""
     save: bool = False
-    """This rank wishes the state after this step to be saved; its vote travels likewise."""
+    """This rank asks for a checkpoint after this step; its vote travels likewise."""
+
+
+@dataclass(frozen=True)
+class AlgorithmOptions:
+    """Base of an algorithm's options: fields that are made by `option` check themselves, and stand in docs/reference/options.md."""
+
+    def __post_init__(self) -> None:
+        check(self, lambda one: f"--set algorithm.{one.field}")
+
+
+class Weights(NamedTuple):
+    """How much the weights of a model are."""
+
+    numel: int
+    itemsize: int
+    """Bytes of one number."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.numel * self.itemsize
+
+
+class Traffic(NamedTuple):
+    """Bytes of weights, gradients and the like that travel for one step of one worker, in the long run. The few numbers beside them
+    (losses, metrics, votes) and running statistics are not counted."""
+
+    summed: float = 0.0
+    """Over all workers, by an all-reduce: over a ring each process sends 2 (N - 1) / N times as many."""
+    pushed: float = 0.0
+    """To the server."""
+    pulled: float = 0.0
+    """From the server."""
 
 
 @dataclass
 class Algorithm(ABC):
-    """One way to agree. Every method is collective over the ranks with the same role, and blocking, unless it says otherwise."""
+    """What the trainers, the checkpoints and the summary of a run use of every algorithm. The object is one rank's part of a
+    training; the class methods are pure and need no training.
 
-    comm: Communicator
-    adapter: ModelAdapter
-    options: Any
-    spans: Spans | None = field(default=None)
-    group: int = 1
-    """Processes that form one worker (`--group`)."""
+    Methods are collective over `comm`, and blocking, unless they say otherwise."""
+
+    Options: ClassVar[type[Any]]
+    """Its `AlgorithmOptions`: the names of `--set algorithm.NAME=VALUE`."""
+    examples: ClassVar[Examples] = (MappingProxyType({}),)
+    """With which the contract suite tries it."""
+    has_server: ClassVar[bool] = False
     keeps_equal: ClassVar[bool] = False
     """Whether replicas are equal after every step, running statistics too."""
     has_own_replicas: ClassVar[bool] = False
-    """Whether workers may hold weights and optimisers of their own between two exchanges; then each goes on with its own."""
+    """Whether workers may hold weights and optimisers of their own between two exchanges; a checkpoint then has those of each."""
     takes_group: ClassVar[bool] = False
-    """Whether a worker may be a group of processes."""
-    suspects: set[int] = field(default_factory=set, init=False)
-    """Steps whose update was left out here and whose sums `step` has not given yet."""
+    """Whether a worker may be a group of processes (`--group`)."""
+
+    comm: Communicator
+    """The processes that hold what a checkpoint saves."""
+    adapter: ModelAdapter
+    options: Any
+    spans: Spans | None = None
+    group: int = 1
+    """Processes of `comm` that form one worker."""
     shard_state: Any = field(default=None, init=False)
     """Of one that computes shard by shard: what every shard begins with."""
 
+    # ---- what can be asked before a training -------------------------------------------------------------------------
+
+    @classmethod
+    def name(cls) -> str:
+        """Pure: as users type it, the name of its file."""
+        return cls.__module__.rpartition(".")[2]
+
     @classmethod
     @abstractmethod
-    def plan(cls, options: Any, size: int) -> Roles:
-        """Pure: the roles of `size` ranks."""
+    def plan(cls, options: Any, size: int, asked: LayoutOptions = DEFAULT_LAYOUT) -> Roles:
+        """Pure: the roles of `size` processes; refuses what cannot be divided and what has no effect."""
 
+    @classmethod
     @abstractmethod
-    def start(self) -> None:
-        """Make all replicas equal."""
+    def traffic(cls, options: Any, weights: Weights) -> Traffic:
+        """Pure: its cost in bytes. The contract suite compares it with what is sent."""
 
-    @abstractmethod
-    def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
-        """One update from this worker's part of the batch, which may be empty. Gives the sums of the steps that are known by now:
-        this one, or on a GPU the one before, or those of a round at its end; the same on all ranks."""
+    @classmethod
+    def equals_plain_training(cls, options: Any) -> bool:  # noqa: ARG003 - most do with any
+        """Pure: whether one worker learns what plain training with SGD learns, but for rounding."""
+        return True
 
-    @abstractmethod
-    def settle(self) -> None:
-        """Make all replicas equal where they may differ between steps (running statistics, or the weights of workers that learn by
-        themselves): before an evaluation, and at the end."""
-
-    def drain(self) -> Sequence[StepStats]:
-        """The sums of the steps that `step` has not given yet. Replicas stay as they are."""
-        return ()
+    # ---- one rank's part of a training -------------------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def num_workers(self) -> int:
         """Local: that have a part of every batch; a group of processes counts once."""
-        return self.comm.size // self.group
 
     @property
     def num_servers(self) -> int:
@@ -104,46 +152,131 @@ class Algorithm(ABC):
 
     @property
     def replicas_differ(self) -> bool:
-        """Local: whether a state to go on from must hold that of every worker; alike on all ranks."""
+        """Local: whether a checkpoint must now hold the state of every worker; alike on all ranks."""
         return self.has_own_replicas
 
-    def finish(self) -> None:  # noqa: B027 - most leave nothing behind
-        """Leave no message in flight."""
+    @property
+    def depends_on_call_order(self) -> bool:
+        """Local: whether chance has a part in the result, because workers call a server in an order of their own."""
+        return False
+
+    @abstractmethod
+    def start(self) -> None:
+        """Make all replicas equal."""
+
+    @abstractmethod
+    def synchronise(self) -> None:
+        """Make all replicas equal where they may differ between steps (running statistics, or the weights of workers that learn by
+        themselves): before an evaluation, and at the end."""
+
+    def summary(self) -> Mapping[str, Any]:
+        """Local: what it adds to the summary of a run."""
+        return {}
 
     def state(self) -> dict[str, Any]:
-        """Local, after `drain`: what must be kept besides the replicas to go on; the same on all ranks unless `replicas_differ`.
-        Tensors are not copied."""
+        """Local, after the sums of all steps are known: what a checkpoint must hold besides the replicas; the same on all ranks
+        unless `replicas_differ`. Tensors are not copied."""
         return {}
 
     def restore(self, state: Mapping[str, Any], size: int) -> None:  # noqa: B027 - most have no state
-        """Local, after `start`: go on with what `state` gave to `size` ranks."""
+        """Local, after `start`: resume with what `state` gave to `size` ranks."""
 
 
-def known_algorithms() -> tuple[str, ...]:
-    """Local: the names that users may type: the files beside this one. Folders hold what several of them share."""
-    beside = pkgutil.iter_modules([str(Path(__file__).parent)])
-    return tuple(sorted(found.name for found in beside if found.name != "base" and not found.ispkg))
+@dataclass
+class LockStepAlgorithm(Algorithm):
+    """One whose workers take every step at the same time."""
+
+    suspects: set[int] = field(default_factory=set, init=False)
+    """Steps whose update was left out here and whose sums `step` has not given yet."""
+
+    @classmethod
+    def plan(cls, options: Any, size: int, asked: LayoutOptions = DEFAULT_LAYOUT) -> LockStepRoles:  # noqa: ARG003
+        return lock_step_roles(cls.name(), cls.takes_group, size, asked)
+
+    @property
+    def num_workers(self) -> int:
+        return self.comm.size // self.group
+
+    @abstractmethod
+    def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
+        """One update from this worker's part of the batch, which may be empty. Gives the sums of the steps that are known by now:
+        this one, or on a GPU the one before, or those of a round at its end; the same on all ranks."""
+
+    def flush_stats(self) -> Sequence[StepStats]:
+        """The sums of the steps that `step` has not given yet. Replicas stay as they are."""
+        return ()
+
+    def finish(self) -> None:
+        """Leave no message in flight."""
 
 
-def find_algorithm(name: str) -> type[Algorithm]:
-    """Local: the algorithm of this name. Each file has one, in the constant ALGORITHM."""
-    module = load("unisono.algorithms", name, known_algorithms(), "--algorithm")
-    found: type[Algorithm] = module.ALGORITHM
-    return found
-
-
-def make_options(algorithm: type[Algorithm], name: str, values: Mapping[str, Any]) -> Any:
-    """Local: its options from --set algorithm.NAME=VALUE; refuses names that it does not read."""
-    options_type = algorithm.Options  # type: ignore[attr-defined]
-    known = [entry.name for entry in fields(options_type)]
-    for key in values:
-        if key not in known:
-            near = get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UsageError(f"--algorithm {name} has no option {key!r} (--set algorithm.{key}); {hint}known: {', '.join(known)}")
-    return options_type(**values)
+def lr_of_group(settings: GroupSettings) -> float:
+    """Pure: the learning rate of rules that have but one."""
+    return settings[0]["lr"]
 
 
 def is_finite(stats: StepStats) -> bool:
     """Pure: whether the loss of every worker was a number."""
     return not stats.num_not_finite and math.isfinite(stats.loss_sum)
+
+
+# ---- by name -----------------------------------------------------------------------------------------------------------
+
+
+def known_algorithms() -> tuple[str, ...]:
+    """Local: the names that users may type: the files beside this one that define ALGORITHM."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return tuple(file.stem for file in files if "\nALGORITHM = " in file.read_text())
+
+
+def find_algorithm(name: str) -> type[Algorithm]:
+    """Local: the class of this name. `my_package.my_algorithm` is a module of the user, `folder/my_algorithm.py` a file; each has
+    its class in the constant ALGORITHM."""
+    if name.endswith(".py"):
+        module = _from_file(Path(name))
+    elif "." in name:
+        module = _from_module(name)
+    else:
+        module = load("unisono.algorithms", name, known_algorithms(), "--algorithm")
+    found = getattr(module, "ALGORITHM", None)
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise UsageError(f"{name} (--algorithm) must end with ALGORITHM = a subclass of Algorithm; received {found!r}")
+    return found
+
+
+def make_options(algorithm: type[Algorithm], name: str, values: Mapping[str, Any]) -> Any:
+    """Local: its options from --set algorithm.NAME=VALUE; refuses names that it does not read."""
+    known = [entry.name for entry in fields(algorithm.Options)]
+    for key in values:
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UsageError(f"--algorithm {name} has no option {key!r} (--set algorithm.{key}); {hint}known: {', '.join(known)}")
+    return algorithm.Options(**values)
+
+
+def _from_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # something that the module itself imports
+        raise UsageError(
+            f"there is no module {name} (--algorithm) on Python's path; install it, or give the path of its file"
+        ) from None
+
+
+def _from_file(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise UsageError(f"there is no file {file} (--algorithm); check the path")
+    held = next((one for one in sys.modules.values() if getattr(one, "__file__", None) == str(file.resolve())), None)
+    if held is not None:
+        return held
+    is_free = file.stem not in sys.modules and file.stem not in sys.stdlib_module_names
+    name = file.stem if is_free else f"algorithm_file_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module

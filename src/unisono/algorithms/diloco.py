@@ -26,14 +26,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from unisono.algorithms.rounds.local import LocalRounds, expect_one_of, expect_whole
+from unisono.algorithms.base import AlgorithmOptions, Examples, Settings, Traffic, Weights
+from unisono.algorithms.rounds.local_steps import LocalRounds
 from unisono.errors import UsageError
+from unisono.task.options import option
 
 WIRES = ("full", "bf16")
 
@@ -55,24 +56,17 @@ def progress_kept(common: Tensor, weights: Tensor, sent: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AlgorithmOptions):
     """Of `--algorithm diloco`."""
 
-    period: int = 50
-    """H: steps of a round."""
-    outer_lr: float = 0.7
-    outer_momentum: float = 0.9
-    wire: str = "full"
-    """How the differences travel: in the type of the weights, or as bf16 in half the bytes or less."""
-    overlap: int = 0
-    """K: steps that are computed while an exchange is under way."""
+    period: int = option(50, "steps of a round (H)", least=1)
+    outer_lr: float = option(0.7, "learning rate of the outer optimiser", above=0)
+    outer_momentum: float = option(0.9, "Nesterov momentum of the outer optimiser", least=0, below=1)
+    wire: str = option("full", "how the differences travel: in the type of the weights (full), or as bf16", choices=WIRES)
+    overlap: int = option(0, "steps that are computed while an exchange is under way (K)", least=0)
 
     def __post_init__(self) -> None:
-        expect_whole("period", self.period, 1)
-        _expect_number("outer_lr", self.outer_lr, above=0.0)
-        _expect_number("outer_momentum", self.outer_momentum, least=0.0, below=1.0)
-        expect_one_of("wire", self.wire, WIRES)
-        expect_whole("overlap", self.overlap, 0)
+        super().__post_init__()
         if self.overlap >= self.period:
             raise UsageError(
                 f"overlap {self.overlap} must be below the period of {self.period} steps (--set algorithm.overlap, "
@@ -80,20 +74,25 @@ class Options:
             )
 
 
-def _expect_number(option: str, value: Any, above: float | None = None, least: float = 0.0, below: float = float("inf")) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-    if is_number and (value > above if above is not None else value >= least) and value < below:
-        return
-    wanted = f"above {above:g}" if above is not None else f"at least {least:g}"
-    wanted += f" and below {below:g}" if isfinite(below) else ""
-    raise UsageError(f"{option} must be a number {wanted} (--set algorithm.{option}=VALUE); received {value!r}")
-
-
 @dataclass
 class DiLoCo(LocalRounds):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
+    examples: ClassVar[Examples] = (
+        {"algorithm.period": 3, "algorithm.outer_momentum": 0.5, "optimizer.momentum": 0.5},
+        {"algorithm.period": 4, "algorithm.outer_momentum": 0.5, "algorithm.overlap": 2, "algorithm.wire": "bf16"},
+        {"algorithm.period": 3, "algorithm.outer_lr": 1, "algorithm.outer_momentum": 0},
+    )
+
+    @classmethod
+    def equals_plain_training(cls, options: Any) -> bool:
+        return (options.outer_lr, options.outer_momentum, options.wire) == (1, 0, "full")
+
+    @classmethod
+    def traffic(cls, options: Any, weights: Weights) -> Traffic:
+        itemsize = torch.bfloat16.itemsize if options.wire == "bf16" else weights.itemsize
+        return Traffic(summed=weights.numel * itemsize / options.period)
 
     @property
     def overlap(self) -> int:
@@ -102,30 +101,32 @@ class DiLoCo(LocalRounds):
     def prepare(self) -> None:
         self._common = [weights.clone() for weights in self.weights]
         self._velocity = [torch.zeros_like(weights) for weights in self.weights]
+        self.kept = {"common": self._common, "velocity": self._velocity}
         if self.options.wire == "bf16":
-            self._rooms = [self.comm.empty(weights.numel(), torch.bfloat16) for weights in self.weights]
+            self._buffers = [self.comm.empty(weights.numel(), torch.bfloat16) for weights in self.weights]
         elif self.overlap:
-            self._rooms = [self.comm.empty(weights.numel(), weights.dtype) for weights in self.weights]
+            self._buffers = [self.comm.empty(weights.numel(), weights.dtype) for weights in self.weights]
         else:  # the gradients, which nobody needs between an update and the next step, lie where peers can read them
-            self._rooms = [vector for part in self.adapter.parts.values() for vector in part.gradients.values()]
+            self._buffers = [vector for part in self.adapter.parts.values() for vector in part.gradients.values()]
         self._sent: list[Tensor] = []
         self._differences: list[Tensor] = []
 
-    def outgoing(self) -> Sequence[Tensor]:
+    def to_reduce(self, settings: Settings) -> Sequence[Tensor]:  # noqa: ARG002
         self._sent = [weights.clone() for weights in self.weights] if self.overlap else self.weights
-        for room, common, sent in zip(self._rooms, self._common, self._sent, strict=True):
-            if self.speaks:
-                room.copy_(common - sent)
+        for buffer, common, sent in zip(self._buffers, self._common, self._sent, strict=True):
+            if self.is_group_leader:
+                buffer.copy_(common - sent)
             else:
-                room.zero_()
-        return self._rooms
+                buffer.zero_()
+        return self._buffers
 
-    def arrive(self) -> None:
+    def on_reduced(self) -> None:
         self._differences = [
-            mean_difference(room, self.num_workers, weights.dtype) for room, weights in zip(self._rooms, self.weights, strict=True)
+            mean_difference(buffer, self.num_workers, weights.dtype)
+            for buffer, weights in zip(self._buffers, self.weights, strict=True)
         ]
 
-    def take(self) -> None:
+    def set_weights(self, settings: Settings) -> None:  # noqa: ARG002
         lr, momentum = self.options.outer_lr, self.options.outer_momentum
         for place, difference in enumerate(self._differences):
             common, velocity = outer_step(self._common[place], self._velocity[place], difference, lr, momentum)
@@ -135,19 +136,14 @@ class DiLoCo(LocalRounds):
         self._sent, self._differences = [], []
 
     def rule_state(self, in_flight: bool) -> dict[str, Any]:
-        found = {"common": self._common, "velocity": self._velocity}
-        return {**found, "sent": self._sent, "differences": self._differences} if in_flight else found
+        on_the_way = {"sent": self._sent, "differences": self._differences} if in_flight else {}
+        return super().rule_state(in_flight) | on_the_way
 
     def restore_rule(self, state: Mapping[str, Any]) -> None:
-        if "common" not in state:  # of another algorithm: its weights are common
-            self._common = [weights.clone() for weights in self.weights]
-            return
-        for own, saved in ((self._common, state["common"]), (self._velocity, state["velocity"])):
-            for vector, kept in zip(own, saved, strict=True):
-                vector.copy_(kept)
+        super().restore_rule(state)
         device = self.adapter.device
-        self._sent = [kept.to(device) for kept in state.get("sent", ())]
-        self._differences = [kept.to(device) for kept in state.get("differences", ())]
+        self._sent = [vector.to(device) for vector in state.get("sent", ())]
+        self._differences = [vector.to(device) for vector in state.get("differences", ())]
 
 
 ALGORITHM = DiLoCo

@@ -15,34 +15,21 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from unisono.algorithms.central.rule import Arrival, Centre, GroupSettings, Rule, Walker, is_number, lr_of_group
-from unisono.errors import UsageError
+from unisono.algorithms.base import AlgorithmOptions, Examples, GroupSettings, Traffic, Weights, lr_of_group
+from unisono.algorithms.server.server_algorithm import Push, ServerAlgorithm, ServerModel, WorkerState
+from unisono.task.options import option
 
 DAMPING = ("none", "staleness")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AlgorithmOptions):
     """Of `--algorithm downpour`."""
 
-    push_every: int = 1
-    """Steps between two pushes."""
-    pull_every: int = 1
-    """Steps between two pulls."""
-    local_lr: float | None = None
-    """Of a worker's own moves between two pulls; None takes that of the task."""
-    damping: str = "none"
-    """staleness: a gradient counts less, the older the weights are that it was computed with."""
-
-    def __post_init__(self) -> None:
-        for name in ("push_every", "pull_every"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"{name} must be a whole number of at least 1 (--set algorithm.{name}); received {value!r}")
-        if self.local_lr is not None and not (is_number(self.local_lr) and self.local_lr >= 0):
-            raise UsageError(f"local_lr must be a number of at least 0 (--set algorithm.local_lr); received {self.local_lr!r}")
-        if self.damping not in DAMPING:
-            raise UsageError(f"damping must be one of {', '.join(DAMPING)} (--set algorithm.damping); received {self.damping!r}")
+    push_every: int = option(1, "steps between two pushes", least=1)
+    pull_every: int = option(1, "steps between two pulls", least=1)
+    local_lr: float | None = option(None, "learning rate of a worker between two pulls (default: the task's)", least=0)
+    damping: str = option("none", "staleness: a gradient counts less, the older its weights are", choices=DAMPING)
 
 
 def damped(gradient: Tensor, staleness: int) -> Tensor:
@@ -50,48 +37,61 @@ def damped(gradient: Tensor, staleness: int) -> Tensor:
     return gradient / max(1, staleness)
 
 
-class Downpour(Rule):
+@dataclass
+class Downpour(ServerAlgorithm):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
-    optimises_centre: ClassVar[bool] = True
+    examples: ClassVar[Examples] = (
+        {"optimizer.momentum": 0.5},
+        {"algorithm.push_every": 2, "algorithm.pull_every": 3, "algorithm.damping": "staleness"},
+    )
+    server_optimises: ClassVar[bool] = True
 
-    def steps_to_call(self, num_steps: int) -> int:
+    @classmethod
+    def equals_plain_training(cls, options: Any) -> bool:
+        return bool(options.push_every == options.pull_every == 1)
+
+    @classmethod
+    def traffic(cls, options: Any, weights: Weights) -> Traffic:
+        return Traffic(pushed=weights.num_bytes / options.push_every, pulled=weights.num_bytes / options.pull_every)
+
+    def steps_until_call(self, num_steps: int) -> int:
         push: int = self.options.push_every
         pull: int = self.options.pull_every
         return min(push - num_steps % push, pull - num_steps % pull)
 
-    def begin(self, walker: Walker) -> None:
-        walker.out.zero_()
-        walker.state["accrued"] = walker.out  # what is sent is what was gathered: no copy
+    def begin(self, worker: WorkerState) -> None:
+        worker.out.zero_()
+        worker.state["accrued"] = worker.out  # what is sent is what was gathered: no copy
 
-    def after(self, walker: Walker, settings: GroupSettings) -> None:
-        walker.state["accrued"].add_(walker.gradient)
+    def on_gradient(self, worker: WorkerState, settings: GroupSettings) -> None:
+        worker.state["accrued"].add_(worker.gradient)
         if self.options.pull_every > 1:
             lr = lr_of_group(settings) if self.options.local_lr is None else self.options.local_lr
-            walker.values.sub_(walker.gradient, alpha=lr)
+            worker.values.sub_(worker.gradient, alpha=lr)
 
-    def sends_vector(self, walker: Walker, num_steps: int) -> bool:
-        return walker.cut_short or num_steps % self.options.push_every == 0
+    def sends_vector(self, worker: WorkerState, num_steps: int) -> bool:
+        return worker.cut_short or num_steps % self.options.push_every == 0
 
-    def message(self, walker: Walker, num_steps: int) -> Sequence[float]:
+    def message(self, worker: WorkerState, num_steps: int) -> Sequence[float]:
         pulls = num_steps % self.options.pull_every == 0
-        return (float(self.sends_vector(walker, num_steps)), float(pulls), *walker.uses)
+        return (float(self.sends_vector(worker, num_steps)), float(pulls), *worker.uses)
 
-    def answer(self, walker: Walker, reply: Tensor | None, num_steps: int) -> None:
-        super().answer(walker, reply, num_steps)
-        if self.sends_vector(walker, num_steps):
-            walker.state["accrued"].zero_()
+    def on_reply(self, worker: WorkerState, reply: Tensor | None, num_steps: int) -> None:
+        super().on_reply(worker, reply, num_steps)
+        if self.sends_vector(worker, num_steps):
+            worker.state["accrued"].zero_()
 
-    def fold(self, centre: Centre, arrived: Sequence[Arrival]) -> Sequence[Tensor | None]:
-        return [self._fold_one(centre, one) for one in arrived]
+    def apply_update(self, server: ServerModel, pushes: Sequence[Push]) -> Sequence[Tensor | None]:
+        return [self._apply_one(server, push) for push in pushes]
 
-    def _fold_one(self, centre: Centre, one: Arrival) -> Tensor | None:
-        pushes, pulls = one.numbers[:2]
-        if pushes:
-            gradient = damped(one.message, one.staleness) if self.options.damping == "staleness" else one.message
-            centre.optimise(gradient, one.numbers[2:])
-        return centre.values if pulls else None
+    def _apply_one(self, server: ServerModel, push: Push) -> Tensor | None:
+        has_gradient, pulls = push.numbers[:2]
+        if has_gradient:
+            gradient = damped(push.vector, push.staleness) if self.options.damping == "staleness" else push.vector
+            server.optimise(gradient, push.numbers[2:])
+        return server.values if pulls else None
 
 
 ALGORITHM = Downpour

@@ -20,36 +20,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unisono.algorithms.central.rule import Arrival, Centre, GroupSettings, Rule, Walker, is_number, lr_of_group, refuse_optimizer
-from unisono.errors import UsageError
+from unisono.algorithms.base import AlgorithmOptions, Examples, GroupSettings, Traffic, Weights, lr_of_group
+from unisono.algorithms.server.server_algorithm import Push, ServerAlgorithm, ServerModel, WorkerState, refuse_optimizer
+from unisono.task.options import option
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AlgorithmOptions):
     """Of `--algorithm easgd`."""
 
-    period: int = 10
-    """Steps between two calls."""
-    elastic: float = 0.9
-    """The paper's beta: alpha times the number of workers."""
-    rho: float | None = None
-    """Instead of `elastic`: alpha = learning rate * rho."""
-    momentum: float = 0.0
-    """Above 0 the workers move by EAMSGD instead of the optimiser of the task."""
-    synchronous: bool = False
-    """The server waits for all workers."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.period, bool) or not isinstance(self.period, int) or self.period < 1:
-            raise UsageError(f"period must be a whole number of at least 1 (--set algorithm.period); received {self.period!r}")
-        if not (is_number(self.elastic) and 0 < self.elastic <= 1):
-            raise UsageError(f"elastic must lie above 0 and up to 1 (--set algorithm.elastic); received {self.elastic!r}")
-        if self.rho is not None and not (is_number(self.rho) and self.rho > 0):
-            raise UsageError(f"rho must be above 0 (--set algorithm.rho); received {self.rho!r}")
-        if not (is_number(self.momentum) and 0 <= self.momentum < 1):
-            raise UsageError(f"momentum must be at least 0 and below 1 (--set algorithm.momentum); received {self.momentum!r}")
-        if not isinstance(self.synchronous, bool):
-            raise UsageError(f"synchronous must be true or false (--set algorithm.synchronous); received {self.synchronous!r}")
+    period: int = option(10, "steps between two calls", least=1)
+    elastic: float = option(0.9, "the paper's beta: alpha times the number of workers", above=0, most=1)
+    rho: float | None = option(None, "instead of elastic: alpha = learning rate * rho", above=0)
+    momentum: float = option(0.0, "above 0 the workers move by EAMSGD instead of the task's optimiser", least=0, below=1)
+    synchronous: bool = option(False, "the server waits for all workers")
 
 
 def elastic_differences(centre: Tensor, workers: Sequence[Tensor], alpha: float) -> list[Tensor]:
@@ -62,11 +46,25 @@ def nesterov(velocity: Tensor, gradient: Tensor, lr: float, momentum: float) -> 
     return momentum * velocity - lr * gradient
 
 
-class ElasticAveraging(Rule):
+@dataclass
+class ElasticAveraging(ServerAlgorithm):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
-    takes_centre: ClassVar[bool] = False
+    examples: ClassVar[Examples] = (
+        {"algorithm.period": 3, "optimizer.momentum": 0.5},
+        {"algorithm.period": 2, "algorithm.momentum": 0.5},
+        {"algorithm.period": 2, "algorithm.synchronous": True},
+    )
+    replies_with_weights: ClassVar[bool] = False
+
+    @classmethod
+    def equals_plain_training(cls, options: Any) -> bool:  # noqa: ARG003
+        return False
+
+    @classmethod
+    def traffic(cls, options: Any, weights: Weights) -> Traffic:
+        return Traffic(pushed=weights.num_bytes / options.period, pulled=weights.num_bytes / options.period)
 
     def read_optimizer(self, optimizer: object, options: Mapping[str, Any], clip_norm: float | None) -> None:
         if self.options.momentum:
@@ -82,57 +80,57 @@ class ElasticAveraging(Rule):
     def waits_for_all(self) -> bool:
         return bool(self.options.synchronous)
 
-    def steps_to_call(self, num_steps: int) -> int:
+    def steps_until_call(self, num_steps: int) -> int:
         period: int = self.options.period
         return period - num_steps % period
 
-    def begin(self, walker: Walker) -> None:
-        walker.state["pull"] = torch.zeros_like(walker.values)
+    def begin(self, worker: WorkerState) -> None:
+        worker.state["pull"] = torch.zeros_like(worker.values)
         if self.options.momentum:
-            walker.state["velocity"] = torch.zeros_like(walker.values)
+            worker.state["velocity"] = torch.zeros_like(worker.values)
 
-    def before(self, walker: Walker) -> None:
+    def before_gradient(self, worker: WorkerState) -> None:
         if self.options.momentum:
-            walker.values.add_(walker.state["velocity"], alpha=self.options.momentum)
+            worker.values.add_(worker.state["velocity"], alpha=self.options.momentum)
 
-    def after(self, walker: Walker, settings: GroupSettings) -> None:
-        mu, pull = self.options.momentum, walker.state["pull"]
+    def on_gradient(self, worker: WorkerState, settings: GroupSettings) -> None:
+        mu, pull = self.options.momentum, worker.state["pull"]
         if mu:
-            velocity = walker.state["velocity"]
-            walker.values.sub_(velocity, alpha=mu)  # back from where the gradient was computed
-            velocity.copy_(nesterov(velocity, walker.gradient, lr_of_group(settings), mu))
-            walker.values.add_(velocity).sub_(pull)
+            velocity = worker.state["velocity"]
+            worker.values.sub_(velocity, alpha=mu)  # back from where the gradient was computed
+            velocity.copy_(nesterov(velocity, worker.gradient, lr_of_group(settings), mu))
+            worker.values.add_(velocity).sub_(pull)
         else:
-            walker.values.sub_(pull)
-            walker.optimise(settings)
+            worker.values.sub_(pull)
+            worker.optimise(settings)
         pull.zero_()
 
-    def sends_vector(self, walker: Walker, num_steps: int) -> bool:
-        return walker.cut_short or num_steps % self.options.period == 0
+    def sends_vector(self, worker: WorkerState, num_steps: int) -> bool:
+        return worker.cut_short or num_steps % self.options.period == 0
 
-    def message(self, walker: Walker, num_steps: int) -> Sequence[float]:
-        if self.sends_vector(walker, num_steps):
-            walker.out.copy_(walker.values)
+    def message(self, worker: WorkerState, num_steps: int) -> Sequence[float]:
+        if self.sends_vector(worker, num_steps):
+            worker.out.copy_(worker.values)
         return ()
 
-    def answer(self, walker: Walker, reply: Tensor | None, num_steps: int) -> None:  # noqa: ARG002
+    def on_reply(self, worker: WorkerState, reply: Tensor | None, num_steps: int) -> None:  # noqa: ARG002
         """The next gradient is still computed where the worker stood when it called, as in the paper; then the spring pulls. There
         is no reply in the middle of a very long period."""
         if reply is not None:
-            walker.state["pull"].copy_(reply)
+            worker.state["pull"].copy_(reply)
 
-    def end(self, walker: Walker) -> None:
-        walker.values.sub_(walker.state["pull"])
-        walker.state["pull"].zero_()
+    def end(self, worker: WorkerState) -> None:
+        worker.values.sub_(worker.state["pull"])
+        worker.state["pull"].zero_()
 
-    def fold(self, centre: Centre, arrived: Sequence[Arrival]) -> Sequence[Tensor | None]:
+    def apply_update(self, server: ServerModel, pushes: Sequence[Push]) -> Sequence[Tensor | None]:
         rho = self.options.rho
-        alpha = self.options.elastic / centre.num_workers if rho is None else centre.lr * rho
-        differences = iter(elastic_differences(centre.values, [one.message for one in arrived if one.message.numel()], alpha))
-        replies = [next(differences) if one.message.numel() else None for one in arrived]
+        alpha = self.options.elastic / server.num_workers if rho is None else server.lr * rho
+        differences = iter(elastic_differences(server.values, [push.vector for push in pushes if push.vector.numel()], alpha))
+        replies = [next(differences) if push.vector.numel() else None for push in pushes]
         for difference in replies:
             if difference is not None:
-                centre.values.add_(difference)
+                server.values.add_(difference)
         return replies
 
 

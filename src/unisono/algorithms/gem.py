@@ -22,41 +22,28 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unisono.algorithms.central.rule import (
-    Arrival,
-    Centre,
-    GroupSettings,
-    Member,
-    Rule,
-    Walker,
-    is_number,
-    lr_of_group,
+from unisono.algorithms.base import AlgorithmOptions, Examples, GroupSettings, lr_of_group
+from unisono.algorithms.server.server_algorithm import (
+    Push,
+    ServerAlgorithm,
+    ServerModel,
+    WorkerRecord,
+    WorkerState,
     refuse_optimizer,
 )
-from unisono.errors import UsageError
+from unisono.task.options import option
 
 DEFAULT_MOMENTUM = 0.9
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AlgorithmOptions):
     """Of `--algorithm gem`."""
 
-    momentum: float | None = None
-    """Of the proxy; None takes that of the task's sgd, or 0.9."""
-    kappa: float = 1.0
-    """Energy of the proxy."""
-    clip: float | None = 5.0
-    """Largest factor; factors below 0 become 0 then. None for no bounds."""
-    eps: float = 1e-16
-
-    def __post_init__(self) -> None:
-        if self.momentum is not None and not (is_number(self.momentum) and 0 <= self.momentum < 1):
-            raise UsageError(f"momentum must be at least 0 and below 1 (--set algorithm.momentum); received {self.momentum!r}")
-        for name in ("kappa", "eps", "clip"):
-            value = getattr(self, name)
-            if not (is_number(value) and value > 0) and (name, value) != ("clip", None):
-                raise UsageError(f"{name} must be above 0 (--set algorithm.{name}); received {value!r}")
+    momentum: float | None = option(None, "of the proxy (default: that of the task's sgd, or 0.9)", least=0, below=1)
+    kappa: float = option(1.0, "energy of the proxy", above=0)
+    clip: float | None = option(5.0, "largest factor; factors below 0 become 0 then; none: no bounds", above=0)
+    eps: float = option(1e-16, "keeps the factor finite where an update is 0", above=0)
 
 
 def matched(
@@ -70,14 +57,19 @@ def matched(
     return centre + factor * update, momentum
 
 
-class GradientEnergyMatching(Rule):
+@dataclass
+class GradientEnergyMatching(ServerAlgorithm):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
+    examples: ClassVar[Examples] = ({"optimizer.momentum": 0.5}, {"algorithm.momentum": 0})
 
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self.momentum = DEFAULT_MOMENTUM if options.momentum is None else options.momentum
+    def __post_init__(self) -> None:
+        self.momentum = DEFAULT_MOMENTUM if self.options.momentum is None else self.options.momentum
+
+    @classmethod
+    def equals_plain_training(cls, options: Any) -> bool:
+        return (options.momentum, options.kappa) == (0, 1)
 
     def read_optimizer(self, optimizer: object, options: Mapping[str, Any], clip_norm: float | None) -> None:
         rest = dict(options)
@@ -86,30 +78,30 @@ class GradientEnergyMatching(Rule):
             self.momentum = momentum
         refuse_optimizer("gem", optimizer, rest, clip_norm, "leave it out")
 
-    def after(self, walker: Walker, settings: GroupSettings) -> None:
-        torch.mul(walker.gradient, -lr_of_group(settings), out=walker.out)
+    def on_gradient(self, worker: WorkerState, settings: GroupSettings) -> None:
+        torch.mul(worker.gradient, -lr_of_group(settings), out=worker.out)
 
-    def message(self, walker: Walker, num_steps: int) -> Sequence[float]:  # noqa: ARG002
+    def message(self, worker: WorkerState, num_steps: int) -> Sequence[float]:  # noqa: ARG002
         return ()
 
-    def join(self, centre: Centre, member: Member) -> None:
-        member.state["momentum"] = torch.zeros_like(centre.values)
-        member.state["taken"] = centre.values.clone()
+    def on_join(self, server: ServerModel, worker: WorkerRecord) -> None:
+        worker.state["momentum"] = torch.zeros_like(server.values)
+        worker.state["taken"] = server.values.clone()
 
-    def take(self, centre: Centre, member: Member) -> None:
-        member.state["taken"].copy_(centre.values)
+    def on_pull(self, server: ServerModel, worker: WorkerRecord) -> None:
+        worker.state["taken"].copy_(server.values)
 
-    def fold(self, centre: Centre, arrived: Sequence[Arrival]) -> Sequence[Tensor | None]:
+    def apply_update(self, server: ServerModel, pushes: Sequence[Push]) -> Sequence[Tensor | None]:
         options = self.options
-        for one in arrived:
-            held = one.member.state
+        for push in pushes:
+            held = push.worker.state
             values, momentum = matched(
-                centre.values, held["taken"], held["momentum"], one.message,
+                server.values, held["taken"], held["momentum"], push.vector,
                 mu=self.momentum, kappa=options.kappa, clip=options.clip, eps=options.eps,
             )  # fmt: skip
-            centre.values.copy_(values)
+            server.values.copy_(values)
             held["momentum"].copy_(momentum)
-        return [centre.values for _ in arrived]
+        return [server.values for _ in pushes]
 
 
 ALGORITHM = GradientEnergyMatching

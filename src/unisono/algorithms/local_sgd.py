@@ -3,7 +3,7 @@
     H times, on worker i:   w_i <- optimiser_i(w_i, g_i)        g_i: of its own part of the batch, divided by its own loss weight
     then, on all:           w_i <- (sum over workers j of w_j) / (number of workers)
 
-The optimisers stay apart: each worker keeps what its own has learned, or starts it anew in each round (`momentum=reset`).
+The optimisers stay apart: each worker keeps the state of its own, or resets it in each round (`momentum=reset`).
 
 Stich 2019, Local SGD Converges Fast and Communicates Little, ICLR; McMahan et al. 2017, Communication-Efficient Learning of Deep
 Networks from Decentralized Data, AISTATS.
@@ -17,7 +17,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from unisono.algorithms.rounds.local import LocalRounds, expect_one_of, expect_whole
+from unisono.algorithms.base import AlgorithmOptions, Examples, Settings
+from unisono.algorithms.rounds.local_steps import LocalRounds
+from unisono.task.options import option
 
 MOMENTUM = ("keep", "reset")
 
@@ -28,17 +30,11 @@ def average(total: Tensor, num_workers: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AlgorithmOptions):
     """Of `--algorithm local_sgd`."""
 
-    period: int = 8
-    """H: steps of a round."""
-    momentum: str = "keep"
-    """What a round leaves of the optimiser's own state: all of it, or none (reset)."""
-
-    def __post_init__(self) -> None:
-        expect_whole("period", self.period, 1)
-        expect_one_of("momentum", self.momentum, MOMENTUM)
+    period: int = option(8, "steps of a round (H)", least=1)
+    momentum: str = option("keep", "what a round leaves of the optimiser's state: all (keep) or none (reset)", choices=MOMENTUM)
 
 
 @dataclass
@@ -46,26 +42,34 @@ class LocalSGD(LocalRounds):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
+    examples: ClassVar[Examples] = (
+        {"algorithm.period": 3, "optimizer.momentum": 0.5},
+        {"algorithm.period": 3, "algorithm.momentum": "reset", "optimizer.momentum": 0.5},
+    )
+
+    @classmethod
+    def equals_plain_training(cls, options: Any) -> bool:
+        return bool(options.momentum == "keep")
 
     def prepare(self) -> None:
         # Between an update and the next step nobody needs the gradients, which lie where peers can read them.
         self._sums = [vector for part in self.adapter.parts.values() for vector in part.gradients.values()]
 
-    def outgoing(self) -> Sequence[Tensor]:
-        for room, weights in zip(self._sums, self.weights, strict=True):
-            if self.speaks:
-                room.copy_(weights)
+    def to_reduce(self, settings: Settings) -> Sequence[Tensor]:  # noqa: ARG002
+        for sums, weights in zip(self._sums, self.weights, strict=True):
+            if self.is_group_leader:
+                sums.copy_(weights)
             else:
-                room.zero_()
+                sums.zero_()
         return self._sums
 
-    def arrive(self) -> None:
-        for room in self._sums:
-            room.copy_(average(room, self.num_workers))
+    def on_reduced(self) -> None:
+        for sums in self._sums:
+            sums.copy_(average(sums, self.num_workers))
 
-    def take(self) -> None:
-        for room, weights in zip(self._sums, self.weights, strict=True):
-            weights.copy_(room)
+    def set_weights(self, settings: Settings) -> None:  # noqa: ARG002
+        for sums, weights in zip(self._sums, self.weights, strict=True):
+            weights.copy_(sums)
         if self.options.momentum == "reset":
             for part in self.adapter.parts.values():
                 part.running.state.clear()

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unisono.algorithms.central.rule import Arrival, Centre, GroupSettings, Rule, Walker
+from unisono.algorithms.base import AlgorithmOptions, Examples, GroupSettings
+from unisono.algorithms.server.server_algorithm import Push, ServerAlgorithm, ServerModel, WorkerState
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AlgorithmOptions):
     """Of `--algorithm parameter_server`: none."""
 
 
@@ -31,28 +32,30 @@ def weighted_mean(gradients: Sequence[Tensor], weights: Sequence[float]) -> Tens
     return total.div_(sum(weights))
 
 
-class ParameterServer(Rule):
+@dataclass
+class ParameterServer(ServerAlgorithm):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
-    optimises_centre: ClassVar[bool] = True
+    examples: ClassVar[Examples] = ({"optimizer.momentum": 0.5},)
+    server_optimises: ClassVar[bool] = True
 
     @property
     def waits_for_all(self) -> bool:
         return True
 
-    def after(self, walker: Walker, settings: GroupSettings) -> None:  # noqa: ARG002
-        walker.out.copy_(walker.gradient)
+    def on_gradient(self, worker: WorkerState, settings: GroupSettings) -> None:  # noqa: ARG002
+        worker.out.copy_(worker.gradient)
 
-    def message(self, walker: Walker, num_steps: int) -> Sequence[float]:  # noqa: ARG002
-        return list(walker.uses)
+    def message(self, worker: WorkerState, num_steps: int) -> Sequence[float]:  # noqa: ARG002
+        return list(worker.uses)
 
-    def fold(self, centre: Centre, arrived: Sequence[Arrival]) -> Sequence[Tensor | None]:
-        weights = [one.weight for one in arrived]
+    def apply_update(self, server: ServerModel, pushes: Sequence[Push]) -> Sequence[Tensor | None]:
+        weights = [push.weight for push in pushes]
         if sum(weights):
-            uses = sum((one.numbers for one in arrived[1:]), arrived[0].numbers)
-            centre.optimise(weighted_mean([one.message for one in arrived], weights), uses)
-        return [centre.values for _ in arrived]
+            uses = sum((push.numbers for push in pushes[1:]), pushes[0].numbers)
+            server.optimise(weighted_mean([push.vector for push in pushes], weights), uses)
+        return [server.values for _ in pushes]
 
 
 ALGORITHM = ParameterServer

@@ -16,34 +16,28 @@ from typing import Any, ClassVar
 
 from unisono.algorithms.allreduce import AllReduce
 from unisono.algorithms.allreduce import Options as AllReduceOptions
-from unisono.algorithms.base import StepInfo
-from unisono.algorithms.local_sgd import MOMENTUM, LocalSGD
-from unisono.algorithms.rounds.local import expect_one_of, expect_whole
+from unisono.algorithms.base import Examples, StepInfo
+from unisono.algorithms.local_sgd import LocalSGD
+from unisono.algorithms.local_sgd import Options as LocalSGDOptions
 from unisono.comm.replicate import replicate
 from unisono.errors import UsageError
 from unisono.model.tail import StepStats
+from unisono.task.options import option
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(LocalSGDOptions):
     """Of `--algorithm post_local_sgd`."""
 
-    switch_step: int | None = None
-    """The first step that workers take by themselves."""
-    period: int = 8
-    """H: steps of a round."""
-    momentum: str = "keep"
-    """What a round leaves of the optimiser's own state: all of it, or none (reset)."""
+    switch_step: int | None = option(None, "the first step that workers take on their own; required", least=0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.switch_step is None:
             raise UsageError(
                 "--algorithm post_local_sgd needs the step from which workers learn by themselves: --set algorithm.switch_step=S, "
                 "e.g. where the learning rate first falls"
             )
-        expect_whole("switch_step", self.switch_step, 0)
-        expect_whole("period", self.period, 1)
-        expect_one_of("momentum", self.momentum, MOMENTUM)
 
 
 @dataclass
@@ -51,6 +45,7 @@ class PostLocalSGD(LocalSGD):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
+    examples: ClassVar[Examples] = ({"algorithm.period": 3, "algorithm.switch_step": 4, "optimizer.momentum": 0.5},)
 
     @property
     def replicas_differ(self) -> bool:
@@ -65,19 +60,19 @@ class PostLocalSGD(LocalSGD):
         if at.step < self.options.switch_step:
             return self._together.step(micro_batches, at)
         if not self._is_local:
-            self._known += self._together.drain()
-            self._part()
+            self._known += self._together.flush_stats()
+            self._go_local()
         return super().step(micro_batches, at)
 
-    def drain(self) -> Sequence[StepStats]:
-        return super().drain() if self._is_local else self._together.drain()
+    def flush_stats(self) -> Sequence[StepStats]:
+        return super().flush_stats() if self._is_local else self._together.flush_stats()
 
-    def settle(self) -> None:
+    def synchronise(self) -> None:
         if self._is_local:
-            super().settle()
+            super().synchronise()
         else:
             replicate(self.comm, self.adapter.counters())
-            self._statistics.settle(self.comm)
+            self._statistics.synchronise(self.comm)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "is_local": self._is_local}
@@ -85,9 +80,9 @@ class PostLocalSGD(LocalSGD):
     def restore(self, state: Mapping[str, Any], size: int) -> None:
         super().restore(state, size)
         if state.get("is_local", False):
-            self._part()
+            self._go_local()
 
-    def _part(self) -> None:
+    def _go_local(self) -> None:
         """Local: from now on each worker learns by itself."""
         self._is_local = True
         super().begin()

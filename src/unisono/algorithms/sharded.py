@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
@@ -21,16 +21,17 @@ import torch
 from torch import Tensor
 
 from unisono.algorithms.allreduce import AllReduce
-from unisono.algorithms.base import Roles, StepInfo
-from unisono.comm.ordered import OrderedSum
+from unisono.algorithms.base import AlgorithmOptions, Examples, StepInfo
+from unisono.algorithms.roles import DEFAULT_LAYOUT, LayoutOptions, LockStepRoles
+from unisono.comm.ordered.ordered_sum import OrderedSum
 from unisono.comm.replicate import replicate
 from unisono.errors import UsageError
-from unisono.model.shard_state import ShardState
 from unisono.model.tail import StepStats
+from unisono.model.torch.shard_state import ShardState
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AlgorithmOptions):
     """Of `--algorithm sharded`."""
 
     num_shards: int = 0
@@ -42,16 +43,17 @@ class Sharded(AllReduce):
     """See the top of this file. Replicas are equal after every step, running statistics too."""
 
     Options: ClassVar[type[Any]] = Options
+    examples: ClassVar[Examples] = ({"shards": 4, "optimizer.momentum": 0.5},)
     keeps_equal: ClassVar[bool] = True
 
     @classmethod
-    def plan(cls, options: Any, size: int) -> Roles:
+    def plan(cls, options: Any, size: int, asked: LayoutOptions = DEFAULT_LAYOUT) -> LockStepRoles:
         if size > options.num_shards:
             raise UsageError(
                 f"{size} workers are more than the {options.num_shards} shards (--shards), so some would have nothing to do; "
                 f"use at most {options.num_shards} workers, or more shards, which is another experiment"
             )
-        return Roles(tuple(range(size)))
+        return replace(super().plan(options, size, asked), shards=shards_of_all(options.num_shards, size))
 
     def start(self) -> None:
         adapter = self.adapter
@@ -102,7 +104,7 @@ class Sharded(AllReduce):
     def restore(self, state: Mapping[str, Any], size: int) -> None:
         """There is nothing besides the replicas."""
 
-    def settle(self) -> None:
+    def synchronise(self) -> None:
         """Nothing differs between steps."""
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs of this node the job may use, and which of them are ours. Pure, except `probe`, `num_found` and `driver_in_use`."""
+"""Which GPUs of this node the job may use, and which belong to this process. Pure, except those that say Local."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from unisono.errors import UsageError
 
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 DRIVER = "/dev/nvidia-uvm"
-"""What CUDA has open once it is in use; those who only count GPUs have not."""
+"""The device file that CUDA has open once it is in use; counting GPUs does not open it."""
 
 
-def probe(env: Mapping[str, str]) -> tuple[str, ...]:
+def available_gpus(env: Mapping[str, str]) -> tuple[str, ...]:
     """Local: the GPUs of this node that a process with this environment may use."""
     return visible_gpus(env, num_found())
 
@@ -39,28 +39,28 @@ def driver_in_use(descriptors: Path = Path("/proc/self/fd")) -> bool:
     return any(file.is_symlink() and str(file.readlink()) == DRIVER for file in files)
 
 
-def environment_of_worker(env: Mapping[str, str], ours: Sequence[str] = ()) -> dict[str, str]:
+def environment_of_worker(env: Mapping[str, str], own_gpus: Sequence[str] = ()) -> dict[str, str]:
     """`env` for a process that workers are forked from, or for one that is a worker by itself and must see no GPUs but its own.
 
-    Tasks often ask whether PyTorch sees a GPU. It then starts CUDA, after which a forked process finds none; so that it only
-    counts them.
+    Tasks often ask whether PyTorch sees a GPU. PyTorch then starts CUDA, after which a forked process finds none; with this
+    variable it only counts them.
     """
     found = {**env, NVML_CHECK: "1"}
-    if ours:
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(ours)
+    if own_gpus:
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(own_gpus)
     return found
 
 
-def divide(
+def assign_gpus(
     env: Mapping[str, str], local_rank: int, local_size: int, found: int, overrides: Overrides
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """GPUs that this process sees, and those of them that are ours, as CUDA_VISIBLE_DEVICES names them.
+    """GPUs that this process sees, and those of them that belong to it, as CUDA_VISIBLE_DEVICES names them.
 
-    What the scheduler bound to this process is ours whole. Otherwise all processes of the node see the same GPUs, and each
-    takes its own by local rank: one, or `gpus_per_task`. More processes than GPUs share them in turn.
+    GPUs that the scheduler bound to this process all belong to it. Otherwise all processes of the node see the same GPUs, and
+    each takes its own by local rank: one, or `gpus_per_task`. More processes than GPUs share them in turn.
     """
     visible = visible_gpus(env, found)
-    if _bound(env, visible, local_size):
+    if _is_bound_by_slurm(env, visible, local_size):
         return visible, _first(visible, overrides.gpus_per_task, "gpus_per_task")
     node = _first(visible, overrides.gpus_per_node, "gpus_per_node")
     if overrides.gpus_per_task is not None:
@@ -87,8 +87,8 @@ def visible_gpus(env: Mapping[str, str], found: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _bound(env: Mapping[str, str], visible: tuple[str, ...], local_size: int) -> bool:
-    """Whether what we see is ours alone."""
+def _is_bound_by_slurm(env: Mapping[str, str], visible: tuple[str, ...], local_size: int) -> bool:
+    """Whether the visible GPUs belong to this process alone."""
     if local_size == 1 or len(visible) == 1:
         return True
     binding = env.get("SLURMD_TRES_BIND", "")

@@ -1,6 +1,6 @@
-"""Who am I: every launcher is asked in a fixed order, the innermost first, and the first that knows answers.
+"""Rank and world size of this process: tries all launchers in a fixed order, the innermost first; the first that started us counts.
 
-`here` is the only place that reads the environment of this process; all others receive it as a value.
+`current_topology` and `environment` alone read the environment of this process; all others receive it as a value.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from unisono.cluster import gpus, lineage, local, mpi_env, own, slurm, tf_config, torchrun
+from unisono.cluster import gpus
+from unisono.cluster.launchers import local, mpi_env, slurm, tf_config, torchrun, unisono_run
+from unisono.cluster.machine import parent_process
 from unisono.cluster.rendezvous import host_port
-from unisono.cluster.topology import ALLREDUCES, ENGINES, Overrides, Resolver, Topology, WhyNot
+from unisono.cluster.topology import ALLREDUCES, ENGINES, NotThisLauncher, Overrides, Resolver, Topology
 from unisono.cluster.variables import one_of, positive_seconds
 from unisono.errors import UsageError
 
 RESOLVERS: tuple[tuple[str, Resolver], ...] = (
-    ("unisono", own.resolve),
+    ("unisono", unisono_run.resolve),
     ("torchrun", torchrun.resolve),
     ("openmpi", mpi_env.resolve_open_mpi),
     ("pmi", mpi_env.resolve_pmi),
@@ -29,19 +31,19 @@ RESOLVERS: tuple[tuple[str, Resolver], ...] = (
 NO_OVERRIDES = Overrides()
 
 
-def here(overrides: Overrides = NO_OVERRIDES) -> Topology:
-    """Local: where this process stands, with its GPUs. Raises `UsageError` for variables that make no sense."""
+def current_topology(overrides: Overrides = NO_OVERRIDES) -> Topology:
+    """Local: the topology of this process, with its GPUs. Raises `UsageError` for variables that make no sense."""
     env = environment()
     topology = resolve(env, overrides)
-    seen, ours = gpus.divide(env, topology.local_rank, topology.local_size, gpus.num_found(), overrides)
-    return replace(topology, gpus=seen, our_gpus=ours, mpi_selection=mpi_env.selection(env))
+    seen, ours = gpus.assign_gpus(env, topology.local_rank, topology.local_size, gpus.num_found(), overrides)
+    return replace(topology, gpus=seen, own_gpus=ours, mpi_selection=mpi_env.mpi_selection(env))
 
 
 def environment() -> dict[str, str]:
     """Local: a copy of this process's environment, with a token where the launcher does not name its job."""
     env = dict(os.environ)
     if mpi_env.needs_token(env):
-        process = lineage.launcher_process("PMI_RANK", os.getpid())
+        process = parent_process.launcher_process("PMI_RANK", os.getpid())
         if process is not None:
             env["UNISONO_TOKEN"] = f"mpirun-{process}"
     return env
@@ -52,25 +54,27 @@ def slurm_job() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or None
 
 
-def launching_command() -> str | None:
-    """Local: what tells one `unisono run` or `unisono train -n` from another; the same in all lives of its ranks."""
+def launch_id() -> str | None:
+    """Local: identifies one `unisono run` or `unisono train -n`; the same in all attempts of its ranks."""
     return os.environ.get("UNISONO_BEGAN") or None
 
 
 def resolve(env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> Topology:
-    """Pure: the answer of the first launcher that knows, with what the user asked for. GPUs are left to `here`."""
+    """Pure: the answer of the first launcher that knows, with what the user asked for. GPUs are left to `current_topology`."""
     answers = (resolver(env, overrides) for _, resolver in RESOLVERS)
     topology = next(answer for answer in answers if isinstance(answer, Topology))
-    _refuse_unread(topology, overrides)
-    return _named(_wished(topology, env, overrides), overrides)
+    _check_overrides(topology, overrides)
+    return _with_task_kind(_with_launch_options(topology, env, overrides), overrides)
 
 
-def verdicts(env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> list[tuple[str, Topology | WhyNot | UsageError]]:
+def verdicts(
+    env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES
+) -> list[tuple[str, Topology | NotThisLauncher | UsageError]]:
     """Pure: what each launcher's variables say, in the order of asking; the first `Topology` is the one that counts.
 
     A `UsageError` stands where variables are half set or malformed; if it comes before the first `Topology`, `resolve` raises it.
     """
-    found: list[tuple[str, Topology | WhyNot | UsageError]] = []
+    found: list[tuple[str, Topology | NotThisLauncher | UsageError]] = []
     for name, resolver in RESOLVERS:
         try:
             found.append((name, resolver(env, overrides)))
@@ -79,8 +83,8 @@ def verdicts(env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> lis
     return found
 
 
-def _refuse_unread(topology: Topology, overrides: Overrides) -> None:
-    """What was asked for must be delivered: raise where it cannot be."""
+def _check_overrides(topology: Topology, overrides: Overrides) -> None:
+    """Raise where the overrides contradict the launcher."""
     asked = overrides.world_size
     if asked is not None and asked != topology.world_size:
         remedy = (
@@ -96,8 +100,8 @@ def _refuse_unread(topology: Topology, overrides: Overrides) -> None:
         raise UsageError(f"tasks_per_node is read under SLURM only, but {topology.launcher} started this process; leave it out")
 
 
-def _wished(topology: Topology, env: Mapping[str, str], overrides: Overrides) -> Topology:
-    """What any launcher may carry from the one who started us."""
+def _with_launch_options(topology: Topology, env: Mapping[str, str], overrides: Overrides) -> Topology:
+    """With the variables of Unisono, which ranks of any launcher may have."""
     if env.get("UNISONO_RENDEZVOUS"):
         address, port = host_port(env["UNISONO_RENDEZVOUS"], "UNISONO_RENDEZVOUS")
         topology = replace(topology, address=address, port=overrides.port or port)
@@ -112,7 +116,7 @@ def _wished(topology: Topology, env: Mapping[str, str], overrides: Overrides) ->
     )
 
 
-def _named(topology: Topology, overrides: Overrides) -> Topology:
+def _with_task_kind(topology: Topology, overrides: Overrides) -> Topology:
     """Kind and index of this process: the kinds follow each other in the order of ranks."""
     if overrides.jobs is None:
         return topology

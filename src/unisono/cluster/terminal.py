@@ -1,4 +1,4 @@
-"""Whether this process speaks to a terminal, and how wide it is; also of a rank whose launcher passes its words on."""
+"""Whether output of this process goes to a terminal, and its width; also of a rank whose launcher forwards its output."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ the launcher keeps away the children of the rank, whose output may go elsewhere.
 
 @dataclass(frozen=True)
 class Terminal:
-    """How standard output is read: by lines, or by somebody who sees them being drawn."""
+    """How standard output is shown: as plain lines, or on a terminal where they can be redrawn."""
 
     columns: int | None
     """None: no terminal; what is printed should be plain lines."""
     colour: bool = False
 
 
-def terminal() -> Terminal:
-    """Local: of the standard output of this process."""
-    return terminal_of(os.environ, columns_of(1), os.getppid())
+def terminal(fd: int = 1) -> Terminal:
+    """Local: of the standard output of this process (1), or of its standard error (2), which launchers pass on by lines."""
+    return terminal_of(os.environ, columns_of(fd), os.getppid() if fd == 1 else 0)
 
 
 def terminal_of(env: Mapping[str, str], own_columns: int | None, parent: int) -> Terminal:

@@ -1,4 +1,4 @@
-"""Who am I: the answer every resolver gives, and the reasons it may give instead."""
+"""The topology that a resolver returns (rank, world size, node), the reason why it has none, and overrides by the user."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from unisono.errors import UsageError
 MAX_PORT = 65535
 
 ENGINES = ("auto", "single", "shm", "mpi", "gloo", "nccl")
-"""Names that `--engine` takes. (`threads` makes its ranks itself: see `comm/threads.py`.)"""
+"""Names that `--engine` takes. (The engine `threads` is for tests: `testing/thread_communicator.py` makes its ranks.)"""
 ALLREDUCES = ("auto", "ring", "recursive_doubling", "rabenseifner", "node_aware", "engine")
 """Names that `--allreduce` takes: `engine` is the engine's own, the others are files in `comm/allreduce/`."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Where this process stands among all processes of the job. `global_rank` and `world_size` exist only in this room."""
+    """Where this process stands among all processes of the job. `global_rank` and `world_size` exist only in this package."""
 
     launcher: str
     """Who started us: unisono, torchrun, openmpi, pmi, slurm, tf_config or local."""
@@ -41,15 +41,15 @@ class Topology:
     mpi_selection: tuple[tuple[str, str], ...] = ()
     """The MPI library's own variables that choose its all-reduce, as they are set."""
     job: str = ""
-    """Readable name of the job, for messages; empty where nobody named it."""
+    """Readable name of the job, for messages; empty where it has none."""
     gpus: tuple[str, ...] = ()
     """GPUs of this node that the job may use, as CUDA_VISIBLE_DEVICES would name them."""
-    our_gpus: tuple[str, ...] = ()
-    """Those of them that belong to this process."""
+    own_gpus: tuple[str, ...] = ()
+    """Those of them that belong to this process, by the scheduler or by local rank."""
     engine: str = "auto"
-    """Engine asked for by the one who started us."""
+    """Engine that the launcher requests."""
     allreduce: str = "auto"
-    """All-reduce algorithm asked for likewise."""
+    """All-reduce algorithm that the launcher requests."""
     time_limit_s: float = 600.0
     """How long a collective waits for a missing member."""
     task_type: str | None = None
@@ -57,7 +57,7 @@ class Topology:
     task_index: int | None = None
     """Position among the processes of that kind."""
     note: str = ""
-    """What somebody who looks at this should know, e.g. that a batch script is not a rank. Never needed to go on."""
+    """A hint for users, e.g. that a batch script is not a rank. No code depends on it."""
 
     def __post_init__(self) -> None:
         places = [
@@ -84,7 +84,7 @@ class Topology:
 
 
 @dataclass(frozen=True)
-class WhyNot:
+class NotThisLauncher:
     """A resolver's refusal: this launcher did not start us, and how it knows."""
 
     reason: str
@@ -122,5 +122,5 @@ class Overrides:
             raise UsageError(f"port must lie in 1..{MAX_PORT}; received {self.port}")
 
 
-Resolver = Callable[[Mapping[str, str], Overrides], Topology | WhyNot]
+Resolver = Callable[[Mapping[str, str], Overrides], Topology | NotThisLauncher]
 """A pure function of the environment. Variables that are half set or malformed raise `UsageError`."""

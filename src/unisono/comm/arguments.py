@@ -1,4 +1,4 @@
-"""What users may pass to a communicator: one clear message for each thing that can be wrong."""
+"""Checks of the arguments of a communicator's calls: one clear message for each possible mistake."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def flat_views(bufs: Buffers, device: torch.device, engine: str) -> list[Tensor]
     return flat
 
 
-def check_apart(bufs: Sequence[Tensor]) -> None:
+def check_no_overlap(bufs: Sequence[Tensor]) -> None:
     """Refuse buffers of one list that share memory: what they would hold afterwards depends on the engine and the size."""
     ranges = sorted((buf.data_ptr(), buf.data_ptr() + buf.nbytes, position) for position, buf in enumerate(bufs) if buf.nbytes)
     for (_, end, first), (start, _, second) in pairwise(ranges):
@@ -66,7 +66,7 @@ def check_same_type(kind: str, out: Tensor, buf: Tensor) -> torch.dtype:
     return buf.dtype
 
 
-def parts_of(kind: str, long: Tensor, short: Tensor, counts: Sequence[int] | None, rank: int, size: int) -> list[int]:
+def checked_parts(kind: str, long: Tensor, short: Tensor, counts: Sequence[int] | None, rank: int, size: int) -> list[int]:
     """How `long` is divided among the members, of which this rank holds `short`."""
     if counts is None and long.numel() != short.numel() * size:
         raise UsageError(

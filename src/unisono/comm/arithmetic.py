@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unisono.comm.base import MAX, MIN, SUM, Communicator, Op
 
-HALVES = (torch.float16, torch.bfloat16)
+HALF_TYPES = (torch.float16, torch.bfloat16)
 """Types too narrow to sum in: their sums are made in float32."""
 
 _COMBINE: Mapping[Op, Callable[..., Tensor]] = {SUM: torch.add, MIN: torch.minimum, MAX: torch.maximum}
@@ -27,7 +27,7 @@ def combine(first: Tensor, second: Tensor, op: Op, out: Tensor) -> None:
 def reduced(parts: Sequence[Tensor], op: Op) -> Tensor:
     """Local: a new tensor, `parts` combined from first to last."""
     dtype = parts[0].dtype
-    wide = torch.float32 if op is SUM and dtype in HALVES else dtype
+    wide = torch.float32 if op is SUM and dtype in HALF_TYPES else dtype
     total = parts[0].to(wide, copy=True)
     for part in parts[1:]:
         combine(total, part.to(wide), op, total)
@@ -41,7 +41,7 @@ class Scratch:
         self._comm = comm
         self._kept: dict[torch.dtype, Tensor] = {}
 
-    def take(self, numel: int, dtype: torch.dtype) -> Tensor:
+    def get(self, numel: int, dtype: torch.dtype) -> Tensor:
         """Local: uninitialised, and valid until the next `take` of this type."""
         kept = self._kept.get(dtype)
         if kept is None or kept.numel() < numel:

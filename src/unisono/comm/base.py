@@ -1,6 +1,6 @@
-"""What every engine offers: a fixed, ordered group of processes that move contiguous tensors.
+"""The Communicator, which every engine implements: a fixed, ordered group of processes that move contiguous tensors.
 
-This file owns what is the same everywhere: the interface, the order of calls, splitting, the end. An engine adds the methods
+This file holds what is the same for all engines: the interface, the order of calls, splitting, closing. An engine adds the methods
 whose names begin with an underscore.
 """
 
@@ -16,17 +16,17 @@ from torch import Tensor
 
 from unisono.comm.arguments import (
     Buffers,
-    check_apart,
+    check_no_overlap,
     check_rank,
     check_same_type,
     check_tag,
     checked_counts,
+    checked_parts,
     flat_views,
-    parts_of,
 )
 from unisono.comm.calls import ANY, DTYPES, MAX, MIN, SUM, Call, Envelope, Group, Op, even_slices
-from unisono.comm.control import Control
-from unisono.comm.driver import Driver, Work
+from unisono.comm.control_plane.control import Control
+from unisono.comm.driver import HelperThread, Work
 from unisono.comm.watch import Watch
 from unisono.errors import CollectiveTimeout, CommError, PeerLost
 
@@ -56,7 +56,7 @@ Reducer = Callable[[Sequence[Tensor], Op], None]
 
 class Communicator(ABC):
     """A fixed, ordered group of processes. One thread at a time on one communicator; members make the same collective calls
-    in the same order, the started ones counted where they are started. A failed call leaves the communicator spent."""
+    in the same order, where a started call counts from its start. After a failed call it cannot be used any more (`is_spent`)."""
 
     engine: str
     """Name that users type."""
@@ -72,9 +72,9 @@ class Communicator(ABC):
         self.control = control
         self._seq = 0
         self._num_exchanges = 0
-        self._spent: str | None = None
+        self._unusable: str | None = None
         self._reductions: dict[object, Call] = {}
-        self._driver = Driver(f"unisono-{group.name}")
+        self._driver = HelperThread(f"unisono-{group.name}")
         self._reduce_with: Reducer | None = None
         self._compares = True
         self._dependents: list[Communicator] = []
@@ -82,12 +82,12 @@ class Communicator(ABC):
         self.on_behalf: Watch | None = None
         self._owns_control = False
         self.origin = f"{self.size} process{'es' if self.size > 1 else ''}, engine {self.engine}"
-        """How this group came about, in words; `connect` says it better."""
+        """A description of the group and its engine for people; `connect` replaces it by a more detailed one."""
 
     @property
     def is_spent(self) -> bool:
         """Local: whether it was closed, or a call on it has failed."""
-        return self._spent is not None
+        return self._unusable is not None
 
     # ---- what users call -------------------------------------------------------------------------------------------
 
@@ -96,9 +96,10 @@ class Communicator(ABC):
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def share(self, bufs: Sequence[Tensor]) -> list[list[Tensor]] | None:  # noqa: ARG002 -- of engines that can
-        """Collective, blocking, slow: such buffers of every member, by rank, in memory that all of them read and write; None where
-        the engine has none. One's own are `bufs` themselves where they are from `empty`, else copies; numbers and sizes may differ
-        between members. What somebody writes the others see after a `barrier`. The caller keeps its own as long as others use them.
+        """Collective, blocking, slow: the buffers of all members, by rank, in memory that all members read and write; None where
+        the engine shares none. The member's own are `bufs` themselves where they are from `empty`, else copies; numbers and
+        sizes may differ between members. Writes are seen by the others after a `barrier`. The caller keeps its own while others use
+        them.
         """
         return None
 
@@ -196,8 +197,8 @@ class Communicator(ABC):
         return self._start_recv(tensor, source, check_tag(tag), watch)
 
     def allgather_object(self, obj: Any, timeout_s: float | None = None) -> list[Any]:
-        """Collective, blocking, slow: everybody's plain data (None, bool, int, float, str, bytes, list, tuple, dict) by rank. With
-        `timeout_s` it has a limit of its own."""
+        """Collective, blocking, slow: the plain data (None, bool, int, float, str, bytes, list, tuple, dict) of all members,
+        by rank. `timeout_s` replaces the time limit of the communicator."""
         self._num_exchanges += 1
         key = f"{self.name}#{self._num_exchanges}"
         return self._run(Call("allgather_object"), lambda watch: self._exchange(key, obj, watch), timeout_s)
@@ -229,24 +230,24 @@ class Communicator(ABC):
         return self._equipped(self._subgroup(group))
 
     def duplicate(self) -> Communicator:
-        """Collective, blocking: the same members with a life of their own, for another layer's messages; equipped as by `split`."""
+        """Collective, blocking: an independent group of the same members, for another layer's messages; equipped as by `split`."""
         copy = self.split(0, self.rank)
         assert copy is not None
         return copy
 
     def abort(self, reason: str) -> None:
         """Local: tell the others that this rank gives up, so that they raise `PeerLost` with the reason at once."""
-        self._spent = reason
+        self._unusable = reason
         self.control.give_up(reason)
 
     def close(self) -> None:
-        """Local: give back what the engine holds. Idempotent; buffers from `empty` stay valid."""
+        """Local: release what the engine holds. Idempotent; buffers from `empty` stay valid."""
         for dependent in self._dependents:
             dependent.close()
         self._dependents.clear()
         self._driver.close()
-        if self._spent is None:
-            self._spent = "it was closed"
+        if self._unusable is None:
+            self._unusable = "it was closed"
         for call in self._reductions.values():
             call.plan = None  # it may hold memory, and the control plane remembers the newest call
         self._reductions.clear()
@@ -258,7 +259,7 @@ class Communicator(ABC):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is not None and self._spent is None:
+        if error is not None and self._unusable is None:
             self.abort(f"{type(error).__name__}: {error}")
         self.close()
 
@@ -309,7 +310,7 @@ class Communicator(ABC):
     def _close(self) -> None: ...
 
     def _compare(self, watch: Watch) -> Callable[[], None]:
-        """Refuse calls that differ, beside an all-reduce that sees only bytes; what is left to do for it is done at its end."""
+        """Refuse calls that differ, for an all-reduce that sees only bytes. Calling the result ends the check."""
         self._barrier(watch)  # which compares what the watch says
         return lambda: None
 
@@ -332,18 +333,18 @@ class Communicator(ABC):
         try:
             return body(watch)
         except BaseException as error:
-            self._spend(error, call)
+            self._fail(error, call)
             raise
 
     def _begin(self, call: Call, limit_s: float | None = None) -> Watch:
-        if self._spent is not None:
+        if self._unusable is not None:
             self._check_usable()
         self._seq += 1
-        self.control.doing[self.name] = (self._seq, call)
+        self.control.current_calls[self.name] = (self._seq, call)
         return Watch(self, call, self.time_limit_s if limit_s is None else limit_s)
 
-    def _spend(self, error: BaseException, call: Call) -> None:
-        if self._spent is None:
+    def _fail(self, error: BaseException, call: Call) -> None:
+        if self._unusable is None:
             self.give_up(f"{call} failed: {type(error).__name__}: {error}", ())
 
     def _reduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
@@ -359,7 +360,7 @@ class Communicator(ABC):
             for dependent in self._dependents:
                 dependent.on_behalf = None
         except BaseException as error:
-            self._spend(error, watch.call)
+            self._fail(error, watch.call)
             raise
 
     def _equipped(self, group: Communicator) -> Communicator:
@@ -379,12 +380,12 @@ class Communicator(ABC):
             ranks = [self.members.index(member) for member in error.ranks if member in self.members]
             raise PeerLost(ranks, f"{watch.call} on rank {self.rank} of {self.name} cannot finish: {error}") from error
         except CollectiveTimeout:
-            watch.raise_late()
+            watch.raise_timeout()
             raise
 
     def give_up(self, reason: str, ranks: Sequence[int]) -> None:
-        """Local: be spent, and tell the others why, before they wonder who died."""
-        self._spent = reason
+        """Local: become unusable, and tell the others why before they notice the loss."""
+        self._unusable = reason
         self.control.give_up(f"gave up: {reason}", [self.members[r] for r in ranks])
 
     def _raise_mismatch(self, call: Call, rank: int, other: str) -> NoReturn:
@@ -394,8 +395,8 @@ class Communicator(ABC):
     # ---- checking of arguments -------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
-        if self._spent is not None:
-            raise CommError(f"communicator {self.name} cannot be used any more: {self._spent}")
+        if self._unusable is not None:
+            raise CommError(f"communicator {self.name} cannot be used any more: {self._unusable}")
 
     def _checked(self, bufs: Buffers) -> list[Tensor]:
         return flat_views(bufs, self.device, self.engine)
@@ -407,7 +408,7 @@ class Communicator(ABC):
         if call is None:
             if len(self._reductions) >= _MOST_REDUCTIONS:
                 self._reductions.clear()
-            check_apart(bufs)
+            check_no_overlap(bufs)
             call = self._reductions[key] = Call("allreduce", bufs, op)
         return call
 
@@ -423,7 +424,7 @@ class Communicator(ABC):
         out, buf = self._checked((out, buf))
         check_same_type(kind, out, buf)
         long, short = (out, buf) if kind == "allgather" else (buf, out)
-        parts = parts_of(kind, long, short, counts, self.rank, self.size)
+        parts = checked_parts(kind, long, short, counts, self.rank, self.size)
         detail = f"counts={parts}" if op is None else f"counts={parts}, {op.value}"
         return Call(kind, (long,), detail), (out, buf, parts)
 

@@ -1,4 +1,4 @@
-"""The words of a call: operations, types, groups, and how one call is shown to people."""
+"""The vocabulary of calls: reduction operations, element types, groups, and the text that describes a call in messages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Group:
-    """Who belongs to a communicator: `members` are ranks of the job, `ranks` are ranks of the parent group."""
+    """The processes of a communicator: `members` are ranks of the job, `ranks` are ranks of the parent group."""
 
     name: str
     rank: int
@@ -58,7 +58,7 @@ class Group:
 
 
 class Call:
-    """One operation with what must be alike on all members. Its text is made only when somebody asks."""
+    """One operation with everything that must be the same on all members. Its text is made only when needed."""
 
     __slots__ = ("detail", "kind", "plan", "shapes")
 
@@ -67,7 +67,7 @@ class Call:
         self.shapes = [(buf.dtype, buf.numel()) for buf in bufs]
         self.detail = detail
         self.plan: Any = None
-        """What an engine has worked out for a call that comes again with the same buffers."""
+        """The engine's plan for a call that is repeated with the same buffers."""
 
     def __str__(self) -> str:
         bufs = " + ".join(f"{str(dtype).removeprefix('torch.')}[{numel}]" for dtype, numel in self.shapes)

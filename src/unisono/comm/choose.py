@@ -1,4 +1,4 @@
-"""Which engine and which all-reduce algorithm: pure decisions from what every process tells about itself.
+"""Choice of the engine and of the all-reduce algorithm: pure decisions from what every process tells about itself.
 
 All processes decide from the same list of members, so all decide alike.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from unisono.cluster.affinity import cpus
+from unisono.cluster.machine.affinity import available_cpus
 from unisono.cluster.topology import Topology
 from unisono.comm.shared_memory.futex import Futex
 from unisono.errors import UsageError
@@ -24,37 +24,37 @@ INSTALL: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Member:
-    """What every process tells the others about itself before an engine is chosen."""
+class ProcessInfo:
+    """Facts of one process, which it sends to the others before an engine is chosen."""
 
     node: str
-    """The node as the launcher numbers or names it; where it does neither, what tells one running machine from another."""
+    """The node as the launcher numbers or names it; where it does neither, an identifier of the running machine."""
     cpus: tuple[int, ...]
     gpu: str
-    """What identifies the GPU that is ours, or nothing."""
+    """Identifier of the GPU of this process, or empty."""
     has_mpi: bool
     no_shm: str
     """Empty, or why shared memory cannot be used here."""
 
 
-def describe(at: Topology) -> Member:
-    """Local: what this process tells the others."""
+def describe_process(at: Topology) -> ProcessInfo:
+    """Local: the facts of this process, for the others."""
     node = f"node {at.node_rank}" if at.node_rank is not None else at.node_name or _machine()
     # Bound processes may all call their GPU "0", so the device itself is asked who it is.
     index = gpu_index(at)
     gpu = "" if index is None else str(torch.cuda.get_device_properties(index).uuid)
-    return Member(node, tuple(sorted(cpus())), gpu, importlib.util.find_spec("mpi4py") is not None, _why_no_shm())
+    return ProcessInfo(node, tuple(sorted(available_cpus())), gpu, importlib.util.find_spec("mpi4py") is not None, _why_no_shm())
 
 
 def gpu_index(at: Topology) -> int | None:
-    """Local: PyTorch's number of the GPU that is ours, among those this process sees."""
-    if not at.our_gpus or not torch.cuda.is_available():
+    """Local: PyTorch's index of the GPU of this process, among those that it sees."""
+    if not at.own_gpus or not torch.cuda.is_available():
         return None
-    index = at.gpus.index(at.our_gpus[0])
+    index = at.gpus.index(at.own_gpus[0])
     return index if index < torch.cuda.device_count() else 0
 
 
-def choose_engine(asked: str, launcher: str, members: list[Member]) -> tuple[str, str]:
+def choose_engine(asked: str, launcher: str, members: list[ProcessInfo]) -> tuple[str, str]:
     """Pure: engine and reason."""
     if asked != "auto":
         return asked, "as asked"
@@ -71,8 +71,8 @@ def choose_engine(asked: str, launcher: str, members: list[Member]) -> tuple[str
     return "gloo", "several nodes"
 
 
-def check_engine(engine: str, me: Member, nodes: list[int]) -> None:
-    """Refuse what cannot work here, with what to do about it."""
+def check_engine(engine: str, me: ProcessInfo, nodes: list[int]) -> None:
+    """Raise `UsageError` with the remedy if the engine cannot work here."""
     if engine == "single" and len(nodes) > 1:
         raise UsageError(f"engine single serves one process, but there are {len(nodes)} (--engine or UNISONO_ENGINE); leave it out")
     if engine == "shm" and len(set(nodes)) > 1:
@@ -102,15 +102,15 @@ def choose_allreduce(asked: str, engine: str, nodes: Sequence[int], num_nodes: i
         return asked
     if num_nodes == 1 or engine not in ("gloo", "mpi"):
         return "engine"
-    return "node_aware" if len(set(nodes)) < len(nodes) else choose_between(engine)
+    return "node_aware" if len(set(nodes)) < len(nodes) else choose_allreduce_between_nodes(engine)
 
 
-def choose_between(engine: str) -> str:
+def choose_allreduce_between_nodes(engine: str) -> str:
     """Pure: the algorithm's name between nodes, one member on each. MPI libraries choose by length themselves; gloo does not."""
     return "auto" if engine == "gloo" else "engine"
 
 
-def node_indices(members: list[Member]) -> list[int]:
+def node_indices(members: list[ProcessInfo]) -> list[int]:
     """Pure: nodes numbered by first appearance, one number for each process."""
     order = list(dict.fromkeys(member.node for member in members))
     return [order.index(member.node) for member in members]
@@ -125,7 +125,7 @@ def _why_no_shm() -> str:
 
 
 def _machine() -> str:
-    """Tells one running machine from another, whatever their host names."""
+    """An identifier of the running machine that does not depend on its host name."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if boot.exists():
         return boot.read_text().strip()

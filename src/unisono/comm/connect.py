@@ -1,4 +1,4 @@
-"""Open the communicator of the whole job: find each other, choose the engine, say what was chosen and why."""
+"""Open the communicator of the whole job: the processes find each other, choose the engine, and print the choice and its reason."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from functools import partial
 import torch
 
 from unisono.cluster.rendezvous import ports
-from unisono.cluster.resolve import here
+from unisono.cluster.resolve import current_topology
 from unisono.cluster.topology import ALLREDUCES, ENGINES, Topology
-from unisono.comm.allreduce.install import Allreduce
+from unisono.comm.allreduce.install import AllreduceInstaller
 from unisono.comm.base import Communicator, Group
 from unisono.comm.choose import (
-    Member,
+    ProcessInfo,
     check_engine,
     choose_engine,
-    describe,
+    describe_process,
     gpu_index,
     node_indices,
 )
-from unisono.comm.control import Control
+from unisono.comm.control_plane.control import Control
 from unisono.errors import UsageError
-from unisono.excepthook import show_errors_plainly
+from unisono.launch.excepthook import install_excepthook
 
 
 def connect(
@@ -38,13 +38,13 @@ def connect(
 ) -> Communicator:
     """Collective over all processes of the job, blocking: the communicator of the whole job.
 
-    Without arguments everything is found out: who started us, the engine, the algorithm. Use it as a context manager: an
+    Without arguments it detects the launcher and chooses the engine and the algorithm. Use it as a context manager: an
     exception inside tells the others, who then raise `PeerLost` with its text.
 
     `attend` is called several times a second while others are awaited; what it raises ends the wait.
     """
-    show_errors_plainly()
-    at = topology or here()
+    install_excepthook()
+    at = topology or current_topology()
     asked = _one_of(ENGINES, engine or at.engine, "engine")
     algorithm = _one_of(ALLREDUCES, allreduce or at.allreduce, "allreduce")
     job = _meet(at, _seconds(at.time_limit_s if time_limit_s is None else time_limit_s), attend)
@@ -75,7 +75,7 @@ class Job:
     control: Control
     host: str
     """Our address on the interface through which the processes met."""
-    members: list[Member]
+    members: list[ProcessInfo]
     nodes: list[int]
     """The node of each process, numbered by first appearance."""
     limit_s: float
@@ -100,17 +100,17 @@ def _seconds(time_limit_s: object) -> float:
 
 def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> Job:
     """Collective: get to know all members."""
-    me = describe(at)
+    me = describe_process(at)
     if at.world_size == 1:
-        from unisono.comm.single import SoloControl
+        from unisono.comm.engines.single import SoloControl
 
         return Job(at, SoloControl(), "127.0.0.1", [me], [0], limit_s)
     from unisono.comm.control_plane.tcp_control import TcpControl
 
     if at.address is None:
-        from unisono.comm.mpi import completed
+        from unisono.comm.engines.mpi import complete_topology
 
-        at = completed(at)
+        at = complete_topology(at)
     assert at.address is not None
     control = TcpControl.connect(
         rank=at.global_rank,
@@ -123,7 +123,7 @@ def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> Jo
         job=at.job,
         attend=attend,
     )
-    members = [Member(**{**info, "cpus": tuple(info["cpus"])}) for info in control.peers_info]
+    members = [ProcessInfo(**{**info, "cpus": tuple(info["cpus"])}) for info in control.peers_info]
     return Job(at, control, control.local_address, members, node_indices(members), limit_s)
 
 
@@ -143,40 +143,40 @@ def _open_chosen(job: Job, asked: str) -> tuple[Communicator, str]:
 
 def _open(job: Job, name: str, group: Group) -> Communicator:
     if name == "single":
-        from unisono.comm.single import SingleCommunicator
+        from unisono.comm.engines.single import SingleCommunicator
 
         return SingleCommunicator(group, job.control, torch.device("cpu"), job.limit_s)
     if name == "shm":
-        from unisono.comm.shm import open_shm
+        from unisono.comm.engines.shm import open_shm
 
         return open_shm(group, job.control, job.limit_s, _num_cpus(job, group))
     if name == "mpi":
-        from unisono.comm.mpi import open_mpi
+        from unisono.comm.engines.mpi import open_mpi
 
         return open_mpi(group, job.control, job.limit_s)
-    from unisono.comm.torch_dist import open_torch
+    from unisono.comm.engines.torch_dist import open_torch
 
     device = torch.device("cuda", gpu_index(job.at) or 0) if name == "nccl" else torch.device("cpu")
     return open_torch(group, job.control, device, job.limit_s, name, job.host)
 
 
 def _num_cpus(job: Job, group: Group) -> int:
-    """On how many CPUs a group of one node may spin: none unless all processes of the node can have one of their own."""
+    """Number of CPUs on which a group of one node may spin: 0 unless every process of the node can have its own."""
     node = job.nodes[group.members[0]]
     together = [job.members[r] for r, other in enumerate(job.nodes) if other == node]
     cpus = {cpu for member in together for cpu in member.cpus}
     return len(cpus) if len(together) <= len(cpus) else 0
 
 
-def _allreduce(job: Job, asked: str) -> Allreduce:
+def _allreduce(job: Job, asked: str) -> AllreduceInstaller:
     steered = ", ".join(f"{name}={value}" for name, value in job.at.mpi_selection)
-    return Allreduce(asked, job.nodes, partial(_open_node, job), steered)
+    return AllreduceInstaller(asked, job.nodes, partial(_open_node, job), steered)
 
 
 def _open_node(job: Job, comm: Communicator) -> Communicator:
     """Collective: the members of this node among themselves, through shared memory where all of them can, on every node."""
     mine = job.nodes[comm.members[comm.rank]]
-    if comm.engine == "shm":  # a group of its own: it knows the same memory, and who waits in it moves all messages on
+    if comm.engine == "shm":  # a split: it knows the same memory, and a rank that waits in it moves all messages on
         same = comm.split(mine, comm.rank)
         assert same is not None
         return same

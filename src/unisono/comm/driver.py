@@ -1,4 +1,4 @@
-"""Work that goes on beside the caller: one helper thread for a communicator runs the started calls in their order."""
+"""Calls that run in the background: the helper thread of a communicator runs the started calls in order."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Work(ABC, Generic[R_co]):
 
 
 def not_done(call: object, timeout_s: float | None) -> NotDone:
-    """What a wait with a limit of its own raises."""
+    """The error of a wait whose own time limit has passed."""
     return NotDone(f"{call} is not done after {timeout_s:g} s; wait again, or see why a peer is late")
 
 
-class DriverWork(Work[T]):
+class SubmittedWork(Work[T]):
     """A call that the helper thread runs."""
 
     def __init__(self, body: Callable[[], T]) -> None:
@@ -58,14 +58,14 @@ class DriverWork(Work[T]):
         return self._result[0]
 
 
-class Driver:
+class HelperThread:
     """The helper thread of one communicator; it exists only once something was started."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[DriverWork[object] | None] = SimpleQueue()
+        self._queue: SimpleQueue[SubmittedWork[object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._newest: DriverWork[object] | None = None
+        self._newest: SubmittedWork[object] | None = None
 
     @property
     def busy(self) -> bool:
@@ -73,7 +73,7 @@ class Driver:
         return self._newest is not None and not self._newest.done()
 
     @property
-    def inside(self) -> bool:
+    def is_current_thread(self) -> bool:
         """Whether the caller is the helper thread itself."""
         return threading.current_thread() is self._thread
 
@@ -81,14 +81,14 @@ class Driver:
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
             self._thread.start()
-        work = DriverWork(body)
+        work = SubmittedWork(body)
         self._newest = work  # type: ignore[assignment]
         self._queue.put(work)  # type: ignore[arg-type]
         return work
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Let the helper thread finish what it runs; a call that hangs is left to die with the process."""
-        if self._thread is not None and not self.inside:
+        """Let the helper thread finish what it runs; a call that hangs ends with the process."""
+        if self._thread is not None and not self.is_current_thread:
             self._queue.put(None)
             self._thread.join(timeout_s)
             self._thread = None
@@ -98,7 +98,7 @@ class Driver:
             work.run()
 
 
-class Finished(Work[T]):
+class FinishedWork(Work[T]):
     """A call that was done when it was started."""
 
     def __init__(self, result: T) -> None:

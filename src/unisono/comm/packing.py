@@ -11,7 +11,7 @@ PACK_BYTES = 256 * 1024
 """Longest buffer that is copied to travel with others."""
 
 Pack = tuple[Tensor, list[Tensor]]
-"""What travels, and the buffers it stands for."""
+"""The message, and the buffers whose contents it carries."""
 
 
 def packed(bufs: Sequence[Tensor], wire: Mapping[torch.dtype, torch.dtype]) -> list[Pack]:
@@ -31,7 +31,7 @@ def packed(bufs: Sequence[Tensor], wire: Mapping[torch.dtype, torch.dtype]) -> l
 
 
 def unpack(packs: Sequence[Pack]) -> None:
-    """Local: what has travelled goes back to where it came from (in place if it is the buffer itself)."""
+    """Local: copy the messages back into their buffers (nothing to do where a message is the buffer itself)."""
     for wire, bufs in packs:
         if wire is not bufs[0]:
             for buf, part in zip(bufs, wire.split_with_sizes([buf.numel() for buf in bufs]), strict=True):

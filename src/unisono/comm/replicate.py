@@ -1,4 +1,4 @@
-"""Replicas made equal: every rank takes what rank 0 has."""
+"""Make replicas equal: every rank receives the tensors of rank 0."""
 
 from __future__ import annotations
 

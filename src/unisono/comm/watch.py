@@ -1,6 +1,6 @@
-"""Who is to blame: what a waiting call does when a member is lost, late, or calls something else.
+"""Failures of a waiting call: what it raises when a member is lost, late, or calls another operation.
 
-All members that fail because of one rank name that rank: whoever notices first tells the others before it goes.
+All members that fail because of one rank name that rank: the first to notice tells the others before it raises.
 """
 
 from __future__ import annotations
@@ -10,41 +10,41 @@ from time import monotonic
 from typing import NoReturn, Protocol
 
 from unisono.comm.calls import Call
-from unisono.comm.control import Control, Loss, Report
+from unisono.comm.control_plane.control import Control, Loss, Report
 from unisono.errors import CollectiveTimeout, MismatchedCall, PeerLost, join_ranks
 
 REPORT_WAIT_S = 3.0
-"""How long a rank that gives up waits for the others to say what they are doing."""
+"""How long a rank that gives up waits for the reports of the others."""
 
 LEFT_WAIT_S = 0.5
-"""How long a call goes on after a member that it needs has left in good order."""
+"""How long a call still waits after a member that it needs has closed its communicator."""
 
 
 class Waiter(Protocol):
-    """What a watch needs of a communicator."""
+    """The communicator as a watch sees it."""
 
     name: str
     rank: int
     members: tuple[int, ...]
     control: Control
     on_behalf: Watch | None
-    """The operation of another communicator that this one is carrying out: failures are told in its words."""
+    """The operation of another communicator that this one is carrying out: failures are reported as its failures."""
 
     def give_up(self, reason: str, ranks: Sequence[int]) -> None:
-        """Tell the others, and be spent."""
+        """Tell the others why, and become unusable."""
 
 
 class Watch:
-    """A running operation as its waiting loops see it: `poll` raises once a member is lost or the time is up."""
+    """The failure checks of one running operation: `poll` raises once a member is lost or the time limit has passed."""
 
-    __slots__ = ("_patience_until", "call", "comm", "deadline", "limit_s", "sources")
+    __slots__ = ("_grace_until", "call", "comm", "deadline", "limit_s", "sources")
 
     def __init__(self, comm: Waiter, call: Call, limit_s: float, sources: tuple[int, ...] = ()) -> None:
         self.comm = comm
         self.call = call
         self.limit_s = limit_s
         self.deadline: float = monotonic() + limit_s if comm.on_behalf is None else comm.on_behalf.deadline
-        self._patience_until = 0.0
+        self._grace_until = 0.0
         self.sources = sources
         """Ranks whose message is awaited (point-to-point); empty for a collective."""
 
@@ -53,7 +53,7 @@ class Watch:
         if self.comm.control.lost:
             self.raise_if_lost()
         if monotonic() > self.deadline:
-            self.raise_late()
+            self.raise_timeout()
 
     def raise_if_lost(self) -> None:
         """Raise `PeerLost` if a member that this call needs is gone. A message from any source needs one living source."""
@@ -65,20 +65,20 @@ class Watch:
         lost = {r: loss for r, loss in heard if self._needs(r, loss)}
         if not lost or (len(self.sources) > 1 and len(lost) < len(self.sources)):
             return
-        if all(loss.in_good_order for loss in lost.values()):
-            # Who is quick may finish the last call and leave while its part is still on its way to us.
-            self._patience_until = self._patience_until or monotonic() + LEFT_WAIT_S
-            if monotonic() < self._patience_until:
+        if all(loss.left_cleanly for loss in lost.values()):
+            # A quick member may finish the last call and leave while its part is still on its way to us.
+            self._grace_until = self._grace_until or monotonic() + LEFT_WAIT_S
+            if monotonic() < self._grace_until:
                 return
         self._raise_lost({comm.members[r]: loss for r, loss in lost.items()})
 
     def _needs(self, rank: int, loss: Loss) -> bool:
-        """Whether a lost rank still owes this operation something. Who left in good order has finished its collectives."""
+        """Whether a lost rank still owes this operation something. A rank that left cleanly has finished its collectives."""
         if self.sources:
             return rank in self.sources
         name = self.comm.name
-        seq, _ = self.comm.control.doing.get(name, (0, ""))
-        return not (loss.in_good_order and loss.done.get(name, 0) >= seq)
+        seq, _ = self.comm.control.current_calls.get(name, (0, ""))
+        return not (loss.left_cleanly and loss.done.get(name, 0) >= seq)
 
     def _raise_lost(self, lost: dict[int, Loss]) -> NoReturn:
         """`lost` is by rank of the job, since the group that tells it need not be the group that found it."""
@@ -90,12 +90,12 @@ class Watch:
         comm.give_up(message, ranks)
         raise PeerLost(ranks, message)
 
-    def raise_late(self) -> NoReturn:
-        """Ask everybody what they are doing, say who is missing and where everybody is, and raise."""
+    def raise_timeout(self) -> NoReturn:
+        """Ask all members what they are doing, and raise an error that names the missing ones and shows where the others are."""
         comm = self.comm
         if comm.on_behalf is not None:
             comm.on_behalf.raise_if_lost()
-            comm.on_behalf.raise_late()
+            comm.on_behalf.raise_timeout()
         reports = comm.control.reports([m for m in comm.members if m != comm.control.rank], REPORT_WAIT_S)
         stacks = "\n".join(self._shown(r, reports.get(m)) for r, m in enumerate(comm.members) if r != comm.rank)
         if self.sources:
@@ -103,11 +103,11 @@ class Watch:
             text = f"{self.call} on rank {comm.rank} of {comm.name}: {who} did nothing about it within {self.limit_s:g} s"
             comm.give_up(text, self.sources)
             raise CollectiveTimeout(self.sources, f"{text}\n{stacks}")
-        seq, call = comm.control.doing.get(comm.name, (0, ""))
+        seq, call = comm.control.current_calls.get(comm.name, (0, ""))
         missing, different = [], []
         for r, member in enumerate(comm.members):
             report = reports.get(member)
-            doing = report.doing.get(comm.name) if report else None
+            doing = report.current_calls.get(comm.name) if report else None
             gone = comm.control.lost.get(member)
             if r == comm.rank or (gone is not None and gone.causes):  # the latter was here, and gave up because of another
                 continue
@@ -134,10 +134,10 @@ class Watch:
         return MismatchedCall(f"{text}\n{stacks}" if stacks else text)
 
     def _blame(self, lost: dict[int, Loss]) -> tuple[list[int], str]:
-        """Those who went by themselves, rather than those who went because of them."""
+        """The ranks that failed by themselves, not those that failed because of them; and the reasons as text."""
         members = self.comm.members
         own = {r: loss for r, loss in lost.items() if not loss.causes or members[self.comm.rank] in loss.causes}
-        own = {r: loss for r, loss in own.items() if not loss.in_good_order} or own
+        own = {r: loss for r, loss in own.items() if not loss.left_cleanly} or own
         blamed: set[int] = set()
         told: set[int] = set()
         for r, loss in lost.items():  # in the order in which we heard of them
@@ -151,6 +151,6 @@ class Watch:
     def _shown(self, rank: int, report: Report | None) -> str:
         if report is None:
             return f"--- rank {rank}: no answer within {REPORT_WAIT_S:g} s"
-        doing = report.doing.get(self.comm.name)
+        doing = report.current_calls.get(self.comm.name)
         now = f"call {doing.seq}, {doing.call}" if doing else "no call yet"
         return f"--- rank {rank}: newest collective of this group: {now}\n{report.stack}"

@@ -1,1 +1,4 @@
-"""What the verbs of the command do. One file each, light until it is used."""
+"""What each verb of the command does, one file each; a verb is loaded when it is used.
+
+Imported by cli.py only.
+"""

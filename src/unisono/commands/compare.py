@@ -7,13 +7,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unisono.commands.columns import in_columns
+from unisono.commands.text_columns import in_columns
 from unisono.predict.finished_run import open_run
 
 if TYPE_CHECKING:
     from unisono.predict.compare_runs import Comparison, Row
 
-HELP = "rank runs that were measured on the same samples, with intervals"
 DESCRIPTION = """Ranks finished runs by a metric. Runs whose data are divided differently are refused.
 A share of counted samples (accuracy) has a Wilson interval of 95 %; runs of one configuration with different seeds are one row,
 with mean and standard deviation; where predictions were kept, the difference to the best run has a paired bootstrap interval."""
@@ -28,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Local: the options of the verb."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories that `unisono train` has written")
     parser.add_argument(
-        "--metric", metavar="NAME", help="e.g. test_accuracy, val_loss (default: the monitored metric, of the test data)"
+        "--metric", metavar="NAME", help="e.g. test_accuracy, val_loss (default: the metric that decides, on the test data)"
     )
     parser.add_argument("--lower-is-better", action="store_true", help="for a metric of your own that is an error")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")

@@ -7,17 +7,19 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from unisono.cluster.resolve import environment
-from unisono.data.catalogue import CATALOGUE, CHANGED, MISSING, RIGHT, UNKNOWN, DataSet, File, default_root, find
-from unisono.data.download import download, unpack
+from unisono.cluster.terminal import terminal
+from unisono.commands.text_columns import in_columns
+from unisono.data.catalogue import CATALOGUE, CHANGED, MISSING, RIGHT, ROOT_VARIABLE, UNKNOWN, DataSet, File, default_root, find
+from unisono.data.download import Progress, download, unpack
 from unisono.errors import UsageError
+from unisono.observe.bar import Bar
 
-HELP = "list, check and fetch the known data sets"
-DESCRIPTION = (
-    "Says which data sets the examples use, where each can be had and under which licence, checks those here, fetches them."
-)
+DESCRIPTION = """Lists the data sets that the examples use, with their licences and addresses; checks the files here, and
+fetches missing ones."""
 EPILOG = """examples:
   unisono data                                  all that are known, and which are here
   unisono data get mnist                        fetch (needs internet) and check
@@ -29,10 +31,11 @@ UNPACKED = "unpacked"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Local: the options of the verb."""
-    root = default_root(environment())
     parser.add_argument("action", nargs="?", default="list", metavar="action", help="list (default), show, check or get")
-    parser.add_argument("names", nargs="*", metavar="name", help="data sets; check and show without a name look at all of them")
-    parser.add_argument("--root", type=Path, default=root, metavar="DIR", help=f"they lie in DIR/NAME (default {root})")
+    parser.add_argument("names", nargs="*", metavar="name", help="data sets (default for check and show: all)")
+    parser.add_argument(
+        "--root", type=Path, metavar="DIR", help=f"they lie in DIR/NAME (default ${ROOT_VARIABLE}, else ~/.cache/unisono/data)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -40,7 +43,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
     """Local, blocking: do what `args` says (action, names, root, json). 1 if a check finds something missing or wrong, else 0."""
     if args.action not in ACTIONS:
         raise UsageError(f"unisono data does not know {args.action!r}; it knows {', '.join(ACTIONS)}")
-    root = Path(args.root).expanduser()
+    root = args.root.expanduser() if args.root is not None else default_root(environment())
     if args.action == "list" and args.names:
         raise UsageError(f"unisono data list takes no name; received {args.names[0]!r}; use: unisono data show {args.names[0]}")
     if args.action == "get" and not args.names:
@@ -72,36 +75,25 @@ def get(entry: DataSet, root: Path, quiet: bool = False) -> Path:
         if state == MISSING:
             if not file.urls:
                 raise UsageError(f"{entry.name} cannot be fetched by a program; {entry.note} {folder} (page: {entry.page})")
-            bar = _Bar(f"{entry.name}/{file.name}", shown=not quiet and sys.stderr.isatty())
+            screen = terminal(2)
+            bar = Bar(sys.stderr, None if quiet else screen.columns, screen.colour)
             try:
-                download(file.urls, folder / file.name, file.md5, bar)
+                download(file.urls, folder / file.name, file.md5, _drawn_on(bar, f"{entry.name}/{file.name}"))
             finally:
-                bar.clear()
+                bar.close()
     for archive, unpacked in entry.unpack.items():
         if not (folder / unpacked).exists():
             unpack(folder / archive, folder / unpacked)
     return folder
 
 
-class _Bar:
-    """One line on a terminal that says how far a file is."""
+def _drawn_on(bar: Bar, what: str) -> Progress:
+    def draw(done: int, total: int | None) -> None:
+        if bar.is_due(perf_counter()):
+            share = done / total if total else None
+            bar.draw(what, share, {"far": size_text(done) if share is None else f"{share:4.0%} of {size_text(total)}"})
 
-    def __init__(self, what: str, shown: bool) -> None:
-        self.what, self.shown, self.percent = what, shown, -1
-
-    def __call__(self, done: int, total: int | None) -> None:
-        percent = done * 100 // total if total else done >> 20
-        if not self.shown or percent == self.percent:
-            return
-        self.percent = percent
-        width = 24
-        filled = done * width // total if total else 0
-        far = f"[{'#' * filled}{'.' * (width - filled)}] {percent:3} % of {size_text(total)}" if total else size_text(done)
-        print(f"\r\033[K{self.what} {far}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self.shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+    return draw
 
 
 def size_text(num_bytes: int | None) -> str:
@@ -125,7 +117,7 @@ def _check(entries: Sequence[DataSet], root: Path, as_json: bool) -> int:
     rows = [(name, file, state) for name, found in states.items() for file, state in found.items()]
     rows += [(entry.name, "(part of the package)", RIGHT) for entry in entries if entry.embedded]
     print(
-        _columns([("data set", "file", "state"), *rows])
+        in_columns([("data set", "file", "state"), *rows], left=range(3))
         if rows
         else f"no known data set in {root}; unisono data lists what there is"
     )
@@ -164,7 +156,7 @@ def _table(entries: Sequence[DataSet], root: Path) -> str:
         size = "" if entry.embedded else size_text(entry.num_bytes)
         rows.append((entry.name, entry.what, entry.num_samples, size, entry.licence, here))
     return (
-        f"{_columns(rows)}\n\nin {root} (--root)\n"
+        f"{in_columns(rows, left=range(6))}\n\nin {root} (--root)\n"
         "unisono data show NAME: where it can be had; get NAME: fetch it; check NAME: compare with the published checksums"
     )
 
@@ -180,8 +172,3 @@ def _text(entry: DataSet, root: Path) -> str:
 
 def _checksum(file: File) -> str:
     return f"md5 {file.md5}" if file.md5 else "no published checksum is known"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

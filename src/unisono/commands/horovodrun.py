@@ -7,11 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from unisono.compat.horovod.launching import command_line
-from unisono.compat.horovod.version import INTERFACE
 from unisono.version import __version__
 
-HELP = "start a program written for Horovod, unchanged"
 DESCRIPTION = """Starts a program written for Horovod as several processes. `import horovod` gives unisono.horovod there, and
 nowhere else. On this machine they start as with `unisono run`; inside a SLURM allocation of several nodes through srun; on
 other hosts (-H, --hostfile) over ssh; with --mpi through mpirun. Flags are those of horovodrun."""
@@ -27,6 +24,8 @@ a Horovod that is installed is never used and never hidden: the command then end
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Local: the flags."""
+    from unisono.horovod._impl.launching import command_line
+
     parser.usage = "unisono horovodrun -np N [flags] program [arguments ...]"
     command_line.add_arguments(parser)
     parser.add_argument(command_line.TOLD_BY_STDIN, action="store_true", help=argparse.SUPPRESS)
@@ -34,22 +33,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Pure: our words with the verb, and the program with its own."""
+    from unisono.horovod._impl.launching import command_line
+
     flags, program = command_line.split(argv[1:])
     return [*argv[:1], *flags], program
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Local, blocking."""
+    from unisono.horovod._impl.interface_version import INTERFACE
+    from unisono.horovod._impl.launching import command_line
+
     if args.version:
         print(f"{INTERFACE} (unisono {__version__})")
         return 0
     if args.check_build:
-        from unisono.compat.horovod.launching.build_report import build_report
+        from unisono.horovod._impl.launching.build_report import build_report
 
         print(build_report(__version__, INTERFACE))
         return 0
-    from unisono.compat.horovod.launching.settings_file import controller_of, read_settings
-    from unisono.compat.horovod.launching.start import Order
+    from unisono.horovod._impl.launching.program_start import Order
+    from unisono.horovod._impl.launching.settings_file import controller_of, read_settings
 
     settings = {} if args.config_file is None else read_settings(Path(args.config_file))
     values = command_line.values_of(args, settings)

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-HELP = "be one more worker of a run that was started with --elastic"
 DESCRIPTION = """Joins a run whose workers may come, go and die (unisono train --elastic). The run directory says where the server
-is and holds the key that opens it, which only its owner can read. Ctrl-C leaves the run after the batches in hand; the others go
-on."""
+is and holds the key that opens it, which only its owner can read. Ctrl-C leaves the run after the batches in hand; the others
+continue."""
 EPILOG = """examples:
   unisono train task.py --elastic 4 --algorithm gem --out runs/a       a server and four workers
   unisono join runs/a                                                  a fifth one, at any time
@@ -36,7 +35,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
 
 def be_worker(run: Path, threads: int | None, device: str, wait_s: float, as_rank: bool = False) -> int:
     """Local, blocking: work until the training is over. `as_rank`: it was started with its server, and says only warnings."""
-    from unisono.training.central.joining import join
+    from unisono.training.server.joining import join
 
     def say(text: str) -> None:
         if not as_rank or text.startswith("warning"):

@@ -13,22 +13,21 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from unisono.cluster import job_log, queue, sbatch
-from unisono.cluster.job_log import ChainJob
-from unisono.commands.columns import in_columns
+from unisono.commands.text_columns import in_columns
 from unisono.errors import UsageError
 from unisono.observe.quantities import duration
-from unisono.training import status
+from unisono.slurm_jobs import job_log, sbatch, slurm_queue
+from unisono.slurm_jobs.job_log import ChainJob
+from unisono.training.run_folder import run_status
 
-HELP = "show how far runs are, and what each of their jobs did"
-DESCRIPTION = """Shows the state of runs: running, waiting, starting, stopped (the same command goes on), finished, failed, died.
-A folder that is no run stands for all runs in it. A run that is named itself also shows each of its lives: job, steps, end."""
+DESCRIPTION = """Shows the state of runs: running, waiting, starting, stopped (the same command resumes), finished, failed, died.
+A folder that is no run stands for all runs in it. A run given by name also shows each of its attempts: job, steps, end."""
 EPILOG = """examples:
   unisono status                       all runs in runs/
   unisono status runs/digits           one run, with the jobs of its chain
   unisono status runs/* --json         for scripts"""
 
-MARKS = (status.FILE, "config.json", sbatch.LOG)
+MARKS = (run_status.FILE, "config.json", sbatch.LOG)
 """What makes a directory one of a run."""
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
 """Words of squeue."""
@@ -61,7 +60,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
     """Local, blocking."""
     named = [Path(run) for run in args.runs]
     paths = list(dict.fromkeys(path for one in named for path in _runs(one)))
-    seen = _looked_at(paths)
+    seen = _shown(paths)
     if args.json:
         print(json.dumps([_plain(run) for run in seen], indent=2))
         return 0
@@ -72,7 +71,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
     for run in seen:
         if run.note:
             print(f"{run.path}: {run.note}")
-        if run.path in named and (rows := _lives(run)):
+        if run.path in named and (rows := _attempts(run)):
             print(f"\n{run.path}\n{in_columns([('job', 'began', 'lasted', 'workers', 'steps', 'end'), *rows], left=(1, 4, 5))}")
     return 0
 
@@ -102,11 +101,11 @@ def _runs(path: Path) -> list[Path]:
     raise UsageError(f"there is no run {path}; {f'did you mean {path.with_name(near[0])}?' if near else 'check the path'}")
 
 
-def _looked_at(paths: Sequence[Path]) -> list[Shown]:
+def _shown(paths: Sequence[Path]) -> list[Shown]:
     """SLURM is asked once for all of them."""
-    found = [(path, status.read(path / status.FILE), job_log.read(path / sbatch.LOG)) for path in paths]
+    found = [(path, run_status.read(path / run_status.FILE), job_log.read(path / sbatch.LOG)) for path in paths]
     latest = {job for _, known, jobs in found for job in (known and known.get("job"), jobs[-1].job if jobs else None) if job}
-    queued = queue.states(latest)
+    queued = slurm_queue.job_states(latest)
     seen = []
     for path, known, jobs in found:
         own = {job.job for job in jobs} | ({known["job"]} if known and known.get("job") else set())
@@ -136,7 +135,7 @@ def _state(
     if known is not None and began:
         if alive is None:
             return "running", f"it runs on {known['host']}, and whether it is still alive cannot be seen from here"
-        return "died", f"died at step {known['step']} without a word; the same command goes on from its last checkpoint"
+        return "died", f"died at step {known['step']} without a word; the same command resumes from its last checkpoint"
     words = last.last_words if last is not None and last.last_words.startswith("stopped") else ""
     if known is not None:
         return known["state"], words or (known["reason"] or "" if known["state"] != "finished" else "")
@@ -164,26 +163,26 @@ def _cells(run: Shown) -> tuple[str, ...]:
     )
 
 
-def _lives(run: Shown) -> list[tuple[str, ...]]:
-    """What each life did, and the jobs that never came to train, in the order of time."""
+def _attempts(run: Shown) -> list[tuple[str, ...]]:
+    """What each attempt did, and the jobs that never came to train, in the order of time."""
     rows: list[tuple[float, tuple[str, ...]]] = []
-    lives: list[Mapping[str, Any]] = list(run.known.get("lives", ()))
-    for life in lives:
-        end = life["end_unix_s"] or (time.time() if run.state == "running" else run.known["unix_s"])
-        reason = life["reason"] or run.state
-        steps = f"{life['first_step']} to {life['last_step']}"
+    attempts: list[Mapping[str, Any]] = list(run.known.get("lives", ()))
+    for attempt in attempts:
+        end = attempt["end_unix_s"] or (time.time() if run.state == "running" else run.known["unix_s"])
+        reason = attempt["reason"] or run.state
+        steps = f"{attempt['first_step']} to {attempt['last_step']}"
         cells = (
-            life["job"] or "",
-            _clock(life["begin_unix_s"]),
-            duration(end - life["begin_unix_s"]),
-            str(life["num_workers"]),
+            attempt["job"] or "",
+            _clock(attempt["begin_unix_s"]),
+            duration(end - attempt["begin_unix_s"]),
+            str(attempt["num_workers"]),
             steps,
         )
-        rows.append((life["begin_unix_s"], (*cells, reason)))
-    trained = [life["job"] for life in lives]
+        rows.append((attempt["begin_unix_s"], (*cells, reason)))
+    trained = [attempt["job"] for attempt in attempts]
     for job in run.jobs:
         if job.job in trained:
-            trained.remove(job.job)  # a job that was requeued has as many lives as starts
+            trained.remove(job.job)  # a job that was requeued has as many attempts as starts
             continue
         when = job.began_unix_s or job.submitted_unix_s or 0.0
         words = run.queued.get(job.job, "") or job.last_words

@@ -16,7 +16,6 @@ from typing import Any
 
 from unisono.errors import UsageError
 
-HELP = "train a run again with another number of workers, and compare every bit"
 DESCRIPTION = """Trains a run that was cut into shards (--shards) again, with another number of workers, and compares the hashes of
 all weights: step by step for some steps, or epoch by epoch to the end. The first step and tensor that differ are named."""
 EPILOG = """examples:
@@ -56,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
     """Local, blocking."""
-    from unisono.cluster.resolve import here
+    from unisono.cluster.resolve import current_topology
 
-    if here().launcher != "local":
+    if current_topology().launcher != "local":
         raise UsageError("unisono verify starts its workers itself; call it once, without srun or mpirun around it")
     for option, value in (("-n", args.n), ("--steps", args.steps)):
         if value is not None and value < 1:
@@ -74,9 +73,9 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
 
 def trained(path: Path, task: str | None) -> Trained:
     """Local: the run in a directory; refuses one whose bits depend on the number of workers."""
-    from unisono.taskfile import check_file
-    from unisono.training.provenance import provenance, sources_of
-    from unisono.training.run_directory import differences
+    from unisono.task.task_file import check_file
+    from unisono.training.run_folder.provenance import provenance, sources_of
+    from unisono.training.run_folder.run_directory import differences
 
     try:
         summary = json.loads((path / "summary.json").read_text())
@@ -90,7 +89,9 @@ def trained(path: Path, task: str | None) -> Trained:
             "train it with --shards S"
         )
     if summary["accepted_changes"]:
-        raise UsageError(f"{path} went on with accepted changes ({summary['accepted_changes'][0]}), so no command trains it again")
+        raise UsageError(
+            f"{path} was resumed with changed settings ({summary['accepted_changes'][0]}); no single command reproduces it"
+        )
     made = summary["provenance"]
     command = made["command"]
     if not command or command[:2] != ["unisono", "train"]:
@@ -100,7 +101,7 @@ def trained(path: Path, task: str | None) -> Trained:
     check_file(file)
     sources = sources_of(provenance(file)["task"])
     if changed := list(differences(summary["config"]["sources"], sources, "sources")):
-        raise UsageError(f"the task of {path} has changed since it was trained: {changed[0]}; get it back as it was, or train anew")
+        raise UsageError(f"the task of {path} has changed since it was trained: {changed[0]}; restore it, or train it again")
     if not directory.is_dir():
         raise UsageError(f"{directory}, where {path} was trained, is not here; give --task and call this where its data are found")
     as_typed = summary["config"]["task_file"]
@@ -119,7 +120,7 @@ def _train(run: Trained, out: Path, num_workers: int, engine: str | None, *optio
 
 
 def _steps(run: Trained, folder: Path, num_workers: int, engine: str | None, steps: int) -> int:
-    from unisono.training.hashes import FILE, first_difference, read_hashes
+    from unisono.training.run_folder.hash_record import FILE, first_difference, read_hashes
 
     recorded = run.path / FILE
     options = ("--hash-every", "1", "--max-steps", str(steps))
@@ -178,8 +179,8 @@ def _whole(run: Trained, folder: Path, num_workers: int, engine: str | None) -> 
 
 def _tell_changes(run: Trained, again: Path) -> None:
     """What is not as it was when the run was trained, so that a difference is no riddle."""
-    from unisono.training.promise import broken_by
-    from unisono.training.run_directory import differences
+    from unisono.training.determinism import broken_by
+    from unisono.training.run_folder.run_directory import differences
 
     now = json.loads((again / "summary.json").read_text())
     changed = differences(run.summary["config"]["samples"], now["config"]["samples"], "samples")

@@ -143,7 +143,7 @@ CATALOGUE = (
         "1,797",
         "CC BY 4.0",
         "https://archive.ics.uci.edu/dataset/80",
-        note="use unisono.data.digits.digits()",
+        note="use unisono.data.sources.digits.digits()",
     ),
     DataSet(
         "mnist",

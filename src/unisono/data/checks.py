@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from unisono.data.arrays import Arrays
 from unisono.data.source import Indices, Mapped, Source, Subset
+from unisono.data.sources.arrays import Arrays
 from unisono.data.tree import leaves, map_tree
 from unisono.errors import UsageError
 
@@ -73,10 +73,10 @@ def check_finite(part: str, source: Source, with_targets: bool) -> None:
         source = source.source
     if not isinstance(source, Arrays):
         return
-    looked_at = source.batch[: 2 if with_targets else 1]
-    if sum(leaf.nbytes for _, leaf in leaves(looked_at)) > LOOKED_AT_BYTES or first_not_finite(looked_at) is None:
+    checked = source.batch[: 2 if with_targets else 1]
+    if sum(leaf.nbytes for _, leaf in leaves(checked)) > LOOKED_AT_BYTES or first_not_finite(checked) is None:
         return
-    used = looked_at if indices is None else map_tree(lambda leaf: leaf[indices], looked_at)
+    used = checked if indices is None else map_tree(lambda leaf: leaf[indices], checked)
     if (found := first_not_finite(used)) is not None:
         place, row = found
         where = f"{('inputs', 'targets')[int(place[1])]}{place[3:]}"

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unisono.data import dealing, spatial
+from unisono.data import spatial_splits, split_rules
 from unisono.data.checks import check_labels, check_parts, members, origin
-from unisono.data.dealing import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted
-from unisono.data.open_source import as_source
 from unisono.data.source import Source
+from unisono.data.sources.open_source import as_source
+from unisono.data.split_rules import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted
 from unisono.errors import UsageError
 
 HOWS = ("random", "stratified", "group", "blocks")
@@ -126,11 +126,11 @@ def split(
     groups = whole.groups() if how == "group" and groups is None else groups
     _refuse_unread(how, labels, groups, block_size)
     if how == "random":
-        parts = dealing.at_random(count, wanted, seed)
+        parts = split_rules.at_random(count, wanted, seed)
     elif how == "stratified":
-        parts = dealing.stratified(_classes(whole, labels, needed=True), wanted, seed)
+        parts = split_rules.stratified(_classes(whole, labels, needed=True), wanted, seed)
     elif how == "group":
-        parts = dealing.by_group(_one_for_each(groups, count), wanted, seed)
+        parts = split_rules.by_group(_one_for_each(groups, count), wanted, seed)
     else:
         parts = _in_blocks(whole, wanted, seed, block_size, labels)
     return _assemble(whole, parts, how, seed, labels)
@@ -154,18 +154,18 @@ def folds(
     groups = whole.groups() if how == "group" and groups is None else groups
     _refuse_unread(how, labels, groups, block_size)
     if how == "random":
-        fold_of = dealing.folds_at_random(count, k, seed)
+        fold_of = split_rules.folds_at_random(count, k, seed)
     elif how == "stratified":
-        fold_of = dealing.stratified_folds(_classes(whole, labels, needed=True), k, seed)
+        fold_of = split_rules.stratified_folds(_classes(whole, labels, needed=True), k, seed)
     elif how == "group":
-        fold_of = dealing.folds_by_group(_one_for_each(groups, count), k, seed)
+        fold_of = split_rules.folds_by_group(_one_for_each(groups, count), k, seed)
     else:
-        fold_of = spatial.block_folds(*_places(whole), k, seed, block_size)
+        fold_of = spatial_splits.block_folds(*_places(whole), k, seed, block_size)
     made = []
     for fold in range(k):
         parts: Parts = np.where(fold_of == fold, VALIDATION, TRAIN).astype(np.int8)
         if how == "blocks":
-            parts = spatial.guarded(*_places(whole), parts)
+            parts = spatial_splits.guarded(*_places(whole), parts)
         made.append(_assemble(whole, parts, how, seed, labels, f", fold {fold} of {k}"))
     return made
 
@@ -232,7 +232,7 @@ def _classes(whole: Source, labels: npt.ArrayLike | None, needed: bool) -> Any:
     return None
 
 
-def _places(whole: Source) -> tuple[spatial.Coordinates, int]:
+def _places(whole: Source) -> tuple[spatial_splits.Coordinates, int]:
     """Row and column of each sample, and the width of the patch around it."""
     origin_source, indices = origin(whole)
     coordinates, patch_size = getattr(origin_source, "coordinates", None), getattr(origin_source, "patch_size", None)
@@ -243,7 +243,7 @@ def _places(whole: Source) -> tuple[spatial.Coordinates, int]:
 
 
 def _in_blocks(whole: Source, wanted: Wanted, seed: int, block_size: int | None, labels: npt.ArrayLike | None) -> Parts:
-    return spatial.blocks(*_places(whole), wanted, seed, block_size, _classes(whole, labels, needed=False))
+    return spatial_splits.blocks(*_places(whole), wanted, seed, block_size, _classes(whole, labels, needed=False))
 
 
 def _absent_classes(parts: Parts, classes: npt.NDArray[Any] | None) -> list[str]:
@@ -252,7 +252,7 @@ def _absent_classes(parts: Parts, classes: npt.NDArray[Any] | None) -> list[str]
     names = {TRAIN: "training", VALIDATION: "validation", TEST: "test"}
     return [
         f"the {names[part]} data have no sample of class {', '.join(map(str, absent))}"
-        for part, absent in spatial.classes_left_out(parts, classes).items()
+        for part, absent in spatial_splits.classes_left_out(parts, classes).items()
         if absent
     ]
 
@@ -267,7 +267,7 @@ def _covered_pixels(splits: Splits) -> str:
     other, indices = members(held_out)
     if other is not scene:
         return ""
-    covered = spatial.num_covered(np.asarray(coordinates, dtype=np.int64), int(patch_size), train, indices)
+    covered = spatial_splits.num_covered(np.asarray(coordinates, dtype=np.int64), int(patch_size), train, indices)
     if not covered:
         return ""
     return (

@@ -1,6 +1,7 @@
 """`unisono doctor`: what a job would find here, and what usually goes wrong, each with its remedy.
 
 Facts are gathered (`gather`, `peers`, `bandwidth`), checks are pure functions of them (`checks/`), `report` shows the findings.
+Imported by commands/doctor.py; imports everything that it examines, at use.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from unisono.cluster.mortality import before_exec
 from unisono.doctor.facts import Facts, Measurement, counted
 from unisono.doctor.finding import FAIL, Finding
+from unisono.launch.orphans import preexec_of_rank
 
 LIMIT_S = 400.0
 """The ranks have limits of their own that are shorter."""
@@ -68,7 +68,7 @@ def local_ranks(number: int, bandwidth: bool, engine: str | None = None) -> Iter
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        preexec_fn=before_exec(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        preexec_fn=preexec_of_rank(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     )
     with process:
         try:

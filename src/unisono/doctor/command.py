@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from unisono.cluster import local, resolve
+from unisono.cluster import resolve
+from unisono.cluster.launchers import local
 from unisono.cluster.topology import Overrides, Topology
+from unisono.doctor.all_ranks import Together
 from unisono.doctor.alone import Answer, local_ranks
 from unisono.doctor.checks import examine
 from unisono.doctor.facts import Job
 from unisono.doctor.finding import FAIL, Finding, of_error
 from unisono.doctor.gather import gather
 from unisono.doctor.report import Verdicts
-from unisono.doctor.together import Together
 from unisono.doctor.voice import Voice
 from unisono.errors import UsageError
 
@@ -55,7 +56,7 @@ class _Visit:
 
     def examine(self) -> int:
         try:
-            at = resolve.here()
+            at = resolve.current_topology()
         except UsageError as error:
             return self._without_a_place(error)
         self.voice.speaks = at.global_rank == 0

@@ -13,11 +13,12 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from unisono.cluster.affinity import cpus
-from unisono.cluster.rank_env import THREAD_VARIABLES
+from unisono.cluster.machine import cgroup
+from unisono.cluster.machine.affinity import available_cpus
 from unisono.cluster.topology import Topology
-from unisono.doctor import cgroup, installed_mpi, interfaces
+from unisono.doctor import installed_mpi, interfaces
 from unisono.doctor.facts import Facts, Torch
+from unisono.launch.rank_env import THREAD_VARIABLES
 from unisono.version import __version__
 
 VARIABLES = (
@@ -40,7 +41,7 @@ RESOLVE_LIMIT_S = 5.0
 
 def gather(at: Topology, env: Mapping[str, str], address: str) -> Facts:
     """Blocking, for seconds: importing torch takes that long. `address` is where the other ranks reach this one."""
-    mask = tuple(sorted(cpus()))
+    mask = tuple(sorted(available_cpus()))
     addresses, host_error = resolved(socket.gethostname())
     shm_bytes, shm_free_bytes = _shared_memory()
     asked = env.get("SLURM_CPUS_PER_TASK", "")
@@ -64,7 +65,7 @@ def gather(at: Topology, env: Mapping[str, str], address: str) -> Facts:
         shm_free_bytes=shm_free_bytes,
         memory_bytes=_memory(),
         gpus=at.gpus,
-        our_gpus=at.our_gpus,
+        our_gpus=at.own_gpus,
         interfaces=interfaces.found(),
         open_files=_limit(resource.RLIMIT_NOFILE)[0],
         open_files_hard=_limit(resource.RLIMIT_NOFILE)[1],

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
-from unisono.cluster.topology import Topology, WhyNot
+from unisono.cluster.topology import NotThisLauncher, Topology
 from unisono.doctor.facts import Job, counted, shown_ranks
 from unisono.doctor.finding import FAIL, OK, WARN, Finding
 from unisono.errors import UsageError
 from unisono.version import __version__
 
-Verdicts = Sequence[tuple[str, Topology | WhyNot | UsageError]]
+Verdicts = Sequence[tuple[str, Topology | NotThisLauncher | UsageError]]
 
 GREEN, YELLOW, RED, BOLD = 32, 33, 31, 1
 COLOURS = ((OK, GREEN), (WARN, YELLOW), (FAIL, RED))
@@ -88,12 +88,12 @@ def counting(verdicts: Verdicts) -> str | None:
     return None
 
 
-def _kind(answer: Topology | WhyNot | UsageError) -> str:
-    return "yes" if isinstance(answer, Topology) else "no" if isinstance(answer, WhyNot) else "error"
+def _kind(answer: Topology | NotThisLauncher | UsageError) -> str:
+    return "yes" if isinstance(answer, Topology) else "no" if isinstance(answer, NotThisLauncher) else "error"
 
 
-def _reason(answer: Topology | WhyNot | UsageError) -> str:
-    if isinstance(answer, WhyNot):
+def _reason(answer: Topology | NotThisLauncher | UsageError) -> str:
+    if isinstance(answer, NotThisLauncher):
         return answer.reason
     if isinstance(answer, UsageError):
         return str(answer)

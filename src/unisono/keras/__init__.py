@@ -6,9 +6,11 @@ strategy = un.keras.Strategy()                # who am I, how do we talk: SLURM,
 with strategy.scope():
     model = build_and_compile()
 model.fit(x, y, batch_size=128, epochs=5)     # the batch is that of all workers together
+
+Imported by users only, as `un.keras`.
 """
 
-from unisono.keras.strategy import (
+from unisono.keras._impl.strategy import (
     CentralStorageStrategy,
     MirroredStrategy,
     MultiWorkerMirroredStrategy,

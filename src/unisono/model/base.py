@@ -109,11 +109,11 @@ class ModelAdapter(ABC):
         """An epoch of training begins, at this step, or an evaluation."""
 
     def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar | None) -> None:  # noqa: B027
-        """Instead of `begin`: an epoch of training that began at `first_step` in an earlier life goes on with `step`."""
+        """Instead of `begin`: an epoch of training that began at `first_step` in an earlier attempt continues with `step`."""
 
     def end(self, stage: str) -> Logged | None:  # noqa: ARG002
         """It is over: what the user's code logged in it; None where none can, on all ranks alike. An epoch of training that was
-        over in an earlier life does not end again."""
+        over in an earlier attempt does not end again."""
         return None
 
     @abstractmethod

@@ -29,7 +29,7 @@ class StepStats(NamedTuple):
     weight: float
     num_samples: int
     num_stops: int
-    """Workers that were told to stop."""
+    """Workers of which a stop was requested."""
     num_saves: int
     """Workers that wish the state to be saved after this step."""
     num_not_finite: int

@@ -1,1 +1,4 @@
-"""WHO WATCHES: what a run shows and records. Read-only: nothing here decides anything."""
+"""WHO WATCHES: console, metrics.jsonl, monitor, timeline, plots, trackers. Read-only: nothing here decides anything.
+
+Imported by run.py and the applications above; imports only events and plain values.
+"""

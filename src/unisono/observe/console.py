@@ -7,18 +7,17 @@ from time import perf_counter
 from typing import TextIO
 
 from unisono.events import EpochDone, Observer, RunEnded, RunStarted, StepDone
+from unisono.observe.bar import DRAW_EVERY_S, Bar
 from unisono.observe.quantities import duration, rate, value
 
-DRAW_EVERY_S = 0.1
 LINE_EVERY_S = 30.0
 """How often a long epoch says where it stands in a log file."""
 NOTABLE_WAIT = 0.05
 """Share of an epoch spent waiting for data from which on a user should know of it."""
-SHORTEST_BAR, LONGEST_BAR, BAR_UNIT = 5, 40, 5
-"""Its length is a multiple of the unit, so that it does not tremble with the words."""
 SMOOTHING_S = 2.0
+SPARE = ("step", "rate", "metric", "left", "loss")
+"""What goes first on a narrow terminal."""
 
-BEGIN_OF_LINE, ERASE_TO_END = "\r", "\x1b[K"
 BOLD, FAINT, GREEN, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m"
 
 
@@ -34,15 +33,9 @@ class Console(Observer):
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         """`columns`: width of the terminal that shows `stream`; None where it is no terminal. `colour`: may be used there."""
-        self._stream = stream
-        self._columns = columns
+        self._bar = Bar(stream, columns, colour, line_every_s if columns is None else DRAW_EVERY_S)
         self._colour = colour and columns is not None
-        self._every_s = line_every_s if columns is None else DRAW_EVERY_S
         self._clock = clock
-        self._cells = ("━", "╸", "─") if _can_show(stream, "━╸─·") else ("#", "", "-")
-        self._dot = " · " if _can_show(stream, "·") else "  "
-        self._next_s = 0.0
-        self._drawn = False
         self._progress: _Progress | None = None
         self._run: RunStarted | None = None
         self._began_s = 0.0
@@ -61,31 +54,27 @@ class Console(Observer):
             f"{event.num_samples:,} samples",
             f"{event.num_parameters:,} parameters",
         )
-        self._line(f"{self._strong(event.name or 'run')}: {', '.join(parts)}; results in {event.out}")
+        self._bar.say(f"{self._strong(event.name or 'run')}: {', '.join(parts)}; results in {event.out}")
         if event.first_step:
-            self._line(f"goes on after step {event.first_step}")
+            self._bar.say(f"goes on after step {event.first_step}")
 
     def step(self, event: StepDone) -> None:
         now = self._clock()
-        if now < self._next_s:
+        if not self._bar.is_due(now):
             return
         assert self._progress is not None, "told of a step before the start"
         first = self._progress.note(event, now)
-        self._next_s = now + self._every_s
-        if self._columns is not None:
-            self._draw(self._progress.fraction, self._progress.fields(event))
+        if self._bar.is_shown:
+            self._bar.draw(self._progress.epoch_text, self._progress.fraction, self._progress.fields(event), SPARE)
         elif not first:  # the first of an epoch says nothing that the line before has not said
-            self._line("  ".join(self._progress.fields(event).values()))
+            self._bar.say("  ".join((self._progress.epoch_text, *self._progress.fields(event).values())))
 
     def evaluating(self, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress.pause()
-        now = self._clock()
-        if self._columns is None or now < self._next_s:
-            return
-        self._next_s = now + self._every_s
-        epoch = "" if self._progress is None else self._progress.epoch_text
-        self._draw(done / max(total, 1), {"epoch": epoch, "step": f"validation {done}/{total}"})
+        if self._bar.is_shown and self._bar.is_due(self._clock()):
+            epoch = "" if self._progress is None else self._progress.epoch_text
+            self._bar.draw(epoch, done / max(total, 1), {"step": f"validation {done}/{total}"}, SPARE)
 
     def epoch(self, event: EpochDone) -> None:
         assert self._progress is not None, "told of an epoch before the start"
@@ -104,12 +93,12 @@ class Console(Observer):
             parts.append(self._coloured("best", GREEN))
         if event.weights:
             parts.append(self._coloured(f"weights {event.weights}", FAINT))
-        self._line("  ".join(parts))
+        self._bar.say("  ".join(parts))
         self._progress.pause()
-        self._next_s = 0.0  # the first step of an epoch is always seen: there its time begins
+        self._bar.hasten()  # the first step of an epoch is always seen: there its time begins
 
     def say(self, text: str) -> None:
-        self._line(text)
+        self._bar.say(text)
 
     def ended(self, event: RunEnded) -> None:
         steps = event.summary.get("steps")
@@ -122,44 +111,13 @@ class Console(Observer):
         tested = {name: number for name, number in event.summary.get("metrics", {}).items() if name.startswith("test_")}
         if tested:
             text += f"; {'  '.join(_shown(tested))}"
-        self._line(self._strong(text))
+        self._bar.say(self._strong(text))
         if self._run is not None:
-            self._line(f"results in {self._run.out}: curves.png (a picture), summary.json, metrics.jsonl, weights.safetensors")
+            self._bar.say(f"results in {self._run.out}: curves.png (a picture), summary.json, metrics.jsonl, weights.safetensors")
 
     def close(self) -> None:
         """Leaves the cursor at the beginning of an empty line."""
-        if self._drawn:
-            self._stream.write(f"{BEGIN_OF_LINE}{ERASE_TO_END}")
-            self._drawn = False
-        self._stream.flush()
-
-    def _line(self, text: str) -> None:
-        erase = f"{BEGIN_OF_LINE}{ERASE_TO_END}" if self._drawn else ""
-        self._stream.write(f"{erase}{text}\n")
-        self._stream.flush()
-        self._drawn = False
-
-    def _draw(self, fraction: float, fields: Mapping[str, str]) -> None:
-        """The bar takes what the words leave; on a narrow terminal the least important words go first."""
-        assert self._columns is not None
-        room = self._columns - 1  # some terminals begin a new line as soon as the last column is written
-        shown = dict(fields)
-        for name in ("step", "rate", "metric", "left", "loss"):
-            if _length(shown, self._dot) + SHORTEST_BAR + 2 > room:
-                shown.pop(name, None)
-        head, *rest = shown.values()
-        cells = min(LONGEST_BAR, room - _length(shown, self._dot) - 2) // BAR_UNIT * BAR_UNIT
-        words = self._dot.join(rest)
-        text = f"{head} {self._bar(fraction, cells)} {words}" if cells >= SHORTEST_BAR else self._dot.join((head, *rest))[:room]
-        self._stream.write(f"{BEGIN_OF_LINE}{text}{ERASE_TO_END}")
-        self._stream.flush()
-        self._drawn = True
-
-    def _bar(self, fraction: float, cells: int) -> str:
-        full, half, empty = self._cells
-        halves = round(2 * cells * min(max(fraction, 0.0), 1.0))
-        done = full * (halves // 2) + (half if halves % 2 else "")
-        return self._coloured(done, GREEN) + self._coloured(empty * (cells - len(done)), FAINT)
+        self._bar.close()
 
     def _strong(self, text: str) -> str:
         return self._coloured(text, BOLD)
@@ -209,9 +167,8 @@ class _Progress:
         return first
 
     def fields(self, event: StepDone) -> dict[str, str]:
-        """In the order in which they are shown."""
+        """In the order in which they are shown, after the epoch."""
         found = {
-            "epoch": self.epoch_text,
             "step": f"step {event.step_in_epoch + 1}/{self._run.steps_per_epoch}",
             "loss": f"loss {value(event.loss)}",
         }
@@ -227,15 +184,3 @@ class _Progress:
 
 def _shown(metrics: Mapping[str, float]) -> list[str]:
     return [f"{name} {value(number)}" for name, number in metrics.items()]
-
-
-def _length(fields: Mapping[str, str], dot: str) -> int:
-    return sum(map(len, fields.values())) + len(dot) * (len(fields) - 1)
-
-
-def _can_show(stream: TextIO, characters: str) -> bool:
-    try:
-        characters.encode(getattr(stream, "encoding", None) or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

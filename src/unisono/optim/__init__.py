@@ -1,1 +1,4 @@
-"""HOW FAR TO MOVE: optimisers by name, schedules."""
+"""HOW FAR TO MOVE: optimisers by name, learning-rate schedules, scaling rules.
+
+Imported by training and all above; pure functions of steps and vectors.
+"""

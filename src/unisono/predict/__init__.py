@@ -1,1 +1,4 @@
-"""Trained models put to use: evaluated again, applied to new inputs, compared with each other."""
+"""Trained models put to use: evaluated again, applied to new inputs, compared with each other.
+
+Imported by commands; stands on training.
+"""

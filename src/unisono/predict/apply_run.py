@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -12,44 +12,22 @@ import numpy as np
 import torch
 
 from unisono.comm.base import Communicator
-from unisono.comm.together import together
+from unisono.comm.on_all_ranks import on_all_ranks
 from unisono.data.loader import in_order
 from unisono.data.plan import cut
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
-from unisono.model.torch import TorchAdapter, call
-from unisono.overrides import Changed
+from unisono.model.torch.adapter import TorchAdapter, call
+from unisono.predict.apply_inputs import Inputs, class_names, file_inputs, sample_names, split_inputs
 from unisono.predict.evaluate_run import Tell
 from unisono.predict.finished_run import FinishedRun, open_run, refuse_idle_workers
 from unisono.predict.formats import Layout, choose_columns, is_table, writer
-from unisono.predict.inputs import Inputs, class_names, file_inputs, sample_names, split_inputs
 from unisono.predict.kinds import Kind, make_kind
-from unisono.predict.pieces import Pieces, make_pieces, num_samples_of
+from unisono.predict.predict_options import ApplyConfig
 from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_splits, rebuild_task
-from unisono.training.assemble import make_splits
-
-
-@dataclass(frozen=True)
-class ApplyConfig:
-    """One application, in plain values."""
-
-    runs: Sequence[str]
-    inputs: Sequence[str] = ()
-    """Files or a folder; none stands for `split` of the task's own data."""
-    out: str = "predictions.csv"
-    split: str = "test"
-    weights: str | None = None
-    """None: those of the best epoch where all runs have them, else the final ones."""
-    kind: str | None = None
-    columns: Sequence[str] = ()
-    id_name: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the source that opens the inputs."""
-    as_is: bool = False
-    """The inputs are ready for the model, and the task's own data are not looked at."""
-    overwrite: bool = False
-    task_file: str | None = None
-    accept_changes: bool = False
+from unisono.predict.work_pieces import Pieces, make_pieces, num_samples_of
+from unisono.task.overrides import ResolvedTask
+from unisono.training.frontends.factories import make_splits
 
 
 @dataclass(frozen=True)
@@ -72,8 +50,8 @@ def apply_runs(
 
     What is done is kept beside it: the same command, on as many workers as one likes, goes on where a killed one stopped."""
     began = perf_counter()
-    job = together(comm, lambda: _prepare(asked, comm))
-    told = together(comm, lambda: job.pieces.open() if comm.rank == 0 else None)
+    job = on_all_ranks(comm, lambda: _prepare(asked, comm))
+    told = on_all_ranks(comm, lambda: job.pieces.open() if comm.rank == 0 else None)
     todo, num_removed = comm.broadcast_object(told)
     if say is not None:
         if num_removed:
@@ -92,7 +70,7 @@ def apply_runs(
                 tell(done, total)
         job.pieces.write(number, np.concatenate(values))
     comm.barrier()
-    together(comm, lambda: _join(job) if comm.rank == 0 else None)
+    on_all_ranks(comm, lambda: _join(job) if comm.rank == 0 else None)
     return Applied(job.out, job.kind.name, job.pieces.num_samples, len(job.members), job.weights, comm.size, perf_counter() - began)
 
 
@@ -155,7 +133,7 @@ def _layout(asked: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: An
     return Layout(len(inputs.source), names, columns, words)
 
 
-def _splits(asked: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[Changed]) -> Splits:
+def _splits(asked: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[ResolvedTask]) -> Splits:
     """The data of the first run; the other runs must have been made with the same."""
     found = {run.summary["split"]["sha256"] for run in runs}
     if asked.split == "test" and all(run.config.get("division", {}).get("held_out") for run in runs):

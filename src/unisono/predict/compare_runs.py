@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from unisono.errors import UsageError, unknown_name
+from unisono.metrics import Metric, resolve_metrics
 from unisono.model.losses import resolve_loss
 from unisono.predict.finished_run import PREFIXES, FinishedRun, open_run
 from unisono.predict.intervals import NUM_RESAMPLES, Predictions, paired_bootstrap, spread, wilson
-from unisono.training.metrics import Metric, resolve_metrics
 
 UNFINISHED = ("interrupted", "not finite")
 """Reasons for the end of a run that make it no result."""

@@ -14,45 +14,31 @@ import torch
 from torch import Tensor
 
 from unisono.comm.base import Communicator
-from unisono.comm.together import together
+from unisono.comm.on_all_ranks import on_all_ranks
 from unisono.data.plan import cut
 from unisono.data.source import Source
 from unisono.errors import UsageError
+from unisono.files.atomic import atomic_replacement
+from unisono.metrics import Metric
 from unisono.model.base import Evaluated, Logged
-from unisono.model.keras.module import KerasModule
-from unisono.model.torch import TorchAdapter
+from unisono.model.torch.adapter import TorchAdapter
 from unisono.predict.finished_run import PREFIXES, FinishedRun, open_run, refuse_idle_workers
+from unisono.predict.predict_options import EvaluateConfig
 from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_splits, rebuild_task
-from unisono.training.assemble import make_metrics
-from unisono.training.atomic import replacing
-from unisono.training.evaluation import evaluate
-from unisono.training.keras_task import settle
-from unisono.training.metrics import Metric
-from unisono.training.run_directory import as_json
-from unisono.training.shared_metrics import share_metrics
+from unisono.training.evaluation import EvaluationPlan, evaluate
+from unisono.training.frontends.base import frontend_of
+from unisono.training.run_folder.run_directory import as_json
 
 Tell = Callable[[int, int], None]
 """(done, total) of this worker's samples."""
 
 
-@dataclass(frozen=True)
-class EvaluateConfig:
-    """One evaluation, in plain values."""
-
-    run: str
-    split: str = "test"
-    weights: str = "final"
-    task_file: str | None = None
-    accept_changes: bool = False
-    save_predictions: bool = False
-
-
 def evaluate_run(asked: EvaluateConfig, comm: Communicator, tell: Tell | None = None) -> dict[str, Any]:
     """Collective, blocking: loss and metrics of a trained model, written to RUN/evaluation-<split>.json and given to all ranks."""
     began = perf_counter()
-    job = together(comm, lambda: _prepare(asked, comm))
+    job = on_all_ranks(comm, lambda: _prepare(asked, comm))
     adapter = _Remembering(job.adapter) if asked.save_predictions else job.adapter
-    values = evaluate(comm, adapter, job.source, job.metrics, batch_of(job.run), PREFIXES[asked.split], tell)
+    values = evaluate(comm, adapter, job.source, EvaluationPlan(job.metrics, batch_of(job.run), tell), PREFIXES[asked.split])
     kept = adapter.gather(comm, len(job.source)) if isinstance(adapter, _Remembering) else {}
     wall_s = perf_counter() - began
     found = {
@@ -67,7 +53,7 @@ def evaluate_run(asked: EvaluateConfig, comm: Communicator, tell: Tell | None = 
         "wall_s": wall_s,
     }
     plain: dict[str, Any] = as_json(found)
-    together(comm, lambda: _write(asked, job, plain, kept) if comm.rank == 0 else None)
+    on_all_ranks(comm, lambda: _write(asked, job, plain, kept) if comm.rank == 0 else None)
     return plain
 
 
@@ -91,12 +77,11 @@ def _prepare(asked: EvaluateConfig, comm: Communicator) -> _Job:
     source = parts[asked.split]
     refuse_idle_workers(comm.size, len(source))
     model, _, sha256 = rebuild_model(run, changed, asked.weights, comm.device, source, f"the {asked.split} data")
-    if isinstance(model, KerasModule):
-        settle(model, changed.task, source, comm.device)
-    metrics = make_metrics(changed.task, model)
+    front = frontend_of(changed.task, model)
+    front.build(source, comm.device)
     adapter = make_adapter(changed, model, comm.device)
-    share_metrics(model, comm)
-    return _Job(run, source, splits.sha256(), adapter, sha256, metrics)
+    front.share_metrics(comm)
+    return _Job(run, source, splits.sha256(), adapter, sha256, front.metrics())
 
 
 class _Remembering:
@@ -145,8 +130,8 @@ def _to_first(comm: Communicator, mine: Tensor, num_samples: int) -> np.ndarray[
 
 def _write(asked: EvaluateConfig, job: _Job, found: dict[str, Any], kept: dict[str, Any]) -> None:
     if kept:
-        with replacing(job.run.predictions(asked.split, asked.weights)) as draft, draft.open("wb") as file:
+        with atomic_replacement(job.run.predictions(asked.split, asked.weights)) as draft, draft.open("wb") as file:
             np.savez(file, split_sha256=job.split_sha256, weights_sha256=job.weights_sha256, **kept)
     path: Path = job.run.evaluation(asked.split, asked.weights)
-    with replacing(path) as draft:
+    with atomic_replacement(path) as draft:
         draft.write_text(json.dumps(found, indent=2) + "\n")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from unisono.data.hdf5 import write_rows
+from unisono.data.sources.hdf5 import write_rows
 from unisono.errors import UsageError
-from unisono.training.atomic import replacing
+from unisono.files.atomic import atomic_replacement
 
 Rows = Iterable[tuple[slice, np.ndarray[Any, Any]]]
 """Pieces in order, with their places."""
@@ -77,7 +77,7 @@ def write_csv(out: Path, layout: Layout, rows: Rows) -> None:
     """Local, blocking. Numbers have as many digits as it takes to read them back unchanged."""
     columns = layout.columns
     assert columns is not None
-    with replacing(out) as draft, draft.open("w", newline="", encoding="utf-8") as text:
+    with atomic_replacement(out) as draft, draft.open("w", newline="", encoding="utf-8") as text:
         table = csv.writer(text, lineterminator="\n")
         table.writerow((columns.id_name, *columns.headers))
         for where, values in rows:
@@ -89,7 +89,7 @@ def write_csv(out: Path, layout: Layout, rows: Rows) -> None:
 
 def write_npy(out: Path, layout: Layout, rows: Rows) -> None:
     """Local, blocking: one array with a row for each sample."""
-    with replacing(out) as draft:
+    with atomic_replacement(out) as draft:
         array: Any = None
         for where, values in rows:
             if array is None:
@@ -100,7 +100,7 @@ def write_npy(out: Path, layout: Layout, rows: Rows) -> None:
 
 def write_hdf5(out: Path, layout: Layout, rows: Rows) -> None:
     """Local, blocking: `predictions` with a row for each sample and, where samples have names, `id`."""
-    with replacing(out) as draft:
+    with atomic_replacement(out) as draft:
         write_rows(draft, "predictions", layout.num_samples, rows, layout.names)
 
 

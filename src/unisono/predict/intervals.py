@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unisono.training.metrics.base import GatheredMetric, Metric
+from unisono.metrics.base import GatheredMetric, Metric
 
 Z_95 = 1.959963984540054
 NUM_RESAMPLES = 1000

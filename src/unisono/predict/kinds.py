@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from unisono.errors import UsageError, unknown_name
 from unisono.predict.finished_run import KINDS
-from unisono.task import Task
+from unisono.task.task import Task
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,22 @@ from torch import nn
 from unisono.data.source import Source
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
+from unisono.files.hashes import sha256_of
 from unisono.model.flat import hash_of
-from unisono.model.torch import TorchAdapter, trainable
-from unisono.overrides import FACTORIES, OPTION_FIELDS, PLAIN, Changed, change
+from unisono.model.torch.adapter import TorchAdapter, trainable
 from unisono.predict.finished_run import FinishedRun
-from unisono.task import Task
-from unisono.taskfile import load_task
-from unisono.training.assemble import make_body, make_model, make_splits
-from unisono.training.provenance import sha256_of
-from unisono.training.run_record import evaluation_batch, shown
-from unisono.training.try_out import first_outputs
-from unisono.training.weights import initialise
+from unisono.task.overrides import FACTORIES, OPTION_FIELDS, PLAIN, ResolvedTask, change
+from unisono.task.task import Task
+from unisono.task.task_file import load_task
+from unisono.training.evaluation import evaluation_batch
+from unisono.training.frontends.base import frontend_of
+from unisono.training.frontends.factories import make_model, make_splits
+from unisono.training.frontends.try_out import first_outputs
+from unisono.training.run_folder.run_record import shown
+from unisono.training.run_folder.weights import initialise
 
 
-def rebuild_task(run: FinishedRun, task_file: str | None = None, accept_changes: bool = False) -> Changed:
+def rebuild_task(run: FinishedRun, task_file: str | None = None, accept_changes: bool = False) -> ResolvedTask:
     """Local: the task as it was trained: its file, with the settings and arguments of the run. `task_file` says where it is now."""
     file = Path(task_file) if task_file is not None else _task_file(run)
     altered = list(_altered(run, file))
@@ -40,7 +42,7 @@ def rebuild_task(run: FinishedRun, task_file: str | None = None, accept_changes:
     return replace(change(task, dict(_recorded_changes(task, run.config))), division=run.config.get("division"))
 
 
-def rebuild_splits(run: FinishedRun, changed: Changed, accept_changes: bool = False) -> Splits:
+def rebuild_splits(run: FinishedRun, changed: ResolvedTask, accept_changes: bool = False) -> Splits:
     """Local, blocking for one read of the labels: the data of the task, if they are divided as in the training."""
     splits = make_splits(changed)
     recorded = run.summary["split"]
@@ -61,7 +63,7 @@ def _with_test(splits: Splits, test: Source) -> Splits:
 
 
 def rebuild_model(
-    run: FinishedRun, changed: Changed, which: str, device: torch.device, samples: Source, what: str
+    run: FinishedRun, changed: ResolvedTask, which: str, device: torch.device, samples: Source, what: str
 ) -> tuple[nn.Module, Any, str]:
     """Local, blocking: the trained model, its outputs for the first of `samples` (called `what` in messages), and the sha256 of its
     weights. Refuses weights that are not those that the run wrote."""
@@ -78,10 +80,10 @@ def rebuild_model(
     return model, first_outputs(model, samples, device, what), sha256
 
 
-def make_adapter(changed: Changed, model: nn.Module, device: torch.device) -> TorchAdapter:
+def make_adapter(changed: ResolvedTask, model: nn.Module, device: torch.device) -> TorchAdapter:
     """Local: the model as one that is evaluated and never trained."""
-    body = make_body(changed.task, model, with_outputs=True)
-    return TorchAdapter(model, body, {"": trainable(model)}, device, _alone(device), None, changed.task.precision)
+    body = frontend_of(changed.task, model).body(with_outputs=True)
+    return TorchAdapter(model, body, {"": trainable(model)}, device, _alone(device), precision=changed.task.precision)
 
 
 def batch_of(run: FinishedRun) -> int:

@@ -1,5 +1,6 @@
-"""The public contract suite: what every communicator must do, to be run on any machine and against any new engine.
+"""The public contract suite of communicators and replicas, to be run on any machine and against any new engine or framework.
 
 On a cluster: `srun python -m unisono.testing.contract` (or mpirun, torchrun, `unisono run -n 4 -m`); see its `--help`.
 In a test of your own: `ranks.run_contract` and `ranks.run_ranks`.
+Imported by tests and by people who add engines, models or algorithms; never by the rest of the package.
 """

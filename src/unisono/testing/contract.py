@@ -18,23 +18,23 @@ from typing import TextIO
 from unisono.cluster.topology import ENGINES
 from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
-from unisono.comm.threads import run_threads
 from unisono.errors import CommError, UsageError
 from unisono.testing.checks import (
     collectives,
-    exchange,
     faults,
     groups,
     lifetime,
-    messages,
     objects,
-    ordered,
+    ordered_sums,
     outstanding,
+    point_to_point,
     refusals,
+    server_exchange,
     started,
 )
+from unisono.testing.thread_communicator import run_threads
 
-PARTS = (collectives, ordered, groups, messages, outstanding, started, objects, refusals, exchange, lifetime)
+PARTS = (collectives, ordered_sums, groups, point_to_point, outstanding, started, objects, refusals, server_exchange, lifetime)
 
 Body = Callable[[Communicator], int]
 World = Callable[[Body], list[int]]
@@ -66,7 +66,7 @@ the process ends.
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one rank found in one check. `error` is empty if it passed; `told` is what a fault told this rank."""
+    """The result of one check on one rank. `error` is empty if it passed; `told` is the error that a fault raised on this rank."""
 
     check: str
     engine: str
@@ -87,15 +87,15 @@ def check_names() -> tuple[str, ...]:
 
 
 def fault_names() -> tuple[str, ...]:
-    """Each needs a group of its own and at least two ranks."""
+    """The faults. Each needs a new group and at least two ranks."""
     return tuple(_functions(faults, "fault_"))
 
 
 def run_body(comm: Communicator, names: Iterable[str]) -> Iterator[tuple[Verdict, list[str]]]:
     """Collective, blocking: run the checks in order; for each this rank's verdict and the errors of all ranks.
 
-    Each check has a duplicate of its own, so that one that fails leaves no message to the next. If members cannot even
-    agree on the verdict, the communicator is spent and the remaining checks are not run.
+    Each check gets a new duplicate, so that a failed one leaves no message to the next. If members cannot even
+    agree on the verdict, the communicator is unusable and the remaining checks are not run.
     """
     for name in names:
         verdict = _run_check(comm, name)
@@ -110,13 +110,13 @@ def run_body(comm: Communicator, names: Iterable[str]) -> Iterator[tuple[Verdict
 
 
 def run_fault(comm: Communicator, name: str) -> Verdict:
-    """Collective, blocking: run one fault; afterwards the communicator is spent."""
+    """Collective, blocking: run one fault; afterwards the communicator is unusable."""
     began = monotonic()
     fault: Callable[[Communicator], str] = getattr(faults, name)
     told = error = ""
     try:
         told = fault(comm)
-    except Exception:  # noqa: BLE001 -- the verdict carries it to whoever compares
+    except Exception:  # noqa: BLE001 -- the verdict carries it to the comparison
         error = traceback.format_exc()
     return Verdict(name, comm.engine, comm.size, comm.rank, monotonic() - began, error, told)
 
@@ -173,7 +173,7 @@ def _run_faults(world: World, names: Sequence[str], results: Path | None) -> int
 
     def body(name: str, comm: Communicator) -> int:
         if comm.engine == "mpi" and len(names) > 1:
-            raise UsageError("after a fault MPI cannot go on (--only); run each fault in a job of its own")
+            raise UsageError("MPI cannot be used again after a fault (--only); run each fault in a separate job")
         with _verdict_file(results, comm.rank) as file:
             verdict = run_fault(comm, name)
             _write(file, verdict)
@@ -190,7 +190,7 @@ def _run_faults(world: World, names: Sequence[str], results: Path | None) -> int
 
 
 def _watch() -> None:
-    """From now on there is so much time until `_watch` is called again."""
+    """Restart the timer that ends a stuck process."""
     faulthandler.dump_traceback_later(STUCK_S, exit=True)
 
 
@@ -209,7 +209,7 @@ def _run_check(comm: Communicator, name: str) -> Verdict:
     copy = comm.duplicate()
     try:
         check(copy)
-    except Exception:  # noqa: BLE001 -- the verdict carries it to whoever compares
+    except Exception:  # noqa: BLE001 -- the verdict carries it to the comparison
         error = traceback.format_exc()
     copy.close()
     return Verdict(name, comm.engine, comm.size, comm.rank, monotonic() - began, error)
@@ -228,7 +228,7 @@ def _refuse_unknown(names: Sequence[str]) -> None:
         if name not in (*check_names(), *fault_names()):
             raise UsageError(f"there is no check {name!r} (--only); --list shows all")
     if _are_faults(names) and not all(name in fault_names() for name in names):
-        raise UsageError("a fault spends the communicator (--only); run faults and checks in different jobs")
+        raise UsageError("after a fault the communicator is unusable (--only); run faults and checks in different jobs")
 
 
 def _verdict_file(results: Path | None, rank: int) -> TextIO:

@@ -1,24 +1,52 @@
-"""A wrapper that counts what a member sends, around any communicator: for tests of an algorithm's cost."""
+"""A wrapper that counts what a member sends, around any communicator: for tests of an algorithm's cost and of what it leaves."""
 # ruff: noqa: ARG002 -- the wrapped communicator watches its calls itself
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-from unisono.comm.base import Communicator, Envelope, Group, Op, Watch
+from unisono.comm.base import Call, Communicator, Envelope, Group, Op, Watch
 from unisono.comm.driver import Work
+
+T = TypeVar("T")
+
+
+@dataclass
+class Tally:
+    """What one member did on a communicator and on all groups that were split from it."""
+
+    num_bytes: float = 0.0
+    """That it sent: in messages, and what collectives must send at the least (an all-reduce of B bytes over a ring of N members:
+    2 (N - 1) / N B)."""
+    sends: list[Work[None]] = field(default_factory=list)
+    num_received: int = 0
+    """Messages that it waited for and got."""
+    collectives: list[Work[Any]] = field(default_factory=list)
+    """Those that were started, not those that were waited for at once."""
+    groups: list[Communicator] = field(default_factory=list)
+    """That were split off."""
+
+    def left(self) -> list[str]:
+        """Local: what was begun and is not over, in words."""
+        sends, collectives = (sum(not work.done() for work in works) for works in (self.sends, self.collectives))
+        found = [f"{sends} messages whose receipt it never awaited"] if sends else []
+        found += [f"{collectives} started collectives that are not over"] if collectives else []
+        return found + [f"the group {group.name}, not closed" for group in self.groups if not group.is_spent]
 
 
 class Counting(Communicator):
     """Does what the wrapped communicator does and records every message sent (not what collectives send underneath)."""
 
-    def __init__(self, inner: Communicator) -> None:
+    def __init__(self, inner: Communicator, tally: Tally | None = None) -> None:
         group = Group(inner.name, inner.rank, inner.members, inner.ranks)
         self.engine = inner.engine
         super().__init__(group, inner.control, inner.device, inner.time_limit_s)
         self.inner = inner
+        self.tally = Tally() if tally is None else tally
         self.sends: list[tuple[int, int]] = []
         """(destination, bytes) of every message, in order."""
 
@@ -26,26 +54,38 @@ class Counting(Communicator):
     def bytes_sent(self) -> int:
         return sum(num_bytes for _, num_bytes in self.sends)
 
+    def _start(self, call: Call, body: Callable[[Watch], T], limit_s: float | None = None) -> Work[T]:
+        work = super()._start(call, body, limit_s)
+        self.tally.collectives.append(work)
+        return work
+
     def _start_send(self, buf: Tensor, dest: int, tag: int, watch: Watch) -> Work[None]:
         self.sends.append((dest, buf.nbytes))
-        return self.inner.start_send(buf, dest, tag)
+        self.tally.num_bytes += buf.nbytes
+        self.tally.sends.append(self.inner.start_send(buf, dest, tag))
+        return self.tally.sends[-1]
 
     def _start_recv(self, buf: Tensor, source: int, tag: int, watch: Watch) -> Work[Envelope]:
-        return self.inner.start_recv(buf, source, tag)
+        return _Receive(self.inner.start_recv(buf, source, tag), self.tally)
 
     def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
+        self.tally.num_bytes += 2 * self._others * sum(buf.nbytes for buf in bufs)
         self.inner.allreduce(bufs, op)
 
     def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
+        self.tally.num_bytes += sum(buf.nbytes for buf in bufs) * (root == self.rank)
         self.inner.broadcast(bufs, root)
 
     def _allgather(self, out: Tensor, buf: Tensor, counts: list[int], watch: Watch) -> None:
+        self.tally.num_bytes += buf.nbytes * (self.size - 1)
         self.inner.allgather(out, buf, counts)
 
     def _reduce_scatter(self, out: Tensor, buf: Tensor, counts: list[int], op: Op, watch: Watch) -> None:
+        self.tally.num_bytes += self._others * buf.nbytes
         self.inner.reduce_scatter(out, buf, counts, op)
 
     def _alltoall(self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch) -> None:
+        self.tally.num_bytes += buf.nbytes - in_counts[self.rank] * buf.itemsize
         self.inner.alltoall(out, buf, out_counts, in_counts)
 
     def _barrier(self, watch: Watch) -> None:
@@ -55,7 +95,31 @@ class Counting(Communicator):
         return self.inner.allgather_object(obj)
 
     def _subgroup(self, group: Group) -> Communicator:
-        return Counting(self.inner._subgroup(group))
+        found = Counting(self.inner._subgroup(group), self.tally)
+        self.tally.groups.append(found)
+        return found
 
     def _close(self) -> None:
         self.inner.close()
+
+    @property
+    def _others(self) -> float:
+        return (self.size - 1) / self.size
+
+
+class _Receive(Work[Envelope]):
+    """Counts the message when it was waited for."""
+
+    def __init__(self, inner: Work[Envelope], tally: Tally) -> None:
+        self._inner = inner
+        self._tally: Tally | None = tally
+
+    def done(self) -> bool:
+        return self._inner.done()
+
+    def wait(self, timeout_s: float | None = None) -> Envelope:
+        found = self._inner.wait(timeout_s)
+        if self._tally is not None:
+            self._tally.num_received += 1
+            self._tally = None
+        return found

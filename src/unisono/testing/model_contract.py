@@ -1,4 +1,4 @@
-"""What every framework's replica must do, whatever computes it: the same checks for torch and for Keras on each backend.
+"""The contract of a replica, for every framework: the same checks for torch and for Keras on each backend.
 
     python -m unisono.testing.model_contract torch
     KERAS_BACKEND=jax python -m unisono.testing.model_contract keras
@@ -22,16 +22,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unisono.algorithms.base import StepInfo
-from unisono.comm.single import alone
+from unisono.algorithms.base import LockStepAlgorithm, StepInfo
+from unisono.comm.engines.single import alone
 from unisono.data.splits import Splits
 from unisono.model.base import StreamKey
 from unisono.model.keras.module import KerasModule
 from unisono.model.tail import StepStats
-from unisono.model.torch import TorchAdapter
-from unisono.overrides import change
-from unisono.task import Task
-from unisono.training.assemble import Assembled, assemble
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.task.overrides import change
+from unisono.task.task import Task
+from unisono.training.frontends.assemble import assemble
+from unisono.training.training_parts import TrainingParts
 
 WIDTH, CLASSES, ROWS = 5, 3, 12
 KEY = StreamKey(1, 2, 3)
@@ -60,7 +61,7 @@ MODELS: Mapping[str, Make] = MappingProxyType({"torch": torch_model, "keras": ke
 
 
 class Replica:
-    """One that was made as `unisono train` makes it."""
+    """A replica, made as `unisono train` makes it."""
 
     def __init__(self, kind: str, optimizer: Any = "sgd", weighted: bool = False, options: Any = None, **shape: Any) -> None:
         task = Task(
@@ -73,14 +74,14 @@ class Replica:
             lr=0.1,
             global_batch=ROWS,
         )
-        self.parts: Assembled = assemble(change(task, {}), "allreduce", alone(torch.device("cpu")), "stop")
+        self.parts: TrainingParts = assemble(change(task, {}), "allreduce", alone(torch.device("cpu")))
         self.adapter: TorchAdapter = self.parts.adapter
         self.parts.algorithm.start()
         self.held = self.adapter.parts[""]
         self.batch = _batch(weighted)
 
     def gradient(self, *batches: Any, key: StreamKey = KEY) -> dict[str, Tensor]:
-        """Of the summed loss, by name."""
+        """The gradient of the summed loss, by name."""
         self.adapter.clear_gradients()
         for batch in batches or (self.batch,):
             self.adapter.forward_backward(batch, key)
@@ -88,6 +89,7 @@ class Replica:
 
     def step(self, number: int = 0) -> StepStats:
         at = StepInfo(number, StreamKey(0, number, 0), self.parts.settings(number), ROWS)
+        assert isinstance(self.parts.algorithm, LockStepAlgorithm)
         (stats,) = self.parts.algorithm.step((self.batch,), at)
         return stats
 
@@ -137,7 +139,7 @@ def check_micro_batches_add_up(kind: str) -> None:
 
 
 def check_the_values_are_the_vector(kind: str) -> None:
-    """What is written into the vector is what the model computes with."""
+    """The model computes with the values that are written into the vector."""
     replica = Replica(kind)
     before = _loss(replica)
     (values,) = replica.held.values.values()
@@ -191,7 +193,7 @@ def check_statistics_move_in_training_alone(kind: str) -> None:
     assert not torch.equal(outputs, replica.adapter.evaluate(replica.batch).outputs)
 
 
-def check_looking_changes_nothing(kind: str) -> None:
+def check_evaluation_changes_nothing(kind: str) -> None:
     replica = Replica(kind, dropout=0.5, norm=True)
     before = replica.weights()
     first = replica.adapter.evaluate(replica.batch).outputs.clone()
@@ -203,11 +205,11 @@ def check_metrics_are_exact(kind: str) -> None:
     outputs = replica.adapter.evaluate(replica.batch).outputs
     right = int((outputs.argmax(1) == torch.from_numpy(replica.batch[1])).sum())
     stats = replica.step()
-    (accuracy,) = replica.parts.followed
+    (accuracy,) = replica.parts.train_metrics
     _near(accuracy.value(stats.metric_sums), right / ROWS, 1e-6)
 
 
-def check_a_restored_replica_goes_on(kind: str, optimizer: Any = "adam") -> None:
+def check_a_restored_replica_continues_identically(kind: str, optimizer: Any = "adam") -> None:
     replica = Replica(kind, optimizer, norm=True)
     for number in range(3):
         replica.step(number)
@@ -249,13 +251,13 @@ def check_a_worker_without_samples_takes_part(kind: str) -> None:
 
 
 def check_every_optimizer_of_keras_moves(kind: str) -> None:
-    """And goes on after a restore; those of torch have tests of their own."""
+    """Each optimizer also continues after a restore; those of torch have other tests."""
     if kind != "keras":
         return
     import keras
 
     for optimizer in (keras.optimizers.Lamb, keras.optimizers.Adam, keras.optimizers.SGD):
-        check_a_restored_replica_goes_on(kind, optimizer)
+        check_a_restored_replica_continues_identically(kind, optimizer)
 
 
 def check_a_rule_is_what_keras_does(kind: str) -> None:

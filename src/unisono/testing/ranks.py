@@ -1,4 +1,4 @@
-"""Starts N real processes of a program as a user does, waits for their end, and collects what each rank found."""
+"""Runs a program on N real processes as a user does, waits for their end, and collects each rank's verdicts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from unisono.errors import UsageError, join_ranks
 from unisono.testing.contract import Verdict
 
 STOP_WAIT_S = 10.0
-"""What a launcher may take to end its ranks after it was asked to."""
+"""How long a launcher may take to end its ranks after it received a signal."""
 
 
 SHOWN_CHARS = 4000
-"""Of a group's output in a failed test; what matters stands at its end."""
+"""Length of a group's output that a failed test shows, from its end."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Ended:
 
     exit_code: int
     output: str
-    """Of all ranks and the launcher, in the order in which it was written."""
+    """The output of all ranks and the launcher, in the order in which it was written."""
     seconds: float
     timed_out: bool
 
@@ -41,7 +41,7 @@ class Ended:
 
 
 Runner = Callable[[Sequence[str], int, str, float], Ended]
-"""What starts a program (as `unisono run` takes it) on so many ranks with an engine, and ends them after so many seconds."""
+"""A function that runs a program (as `unisono run` takes it) on so many ranks with an engine, and ends it after so many seconds."""
 
 
 @dataclass(frozen=True)

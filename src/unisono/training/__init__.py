@@ -1,1 +1,4 @@
-"""GO ROUND: the training loop, metrics, the run directory."""
+"""GO ROUND: the training loop, evaluation, determinism; frontends/, checkpointing/, run_folder/, server/.
+
+Imported by run.py and the applications above.
+"""

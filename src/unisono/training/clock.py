@@ -1,11 +1,11 @@
-"""Watches the time: how long steps, evaluations and saves take, for the deadline, and signs of life for status.json."""
+"""Watches the time: how long steps, evaluations and saves take, for the deadline, and progress for status.json."""
 
 from __future__ import annotations
 
-from unisono.cluster.deadline import Deadline
 from unisono.events import EpochDone, Observer, RunStarted, StepDone
-from unisono.training.saving import Saving
-from unisono.training.status import Status
+from unisono.stopping.deadline import Deadline
+from unisono.training.checkpointing.saving import Saving
+from unisono.training.run_folder.run_status import Status
 
 SIGN_OF_LIFE_S = 5.0
 SLOW_DISK_BYTES_PER_S = 5e7
@@ -44,7 +44,7 @@ class Clock(Observer):
         assert self._saving.writer is not None
         took_s = self._saving.writer.last_write_s
         if took_s is None:
-            self._deadline.save_will_take(self._saving.num_bytes / SLOW_DISK_BYTES_PER_S)
+            self._deadline.estimate_save(self._saving.num_bytes / SLOW_DISK_BYTES_PER_S)
             return
         self._deadline.save_took(took_s)
         if not self._is_measured and self._deadline.describe():

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from unisono.metrics import Metric
 from unisono.model.tail import StepStats
-from unisono.training.metrics import Metric
 
 
 class EpochSums:
@@ -22,7 +22,6 @@ class EpochSums:
         self._named: dict[str, tuple[float, float]] = {}
         self.num_samples = 0
         self.took_s = 0.0
-        """In earlier lives of the run."""
         self.waited_s = 0.0
 
     def state(self) -> dict[str, Any]:
@@ -31,11 +30,16 @@ class EpochSums:
         return {**held, "sums": self._sums.tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Local: go on with what `state` gave."""
+        """Local: continue with what `state` gave."""
         self._sums = np.array(state["sums"], dtype=np.float64)
         self._loss_sum, self._weight = state["loss_sum"], state["weight"]
         self._named = {name: (value, weight) for name, (value, weight) in state["named"].items()}
         self.num_samples, self.took_s, self.waited_s = state["num_samples"], state["took_s"], state["waited_s"]
+
+    def add_time(self, took_s: float = 0.0, waited_s: float = 0.0) -> None:
+        """Local: spent in steps, and waited for data."""
+        self.took_s += took_s
+        self.waited_s += waited_s
 
     def add(self, stats: StepStats) -> None:
         self._loss_sum += stats.loss_sum

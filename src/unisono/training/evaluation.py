@@ -1,4 +1,4 @@
-"""Every sample of a data set looked at once, whatever the number of workers; metrics exact over all of it."""
+"""Evaluates a data set: every sample once, whatever the number of workers, and metrics that are exact over all of it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from unisono.comm.base import Communicator
 from unisono.data.loader import in_order
 from unisono.data.plan import cut
 from unisono.data.source import Source
+from unisono.metrics import Accumulator, Metric
+from unisono.metrics.metric_names import metric_name
 from unisono.model.base import TEST, VALIDATION, Evaluated, Logged
-from unisono.model.lightning import metric_name
-from unisono.training.logged import means
-from unisono.training.metrics import Accumulator, Metric
+from unisono.training.logged_values import means
+
+
+def evaluation_batch(global_batch: int, size: int) -> int:
+    """Pure: samples of one worker in a step without gradients, which needs less memory than one with them."""
+    return max(64, 2 * -(-global_batch // size))
 
 
 class Evaluates(Protocol):
-    """A replica, as far as it is looked at here."""
+    """A replica, as far as an evaluation needs it."""
 
     def begin(self, stage: str) -> None: ...
 
@@ -36,22 +41,26 @@ class Shards:
     """Told which shard comes next, and `number` after the last: what is drawn in it is its own."""
 
 
-def evaluate(
-    comm: Communicator,
-    adapter: Evaluates,
-    source: Source,
-    metrics: Sequence[Metric],
-    batch: int,
-    prefix: str,
-    tell: Callable[[int, int], None] | None = None,
-    told_to_stop: Callable[[], bool] | None = None,
-    shards: Shards | None = None,
-) -> dict[str, float] | None:
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """How a data set is evaluated."""
+
+    metrics: Sequence[Metric]
+    batch: int
+    """Samples of a rank at a time."""
+    tell: Callable[[int, int], None] | None = None
+    """Told how many samples of this rank are done, and how many it has."""
+    stop_requested: Callable[[], bool] | None = None
+    """Asked after each batch."""
+    shards: Shards | None = None
+
+
+def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: EvaluationPlan, prefix: str) -> dict[str, float] | None:
     """Collective, blocking: loss and metrics over all samples. Each rank takes one stretch, in the order of ranks, so that scores
-    gathered by rank are in the order of samples. None if a rank was `told_to_stop` before its end.
+    gathered by rank are in the order of samples. None if a stop was requested of a rank before its end.
 
     With `shards` the stretches are those of the shards, whoever holds them, and their sums are added in the order of shards."""
-    found = Accumulator(metrics)
+    found, shards = Accumulator(plan.metrics), plan.shards
     stage = TEST if prefix == "test_" else VALIDATION
     adapter.begin(stage)
     parts, own = (comm.size, range(comm.rank, comm.rank + 1)) if shards is None else (shards.number, shards.own)
@@ -60,13 +69,13 @@ def evaluate(
     for part in own:
         if shards is not None:
             shards.begin(part)
-        for where, arrays in in_order(source, cut(len(source), parts, part), batch):
+        for where, arrays in in_order(source, cut(len(source), parts, part), plan.batch):
             seen = adapter.evaluate(arrays)
             loss_sum = 0.0 if seen.loss_sum is None else seen.loss_sum
             found.add(seen.outputs, seen.targets, seen.weights, loss_sum, seen.loss_weight)
-            if tell is not None:
-                tell(where.stop - mine.start, mine.stop - mine.start)
-            if told_to_stop is not None and told_to_stop() and where.stop < mine.stop:
+            if plan.tell is not None:
+                plan.tell(where.stop - mine.start, mine.stop - mine.start)
+            if plan.stop_requested is not None and plan.stop_requested() and where.stop < mine.stop:
                 is_whole = False
                 break
         if not is_whole:
@@ -75,7 +84,7 @@ def evaluate(
             found.end_stretch()
     if shards is not None:
         shards.begin(shards.number)  # what comes after the last shard does not depend on which it was
-    if told_to_stop is not None and not all(comm.allgather_object(is_whole)):
+    if plan.stop_requested is not None and not all(comm.allgather_object(is_whole)):
         return None
     logged = adapter.end(stage)
     found.combine(comm)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 INTERRUPTED, NOT_FINITE, FINISHED = "interrupted", "not finite", "finished"
 TARGET, EARLY, PRUNED = "target reached", "stopped early", "pruned"
-"""Reasons why a training ended: told to stop, in time; a loss that is no number; all epochs done; or a goal of the user."""
+"""Reasons why a training ended: a stop was requested; a loss that is no number; all epochs done; or a goal of the user."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,11 @@ class Goals:
     target: float | None = None
     patience: int | None = None
     on_nan: str = "stop"
+
+    @property
+    def target_metric(self) -> tuple[str, float] | None:
+        """The metric and the value that it is to reach."""
+        return None if self.monitor is None or self.target is None else (self.monitor, self.target)
 
     def better(self, value: float, than: float | None) -> bool:
         """Pure."""
@@ -47,9 +52,9 @@ class Progress:
     step: int = 0
     epoch: int = 0
     step_in_epoch: int = 0
-    """Steps done of the epoch in hand; all of them where only its evaluation is missing."""
+    """Steps done of the current epoch; all of them where only its evaluation is missing."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """Each epoch as it was told to the observers."""
+    """Each epoch as the observers heard of it."""
     monitor: str | None = None
     """The metric by which the best epoch was found."""
     best_epoch: int | None = None
@@ -59,7 +64,7 @@ class Progress:
     train_s: float = 0.0
     """Spent in steps, evaluations not counted."""
     wall_s: float = 0.0
-    """Of earlier lives of this run, up to the state that it goes on from."""
+    """Of earlier attempts, up to the checkpoint that this one resumes from."""
     num_samples: int = 0
     data_wait_s: float = 0.0
     time_to_target_s: float | None = None
@@ -67,3 +72,50 @@ class Progress:
     """Why it ended."""
     failure: str = ""
     """What went wrong, where the reason is a failure."""
+
+    def resumed(self, goals: Goals, same_batches: bool) -> Progress:
+        """Pure: as another attempt takes it up, whose goals may be others."""
+        best = (self.best_epoch, self.best_value) if self.monitor == goals.monitor else (None, None)  # values of one metric only
+        step_in_epoch = self.step_in_epoch if same_batches else 0
+        found = replace(self, monitor=goals.monitor, step_in_epoch=step_in_epoch, best_epoch=best[0], best_value=best[1])
+        reason = "" if step_in_epoch else goals.verdict(found)
+        return replace(found, reason=reason, time_to_target_s=found.time_to_target_s if reason == TARGET else None)
+
+    def count_step(self, step_in_epoch: int) -> None:
+        """Local: this step of the epoch is computed."""
+        self.step += 1
+        self.step_in_epoch = step_in_epoch + 1
+
+    def count_data(self, num_samples: int, wait_s: float) -> None:
+        """Local: what a step had to learn from."""
+        self.num_samples += num_samples
+        self.data_wait_s += wait_s
+
+    def count_skipped(self) -> None:
+        """Local: an update was left out."""
+        self.num_skipped += 1
+
+    def count_time(self, seconds: float) -> None:
+        """Local: spent in steps."""
+        self.train_s += seconds
+
+    def stop(self, reason: str) -> None:
+        """Local: the training ends; the first reason counts."""
+        self.reason = self.reason or reason
+
+    def fail(self, failure: str) -> None:
+        """Local: the training ends as a loss is not finite, whatever else would end it."""
+        self.reason, self.failure = NOT_FINITE, failure
+
+    def finish_epoch(self, row: dict[str, Any], goals: Goals) -> None:
+        """Local: the epoch of this row of the history is over, its evaluation too."""
+        self.history.append(row)
+        self.epoch += 1
+        self.step_in_epoch = 0
+        self.reason = goals.verdict(self)
+        if self.reason == TARGET:
+            self.time_to_target_s = row["wall_s"]
+
+    def keep_best(self, value: float) -> None:
+        """Local: the current epoch is the best so far."""
+        self.best_epoch, self.best_value = self.epoch, value

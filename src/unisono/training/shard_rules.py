@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from unisono.errors import UsageError
-from unisono.task import Task
+from unisono.task.task import Task
 
 SHARDED = "sharded"
 """The algorithm that --shards stands for."""

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 import torch
 
 import unisono as un
-from unisono.comm.shm import ShmCommunicator
+from unisono.comm.engines.shm import ShmCommunicator
 
 NUMEL = 100_000
 

@@ -1,11 +1,11 @@
-"""A server that doubles vectors; calls of kind 9 it never answers. Arguments: the door, the first number of its workers."""
+"""A server that doubles vectors; calls of kind 9 it never answers. Arguments: connection file, first number of its workers."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from unisono.comm.exchange_zmq import ZmqServer
+from unisono.comm.exchange.zmq_server import ZmqServer
 
 server = ZmqServer(Path(sys.argv[1]), max_vector_bytes=1 << 20, first_number=int(sys.argv[2]), silence_s=10.0, say=print)
 server.open()

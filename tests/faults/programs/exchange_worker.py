@@ -1,4 +1,4 @@
-"""A worker that calls until it is told to stop, and joins again if it was thought dead. Arguments: the door, and how it ends.
+"""A worker that calls until it must stop, and joins again if it was counted as dead. Arguments: connection file, and how it ends.
 
 Each call carries its process number and how often it has joined.
 """
@@ -11,21 +11,21 @@ from pathlib import Path
 
 import torch
 
-from unisono.comm.exchange import Estranged
-from unisono.comm.exchange_zmq_caller import ZmqCaller
+from unisono.comm.exchange.base import UnknownWorker
+from unisono.comm.exchange.zmq_caller import ZmqCaller
 
 WORK, STOP = 1, 2
 ENOUGH_S = 60.0
 
 
-def main(door: Path, end: str) -> None:
-    caller = ZmqCaller(door, say=print)
+def main(connection_file: Path, end: str) -> None:
+    caller = ZmqCaller(connection_file, say=print)
     caller.join(ENOUGH_S)
     num_joined = 1
     while True:
         try:
             reply = caller.call(WORK, torch.full((1000,), float(caller.number)), [os.getpid(), num_joined])
-        except Estranged:
+        except UnknownWorker:
             caller.join(ENOUGH_S)
             num_joined += 1
             continue

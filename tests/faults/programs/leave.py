@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import unisono as un
-from unisono.comm.control import LEFT
+from unisono.comm.control_plane.control import LEFT
 
 LATE = 2
 NUMEL = 500

@@ -13,13 +13,13 @@ import keras
 import numpy as np
 import torch
 
-from unisono.algorithms.base import StepInfo
-from unisono.comm.single import alone
+from unisono.algorithms.base import LockStepAlgorithm, StepInfo
+from unisono.comm.engines.single import alone
 from unisono.data.splits import Splits
 from unisono.model.base import StreamKey
-from unisono.overrides import change
-from unisono.task import Task
-from unisono.training.assemble import assemble
+from unisono.task.overrides import change
+from unisono.task.task import Task
+from unisono.training.frontends.assemble import assemble
 
 ROWS, STEPS = 10, 20
 L = keras.layers
@@ -98,7 +98,8 @@ def ours(make: Callable[[], tuple[Any, Any]]) -> tuple[dict[str, Any], list[floa
 
     batch = started(make)[1]
     task = Task(model=model, data=lambda: Splits(train=batch), global_batch=ROWS, epochs=STEPS)
-    parts = assemble(change(task, {}), "allreduce", alone(torch.device("cpu")), "stop")
+    parts = assemble(change(task, {}), "allreduce", alone(torch.device("cpu")))
+    assert isinstance(parts.algorithm, LockStepAlgorithm)
     parts.algorithm.start()
     adapter = parts.adapter
     adapter.clear_gradients()

@@ -11,13 +11,13 @@ import keras
 import numpy as np
 import torch
 
-from unisono.comm.single import alone
+from unisono.comm.engines.single import alone
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.model.base import StreamKey
-from unisono.overrides import change
-from unisono.task import Task
-from unisono.training.assemble import assemble
+from unisono.task.overrides import change
+from unisono.task.task import Task
+from unisono.training.frontends.assemble import assemble
 
 L = keras.layers
 BACKEND = keras.config.backend()
@@ -129,7 +129,6 @@ def message(make: Callable[[], Any], settings: dict[str, Any]) -> str:
             change(Task(model=make, data=lambda: Splits(train=data), global_batch=4, **settings), {}),
             "allreduce",
             alone(torch.device("cpu")),
-            "stop",
         ).adapter
         adapter.evaluate(data)
         adapter.forward_backward(data, StreamKey(0, 0, 0))

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import unisono as un
 from unisono.comm.base import Communicator
-from unisono.comm.threads import run_threads
-from unisono.config import TrainConfig
 from unisono.run import execute
+from unisono.task.train_config import TrainConfig
+from unisono.testing.thread_communicator import run_threads
 
 
 class Net(nn.Module):

@@ -4,10 +4,10 @@ import json
 import os
 import sys
 
-from unisono.cluster.program import command
-from unisono.compat.horovod.elastic import stragglers
-from unisono.compat.horovod.elastic.driver import ElasticPlan, drive
 from unisono.errors import UsageError
+from unisono.horovod._impl.elastic import stragglers
+from unisono.horovod._impl.elastic.elastic_driver import ElasticPlan, drive
+from unisono.launch.program import command
 
 given = json.loads(sys.argv[1])
 stragglers.STALLED_S = given.pop("stalled_s", stragglers.STALLED_S)

@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 
 import unisono.horovod.torch as hvd
-from unisono.compat.horovod.elastic.line import Line
-from unisono.compat.horovod.process import PROCESS
+from unisono.horovod._impl.elastic.driver_line import Line
+from unisono.horovod._impl.job.process_state import PROCESS
 
 story, asked = sys.argv[1], json.loads(sys.argv[2])
 deaths = asked.get("deaths", {})

@@ -22,7 +22,7 @@ HELD_STEP = 12
 def is_told() -> bool:
     """What the signals of this process left with unisono."""
     handler = cast(Any, signal.getsignal(signal.SIGUSR1))
-    return bool(handler.__self__.asked())
+    return bool(handler.__self__.requested())
 
 
 def wait() -> None:

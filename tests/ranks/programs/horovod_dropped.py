@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import unisono.horovod.torch as hvd
-from unisono.compat.horovod.process import PROCESS
-from unisono.compat.horovod.torch.forms import PATIENCE
-from unisono.compat.horovod.torch.travel import Traveller
+from unisono.horovod._impl.job.process_state import PROCESS
+from unisono.horovod._impl.torch.gradient_forms import PATIENCE
+from unisono.horovod._impl.torch.gradient_transport import Traveller
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from tests.ranks.programs.horovod_checks import checks_of, raises, run

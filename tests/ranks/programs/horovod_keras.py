@@ -18,8 +18,8 @@ import keras
 import numpy as np
 
 import unisono.horovod.keras as hvd
-from unisono.compat.horovod.keras import old_names
 from unisono.errors import UsageError
+from unisono.horovod._impl.keras import old_names
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from tests.ranks.programs.horovod_checks import checks_of, raises, run

@@ -31,7 +31,7 @@ from tests.ranks.programs.horovod_keras import (
     slope,
     together,
 )
-from unisono.compat.horovod.keras.rates import correct_momentum
+from unisono.horovod._impl.keras.rate_callbacks import correct_momentum
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 
@@ -358,7 +358,7 @@ def check_compile_as_old_programs_call_it() -> None:
     net, optimizer = model(), hvd.DistributedOptimizer(sgd())
     with raises(TypeError, "experimental_run_tf_function"):
         net.compile(optimizer, "mse", experimental_run_tf_function=False)
-    with mock.patch("unisono.compat.horovod.keras.compiling.is_in_force", return_value=True):
+    with mock.patch("unisono.horovod._impl.keras.compile_hooks.is_in_force", return_value=True):
         net.compile(optimizer, "mse", experimental_run_tf_function=False)
     same(fitted(net), alone(sgd))
 
@@ -369,6 +369,6 @@ def check_compile_with_the_first_optimizer_of_all() -> None:
     owner.compile = owner.compile.__wrapped__  # as it is when a program begins
     hvd.init()
     net = model()
-    with mock.patch("unisono.compat.horovod.keras.compiling.look_at") as look_at:
+    with mock.patch("unisono.horovod._impl.keras.compile_hooks.look_at") as look_at:
         net.compile(hvd.DistributedOptimizer(sgd()), "mse")
     assert look_at.mock_calls == [mock.call(net, insists=False)]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import unisono.horovod.torch as hvd
-from unisono.compat.horovod.process import PROCESS
+from unisono.horovod._impl.job.process_state import PROCESS
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from tests.ranks.programs.horovod_checks import checks_of, raises, run

@@ -493,7 +493,7 @@ def check_names_of_tensorflow_1_are_refused_with_the_lines_to_write() -> None:
     with raises(AttributeError, "has no attribute 'Session'"):
         _ = tf.Session
     try:
-        with mock.patch("unisono.compat.horovod.tensorflow.old_names.is_in_force", return_value=True):
+        with mock.patch("unisono.horovod._impl.tensorflow.old_names.is_in_force", return_value=True):
             hvd.init()
         programs_of_keras_2_run_as_they_are()
         for old in ("tf.ConfigProto()", "tf.Session", "tf.placeholder", "tf.train.AdagradOptimizer(0.1)", "tf.summary.FileWriter"):

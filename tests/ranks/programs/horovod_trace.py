@@ -1,4 +1,4 @@
-"""What a timeline and a tuner look on at: `python horovod_trace.py WHAT`, with the settings in the environment."""
+"""What a timeline looks on at: `python horovod_trace.py WHAT`, with the settings in the environment."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from time import sleep
 
 import torch
 
 import unisono.horovod.torch as hvd
-from unisono.compat.horovod.process import PROCESS
 
 
-def step(number: int, indices: Iterable[int] = range(4), computes: bool = False) -> None:
-    """All-reduces of small tensors, with their results checked; it may do something else until they are there."""
+def step(number: int, indices: Iterable[int] = range(4)) -> None:
+    """All-reduces of small tensors, with their results checked."""
     mine = {index: torch.full((50,), float(index + number + hvd.rank())) for index in indices}
     handles = {index: hvd.allreduce_async_(tensor, name=f"t{index}", op=hvd.Sum) for index, tensor in mine.items()}
-    while computes and not all(hvd.poll(handle) for handle in handles.values()):
-        sleep(0.5e-3)
     for index, handle in handles.items():
         right = hvd.size() * (index + number) + sum(range(hvd.size()))
         assert torch.equal(hvd.synchronize(handle), torch.full((50,), float(right))), (number, index)
@@ -69,15 +65,6 @@ def goes_on() -> None:
         step(number := number + 1)
 
 
-def tunes() -> None:
-    """A model of 10 layers with 20 small tensors each, which nobody waits for: what was submitted rests for a cycle."""
-    for number in range(56):
-        for layer in range(10):
-            step(number, range(20 * layer, 20 * layer + 20), computes=True)
-    found = PROCESS.channel(0)._settings
-    print(f"rank {hvd.rank()} has {found.fusion_threshold_bytes} {found.cycle_time_s * 1e3:g}", flush=True)
-
-
 if __name__ == "__main__":
     what, *where = sys.argv[1:]
     hvd.init()
@@ -86,7 +73,6 @@ if __name__ == "__main__":
         "starts_and_stops": lambda: starts_and_stops(Path(where[0])),
         "fills_the_disk": fills_the_disk,
         "goes_on": goes_on,
-        "tunes": tunes,
     }[what]()
     hvd.barrier()
     print(f"rank {hvd.rank()} is done", flush=True)

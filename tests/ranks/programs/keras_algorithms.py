@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import unisono as un
-from unisono.config import TrainConfig
 from unisono.run import execute
-from unisono.taskfile import load_task
+from unisono.task.task_file import load_task
+from unisono.task.train_config import TrainConfig
 
 TASK = Path(__file__).parents[3] / "examples" / "keras_digits.py"
 CHANGES: Mapping[str, Mapping[str, Any]] = {

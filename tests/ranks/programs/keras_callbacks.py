@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import unisono as un
-from unisono.errors import AlreadyTold
+from unisono.errors import ReportedElsewhere
 
 OUT = sys.argv[1]
 
@@ -82,7 +82,7 @@ def refused(do: Any) -> str:
         do()
     except un.UsageError as error:
         return str(error)
-    except AlreadyTold:  # by another worker
+    except ReportedElsewhere:  # by another worker
         return "told"
     return ""
 

@@ -16,9 +16,9 @@ from unittest.mock import patch
 import torch
 
 import unisono as un
-from unisono.cluster.resolve import here
+from unisono.cluster.resolve import current_topology
 from unisono.comm.base import MAX, SUM, Communicator, Op
-from unisono.comm.gloo import GlooCommunicator
+from unisono.comm.engines.gloo import GlooCommunicator
 
 LENGTHS = (0, 4, 4 << 10, 128 << 10, (128 << 10) + 4, 256 << 10, (256 << 10) + 4, 1 << 20)
 """Bytes of float32 vectors, around the lengths at which `auto` changes."""
@@ -78,7 +78,7 @@ def reduce_all(group: Communicator, member: int, sends: Sends) -> dict[int, list
 
 def main() -> None:
     nodes = [int(node) for node in sys.argv[1].split(",")]
-    at = here()
+    at = current_topology()
     pretended = replace(at, node_rank=nodes[at.global_rank], num_nodes=len(set(nodes)))
     sends = Sends()
     counting = patch.object(GlooCommunicator, "_start_send", lambda comm, *rest: sends.start_send(comm, *rest))

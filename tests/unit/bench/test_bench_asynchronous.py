@@ -14,6 +14,7 @@ from bench import asynchronous_link_page, asynchronous_page
 from bench.asynchronous import ENTRIES
 from bench.groups import GroupFailed
 from bench.trainings import kept, side_by_side, trained
+from tests.unit.bench.tables import rows_of, verdicts_of
 
 
 def run(algorithm: str, seed: int, accuracies: Sequence[float], epoch_s: float = 1.0, **more: float) -> dict[str, Any]:
@@ -45,21 +46,21 @@ def test_half_a_point_below_synchronous_training(tmp_path: Path) -> None:
         *(run("gem", seed, (0.97, last), 2.0, staleness=3.0, staleness_max=7.0) for seed, last in enumerate((0.979, 0.983))),
         *(run("downpour", seed, (0.90, 0.979)) for seed in (0, 1)),
     ]
-    text = asynchronous_page.publish(result(runs), tmp_path)
-    assert "**holds**: gem: 0.40 points below allreduce" in text
-    assert "**MISSED**: downpour: 0.60 points below allreduce" in text
+    asynchronous_page.page_of(result(runs)).publish("asynchronous", tmp_path)
     page = (tmp_path / "asynchronous.md").read_text()
-    rows = {cells[0]: cells[1:] for line in page.splitlines() if (cells := [cell.strip() for cell in line.split("|")[1:-1]])}
+    assert ["gem", "0.40 points below allreduce", "at most 0.5", "**holds**"] in rows_of(page)
+    assert ["downpour", "0.60 points below allreduce", "at most 0.5", "**MISSED**"] in rows_of(page)
+    assert "1 of 2 bounds hold." in page
+    rows = {cells[0]: cells[1:] for cells in reversed(rows_of(page))}
     assert rows["gem"] == ["98.10 [97.90, 98.30]", "0.40", "3.00", "7", "2.0 [2.0, 2.0] s", "4.0 [4.0, 4.0] s"]
     assert rows["allreduce"][1:4] == ["-", "-", "-"]
     assert (tmp_path / "asynchronous.png").stat().st_size > 10_000
-    assert asynchronous_page.publish(json.loads((tmp_path / "asynchronous.json").read_text()), tmp_path) == text
 
 
 def test_curves_are_means_over_seeds() -> None:
     curve = asynchronous_page.mean_curve("gem", [run("gem", 0, (0.9, 0.98)), run("gem", 1, (0.8, 0.96), 3.0)], "wall_s")
     assert curve.x == pytest.approx([2.0, 4.0])
-    assert curve.accuracy == pytest.approx([85.0, 97.0])
+    assert curve.y == pytest.approx([85.0, 97.0])
 
 
 def test_who_is_not_there_at_the_end_has_not_reached_it() -> None:
@@ -75,8 +76,8 @@ def test_a_slow_link(tmp_path: Path, epoch_s: float, send_s: float, judgements: 
         *(run("allreduce", seed, (0.9, 0.97), 5.0) for seed in (0, 1)),
         *(run("local_sgd", seed, (0.9, 0.95, 0.96), epoch_s) for seed in (0, 1)),
     ]
-    text = asynchronous_link_page.publish(result(runs, costs=costs), tmp_path)
-    assert [line.split("**")[1] for line in text.splitlines() if line.startswith("**")] == judgements
+    text = asynchronous_link_page.page_of(result(runs, costs=costs)).publish("asynchronous_link", tmp_path)
+    assert verdicts_of(text) == judgements
     assert f"{10 / (3 * epoch_s):.2f}" in text
     assert f"takes {1e3 * send_s:.0f} ms to sum over the link" in (tmp_path / "asynchronous_link.md").read_text()
     assert (tmp_path / "asynchronous_link.png").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ import numpy as np
 import pytest
 
 from bench.checkpoint import file_system
-from bench.checkpoint_page import publish
+from bench.checkpoint_page import page_of, verdict
 from bench.contenders.saving import BY_HAND, OURS, WAYS
-from bench.save_costs import SaveCosts, save_costs, verdict
+from bench.save_costs import SaveCosts, save_costs
 from bench.saving_case import NUM_PARAMETERS, STATE_BYTES
+from tests.unit.bench.tables import rows_of
 
 QUIET = 4
 STEP, SAVE = 20_000.0, 60_000.0
@@ -59,11 +59,11 @@ def test_a_write_that_outlives_its_turn_is_counted() -> None:
 def test_fifty_milliseconds(blocked: float, judgement: str) -> None:
     rows = np.full(10, blocked)
     first_is_slow = np.where(np.arange(10) == 0, 200.0, rows)
-    text, found = verdict(SaveCosts(rows, first_is_slow, 0 * rows, rows, 0), STATE_BYTES)
-    assert found == judgement
-    assert f"{blocked:.2f} [{blocked:.2f}, {blocked:.2f}] ms, at most 50 asked" in text
-    assert "the longest of 10 200 ms" in text
-    assert f"{blocked / 300:.2f} % of the time" in text
+    found = verdict("2 threads", SaveCosts(rows, first_is_slow, 0 * rows, rows, 0), STATE_BYTES)
+    assert (found.verdict, found.asked) == (judgement, "at most 50")
+    assert found.found.startswith(f"{blocked:.2f} [{blocked:.2f}, {blocked:.2f}] ms")
+    assert "the longest of 10: 200 ms" in found.note
+    assert f"{blocked / 300:.2f} % of the time" in found.note
 
 
 def test_the_state_is_what_the_issue_is_about() -> None:
@@ -71,22 +71,18 @@ def test_the_state_is_what_the_issue_is_about() -> None:
     assert STATE_BYTES == 12 * NUM_PARAMETERS
 
 
-def test_page_and_raw_data_say_the_same(tmp_path: Path) -> None:
-    result = _result()
-    text = publish(result, tmp_path)
+def test_the_page(tmp_path: Path) -> None:
+    text = page_of(_result()).publish("checkpoint", tmp_path)
     page = (tmp_path / "checkpoint.md").read_text()
-    assert "**holds**: 2 threads" in text and "**holds**: 2 threads" in page
-    rows = {
-        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in page.splitlines() if "|" in line
-    }
+    rows = {row[0]: row[1:] for row in rows_of(page)}
+    assert rows["2 threads"][-1] == "**holds**" and rows_of(text) == rows_of(page)
     assert rows["unisono"] == ["20.0", "40 [40, 40]", "40", "40", "5 [5, 5]", "45 [45, 45]", "41 [41, 41]", "yes"]
     assert rows["torch.save"] == ["20.0", "180 [180, 180]", "180", "180", "-", "180 [180, 180]", "180 [180, 180]", "no"]
     assert "one of Unisono takes 1.00 times (2 threads) as long as in the loop by hand" in page
-    assert publish(json.loads((tmp_path / "checkpoint.json").read_text()), tmp_path) == text
 
 
 def test_a_quick_run_is_not_judged(tmp_path: Path) -> None:
-    assert "holds" not in publish({**_result(), "quick": True}, tmp_path)
+    assert "holds" not in page_of({**_result(), "quick": True}).publish("checkpoint", tmp_path)
     assert "Not a measurement" in (tmp_path / "checkpoint.md").read_text()
 
 

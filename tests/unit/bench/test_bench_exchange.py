@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from bench.exchange import block_key
-from bench.exchange_page import publish, unevenness
+from bench.exchange_page import page_of, unevenness
 from bench.ranks.serving import Ends, Serving
+from tests.unit.bench.tables import rows_of, verdicts_of
 
 
 def result(ours_us: float, peer_us: float, served: list[list[int]]) -> dict[str, Any]:
@@ -37,26 +37,26 @@ def result(ours_us: float, peer_us: float, served: list[list[int]]) -> dict[str,
         "settings": {"effort": effort},
         "ours": "unisono-shm",
         "peer": "torch gloo",
-        "contenders": {name: {"kind": "ours", "about": name} for name in versions},
+        "contenders": {name: {"kind": kind, "about": name} for name, kind in zip(versions, ("ours", "peer"), strict=True)},
         "absent": {},
         "not_measured": ("several machines",),
-        "blocks": {block_key(1, 1_000_000): block},
+        "blocks": {"1 worker, 1 MB": block},
         "shares": {"workers": 2, "num_bytes": 1_000_000, "rounds": 3, "seconds": 1.0, "served": {"unisono-shm": served}},
     }
 
 
 def test_bounds_hold_and_are_missed(tmp_path: Path) -> None:
-    text = publish(result(250.0, 1000.0, [[100, 110], [100, 100], [95, 100]]), tmp_path)
-    assert text.count("**holds**") == 2
-    assert "1 worker, 1 MB: 4.00 [4.00, 4.00] times as fast as torch gloo, at least 3 asked" in text
-    assert (tmp_path / "exchange.md").read_text().startswith("# A server and its workers")
-    text = publish(result(500.0, 1000.0, [[100, 150], [100, 140], [150, 100]]), tmp_path)
-    assert text.count("**MISSED**") == 2
+    text = page_of(result(250.0, 1000.0, [[100, 110], [100, 100], [95, 100]])).publish("exchange", tmp_path)
+    assert verdicts_of(text) == ["holds", "holds"]
+    assert ["1 worker, 1 MB", "4.00 [4.00, 4.00] times as fast as torch gloo", "at least 3", "**holds**"] in rows_of(text)
+    assert (tmp_path / "exchange.md").read_text().startswith("# How many round trips a second")
+    text = page_of(result(500.0, 1000.0, [[100, 150], [100, 140], [150, 100]])).publish("exchange", tmp_path)
+    assert verdicts_of(text) == ["MISSED", "MISSED"]
 
 
 def test_rates_count_both_directions(tmp_path: Path) -> None:
-    row = next(line for line in publish(result(250.0, 1000.0, [[1, 1]]), tmp_path).splitlines() if line.startswith("| torch gloo"))
-    assert [cell.strip() for cell in row.split("|")[2:4]] == ["1000", "2.00"]
+    rows = {row[0]: row[1:] for row in rows_of(page_of(result(250.0, 1000.0, [[1, 1]])).publish("exchange", tmp_path))}
+    assert rows["torch gloo"][:2] == ["1000", "2.00"]
 
 
 def test_a_worker_that_was_never_served_is_seen() -> None:

@@ -13,9 +13,10 @@ from bench.contenders import horovod_itself
 from bench.contenders.contender import Unavailable
 from bench.contenders.horovod import NUM_TENSORS
 from bench.horovod import EFFORT, NOT_MEASURED, PARTS, ROUNDS
-from bench.horovod_page import BOUNDS, publish
+from bench.horovod_page import BOUNDS, page_of
 from bench.ranks.many_tensors import cut
 from bench.ranks.reducing import Reducing
+from tests.unit.bench.tables import rows_of, verdicts_of
 
 
 def result(ours_us: float, ddp_us: float, gloo_us: float, quick: bool = False) -> dict[str, Any]:
@@ -54,16 +55,15 @@ def result(ours_us: float, ddp_us: float, gloo_us: float, quick: bool = False) -
 
 
 def test_bounds_hold_and_are_missed(tmp_path: Path) -> None:
-    text = publish(result(100.0, 110.0, 600.0), tmp_path)
-    assert text.count("**holds**") == 2
-    assert "training: 1.10 [1.10, 1.10] times as fast as ddp, at least 1 asked" in text
-    assert "tensors: 6.00 [6.00, 6.00] times as fast as gloo, at least 5 asked" in text
+    rows = rows_of(page_of(result(100.0, 110.0, 600.0)).publish("horovod", tmp_path))
+    assert ["training", "1.10 [1.10, 1.10] times as fast as ddp", "at least 1", "**holds**"] in rows
+    assert ["tensors", "6.00 [6.00, 6.00] times as fast as gloo", "at least 5", "**holds**"] in rows
     assert "`horovod`: no compiler" in (tmp_path / "horovod.md").read_text()
-    assert publish(result(100.0, 90.0, 400.0), tmp_path).count("**MISSED**") == 2
+    assert verdicts_of(page_of(result(100.0, 90.0, 400.0)).publish("horovod", tmp_path)) == ["MISSED", "MISSED"]
 
 
 def test_a_quick_run_judges_nothing(tmp_path: Path) -> None:
-    text = publish(result(100.0, 90.0, 400.0, quick=True), tmp_path)
+    text = page_of(result(100.0, 90.0, 400.0, quick=True)).publish("horovod", tmp_path)
     assert "MISSED" not in text
     assert "Not a measurement" in (tmp_path / "horovod.md").read_text()
 

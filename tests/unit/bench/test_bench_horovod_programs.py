@@ -39,6 +39,15 @@ def test_the_page_of_two_machines(tmp_path: Path) -> None:
     assert list(kept["sittings"]) == ["A", "C"] and [found["code"] for found in kept["runs"]] == [0, 1]
     text = (tmp_path / "horovod_programs.md").read_text()
     assert "## Sitting A" in text and "## Sitting B" not in text and "- jax: `python jax`" in text
+    assert "1 of 2 programs end without an error." in text
+
+
+def test_the_page_alone_from_the_raw_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = tmp_path / "horovod_programs.json"
+    raw.write_text('{"sittings": {}, "runs": []}')
+    monkeypatch.setattr(sys, "argv", ["horovod_programs", "--page-only", "--out", str(tmp_path)])
+    assert main() == 0
+    assert raw.read_text() == '{"sittings": {}, "runs": []}' and (tmp_path / "horovod_programs.md").exists()
 
 
 def test_each_engine_and_backend_has_its_command(tmp_path: Path) -> None:

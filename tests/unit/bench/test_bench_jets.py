@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from functools import partial
@@ -16,10 +15,11 @@ from bench.groups import GroupFailed
 from bench.jets import after_first, check_same
 from bench.jets_cases import APART, FORMS, FULL, LOOPS, ONE, PLAIN, ROWS, TWO
 from bench.jets_loops import run_loops
-from bench.jets_page import publish
+from bench.jets_page import page_of
 from bench.ranks.jets_plain import PlainLoop
 from tests.numerics.learning import train
-from unisono.taskfile import load_task
+from tests.unit.bench.tables import rows_of
+from unisono.task.task_file import load_task
 
 TASK = Path(__file__).parents[3] / "examples" / "jedi_net.py"
 
@@ -61,14 +61,10 @@ def accuracy() -> dict[str, Any]:
     return measured("accuracy", settings=settings, bound=bound, versions={"keras": "3"}, runs=runs)
 
 
-def cells(page: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
-
-
 def test_both_parts_on_one_page(tmp_path: Path) -> None:
-    text = publish({"speed": speed(), "accuracy": accuracy()}, tmp_path)
+    page_of({"speed": speed(), "accuracy": accuracy()}).publish("jets", tmp_path)
     page = (tmp_path / "jets.md").read_text()
-    rows = {row[0]: row[1:] for row in cells(page)}
+    rows = {row[0]: row[1:] for row in rows_of(page)}
     assert rows[PLAIN] == ["200", "1", "-", "1.5000"]
     assert rows[TWO] == ["360", "1.80 [1.80, 1.80]", "1.84 [1.84, 1.84]", "1.5000"], "the machine's own speed cancels in each round"
     assert rows[APART] == ["380", "1.90 [1.90, 1.90]", "-", "-"]
@@ -76,12 +72,11 @@ def test_both_parts_on_one_page(tmp_path: Path) -> None:
     assert "16 particles: rounds 3, steps to warm up 2, timed 4" in page
     assert "100 particles, 33,625 parameters" in page
     assert (tmp_path / "jets.png").stat().st_size > 10_000
-    assert publish(json.loads((tmp_path / "jets.json").read_text()), tmp_path) == text
 
 
 @pytest.mark.parametrize(("name", "part", "missing"), [("speed", speed, "--accuracy"), ("accuracy", accuracy, "bench.jets`")])
 def test_one_part_alone_says_that_the_other_is_missing(tmp_path: Path, name: str, part: Any, missing: str) -> None:
-    publish({name: part()}, tmp_path)
+    page_of({name: part()}).publish("jets", tmp_path)
     (line,) = [line for line in (tmp_path / "jets.md").read_text().splitlines() if "not measured yet" in line]
     assert missing in line
     assert (tmp_path / "jets.png").exists()

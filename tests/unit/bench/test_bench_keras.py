@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from bench.contenders.keras import OURS, OURS_TWICE, PEER_TWICE, PLAIN, WAYS, mi
 from bench.groups import Seat
 from bench.keras import block_key
 from bench.keras_cases import BACKENDS, CASES, CNN, SHAPES, write_data
-from bench.keras_page import publish, verdicts
+from bench.keras_page import ASKED, page_of
 from bench.ranks.keras_copies import Tally
 from bench.rounds import Samples, rounded
+from tests.unit.bench.tables import rows_of
 
 
 def steady(value: float, num_ranks: int = 1) -> Samples:
@@ -27,33 +27,32 @@ def steady(value: float, num_ranks: int = 1) -> Samples:
 
 @pytest.mark.parametrize(("ours", "verdict"), [(900.0, "holds"), (1090.0, "holds"), (1120.0, "MISSED")])
 def test_ten_percent_over_plain_keras(ours: float, verdict: str) -> None:
-    (text,) = verdicts([({"case": "mlp", "backend": "jax"}, {OURS: steady(ours), PLAIN: steady(1000)})])
-    assert text.startswith(f"**{verdict}**: mlp on jax: ")
-    assert "times as long as keras fit, at most 1.1 asked" in text
+    kinds = {way.name: way.kind for way in WAYS}
+    bound = ASKED.judge("mlp on jax", {OURS: steady(ours), PLAIN: steady(1000)}, kinds, OURS)
+    assert (bound.where, bound.verdict, bound.asked) == ("mlp on jax", verdict, "at most 1.1")
+    assert bound.found.endswith("times as long as keras fit")
 
 
-def test_page_and_raw_data_say_the_same(tmp_path: Path) -> None:
+def test_the_page(tmp_path: Path) -> None:
     samples = {OURS: steady(1000), PLAIN: steady(1000), OURS_TWICE: steady(500, 2), PEER_TWICE: steady(750, 2)}
-    text = publish(_result(samples), tmp_path)
-    page = (tmp_path / "keras.md").read_text()
-    assert "**holds**: mnist_cnn on tensorflow" in text and "**holds**: mnist_cnn on tensorflow" in page
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    rows = rows_of(page_of(_result(samples)).publish("keras", tmp_path))
+    assert rows == rows_of((tmp_path / "keras.md").read_text())
+    assert any(row[0] == "mnist_cnn on tensorflow" and row[-1] == "**holds**" for row in rows)
     assert ["mnist_cnn on tensorflow", "1001", "500", "751", "2.00 [2.00, 2.00]", "1.50 [1.50, 1.50]"] in rows
     assert ["mnist_cnn on tensorflow", "5 (24000.0)", "0"] in rows
-    assert publish(json.loads((tmp_path / "keras.json").read_text()), tmp_path) == text
 
 
 def test_what_did_not_run_leaves_gaps_and_is_named(tmp_path: Path) -> None:
     samples = {OURS: steady(1000), PLAIN: steady(1000), OURS_TWICE: steady(500, 2)}
     result = _result(samples, {PEER_TWICE: "no port"})
-    assert "| - |" not in publish(_result({OURS: steady(1), PLAIN: steady(1)}), tmp_path)
-    assert [cell.strip() for cell in publish(result, tmp_path).split("|")].count("-") == 2
+    assert "| - |" not in page_of(_result({OURS: steady(1), PLAIN: steady(1)})).publish("keras", tmp_path)
+    assert [cell for row in rows_of(page_of(result).publish("keras", tmp_path)) for cell in row].count("-") == 2
     assert f"`{PEER_TWICE}` at `mnist_cnn on tensorflow`: no port" in (tmp_path / "keras.md").read_text()
 
 
 def test_a_quick_run_is_not_judged(tmp_path: Path) -> None:
     result = {**_result({OURS: steady(1000), PLAIN: steady(1000)}), "quick": True}
-    assert "holds" not in publish(result, tmp_path)
+    assert "holds" not in page_of(result).publish("keras", tmp_path)
     assert "Not a measurement" in (tmp_path / "keras.md").read_text()
 
 

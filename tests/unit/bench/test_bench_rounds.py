@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from bench.bounds import verdicts
+from bench.bounds import judge
+from bench.collectives_page import verdicts
 from bench.crossings import crossings
-from bench.rounds import Estimate, Samples, estimate, interleave, judged, markdown_table, orders, ratio, restored, rounded
+from bench.page import Table
+from bench.rounds import Estimate, Samples, estimate, interleave, orders, ratio, restored, rounded
 from bench.sizes import parse_size, show_size
 
 
@@ -60,7 +62,7 @@ def test_who_drops_out_in_the_middle_is_left_out() -> None:
 def test_the_interval_holds_the_median_and_shrinks_with_the_number_of_rounds() -> None:
     source = np.random.default_rng(1)
     few, many = (estimate(source.normal(10, 1, size)) for size in (20, 1000))
-    assert few.low < few.median < few.high
+    assert few.low < few.value < few.high
     assert many.high - many.low < (few.high - few.low) / 4
     assert many.low < 10 < many.high
 
@@ -69,7 +71,7 @@ def test_ratios_are_taken_within_rounds() -> None:
     # The machine was three times as slow in the second half; the ratio must not notice.
     ours, peer = samples(*[10.0] * 10, *[30.0] * 10), samples(*[20.0] * 10, *[60.0] * 10)
     found = ratio(peer, ours)
-    assert (found.low, found.median, found.high) == (2.0, 2.0, 2.0)
+    assert (found.low, found.value, found.high) == (2.0, 2.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -86,16 +88,16 @@ def test_ratios_are_taken_within_rounds() -> None:
 def test_a_bound_is_missed_when_the_whole_interval_lies_beyond_it(
     low: float, median: float, high: float, at_least: bool, verdict: str
 ) -> None:
-    assert judged(Estimate(median, low, high), 5.0, at_least) == verdict
+    found = Estimate(median, low, high)
+    assert (judge("here", found, at_least=5.0) if at_least else judge("here", found, at_most=5.0)).verdict == verdict
 
 
 def test_bounds_are_judged_against_the_best_mpi_of_each_size() -> None:
     kinds = {"ours": "ours", "gloo": "gloo", "slow": "mpi", "fast": "mpi"}
     block = {"ours": steady(100), "gloo": steady(450), "slow": steady(1000), "fast": steady(310)}
-    found = dict(verdicts([(2, 4_000_000, block)], kinds, "ours"))
-    gloo, mpi = found.items()
-    assert "as fast as gloo" in gloo[0] and gloo[1] == "MISSED"
-    assert "as fast as fast" in mpi[0] and mpi[1] == "holds"
+    gloo, mpi = verdicts(2, {4_000_000: block}, kinds, "ours")
+    assert "as fast as gloo" in gloo.found and gloo.verdict == "MISSED"
+    assert "as fast as fast" in mpi.found and mpi.verdict == "holds"
 
 
 def test_two_lines_cross_where_they_meet() -> None:
@@ -128,5 +130,5 @@ def test_sizes_that_are_none(text: str) -> None:
 
 
 def test_columns_line_up() -> None:
-    lines = markdown_table(["a", "long"], [["name", "1"]]).splitlines()
+    lines = str(Table(["a", "long"], [["name", "1"]])).splitlines()
     assert len({len(line) for line in lines}) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from bench.bounds import Bound
 from bench.contenders.training import BY_HAND, OURS, WAYS
 from bench.ranks.learning import Batches, Turns, make_model
-from bench.rounds import Samples, rounded
-from bench.train_page import publish
-from bench.training_bounds import BOUNDS, difference, verdicts
+from bench.rounds import Samples, difference, rounded
+from bench.train_page import BOUNDS, page_of
 from bench.training_cases import CASES, DIGITS, write_data
+from tests.unit.bench.tables import rows_of, verdicts_of
 
 KINDS = {way.name: way.kind for way in WAYS}
 
@@ -27,56 +27,60 @@ def steady(value: float, num_rounds: int = 30) -> Samples:
     return Samples(np.asarray([[[value * (1 + 0.001 * (number % 3))] for number in range(num_rounds)]]))
 
 
+def verdicts(key: str, samples: Mapping[str, Samples]) -> list[Bound]:
+    return [asked.judge(key, samples, KINDS, OURS) for asked in BOUNDS[key]]
+
+
 @pytest.mark.parametrize(("ours", "verdict"), [(1020.0, "holds"), (1040.0, "MISSED")])
 def test_three_percent_over_the_loop_by_hand(ours: float, verdict: str) -> None:
-    ((text, found),) = verdicts("mnist_cnn", 1, {OURS: steady(ours), BY_HAND: steady(1000)}, KINDS, OURS)
-    assert found == verdict
-    assert "times as long as by hand, at most 1.03 asked" in text
+    (bound,) = verdicts("mnist_cnn, 1 worker", {OURS: steady(ours), BY_HAND: steady(1000)})
+    assert (bound.verdict, bound.asked) == (verdict, "at most 1.03")
+    assert bound.found.endswith("times as long as by hand")
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(390.0, "holds"), (410.0, "MISSED")])
 def test_a_hundred_microseconds_over_the_loop_by_hand(ours: float, verdict: str) -> None:
-    ((text, found),) = verdicts("digits", 1, {OURS: steady(ours), BY_HAND: steady(300)}, KINDS, OURS)
-    assert found == verdict
-    assert "us a step more than by hand, at most 100 asked" in text
+    (bound,) = verdicts("digits, 1 worker", {OURS: steady(ours), BY_HAND: steady(300)})
+    assert (bound.verdict, bound.asked) == (verdict, "at most 100")
+    assert bound.found.endswith("us more than by hand")
 
 
 def test_the_faster_of_two_ddps_counts_and_lightning_has_a_bound_of_its_own() -> None:
     samples = {OURS: steady(500), "ddp": steady(1100), "ddp, bound": steady(900), "lightning": steady(2000)}
-    ddp, lightning = verdicts("digits", 2, samples, KINDS, OURS)
-    assert "as fast as ddp, bound" in ddp[0] and ddp[1] == "MISSED"
-    assert "as fast as lightning" in lightning[0] and lightning[1] == "holds"
+    ddp, lightning = verdicts("digits, 2 workers", samples)
+    assert "as fast as ddp, bound" in ddp.found and ddp.verdict == "MISSED"
+    assert "as fast as lightning" in lightning.found and lightning.verdict == "holds"
 
 
 def test_a_bound_without_its_contender_is_not_judged() -> None:
-    assert [verdict for _, verdict in verdicts("digits", 2, {OURS: steady(1)}, KINDS, OURS)] == ["not judged"] * 2
+    assert [bound.verdict for bound in verdicts("digits, 2 workers", {OURS: steady(1)})] == ["not judged"] * 2
 
 
 def test_every_bound_is_about_a_case_and_a_contender_that_there_is() -> None:
-    for bound in BOUNDS:
-        assert bound.case in CASES
-        assert any(way.kind == bound.kind and bound.workers in way.workers for way in WAYS)
+    for key, all_asked in BOUNDS.items():
+        name, workers = key.split(", ")
+        assert name in CASES
+        for asked in all_asked:
+            assert any(way.kind == asked.kind and int(workers[0]) in way.workers for way in WAYS)
 
 
 def test_differences_are_taken_within_rounds() -> None:
     drift = np.linspace(100.0, 900.0, 40)[None, :, None]
     found = difference(Samples(drift + 50), Samples(drift))
-    assert (found.low, found.median, found.high) == pytest.approx((50.0, 50.0, 50.0))
+    assert (found.low, found.value, found.high) == pytest.approx((50.0, 50.0, 50.0))
 
 
-def test_page_and_raw_data_say_the_same(tmp_path: Path) -> None:
+def test_the_page(tmp_path: Path) -> None:
     result = _result({OURS: steady(310), "unisono A/A": steady(311), BY_HAND: steady(300), "lightning": steady(900)})
-    text = publish(result, tmp_path)
+    text = page_of(result).publish("train", tmp_path)
     page = (tmp_path / "train.md").read_text()
-    assert "**holds**: digits, 1 worker" in text and "**holds**: digits, 1 worker" in page
-    row = next(line for line in page.splitlines() if line.startswith("| lightning"))
-    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["lightning", "901", "3.00 [3.00, 3.00]", "601 [600, 601]", "0.010"]
-    assert publish(json.loads((tmp_path / "train.json").read_text()), tmp_path) == text
+    assert rows_of(text) == rows_of(page) and verdicts_of(page) == ["holds"]
+    assert ["lightning", "901", "3.00 [3.00, 3.00]", "601 [600, 601]", "0.010"] in rows_of(page)
 
 
 def test_a_quick_run_is_not_judged(tmp_path: Path) -> None:
     result = {**_result({OURS: steady(310), BY_HAND: steady(300)}), "quick": True}
-    assert "holds" not in publish(result, tmp_path)
+    assert "holds" not in page_of(result).publish("train", tmp_path)
     assert "Not a measurement" in (tmp_path / "train.md").read_text()
 
 

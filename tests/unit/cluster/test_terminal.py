@@ -8,8 +8,8 @@ import pty
 import struct
 import termios
 
-from unisono.cluster.rank_env import Placement, rank_environment
 from unisono.cluster.terminal import Terminal, columns_of, terminal_of
+from unisono.launch.rank_env import Placement, rank_environment
 
 PARENT = 4711
 

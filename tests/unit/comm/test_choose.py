@@ -1,4 +1,4 @@
-"""Which engine and which all-reduce are chosen, what is refused with which remedy, and what is recorded of MPI's own choice."""
+"""The choice of engine and all-reduce, the refusals with their remedies, and the record of the user's settings of MPI."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from unisono.cluster.local import resolve as resolve_local
-from unisono.cluster.mpi_env import selection
-from unisono.cluster.resolve import here
+from unisono.cluster.launchers.local import resolve as resolve_local
+from unisono.cluster.launchers.mpi_env import mpi_selection
+from unisono.cluster.resolve import current_topology
 from unisono.cluster.topology import Overrides, Topology
-from unisono.comm.choose import Member, check_engine, choose_allreduce, choose_engine, describe, node_indices
+from unisono.comm.choose import ProcessInfo, check_engine, choose_allreduce, choose_engine, describe_process, node_indices
 from unisono.comm.connect import connect
 from unisono.errors import UsageError
 
-ME = Member(node="node 0", cpus=(0, 1), gpu="", has_mpi=True, no_shm="")
+ME = ProcessInfo(node="node 0", cpus=(0, 1), gpu="", has_mpi=True, no_shm="")
 NO_SHM = "engine shm needs Linux; this is darwin on arm64"
 
 
-def on(*nodes: str, gpu: bool = False) -> list[Member]:
+def on(*nodes: str, gpu: bool = False) -> list[ProcessInfo]:
     """A process on each of these nodes; with `gpu` each has one of its own."""
     return [replace(ME, node=node, gpu=f"GPU-{rank}" if gpu else "") for rank, node in enumerate(nodes)]
 
@@ -52,11 +52,11 @@ def topology() -> Topology:
         ("pmi", on("a", "b"), "mpi", "several nodes, started by MPI"),
     ],
 )
-def test_the_engine_that_is_chosen(launcher: str, members: list[Member], engine: str, reason: str) -> None:
+def test_the_engine_that_is_chosen(launcher: str, members: list[ProcessInfo], engine: str, reason: str) -> None:
     assert choose_engine("auto", launcher, members) == (engine, reason)
 
 
-def test_what_is_asked_for_is_taken() -> None:
+def test_the_requested_engine_is_taken() -> None:
     assert choose_engine("gloo", "openmpi", on("a", "a", gpu=True)) == ("gloo", "as asked")
 
 
@@ -82,7 +82,7 @@ def test_without_shared_memory_gloo_is_taken_and_the_reason_said() -> None:
 def test_a_mac_has_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    mac = describe(topology())
+    mac = describe_process(topology())
     assert "engine shm needs Linux" in mac.no_shm
     assert "this is darwin on arm64" in mac.no_shm
     assert choose_engine("auto", "unisono", [mac, mac]) == ("gloo", mac.no_shm)
@@ -90,13 +90,13 @@ def test_a_mac_has_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         check_engine("shm", mac, [0, 0])
 
 
-def test_what_a_process_tells_about_itself() -> None:
+def test_the_facts_of_a_process() -> None:
     at = topology()
-    assert bool(describe(at).no_shm) == (sys.platform != "linux")
-    assert describe(replace(at, node_rank=3, num_nodes=4)).node == "node 3"
-    assert describe(replace(at, node_rank=None, num_nodes=None, node_name="n7")).node == "n7"
+    assert bool(describe_process(at).no_shm) == (sys.platform != "linux")
+    assert describe_process(replace(at, node_rank=3, num_nodes=4)).node == "node 3"
+    assert describe_process(replace(at, node_rank=None, num_nodes=None, node_name="n7")).node == "n7"
     unnamed = replace(at, node_rank=None, num_nodes=None)
-    assert describe(unnamed).node == describe(unnamed).node != ""
+    assert describe_process(unnamed).node == describe_process(unnamed).node != ""
 
 
 def test_nodes_are_numbered_by_first_appearance() -> None:
@@ -125,7 +125,7 @@ def test_what_can_work_is_not_refused(engine: str) -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_with_a_remedy(engine: str, me: Member, nodes: list[int], message: str) -> None:
+def test_what_cannot_work_is_refused_with_a_remedy(engine: str, me: ProcessInfo, nodes: list[int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_engine(engine, me, nodes)
 
@@ -142,7 +142,7 @@ def test_an_installed_mpi4py_is_seen_and_a_missing_one_too(monkeypatch: pytest.M
         monkeypatch.setattr(
             importlib.util, "find_spec", lambda name, found=present: found or None if name == "mpi4py" else real(name)
         )
-        assert describe(topology()).has_mpi is present
+        assert describe_process(topology()).has_mpi is present
     with pytest.raises(UsageError, match="pip install"):
         connect(engine="mpi", topology=topology(), quiet=True)
 
@@ -200,11 +200,11 @@ def test_variables_that_steer_the_mpi_library_are_recorded(monkeypatch: pytest.M
         "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
     }
     others = {"OMPI_MCA_btl": "tcp,self", "I_MPI_FABRICS": "shm", "MPIR_CVAR_CH4_NETMOD": "ofi", "PATH": "/bin"}
-    assert selection({**others, **told}) == tuple(sorted(told.items()))
-    assert selection(others) == ()
+    assert mpi_selection({**others, **told}) == tuple(sorted(told.items()))
+    assert mpi_selection(others) == ()
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    assert set(told.items()) <= set(here().mpi_selection)
+    assert set(told.items()) <= set(current_topology().mpi_selection)
 
 
 def test_they_are_shown_only_where_mpi_reduces() -> None:

@@ -1,4 +1,4 @@
-"""What `connect` refuses before it looks for anybody."""
+"""Arguments that `connect` refuses before it contacts other processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from unisono.cluster.local import resolve
+from unisono.cluster.launchers.local import resolve
 from unisono.cluster.topology import Overrides
 from unisono.comm.connect import connect
 from unisono.errors import UsageError
@@ -17,7 +17,7 @@ ALONE = resolve({}, Overrides())
 
 
 @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "soon", True])
-def test_a_time_limit_that_is_none_is_refused(value: Any) -> None:
+def test_an_invalid_time_limit_is_refused(value: Any) -> None:
     message = rf"time_limit_s must be a number of seconds above 0; received {value!r} \(connect\(time_limit_s"
     with pytest.raises(UsageError, match=message):
         connect(time_limit_s=value, topology=ALONE, quiet=True)

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from unisono.comm.calls import DTYPES, MAX, MIN, SUM, Op
-from unisono.comm.shared_memory import pieces, twin_sum
-from unisono.comm.shared_memory.pieces import reduction, reduction_into
+from unisono.comm.shared_memory import reduce_slices, twin_sum
+from unisono.comm.shared_memory.reduce_slices import reduction, reduction_into
 from unisono.comm.shared_memory.twin_sum import TwinSum, twin_sums
 
 _COMBINED: Mapping[Op, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -73,9 +73,9 @@ def test_every_part_gets_the_reduction_in_order(
     op: Op, num_parts: int, num_threads: int, without_blas: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if without_blas:
-        monkeypatch.setattr(pieces, "twin_sums", dict)
+        monkeypatch.setattr(reduce_slices, "twin_sums", dict)
     monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
-    monkeypatch.setattr(pieces, "CHUNK_BYTES", 1)  # so that there are several pieces
+    monkeypatch.setattr(reduce_slices, "CHUNK_BYTES", 1)  # so that there are several pieces
     for dtype in DTYPES:
         torch.manual_seed(0)
         parts = [(torch.randn(10_001) * 10).to(dtype) for _ in range(num_parts)]

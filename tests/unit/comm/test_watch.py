@@ -1,4 +1,4 @@
-"""Who is blamed when members give up because of one another."""
+"""The blamed ranks when members give up because of one another."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from unisono.comm.calls import Call
-from unisono.comm.control import Doing, Loss, Report
-from unisono.comm.single import SoloControl
+from unisono.comm.control_plane.control import CurrentCall, Loss, Report
+from unisono.comm.engines.single import SoloControl
 from unisono.comm.watch import Watch
 from unisono.errors import PeerLost
 
 
 class Group:
-    """What a watch needs of a communicator of four, on rank 0."""
+    """A communicator of four as a watch sees it, on rank 0."""
 
     name, rank, members, on_behalf = "world", 0, (0, 1, 2, 3), None
 
@@ -49,14 +49,14 @@ class LateNews(SoloControl):
 
     def reports(self, members: Sequence[int], timeout_s: float) -> dict[int, Report]:  # noqa: ARG002
         self.lost[1] = Loss("gave up", (2,))
-        return {member: Report({"world": Doing(1, "allreduce()")}, "") for member in members}
+        return {member: Report({"world": CurrentCall(1, "allreduce()")}, "") for member in members}
 
 
-def test_who_finds_nobody_missing_believes_the_one_that_gave_up_first() -> None:
+def test_a_rank_that_finds_none_missing_blames_the_cause_of_the_first_loss() -> None:
     group = Group()
     group.control = LateNews()
     call = Call("allreduce")
-    group.control.doing["world"] = (1, call)
+    group.control.current_calls["world"] = (1, call)
     with pytest.raises(PeerLost) as caught:
-        Watch(group, call, 1.0).raise_late()  # type: ignore[arg-type]
+        Watch(group, call, 1.0).raise_timeout()  # type: ignore[arg-type]
     assert caught.value.ranks == (2,)

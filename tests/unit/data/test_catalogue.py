@@ -11,10 +11,12 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from unisono.cluster.terminal import Terminal
 from unisono.commands import data as data_command
 from unisono.commands.data import add_arguments, get, main, size_text
 from unisono.data import catalogue
@@ -294,15 +296,14 @@ def test_get_then_check_then_a_changed_file(known: DataSet, tmp_path: Path, caps
 
 
 def test_the_bar_is_drawn_on_a_terminal_and_wiped(known: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(data_command, "terminal", lambda fd: Terminal(80 if fd == 2 else None))
+    monkeypatch.setattr(data_command, "perf_counter", count().__next__)
     get(known, tmp_path)
-    drawn = terminal.getvalue()
-    assert "mine/x [########################] 100 % of 1.0 MB" in drawn and drawn.endswith("\r\033[K")
+    drawn = stream.getvalue()
+    assert f"\rmine/x {'━' * 40} 100% of 1.0 MB\x1b[K" in drawn and drawn.endswith("\r\x1b[K")
+    assert "mine/x  " in drawn and "  0% of 1.0 MB" in drawn
 
 
 def test_check_without_a_name_looks_at_what_is_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

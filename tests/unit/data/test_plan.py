@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unisono.data.loader import Loader
-from unisono.data.open_source import as_source
 from unisono.data.plan import Plan, Windows, cut
 from unisono.data.source import Indices, Source
+from unisono.data.sources.open_source import as_source
 from unisono.errors import UsageError
 
 sizes = st.integers(1, 400)

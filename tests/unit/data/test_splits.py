@@ -14,10 +14,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from unisono.data.arrays import Arrays
 from unisono.data.checks import check_labels, first_not_finite
-from unisono.data.matlab import Scene
 from unisono.data.source import Source, Subset
+from unisono.data.sources.arrays import Arrays
+from unisono.data.sources.matlab import Scene
 from unisono.data.splits import Splits, check, folds, split
 from unisono.errors import UsageError
 
@@ -413,7 +413,7 @@ def test_the_hash_tells_which_samples_are_where() -> None:
 
 
 def test_the_folder_does_not_matter_to_the_hash(tmp_path: Any) -> None:
-    from unisono.data.numpy_files import Npy
+    from unisono.data.sources.numpy_files import Npy
 
     told = []
     for folder in (tmp_path / "here", tmp_path / "there"):

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from examples import jets
 from unisono.errors import UsageError
-from unisono.taskfile import load_task
+from unisono.task.task_file import load_task
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PROGRAM = Path(__file__).parent / "programs" / "jedi_net_in_keras.py"

@@ -96,13 +96,13 @@ def test_on_a_terminal_a_bar_is_redrawn_and_epochs_stay() -> None:
     assert [line.split("  ")[0] for line in shown[1:4]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     drawn = [SEQUENCE.sub("", part) for part in lines[2].split("\r") if part][:-1]
     assert 5 <= len(drawn) <= 7, "at most every 0.1 s"
-    assert drawn[1] == f"epoch 2/3 {'━' * 3}{'─' * 7} step 3/10 · loss 0.5000 · accuracy 0.7500 · 2.00k samples/s · 0.8 s left"
+    assert drawn[1] == f"epoch 2/3 {'━' * 4}╸{' ' * 10} step 3/10 · loss 0.5000 · accuracy 0.7500 · 2.00k samples/s · 0.8 s left"
 
 
 def test_the_usual_terminal_has_room_for_all_that_counts() -> None:
     stream, clock = UnicodeStream(), Clock()
     tell([Console(stream, columns=80, clock=clock)], lambda: clock.pass_s(0.5))
-    assert "\repoch 2/3 ━━╸── loss 0.5000 · accuracy 0.7500 · 200 samples/s · 7.5 s left\x1b[K" in stream.getvalue()
+    assert "\repoch 2/3 ━━━━━      loss 0.5000 · accuracy 0.7500 · 200 samples/s · 7.5 s left\x1b[K" in stream.getvalue()
 
 
 @pytest.mark.parametrize("columns", [1, 5, 20, 30, 40, 50, 60, 70, 80, 90, 100, 150, 250])
@@ -118,7 +118,7 @@ def test_the_bar_never_fills_the_last_column(columns: int) -> None:
     drawn = [SEQUENCE.sub("", part) for part in stream.getvalue().split("\r") if part.strip("\0")]
     assert len(drawn) == 20
     assert all(len(text) <= columns - 1 for text in drawn)
-    assert columns < 40 or all("━" in text or "╸" in text or "─" in text for text in drawn)
+    assert columns < 40 or all("━" in text for text in drawn)
     assert columns < 20 or all(text.startswith("epoch ") for text in drawn)
 
 
@@ -126,7 +126,7 @@ def test_without_unicode_and_colour_the_bar_is_plain() -> None:
     stream, clock = AsciiStream(), Clock()
     tell([Console(stream, columns=100, clock=clock)], lambda: clock.pass_s(0.2))
     assert stream.getvalue().isascii()
-    assert "###---" in stream.getvalue()
+    assert f"epoch 2/3 {'-' * 6}{' ' * 14} step 3/10  loss 0.5000  accuracy 0.7500" in stream.getvalue()
     assert set(SEQUENCE.findall(stream.getvalue())) == {"\x1b[K"}
     coloured = UnicodeStream()
     tell([Console(coloured, columns=100, colour=True, clock=clock)], lambda: clock.pass_s(0.2))
@@ -142,7 +142,7 @@ def test_a_validation_has_its_bar_too() -> None:
         clock.pass_s(0.05)
         console.evaluating(done, 4)
     drawn = [SEQUENCE.sub("", part) for part in stream.getvalue().split("\r")[2:]]
-    assert drawn == [f"epoch 1/3 {'━' * 20}{'─' * 20} validation 2/4", f"epoch 1/3 {'━' * 40} validation 4/4"]
+    assert drawn == [f"epoch 1/3 {'━' * 20}{' ' * 20} validation 2/4", f"epoch 1/3 {'━' * 40} validation 4/4"]
 
 
 def test_a_word_in_between_replaces_the_bar_and_stays() -> None:
@@ -229,7 +229,7 @@ def test_on_a_real_terminal() -> None:
     finally:
         os.close(master)
     text = shown.decode()
-    assert "\repoch 1/3 ━━━──────" in text
+    assert "\repoch 1/3 ━━━╸" in text
     assert text.count("\n") == 6
     assert "finished: 30 steps in 3.0 s; best epoch 2 (val_accuracy 0.9100)\r\n" in text
     assert text.rstrip().endswith(RESULTS)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from unisono.comm.base import Communicator
-from unisono.comm.threads import run_threads
 from unisono.errors import UsageError
 from unisono.events import Spans
 from unisono.observe import timeline
 from unisono.observe.timeline import RankSpans, gather_spans, write_timeline
+from unisono.testing.thread_communicator import run_threads
 
 
 def events(path: Path) -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from unisono.metrics import GatheredMetric, resolve_metrics
 from unisono.predict.intervals import Predictions, paired_bootstrap, spread, wilson
-from unisono.training.metrics import GatheredMetric, resolve_metrics
 
 
 @pytest.mark.parametrize(("hits", "total"), [(0, 10), (10, 10), (352, 359), (1, 2), (9931, 10000)])

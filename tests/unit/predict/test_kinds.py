@@ -10,7 +10,7 @@ import torch
 
 from unisono.errors import UsageError
 from unisono.predict.kinds import make_kind
-from unisono.task import Task
+from unisono.task.task import Task
 
 
 def task(loss: Any) -> Task:

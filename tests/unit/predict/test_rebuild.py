@@ -10,13 +10,13 @@ from textwrap import dedent
 import pytest
 
 from unisono.errors import UsageError
-from unisono.overrides import change
 from unisono.predict.finished_run import open_run
 from unisono.predict.rebuild import rebuild_task
-from unisono.task import Task
-from unisono.taskfile import load_task
-from unisono.training.provenance import provenance
-from unisono.training.run_record import shown
+from unisono.task.overrides import change
+from unisono.task.task import Task
+from unisono.task.task_file import load_task
+from unisono.training.run_folder.provenance import provenance
+from unisono.training.run_folder.run_record import shown
 
 FILE = """
     import layers

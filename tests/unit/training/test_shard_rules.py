@@ -9,7 +9,7 @@ from torch import nn
 
 from unisono.algorithms.sharded import Options, Sharded, shards_of_all
 from unisono.errors import UsageError
-from unisono.task import Task
+from unisono.task.task import Task
 from unisono.training.shard_rules import agreement, lonely_note, refuse_synchronised, shard_note
 
 
@@ -46,7 +46,7 @@ def test_what_is_refused(settings: dict[str, Any], algorithm: str, given: dict[s
 def test_more_workers_than_shards() -> None:
     with pytest.raises(UsageError, match=r"9 workers are more than the 8 shards \(--shards\).*use at most 8 workers"):
         Sharded.plan(Options(8), 9)
-    assert Sharded.plan(Options(8), 8).workers == tuple(range(8))
+    assert Sharded.plan(Options(8), 4).shards == [range(2), range(2, 4), range(4, 6), range(6, 8)]
 
 
 @pytest.mark.parametrize("number", ["0", -1, 2.5, True])

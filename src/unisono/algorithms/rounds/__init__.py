@@ -1,1 +1,4 @@
-"""What algorithms share that agree after some steps only. It is none itself: users type the names of the files beside base.py."""
+"""What algorithms share whose workers agree after a number of local steps (local SGD and its family).
+
+Imported by the algorithms of that family only.
+"""

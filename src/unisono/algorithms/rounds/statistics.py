@@ -30,21 +30,21 @@ class RunningStatistics:
         self._is_out = False
 
     def changes(self) -> Sequence[Tensor]:
-        """Local: what is to be summed over the workers, in place; then come `arrive` and `take`."""
+        """Local: what is to be summed over the workers, in place; then come `on_reduced` and `apply`."""
         self._adapter.statistics()  # takes back what the user's code has put in their place
-        self._make_room()
+        self._make_buffers()
         for vector, before, change, sent in zip(self._vectors, self.before, self._changes, self._sent, strict=True):
             sent.copy_(vector)
             change.copy_(_difference(vector, before))
         self._is_out = True
         return self._changes
 
-    def arrive(self) -> None:
+    def on_reduced(self) -> None:
         """Local: the sums are there."""
         for change in self._changes:
             change.div_(self._num_workers)
 
-    def take(self) -> None:
+    def apply(self) -> None:
         """Local: the mean takes the place of what was sent."""
         if not self._is_out:
             return
@@ -54,30 +54,30 @@ class RunningStatistics:
             before.add_(change)
             vector.copy_(before + later)
 
-    def settle(self, comm: Communicator) -> None:
+    def synchronise(self, comm: Communicator) -> None:
         """Collective, blocking: all three at once."""
         if self._vectors:
             comm.allreduce(list(self.changes()))
-            self.arrive()
-            self.take()
+            self.on_reduced()
+            self.apply()
 
     def in_flight(self) -> dict[str, Any]:
-        """Local: between `arrive` and `take`, what `restore` needs. Tensors are not copied."""
+        """Local: between `on_reduced` and `apply`, what `restore` needs. Tensors are not copied."""
         return {"changes": self._changes, "sent": self._sent}
 
     def restore(self, before: Sequence[Tensor], in_flight: Mapping[str, Any] | None = None) -> None:
-        """Local: go on with the attribute `before` and with what `in_flight` gave, to as many workers."""
+        """Local: resume with the attribute `before` and with what `in_flight` gave, to as many workers."""
         for own, saved in zip(self.before, before, strict=True):
             own.copy_(saved)
         if in_flight is None:
             return
-        self._make_room()
+        self._make_buffers()
         self._is_out = True
-        for name, rooms in (("changes", self._changes), ("sent", self._sent)):
-            for own, saved in zip(rooms, in_flight[name], strict=True):
+        for name, buffers in (("changes", self._changes), ("sent", self._sent)):
+            for own, saved in zip(buffers, in_flight[name], strict=True):
                 own.copy_(saved)
 
-    def _make_room(self) -> None:
+    def _make_buffers(self) -> None:
         if not self._changes:
             self._changes = [torch.empty_like(vector) for vector in self._vectors]
             self._sent = [torch.empty_like(vector) for vector in self._vectors]

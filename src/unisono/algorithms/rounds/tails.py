@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from unisono.comm.base import Communicator
-from unisono.model.own_step import loss_name
 from unisono.model.tail import HEAD, StepStats
-from unisono.model.torch import TorchAdapter
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.own_step import loss_name
 
 
 class Rows:
@@ -39,14 +39,14 @@ class Rows:
 class Tails:
     """The steps of this worker that the others do not know of yet. Local."""
 
-    def __init__(self, comm: Communicator, adapter: TorchAdapter, speaks: bool) -> None:
+    def __init__(self, comm: Communicator, adapter: TorchAdapter, is_group_leader: bool) -> None:
         self._comm = comm
-        self._speaks = speaks
+        self._is_group_leader = is_group_leader
         """Of the processes that form a worker all know the same, and one tells it."""
         self._num_metric_sums = adapter.tail.metric_sums.numel()
         self._names = [] if adapter.own_step is None else [loss_name(part) for part in adapter.parts]
         self._waiting: list[StepStats] = []
-        self._room: Tensor | None = None
+        self._buffer: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -58,7 +58,7 @@ class Tails:
         """Local: all that wait, as what travels; then none of them waits. `apart`: the memory of those before is in use."""
         width = HEAD + self._num_metric_sums + 2 * len(self._names)
         steps, found = [stats.step for stats in self._waiting], np.zeros((len(self._waiting), width))
-        if self._speaks:
+        if self._is_group_leader:
             for row, stats in zip(found, self._waiting, strict=True):
                 row[:HEAD] = stats.head
                 row[HEAD : HEAD + self._num_metric_sums] = stats.metric_sums
@@ -72,6 +72,6 @@ class Tails:
     def _empty(self, shape: tuple[int, ...], apart: bool) -> Tensor:
         if apart:
             return self._comm.empty(shape, torch.float64)
-        if self._room is None or len(self._room) < shape[0]:
-            self._room = self._comm.empty(shape, torch.float64)
-        return self._room[: shape[0]]
+        if self._buffer is None or len(self._buffer) < shape[0]:
+            self._buffer = self._comm.empty(shape, torch.float64)
+        return self._buffer[: shape[0]]

@@ -1,4 +1,4 @@
-"""Auto: by the length of what is reduced, over messages or by the engine itself.
+"""Auto: chooses by message size between algorithms over messages and the engine's own all-reduce.
 
 Short vectors wait for messages, so the fewest messages win; long ones wait for bytes, and there gloo's own all-reduce, a ring
 that sends one piece while it sums another, is ahead of ours. All members see the same lengths, so all choose alike.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from unisono.comm.allreduce import rabenseifner, recursive_doubling
-from unisono.comm.allreduce.messages import grouped, travelling_bytes
+from unisono.comm.allreduce.partners import grouped, wire_bytes
 from unisono.comm.base import Communicator, Op, Reducer
 
 BY_LENGTH: tuple[tuple[int, str], ...] = ((128 << 10, "recursive_doubling"), (256 << 10, "rabenseifner"))
@@ -50,7 +50,7 @@ def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
     by_vector = grouped(lambda vector, op: over_messages[choose(vector.nbytes)]([vector], op))
 
     def reduce(bufs: Sequence[Tensor], op: Op) -> None:
-        if choose(travelling_bytes(bufs, op)) == "engine":
+        if choose(wire_bytes(bufs, op)) == "engine":
             comm.allreduce(bufs, op)
         else:
             by_vector(bufs, op)

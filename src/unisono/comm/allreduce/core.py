@@ -15,17 +15,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from unisono.comm.allreduce.messages import by_node, grouped
+from unisono.comm.allreduce.partners import grouped, order_by_node
 from unisono.comm.arithmetic import Scratch, combine
 from unisono.comm.base import Communicator, Op, Reducer
 
 
 @dataclass(frozen=True)
 class Core:
-    """The power of two of members that take part, seen from one of them."""
+    """The members, a power of two, that take part; seen from one of them."""
 
     comm: Communicator
-    place: int
+    position: int
     members: tuple[int, ...]
     """Rank of the member at each place."""
     scratch: Scratch
@@ -37,7 +37,7 @@ class Core:
 
 def folded(comm: Communicator, nodes: Sequence[int], reduce: Callable[[Core, Tensor, Op], None]) -> Reducer:
     """Local: a reducer for any number of members from one that needs a power of two."""
-    order = by_node(nodes)
+    order = order_by_node(nodes)
     size = 1 << (comm.size.bit_length() - 1)
     extra = comm.size - size
     evens, members = order[: 2 * extra : 2], tuple(order[1 : 2 * extra : 2] + order[2 * extra :])
@@ -50,11 +50,11 @@ def folded(comm: Communicator, nodes: Sequence[int], reduce: Callable[[Core, Ten
 
     def inside(buf: Tensor, op: Op) -> None:
         core = Core(comm, members.index(comm.rank), members, scratch)
-        if core.place >= extra:
+        if core.position >= extra:
             reduce(core, buf, op)
             return
-        partner = evens[core.place]
-        theirs = scratch.take(buf.numel(), buf.dtype)
+        partner = evens[core.position]
+        theirs = scratch.get(buf.numel(), buf.dtype)
         comm.recv(theirs, partner)
         combine(theirs, buf, op, out=buf)
         reduce(core, buf, op)

@@ -1,19 +1,19 @@
-"""Gives a communicator, and every group that is split from it, the all-reduce that was asked for."""
+"""Installs the requested all-reduce algorithm on a communicator and on every group that is split from it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unisono.comm.allreduce import OVER_MESSAGES, auto, node_aware
+from unisono.comm.allreduce import OVER_MESSAGES
 from unisono.comm.base import Communicator, Reducer
-from unisono.comm.choose import choose_allreduce, choose_between
+from unisono.comm.choose import choose_allreduce, choose_allreduce_between_nodes
 from unisono.registry import load
 
 
 @dataclass(frozen=True)
-class Allreduce:
-    """What was asked for, and what is needed to make it for any group of the job."""
+class AllreduceInstaller:
+    """Installs the requested algorithm on any group of the job."""
 
     asked: str
     nodes: Sequence[int]
@@ -21,16 +21,16 @@ class Allreduce:
     open_node: Callable[[Communicator], Communicator]
     """Collective over a group: those of its members that are on this node, in the order of their ranks, among themselves."""
     steered: str = ""
-    """How the user steers the MPI library's own choice, in words."""
+    """The user's settings of the MPI library's own choice, as text."""
 
     def install(self, comm: Communicator) -> str:
-        """Collective over `comm`, blocking: let it reduce as asked, and every group that will be split from it. In words."""
-        shown = self._give(comm)
+        """Collective over `comm`, blocking: install the algorithm on it and on every later split of it. Returns a description."""
+        shown = self._install_on(comm)
         comm.origin = f"{comm.origin}, all-reduce {shown}"
         comm.equip_groups(self.install)
         return shown
 
-    def _give(self, comm: Communicator) -> str:
+    def _install_on(self, comm: Communicator) -> str:
         nodes = [self.nodes[member] for member in comm.members]
         chosen = choose_allreduce(self.asked, comm.engine, nodes, len(set(self.nodes)))
         if comm.size == 1:
@@ -45,12 +45,14 @@ class Allreduce:
         return self._in_words(chosen, comm)
 
     def _compose(self, comm: Communicator, nodes: list[int]) -> str:
+        from unisono.comm.allreduce import node_aware
+
         local = self.open_node(comm)
         if len(set(nodes)) == 1:
             comm.reduce_with(node_aware.prepare(nodes, local, None), local, refuses=True)
             return f"node_aware ({local.engine}, as all are on one node)"
-        across = comm.split(node_aware.across_color(nodes, comm.rank), comm.rank)
-        chosen = choose_between(comm.engine)
+        across = comm.split(node_aware.between_nodes_color(nodes, comm.rank), comm.rank)
+        chosen = choose_allreduce_between_nodes(comm.engine)
         # Nobody else uses `across`, so it needs no private duplicate.
         between = None if across is None else _reducer(chosen, across, [nodes[r] for r in across.ranks])
         owned = [part for part in (local, across) if part is not None]
@@ -59,6 +61,8 @@ class Allreduce:
 
     def _in_words(self, chosen: str, comm: Communicator) -> str:
         if chosen == "auto":
+            from unisono.comm.allreduce import auto
+
             return f"auto ({auto.in_words()})"
         if chosen == "engine":
             return f"by the engine itself{f' ({self.steered})' if self.steered and comm.engine == 'mpi' else ''}"

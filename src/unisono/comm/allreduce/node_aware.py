@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.messages import grouped
+from unisono.comm.allreduce.partners import grouped
 from unisono.comm.arithmetic import Scratch
 from unisono.comm.base import Communicator, Op, Reducer, even_slices
 
@@ -28,7 +28,7 @@ SHARED_FROM_BYTES = 64 << 10
 """From here on all members of a node share the work between nodes; below, more messages cost more than they save."""
 
 
-def across_color(nodes: Sequence[int], rank: int) -> int | None:
+def between_nodes_color(nodes: Sequence[int], rank: int) -> int | None:
     """Local: the color with which member `rank` joins the split for `between`; None: it takes no part between nodes.
 
     `nodes[r]` is the node of member r. The color is the position among the members of the node; where nodes differ in
@@ -42,7 +42,7 @@ def prepare(nodes: Sequence[int], local: Communicator, between: Reducer | None) 
     """Local: a reducer over all members.
 
     `local` holds the members of this node in the order of their ranks; `between` works on a split of all members by
-    `across_color` (also in that order) and is None where that is None. Both are used by this reducer alone.
+    `between_nodes_color` (also in that order) and is None where that is None. Both are used by this reducer alone.
     """
     if len(set(nodes)) == 1:
         return local.allreduce
@@ -52,7 +52,7 @@ def prepare(nodes: Sequence[int], local: Communicator, between: Reducer | None) 
     def reduce_sharing(buf: Tensor, op: Op) -> None:
         slices = even_slices(buf.numel(), local.size)
         counts = [part.stop - part.start for part in slices]
-        mine = scratch.take(counts[local.rank], buf.dtype)
+        mine = scratch.get(counts[local.rank], buf.dtype)
         local.reduce_scatter(mine, buf, counts, op)
         if between is not None:
             between([mine], op)

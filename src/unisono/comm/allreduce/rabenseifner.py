@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from unisono.comm.allreduce.core import Core, folded
-from unisono.comm.allreduce.messages import swap
+from unisono.comm.allreduce.partners import sendrecv
 from unisono.comm.arithmetic import combine
 from unisono.comm.base import Communicator, Op, Reducer
 
@@ -34,16 +34,16 @@ def _reduce(core: Core, buf: Tensor, op: Op) -> None:
     way_back: list[tuple[int, Tensor, Tensor]] = []
     distance = 1
     while distance < core.size:
-        place = core.place ^ distance
-        partner = core.members[place]
+        position = core.position ^ distance
+        partner = core.members[position]
         lower, upper = held[: held.numel() // 2], held[held.numel() // 2 :]
-        kept, given = (lower, upper) if core.place < place else (upper, lower)
-        theirs = core.scratch.take(kept.numel(), buf.dtype)
-        swap(core.comm, given, partner, theirs, partner)
-        first, second = (kept, theirs) if core.place < place else (theirs, kept)
+        kept, given = (lower, upper) if core.position < position else (upper, lower)
+        theirs = core.scratch.get(kept.numel(), buf.dtype)
+        sendrecv(core.comm, given, partner, theirs, partner)
+        first, second = (kept, theirs) if core.position < position else (theirs, kept)
         combine(first, second, op, out=kept)
         way_back.append((partner, kept, given))
         held = kept
         distance *= 2
     for partner, finished, missing in reversed(way_back):
-        swap(core.comm, finished, partner, missing, partner)
+        sendrecv(core.comm, finished, partner, missing, partner)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from unisono.comm.allreduce.core import Core, folded
-from unisono.comm.allreduce.messages import swap
+from unisono.comm.allreduce.partners import sendrecv
 from unisono.comm.arithmetic import combine
 from unisono.comm.base import Communicator, Op, Reducer
 
@@ -30,9 +30,9 @@ def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
 def _reduce(core: Core, buf: Tensor, op: Op) -> None:
     distance = 1
     while distance < core.size:
-        place = core.place ^ distance
-        theirs = core.scratch.take(buf.numel(), buf.dtype)
-        swap(core.comm, buf, core.members[place], theirs, core.members[place])
-        first, second = (buf, theirs) if core.place < place else (theirs, buf)
+        position = core.position ^ distance
+        theirs = core.scratch.get(buf.numel(), buf.dtype)
+        sendrecv(core.comm, buf, core.members[position], theirs, core.members[position])
+        first, second = (buf, theirs) if core.position < position else (theirs, buf)
         combine(first, second, op, out=buf)
         distance *= 2

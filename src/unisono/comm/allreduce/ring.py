@@ -17,27 +17,27 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.messages import by_node, grouped, swap
+from unisono.comm.allreduce.partners import grouped, order_by_node, sendrecv
 from unisono.comm.arithmetic import Scratch, combine
 from unisono.comm.base import Communicator, Op, Reducer, even_slices
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
     """Local: a reducer over `comm`, whose messages are its own. A ring enters and leaves every node once."""
-    order = by_node(nodes)
-    place = order.index(comm.rank)
-    left, right = order[place - 1], order[(place + 1) % comm.size]
+    order = order_by_node(nodes)
+    position = order.index(comm.rank)
+    left, right = order[position - 1], order[(position + 1) % comm.size]
     scratch = Scratch(comm)
 
     def reduce(buf: Tensor, op: Op) -> None:
         parts = [buf[part] for part in even_slices(buf.numel(), comm.size)]
         for step in range(comm.size - 1):
-            mine, next_ = parts[(place - step) % comm.size], parts[(place - step - 1) % comm.size]
-            partial = scratch.take(next_.numel(), buf.dtype)
-            swap(comm, mine, right, partial, left)
+            mine, next_ = parts[(position - step) % comm.size], parts[(position - step - 1) % comm.size]
+            partial = scratch.get(next_.numel(), buf.dtype)
+            sendrecv(comm, mine, right, partial, left)
             combine(partial, next_, op, out=next_)
         for step in range(comm.size - 1):
-            finished, missing = parts[(place + 1 - step) % comm.size], parts[(place - step) % comm.size]
-            swap(comm, finished, right, missing, left)
+            finished, missing = parts[(position + 1 - step) % comm.size], parts[(position - step) % comm.size]
+            sendrecv(comm, finished, right, missing, left)
 
     return grouped(reduce)

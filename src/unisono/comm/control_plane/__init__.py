@@ -1,1 +1,4 @@
-"""The parts of the control plane: how the processes of a job find each other, notice who is gone, and exchange plain data."""
+"""How the processes of a job find each other, notice who is gone, and exchange small plain data.
+
+Imported by the engines and by everything that needs messages between processes outside of collectives.
+"""

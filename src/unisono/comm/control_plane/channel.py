@@ -16,11 +16,11 @@ KEEPALIVE_IDLE_S = 5
 KEEPALIVE_INTERVAL_S = 2
 KEEPALIVE_PROBES = 3
 SILENCE_S = KEEPALIVE_IDLE_S + KEEPALIVE_PROBES * KEEPALIVE_INTERVAL_S
-"""A host that answers nothing for so long is gone."""
+"""A host that has not answered for this long counts as gone."""
 
-GUEST_LIMIT_BYTES = 64 * 1024
-"""Longest message of somebody who has not yet shown that he belongs to the job."""
-MEMBER_LIMIT_BYTES = 1 << 40
+UNAUTHENTICATED_LIMIT_BYTES = 64 * 1024
+"""Longest message of a peer that has not yet been authenticated as a member of the job."""
+AUTHENTICATED_LIMIT_BYTES = 1 << 40
 
 _HEADER = struct.Struct("<Q")
 _READ_BYTES = 1 << 20
@@ -30,7 +30,7 @@ _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 class Channel:
     """Messages in order over a stream socket. `send` may be called by any thread; the rest belongs to one thread."""
 
-    def __init__(self, sock: socket.socket, limit_bytes: int = GUEST_LIMIT_BYTES) -> None:
+    def __init__(self, sock: socket.socket, limit_bytes: int = UNAUTHENTICATED_LIMIT_BYTES) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.limit_bytes = limit_bytes
@@ -53,7 +53,7 @@ class Channel:
         and `receive` tells of the end."""
         header = _HEADER.pack(len(message))
         with self._lock:
-            if len(message) < GUEST_LIMIT_BYTES:  # one piece is one packet and one system call
+            if len(message) < UNAUTHENTICATED_LIMIT_BYTES:  # one piece is one packet and one system call
                 self._outgoing.append(memoryview(header + message))
             else:
                 self._outgoing.extend((memoryview(header), memoryview(message)))
@@ -64,7 +64,7 @@ class Channel:
         with self._lock:
             self._flush()
 
-    def finish(self) -> None:
+    def end_sending(self) -> None:
         """Not blocking: no more will be sent; the other side sees the end after all that is queued."""
         with self._lock:
             self._finish = True
@@ -141,8 +141,8 @@ class Channel:
             self._outgoing.clear()
 
 
-def tune(sock: socket.socket) -> None:
-    """Small messages go at once, and a host that vanished without a word is noticed.
+def set_tcp_options(sock: socket.socket) -> None:
+    """Send small messages at once, and notice a host that has vanished (keepalive).
 
     There are no heartbeats of our own: a process whose interpreter is busy (a long call that holds the lock, a debugger, a
     suspended job) could not answer, yet it is not dead. The kernel answers keepalive probes in its place.

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
-from unisono.comm.control_plane.channel import GUEST_LIMIT_BYTES, Channel
+from unisono.comm.control_plane.channel import UNAUTHENTICATED_LIMIT_BYTES, Channel
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError, UsageError
 
@@ -28,26 +28,26 @@ PROOF_WAIT_S = 3.0
 """How long a server may take to prove itself before the next port is tried."""
 
 
-class Stranger(Exception):
-    """The other side does not belong to this job, or speaks another language."""
+class HandshakeFailed(Exception):
+    """The other side does not belong to this job, or uses another protocol."""
 
 
-def introduce(channel: Channel, token: str, port: int, hello: Mapping[str, Any], deadline: float, answer_by: float) -> Any:
+def authenticate(channel: Channel, token: str, port: int, hello: Mapping[str, Any], deadline: float, answer_by: float) -> Any:
     """Blocking, for a member: prove each other, send `hello` with the seconds left to the deadline, and return the answer.
 
-    Raises `Stranger`, `TimeoutError`, `EOFError` or `OSError` when there is no hub of this job at the other end.
+    Raises `HandshakeFailed`, `TimeoutError`, `EOFError` or `OSError` when there is no hub of this job at the other end.
     """
     ours = secrets.token_bytes(NONCE_BYTES)
     channel.send(MAGIC + ours)
     try:
         reply = channel.receive_one(min(deadline, monotonic() + PROOF_WAIT_S))
     except CommError as error:
-        raise Stranger("does not speak our language") from error
+        raise HandshakeFailed("does not speak our language") from error
     if len(reply) != len(MAGIC) + NONCE_BYTES + PROOF_BYTES or not reply.startswith(MAGIC):
-        raise Stranger("does not speak our language")
+        raise HandshakeFailed("does not speak our language")
     theirs, proof = reply[len(MAGIC) : -PROOF_BYTES], reply[-PROOF_BYTES:]
     if not hmac.compare_digest(proof, _proof(token, b"hub", port, ours, theirs)):
-        raise Stranger("belongs to another job")
+        raise HandshakeFailed("belongs to another job")
     content = encode({**hello, "left_s": deadline - monotonic()})
     channel.send(_proof(token, b"member", port, ours, theirs, content) + content)
     # From here on the hub may count this rank as present, so it must not walk away early: rank 0 may only be busy.
@@ -64,9 +64,9 @@ class Challenge:
         self._ours = secrets.token_bytes(NONCE_BYTES)
 
     def answer(self, message: bytes) -> bytes:
-        """The reply to a member's first message; raises `Stranger` if it is none."""
+        """The reply to a member's first message; raises `HandshakeFailed` if it is none."""
         if self._theirs or len(message) != len(MAGIC) + NONCE_BYTES or not message.startswith(MAGIC):
-            raise Stranger("does not speak our language")
+            raise HandshakeFailed("does not speak our language")
         self._theirs = message[len(MAGIC) :]
         return MAGIC + self._ours + _proof(self._token, b"hub", self._port, self._theirs, self._ours)
 
@@ -75,21 +75,23 @@ class Challenge:
         return bool(self._theirs)
 
     def verify(self, message: bytes) -> Any:
-        """The hello in a member's second message; raises `Stranger` if the proof is wrong."""
+        """The hello in a member's second message; raises `HandshakeFailed` if the proof is wrong."""
         proof, content = message[:PROOF_BYTES], message[PROOF_BYTES:]
         if not hmac.compare_digest(proof, _proof(self._token, b"member", self._port, self._theirs, self._ours, content)):
-            raise Stranger("belongs to another job")
+            raise HandshakeFailed("belongs to another job")
         return decode(content)
 
 
 def check_hello(hello: Mapping[str, Any]) -> None:
-    """Refuse, before anything is sent, what would not pass as the message of somebody unproven."""
+    """Refuse, before anything is sent, a hello that is longer than the hub accepts from an unauthenticated peer."""
     length = len(encode(hello))
-    if length > GUEST_LIMIT_BYTES // 2:
-        raise UsageError(f"info has {length} bytes where {GUEST_LIMIT_BYTES // 2} are allowed at connect; send it by exchange")
+    if length > UNAUTHENTICATED_LIMIT_BYTES // 2:
+        raise UsageError(
+            f"info has {length} bytes where {UNAUTHENTICATED_LIMIT_BYTES // 2} are allowed at connect; send it by exchange"
+        )
 
 
 def _proof(token: str, label: bytes, port: int, member_nonce: bytes, hub_nonce: bytes, content: bytes = b"") -> bytes:
-    # Every part but the last has a fixed length or an end of its own, so no two sets of parts give the same text.
+    # Every part but the last has a fixed length or its own end, so no two sets of parts give the same text.
     text = label + b"\n" + port.to_bytes(4, "little") + member_nonce + hub_nonce + content
     return hmac.digest(token.encode(), text, "sha256")

@@ -1,7 +1,7 @@
-"""The hub: one thread in rank 0's process that every rank is connected to. It passes messages on and says who is lost.
+"""The hub: one thread in rank 0's process that every rank is connected to. It passes messages on and reports lost ranks.
 
-It never blocks on anybody: sockets do not block, what a slow member does not take waits in that member's queue, and a visitor
-who has not proved the job's token gets little room and little time.
+It never blocks: sockets do not block, messages to a slow member wait in that member's queue, and a connection that has not
+proved the job's token gets little memory and little time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from unisono.comm.control import LEFT
-from unisono.comm.control_plane.channel import MEMBER_LIMIT_BYTES, SILENCE_S, Channel, tune
-from unisono.comm.control_plane.handshake import Challenge, Stranger
+from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, SILENCE_S, Channel, set_tcp_options
+from unisono.comm.control_plane.control import LEFT
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
 from unisono.comm.control_plane.meeting import is_loopback, named_job, plain_address
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.comm.control_plane.rounds import Delivery, Rounds
@@ -27,20 +27,20 @@ VANISHED = f"vanished: its host has not answered for {SILENCE_S} s"
 
 NOTHING: Mapping[str, int] = {}
 
-GUEST_WAIT_S = 5.0
-"""How long a visitor may take to prove that it belongs to the job."""
-SPARE_GUESTS = 64
-"""Unproven visitors beyond the members still expected; the oldest goes when one more comes."""
+AUTHENTICATION_WAIT_S = 5.0
+"""How long a connection may take to prove that it belongs to the job."""
+SPARE_UNAUTHENTICATED = 64
+"""Unauthenticated connections beyond the members still expected; the oldest is dropped when one more comes."""
 LEAVE_WAIT_S = 5.0
-"""How long one who leaves waits for the others to take what was sent to them."""
+"""How long a rank that leaves waits for the others to read what was sent to them."""
 REFUSE_WAIT_S = 3.0
-"""How long the hub of a job whose members contradict each other stays to tell those who come a little later."""
+"""How long the hub of a job whose members contradict each other stays to tell members that come a little later."""
 TICK_S = 1.0
-"""How often what no socket tells is looked at."""
+"""Interval of the checks for time limits and silent hosts."""
 
 
 def reason_of(error: OSError) -> str:
-    """Why a rank is lost whose connection broke."""
+    """The reason for the loss of a rank whose connection broke."""
     if isinstance(error, TimeoutError):  # the kernel's keepalive
         return VANISHED
     if isinstance(error, ConnectionError):
@@ -49,8 +49,8 @@ def reason_of(error: OSError) -> str:
 
 
 @dataclass(eq=False)
-class Visitor:
-    """One connection; a guest until it has a rank."""
+class Connection:
+    """One connection; unauthenticated until it has a rank."""
 
     channel: Channel
     challenge: Challenge | None
@@ -78,8 +78,8 @@ class Hub:
         self._token = token
         self._job = named_job(job)
         self._selector = selectors.DefaultSelector()
-        self._guests: set[Visitor] = set()
-        self._members: dict[int, Visitor] = {}
+        self._unauthenticated: set[Connection] = set()
+        self._members: dict[int, Connection] = {}
         self._lost: set[int] = set()
         self._rounds = Rounds()
         self._problems: list[str] = []
@@ -88,7 +88,7 @@ class Hub:
         self._complete = False
         self._gather_by = float("inf")
         self._leave_by: float | None = None
-        self._deaf_until: float | None = None
+        self._accept_again_at: float | None = None
         self._look_at = 0.0
         self._rank_0_lost = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unisono-hub", daemon=True)
@@ -96,13 +96,13 @@ class Hub:
     def start(self) -> socket.socket:
         """Rank 0's own connection; the hub lives until its other end says good-bye or is closed."""
         inner, outer = socket.socketpair()
-        self._admit(Visitor(Channel(inner, MEMBER_LIMIT_BYTES), None, float("inf")))
+        self._admit(Connection(Channel(inner, AUTHENTICATED_LIMIT_BYTES), None, float("inf")))
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._thread.start()
         return outer
 
-    def wait_told(self, timeout_s: float) -> None:
-        """Blocking: until everybody was told that rank 0 is lost; afterwards this process may end at any moment."""
+    def wait_announced(self, timeout_s: float) -> None:
+        """Blocking: until all ranks were told that rank 0 is lost; afterwards this process may end at any moment."""
         self._rank_0_lost.wait(timeout_s)
 
     def join(self) -> None:
@@ -113,8 +113,8 @@ class Hub:
         """In a forked child, where the thread does not exist: give up the copies of its sockets and leave the parent's alone."""
         self._listener.close()
         self._selector.close()
-        for visitor in (*self._guests, *self._members.values()):
-            visitor.channel.abandon()
+        for connection in (*self._unauthenticated, *self._members.values()):
+            connection.channel.abandon()
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -127,28 +127,28 @@ class Hub:
                             self._accept()
                     elif not key.data.gone:  # it may have been dropped a moment ago
                         self._serve(key.data, events)
-                self._look_around()
+                self._check_timeouts()
         finally:
-            for visitor in (*self._guests, *self._members.values()):
-                visitor.channel.close()
+            for connection in (*self._unauthenticated, *self._members.values()):
+                connection.channel.close()
             self._listener.close()
             self._selector.close()
 
     def _is_over(self) -> bool:
         if self._leave_by is None and self._refusal:
             return False
-        return not (self._guests or self._members) or (self._leave_by is not None and monotonic() >= self._leave_by)
+        return not (self._unauthenticated or self._members) or (self._leave_by is not None and monotonic() >= self._leave_by)
 
     def _wait_s(self) -> float:
-        ends = [self._look_at, self._gather_by, *(guest.deadline for guest in self._guests)]
+        ends = [self._look_at, self._gather_by, *(connection.deadline for connection in self._unauthenticated)]
         return max(0.0, min(ends) - monotonic())
 
-    def _look_around(self) -> None:
-        """What no socket tells: time that is up, and hosts that answer nothing."""
+    def _check_timeouts(self) -> None:
+        """Drop connections whose time is up and members whose hosts do not answer."""
         now = monotonic()
-        for guest in tuple(self._guests):
-            if now >= guest.deadline:
-                self._drop(guest)
+        for connection in tuple(self._unauthenticated):
+            if now >= connection.deadline:
+                self._drop(connection)
         if now >= self._gather_by:
             if not self._refusal:
                 missing = [rank for rank in range(self._size) if rank not in self._members]
@@ -160,56 +160,56 @@ class Hub:
         for member in tuple(self._members.values()):
             if member.channel.silent():
                 self._drop(member, VANISHED)
-        if self._deaf_until is not None and now >= self._deaf_until:
-            self._deaf_until = None
+        if self._accept_again_at is not None and now >= self._accept_again_at:
+            self._accept_again_at = None
             self._selector.register(self._listener, selectors.EVENT_READ, None)
 
     def _accept(self) -> None:
         try:
             sock, there = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):  # the visitor went away again
+        except (BlockingIOError, ConnectionAbortedError):  # the peer went away again
             return
-        except OSError as error:  # no file number is left in this process: an unproven visitor must give one back
+        except OSError as error:  # no file number is left in this process: an unauthenticated connection must give one back
             problem = f"rank 0 cannot take in more: {error.strerror}, raise ulimit -n"
             if problem not in self._problems:
                 self._problems.append(problem)
-            if not self._drop_oldest_guest():
+            if not self._drop_oldest_unauthenticated():
                 self._selector.unregister(self._listener)
-                self._deaf_until = monotonic() + TICK_S
+                self._accept_again_at = monotonic() + TICK_S
             return
-        if len(self._guests) >= SPARE_GUESTS + self._size:
-            self._drop_oldest_guest()
+        if len(self._unauthenticated) >= SPARE_UNAUTHENTICATED + self._size:
+            self._drop_oldest_unauthenticated()
         try:
-            tune(sock)
+            set_tcp_options(sock)
             here = plain_address(sock.getsockname()[0])
         except OSError:  # gone already
             sock.close()
             return
         challenge = Challenge(self._token, self._port)
-        self._admit(Visitor(Channel(sock), challenge, monotonic() + GUEST_WAIT_S, here, plain_address(there[0])))
+        self._admit(Connection(Channel(sock), challenge, monotonic() + AUTHENTICATION_WAIT_S, here, plain_address(there[0])))
 
-    def _admit(self, visitor: Visitor) -> None:
-        self._guests.add(visitor)
-        self._selector.register(visitor.channel.sock, selectors.EVENT_READ, visitor)
+    def _admit(self, connection: Connection) -> None:
+        self._unauthenticated.add(connection)
+        self._selector.register(connection.channel.sock, selectors.EVENT_READ, connection)
 
-    def _drop_oldest_guest(self) -> bool:
-        strangers = (guest for guest in self._guests if guest.challenge is not None)
-        oldest = min(strangers, key=lambda guest: guest.deadline, default=None)
+    def _drop_oldest_unauthenticated(self) -> bool:
+        droppable = (connection for connection in self._unauthenticated if connection.challenge is not None)
+        oldest = min(droppable, key=lambda connection: connection.deadline, default=None)
         if oldest is not None:
             self._drop(oldest)
         return oldest is not None
 
-    def _drop(self, visitor: Visitor, reason: str = DIED) -> None:
-        if visitor.gone:
+    def _drop(self, connection: Connection, reason: str = DIED) -> None:
+        if connection.gone:
             return
-        visitor.gone = True
-        self._selector.unregister(visitor.channel.sock)
-        visitor.channel.close()
-        self._guests.discard(visitor)
-        if visitor.rank is not None:
-            del self._members[visitor.rank]
-            self._lose(visitor.rank, reason)
-            if visitor.rank == 0 and not self._refusal:
+        connection.gone = True
+        self._selector.unregister(connection.channel.sock)
+        connection.channel.close()
+        self._unauthenticated.discard(connection)
+        if connection.rank is not None:
+            del self._members[connection.rank]
+            self._lose(connection.rank, reason)
+            if connection.rank == 0 and not self._refusal:
                 self._end()
 
     def _end(self) -> None:
@@ -218,66 +218,66 @@ class Hub:
             return
         self._leave_by = monotonic() + LEAVE_WAIT_S
         self._gather_by = float("inf")
-        if self._deaf_until is None:
+        if self._accept_again_at is None:
             self._selector.unregister(self._listener)
-        self._deaf_until = None
+        self._accept_again_at = None
         self._listener.close()
-        for guest in tuple(self._guests):
-            self._drop(guest)
+        for connection in tuple(self._unauthenticated):
+            self._drop(connection)
         for member in self._members.values():
-            member.channel.finish()
+            member.channel.end_sending()
             self._watch(member)
 
-    def _serve(self, visitor: Visitor, events: int) -> None:
+    def _serve(self, connection: Connection, events: int) -> None:
         if events & selectors.EVENT_WRITE:
-            visitor.channel.flush()
-            self._watch(visitor)
+            connection.channel.flush()
+            self._watch(connection)
         if not events & selectors.EVENT_READ:
             return
         try:
-            for message in visitor.channel.receive():
-                if visitor.rank is None:
-                    self._greet(visitor, message)
+            for message in connection.channel.receive():
+                if connection.rank is None:
+                    self._on_handshake(connection, message)
                 elif self._leave_by is None:
-                    self._handle(visitor.rank, decode(message))
+                    self._handle(connection.rank, decode(message))
         except OSError as error:
-            self._drop(visitor, reason_of(error))
-        except (Stranger, CommError) as error:
-            self._drop(visitor, f"sent what is no message ({error}); do all ranks run the same version of unisono?")
+            self._drop(connection, reason_of(error))
+        except (HandshakeFailed, CommError) as error:
+            self._drop(connection, f"sent what is no message ({error}); do all ranks run the same version of unisono?")
         else:
-            if visitor.channel.ended:
-                self._drop(visitor)
+            if connection.channel.ended:
+                self._drop(connection)
 
     # ---- who belongs to the job ------------------------------------------------------------------------------------
 
-    def _greet(self, guest: Visitor, message: bytes) -> None:
-        if guest.refused:
+    def _on_handshake(self, connection: Connection, message: bytes) -> None:
+        if connection.refused:
             return
-        if guest.challenge is None:
+        if connection.challenge is None:
             hello = decode(message)
-        elif not guest.challenge.answered:
-            guest.channel.send(guest.challenge.answer(message))
+        elif not connection.challenge.answered:
+            connection.channel.send(connection.challenge.answer(message))
             return
         else:
-            hello = guest.challenge.verify(message)
+            hello = connection.challenge.verify(message)
         match hello:
             case {"rank": int(rank), "size": int(size), "left_s": float(left_s), "who": str(who), "info": info}:
-                guest.who, guest.info = who, info
-                answer = self._verdict(rank, size, who)
+                connection.who, connection.info = who, info
+                answer = self._admission(rank, size, who)
             case _:
-                raise Stranger("its greeting is none")
-        guest.refused = answer[0] != "joined"
-        guest.channel.send(encode(answer))
-        if not guest.refused:
-            guest.rank, guest.deadline = rank, float("inf")
-            guest.channel.limit_bytes = MEMBER_LIMIT_BYTES
-            self._guests.discard(guest)
-            self._members[rank] = guest
+                raise HandshakeFailed("its greeting is none")
+        connection.refused = answer[0] != "joined"
+        connection.channel.send(encode(answer))
+        if not connection.refused:
+            connection.rank, connection.deadline = rank, float("inf")
+            connection.channel.limit_bytes = AUTHENTICATED_LIMIT_BYTES
+            self._unauthenticated.discard(connection)
+            self._members[rank] = connection
             self._gather_by = min(self._gather_by, monotonic() + left_s)
             if len(self._members) == self._size:
                 self._welcome()
 
-    def _verdict(self, rank: int, size: int, who: str) -> tuple[str, ...]:
+    def _admission(self, rank: int, size: int, who: str) -> tuple[str, ...]:
         if self._refusal:
             return "refused", self._refusal
         if size != self._size:
@@ -290,7 +290,7 @@ class Hub:
         if rank in self._members:
             text = f"rank {rank} of {self._job} is there twice: {self._members[rank].who} and {who}"
             self._problems.append(f"refused: {text}")
-            return "refused", f"{text}; give every process a rank of its own, and every job a name of its own (--job)"
+            return "refused", f"{text}; give every process its own rank, and every job its own name (--job)"
         if rank in self._lost or self._complete:
             return "later", f"rank 0 is still in a session that rank {rank} has left or was lost from"
         return ("joined",)
@@ -349,7 +349,7 @@ class Hub:
                 raise CommError("it has an unknown form")
 
     def _lose(self, rank: int, reason: str, causes: Sequence[int] = (), done: Mapping[str, int] = NOTHING) -> None:
-        """Tell everybody else; what was said first about a rank stays."""
+        """Tell all other ranks; the first reported reason stays."""
         if rank in self._lost:
             return
         self._lost.add(rank)
@@ -373,9 +373,9 @@ class Hub:
                 member.channel.send(content)
                 self._watch(member)
 
-    def _watch(self, visitor: Visitor) -> None:
+    def _watch(self, connection: Connection) -> None:
         """Ask to be woken when the socket takes more, but only while something waits."""
-        if visitor.writing != visitor.channel.unsent:
-            visitor.writing = visitor.channel.unsent
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if visitor.writing else 0)
-            self._selector.modify(visitor.channel.sock, events, visitor)
+        if connection.writing != connection.channel.unsent:
+            connection.writing = connection.channel.unsent
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.writing else 0)
+            self._selector.modify(connection.channel.sock, events, connection)

@@ -1,4 +1,4 @@
-"""Where rank 0 listens, and how the others find it: a sequence of ports on one host that all ranks know."""
+"""Rendezvous: rank 0 listens on the first free port of a sequence that all ranks know, and the others look for it there."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from unisono.comm.control_plane.channel import MEMBER_LIMIT_BYTES, Channel, tune
-from unisono.comm.control_plane.handshake import Stranger, introduce
+from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
+from unisono.comm.control_plane.handshake import HandshakeFailed, authenticate
 from unisono.errors import CollectiveTimeout, CommError, UsageError
 
 CONNECT_WAIT_S = 1.0
@@ -21,7 +21,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.25
 RESOLVE_WAIT_S = 10.0
 """How long a name server may be away before the name counts as unknown."""
 HUB_GRACE_S = 2.0
-"""The hub ends the wait for all members at the same time; a member waits a little longer for its word."""
+"""The hub ends the wait of all members at the same time; a member waits a little longer for its message."""
 
 
 def listen(address: str, ports: Sequence[int], backlog: int) -> socket.socket:
@@ -52,7 +52,7 @@ def listen(address: str, ports: Sequence[int], backlog: int) -> socket.socket:
     )
 
 
-def find(
+def connect_to_hub(
     rank: int,
     address: str,
     ports: Sequence[int],
@@ -75,7 +75,7 @@ def find(
             for port in ports[:length]:
                 if attend is not None:
                     attend()  # not once for each round: a long one would keep us from hearing that nobody will come
-                channel = _knock(family, (target[0], port, *target[2:]), token, hello, deadline, met)
+                channel = _try_port(family, (target[0], port, *target[2:]), token, hello, deadline, met)
                 if channel is not None:
                     return channel
                 if monotonic() >= deadline:
@@ -146,7 +146,7 @@ def _resolve(rank: int, address: str, resolve_by: float) -> list[tuple[int, Any]
     return [(family, target) for family, _, _, _, target in found]
 
 
-def _knock(
+def _try_port(
     family: int, target: tuple[Any, ...], token: str, hello: Mapping[str, Any], deadline: float, met: dict[int, str]
 ) -> Channel | None:
     """One attempt; what it met is noted for the message."""
@@ -159,12 +159,12 @@ def _knock(
         if sock.getsockname() == sock.getpeername():
             # Where nobody listens, the kernel may by chance choose the same port for our end, and we would meet ourselves.
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-        tune(sock)
+        set_tcp_options(sock)
         channel = Channel(sock)
-        answer = introduce(channel, token, port, hello, deadline, deadline + HUB_GRACE_S)
+        answer = authenticate(channel, token, port, hello, deadline, deadline + HUB_GRACE_S)
         match answer:
             case ("joined",):
-                channel.limit_bytes = MEMBER_LIMIT_BYTES
+                channel.limit_bytes = AUTHENTICATED_LIMIT_BYTES
                 taken = True
                 return channel
             case ("refused", str(text)):
@@ -175,7 +175,7 @@ def _knock(
                 raise CommError(
                     f"the hub at port {port} gave an answer that is none; do all ranks run the same version of unisono?"
                 )
-    except (Stranger, EOFError, OSError) as error:
+    except (HandshakeFailed, EOFError, OSError) as error:
         text = getattr(error, "strerror", None) or str(error)
         if monotonic() < deadline:
             met[port] = text

@@ -1,4 +1,4 @@
-"""Which objects of which exchange have come: the hub's book of rounds. Pure bookkeeping, no sockets."""
+"""The hub's record of object exchanges: which members' objects have arrived. Pure bookkeeping, no sockets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Rounds:
         return [delivery for key, this in concerned for delivery in self._settle(key, this, lost)]
 
     def missing(self, key: str) -> list[int]:
-        """Who has not yet sent its object."""
+        """Members that have not yet sent their object."""
         this = self._open.get(key)
         return this.missing if this is not None else []
 

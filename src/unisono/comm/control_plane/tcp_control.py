@@ -1,6 +1,6 @@
 """The control plane of ranks that are processes: every rank holds one connection to a hub in rank 0's process.
 
-The hub tells everybody who is lost. It goes when rank 0 goes: from then on nobody learns anything new about the others, and an
+The hub tells all ranks which are lost. It ends with rank 0: from then on no rank learns anything new about the others, and an
 exchange between ranks that stayed raises `PeerLost` with rank 0.
 """
 
@@ -18,16 +18,16 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from unisono.comm.control import Control, Doing, Loss, Report
-from unisono.comm.control_plane.channel import MEMBER_LIMIT_BYTES, Channel
+from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel
+from unisono.comm.control_plane.control import Control, CurrentCall, Loss, Report
 from unisono.comm.control_plane.handshake import check_hello
 from unisono.comm.control_plane.hub import DIED, LEAVE_WAIT_S, TICK_S, VANISHED, Hub, reason_of
-from unisono.comm.control_plane.meeting import HUB_GRACE_S, find, is_loopback, listen, plain_address
+from unisono.comm.control_plane.meeting import HUB_GRACE_S, connect_to_hub, is_loopback, listen, plain_address
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UsageError, join_ranks
 
 ANSWER_WAIT_S = 2.0
-"""How long the hub may take over what only passes through it."""
+"""How long the hub may take to pass a message on."""
 ATTEND_S = 0.25
 """How often the caller may look after other things while others are awaited."""
 
@@ -38,7 +38,7 @@ class TcpControl(Control):
     local_address: str
     """Numeric address of the interface through which the other ranks reach this one; loopback if all are on this host."""
     peers_info: list[dict[Any, Any]]
-    """What each rank said about itself at `connect`, by rank."""
+    """The `info` of each rank at `connect`, by rank."""
 
     def __init__(
         self, rank: int, size: int, local_address: str, peers_info: list[dict[Any, Any]], link: Channel | None, hub: Hub | None
@@ -54,7 +54,7 @@ class TcpControl(Control):
         self._reports: dict[int, dict[int, Report | None]] = {}
         self._numbers = itertools.count()
         self._over: str | None = None
-        """Why this rank itself talks no more."""
+        """Reason why this rank's own connection is closed; None while it is open."""
         self._hub_gone = False
         self._leave_by = float("inf")
         self._bell, self._ear = socket.socketpair()
@@ -94,10 +94,10 @@ class TcpControl(Control):
         try:
             if rank == 0:
                 hub = Hub(listen(address, ports, backlog=size + 64), address, size, token, job)
-                link = Channel(hub.start(), MEMBER_LIMIT_BYTES)
+                link = Channel(hub.start(), AUTHENTICATED_LIMIT_BYTES)
                 link.send(encode(hello))
             else:
-                link = find(rank, address, ports, token, hello, deadline, timeout_s, job, attend)
+                link = connect_to_hub(rank, address, ports, token, hello, deadline, timeout_s, job, attend)
             infos, reached_at = _await_welcome(rank, link, deadline + HUB_GRACE_S, timeout_s, attend)
             own = plain_address(link.sock.getsockname()[0]) if rank else reached_at
             # Ranks beside rank 0 reach it over loopback, but other hosts do not reach them there.
@@ -164,19 +164,19 @@ class TcpControl(Control):
     def give_up(self, reason: str, causes: Sequence[int] = ()) -> None:
         self._post(("give_up", reason, [int(cause) for cause in causes]))
         if self._hub is not None and self._over is None:
-            self._hub.wait_told(ANSWER_WAIT_S)  # rank 0 often dies right after, and the hub with it; it needs a moment
+            self._hub.wait_announced(ANSWER_WAIT_S)  # rank 0 often dies right after, and the hub with it; it needs a moment
 
     def close(self) -> None:
-        """Local: leave in good order. Idempotent. Blocks only as long as others take to take what was sent, and not for ever."""
+        """Local: leave the job cleanly. Idempotent. Blocks only as long as others take to take what was sent, and not for ever."""
         with self._changed:
             first, self._over = self._over is None, self._over or "it was closed"
             thread = self._thread
             self._changed.notify_all()
         if first and self._link is not None:
             self._post(("bye", self.done()))
-            self._link.finish()
+            self._link.end_sending()
             self._leave_by = monotonic() + LEAVE_WAIT_S
-            self._ring()
+            self._wake()
         if thread is not None:
             thread.join()
         if self._hub is not None:
@@ -239,7 +239,7 @@ class TcpControl(Control):
                         self._changed.notify_all()
             case ("ask", int(number), int(asker)):
                 report = self.own_report()
-                doing = {name: (entry.seq, entry.call) for name, entry in report.doing.items()}
+                doing = {name: (entry.seq, entry.call) for name, entry in report.current_calls.items()}
                 self._post(("report", number, asker, (doing, report.stack)))
             case ("report", int(number), int(rank), answer):
                 with self._changed:
@@ -256,9 +256,9 @@ class TcpControl(Control):
         if self._link is not None:
             self._link.send(encode(message))
             if self._link.unsent:
-                self._ring()
+                self._wake()
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         with suppress(OSError):  # full: the thread will wake up anyhow; closed: there is no thread
             self._bell.send(b"!")
 
@@ -301,7 +301,7 @@ def _report(answer: Any) -> Report | None:
     if answer is None:
         return None
     doing, stack = answer
-    return Report({name: Doing(seq, call) for name, (seq, call) in doing.items()}, stack)
+    return Report({name: CurrentCall(seq, call) for name, (seq, call) in doing.items()}, stack)
 
 
 def _await_welcome(
@@ -346,6 +346,6 @@ def _check(rank: int, size: int, ports: Sequence[int], token: str, timeout_s: fl
     if not ports or not all(0 < port < 65536 for port in ports):
         raise UsageError(f"ports must be numbers in 1..65535, at least one; received {list(ports)}")
     if not token:
-        raise UsageError("the job's token is empty, so anybody could pass for a member; give every job a secret of its own")
+        raise UsageError("the job's token is empty, so anybody could pass for a member; give every job its own secret")
     if not timeout_s > 0:
         raise UsageError(f"timeout_s must be positive; received {timeout_s}")

@@ -1,1 +1,4 @@
-"""The parts of the shared-memory engine: memory that processes share, how they wait, how they reduce, how messages travel."""
+"""The parts of engine shm: shared segments, waiting, reducing in memory, messages through memory.
+
+Imported by comm/engines/shm.py, and comm/exchange for its slots.
+"""

@@ -1,7 +1,7 @@
 """Messages that have come to a rank and that no receive has taken: in the boxes of their senders, or kept aside.
 
 A box is emptied in order, so what lies before a wanted message is taken out and kept: a small one is copied, of a large one only
-the description is kept, and its sender goes on waiting for the receipt.
+the description is kept, and its sender continues to wait for the receipt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unisono.comm.shared_memory.boxes import Doorbells, Inbox, Message
 
 
 class Arrivals:
-    """Of one rank."""
+    """The arrived messages of one rank."""
 
     def __init__(self, board: Board, bells: Doorbells) -> None:
         self._inboxes = [Inbox(board, source) for source in range(board.size)]
@@ -48,7 +48,7 @@ class Arrivals:
         if not self._kept[key]:
             del self._kept[key]
 
-    def make_room(self) -> None:
+    def empty_full_boxes(self) -> None:
         """Local: empty the full boxes. Their senders may wait for room, and others for them."""
         for inbox in self._inboxes:
             if inbox.is_full:

@@ -1,6 +1,6 @@
 """The board on which the ranks of one machine show each other how far they are.
 
-Every rank owns one row, in a segment of its own that all others map:
+Every rank owns one row, in its own segment, which all others map:
 
     flag         how many phases of collectives this rank has entered; the others wait on it
     sleepers     for each other rank, whether it sleeps on the flag: waking nobody would cost a system call for each phase
@@ -30,8 +30,8 @@ SMALL_BYTES = 32 << 10
 """Collectives up to this size travel inside the page."""
 NUM_SLOTS = 16
 SLOT_BYTES = 4096
-SLICE_S = 0.1
-"""How long a sleeper sleeps before it looks whether its peers still live."""
+MAX_SLEEP_S = 0.1
+"""Longest sleep before a check whether the peers are alive."""
 SPIN_S = 50e-6
 _PLACE = struct.Struct("<qQQ")
 _INLINE = -1
@@ -96,7 +96,7 @@ class Board:
         self._nobody = bytes(len(rows))
         at = self.layout.sleepers
         self._sleepers = self.views[rank][at : at + len(rows)]
-        self.idle: Callable[[float], float] = lambda _: SLICE_S
+        self.on_idle: Callable[[float], float] = lambda _: MAX_SLEEP_S
         """Called before each sleep of a collective with the length of the last one (0: none yet); gives that of the next."""
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class Board:
         return tuple([bytes(self.views[r][start:end]) for r in self._others])
 
     def refuse_others(self, text: bytes, watch: Watch) -> None:
-        """Raise if another rank's running collective is another one than ours, whose text is `text`."""
+        """Raise if another rank runs another collective than ours, whose text is `text`."""
         for r, head in zip(self._others, self.heads(TEXT_BYTES), strict=True):
             if head != text:
                 shown = head.rstrip(b"\0").decode(errors="replace")
@@ -163,7 +163,7 @@ class Board:
         self.views[self.rank][start : start + _PLACE.size] = packed_place(place, num_bytes, offset)
 
     def place(self, rank: int, index: int) -> PackedPlace:
-        """What a rank wrote as place `index`: file, offset, number of bytes."""
+        """Place `index` of a rank's page: file, offset, number of bytes."""
         at = self.layout.pages[self.page] + TEXT_BYTES + index * _PLACE.size
         return _PLACE.unpack_from(self.views[rank], at)
 
@@ -206,7 +206,7 @@ class Board:
         slice_s = 0.0
         self.futex.full_fence()  # if it now writes its flag, it sees that we sleep, or the system call sees what it wrote
         while (seen := word[0] - phase) & 0x80000000:
-            slice_s = self.idle(slice_s)
+            slice_s = self.on_idle(slice_s)
             self.futex.wait(self._addresses[rank], (seen + phase) & 0xFFFFFFFF, slice_s)
             if (word[0] - phase) & 0x80000000:
                 watch.poll()

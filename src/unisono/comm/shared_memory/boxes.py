@@ -26,7 +26,7 @@ INLINE_BYTES = SLOT_BYTES - _INLINE_AT
 
 @dataclass(slots=True)
 class Message:
-    """One that has come. It lies in `payload`, or at `place` of its sender, who keeps it until `receipt` is signed."""
+    """A message that has arrived. It lies in `payload`, or at `place` of its sender, which keeps it until `receipt` is signed."""
 
     source: int
     tag: int
@@ -51,7 +51,7 @@ class Outbox:
         self._next = 0
 
     @property
-    def has_room(self) -> bool:
+    def has_free_slot(self) -> bool:
         return bool(self._board.words[self._board.rank][self._starts[self._next] // 4] == _FREE)
 
     def put(self, tag: int, buf: Tensor) -> None:
@@ -108,7 +108,7 @@ class Inbox:
 
 
 class Doorbells:
-    """Of all ranks, as one of them rings them and hears its own."""
+    """The doorbells of all ranks: one rank rings the others' and hears its own."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -123,7 +123,7 @@ class Doorbells:
         board.ring(rank, self._at, value)
 
     def heard(self) -> int:
-        """Local: what our own doorbell says. Who reads it before looking about cannot miss what comes after the look."""
+        """Local: what our own doorbell says. Read it before a check for messages, to miss none that comes after it."""
         value: int = self._board.words[self._board.rank][self._at // 4]
         self._board.futex.fence()
         return value

@@ -71,7 +71,7 @@ class Futex:
 
     def _locked(self) -> None:
         """Our last write is seen by all before our next read happens. An atomic operation does that on x86, and taking a lock
-        is one. Who relies on it must sleep in slices: it is how every Python takes a lock, not what Python promises."""
+        is one. A caller that relies on it must sleep in slices: it is how every Python takes a lock, not what Python promises."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
 

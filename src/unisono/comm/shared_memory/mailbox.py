@@ -17,9 +17,9 @@ from torch import Tensor
 
 from unisono.comm.base import ANY, Envelope, Watch
 from unisono.comm.driver import T, Work, not_done
-from unisono.comm.patience import raise_settled
+from unisono.comm.polling import raise_root_cause
 from unisono.comm.shared_memory.arrivals import Arrivals
-from unisono.comm.shared_memory.board import SLICE_S, Board
+from unisono.comm.shared_memory.board import MAX_SLEEP_S, Board
 from unisono.comm.shared_memory.boxes import INLINE_BYTES, Doorbells, Message, Outbox
 from unisono.comm.shared_memory.post_office import PostOffice
 from unisono.comm.shared_memory.receipts import Receipt, sign
@@ -28,7 +28,7 @@ from unisono.errors import CommError
 
 
 class MessageWork(Work[T]):
-    """A message under way. Whoever moves the mailbox ends it."""
+    """A message under way. Any thread that moves the mailbox may finish it."""
 
     def __init__(self, mailbox: Mailbox, buf: Tensor, tag: int, watch: Watch) -> None:
         self.mailbox = mailbox
@@ -50,7 +50,7 @@ class MessageWork(Work[T]):
         if not self.finished:
             self.mailbox.wait(self, timeout_s)
         if isinstance(self.error, Unreachable):
-            raise_settled(self.watch, self.error, "shared memory")
+            raise_root_cause(self.watch, self.error, "shared memory")
         if self.error is not None:
             raise self.error
         return self.result()
@@ -63,7 +63,7 @@ class SendWork(MessageWork[None]):
     """A message that leaves."""
 
     receipt: Receipt | None = None
-    """Of a large message that lies in the box, or is kept aside by its receiver."""
+    """The receipt of a large message, from the filling of the box until the receiver has copied the message."""
     staged: Tensor | None = None
     """The copy of a large message that did not lie in shared memory."""
 
@@ -148,20 +148,20 @@ class Mailbox:
                 self._post(dest)
         if self._receives:
             self._receive_in_order()
-        self._arrivals.make_room()
+        self._arrivals.empty_full_boxes()
         return self._bells.num_rung != num_rung
 
     def wait(self, work: MessageWork[T], timeout_s: float | None) -> None:
         """Blocking: until `work` is finished, sleeping on this rank's doorbell."""
         give_up_at = None if timeout_s is None else perf_counter() + timeout_s
         spin_until = perf_counter() + self._board.spin_s
-        poll_at, slice_s = spin_until + SLICE_S, 0.0
+        poll_at, slice_s = spin_until + MAX_SLEEP_S, 0.0
         while True:
             heard = self._bells.heard()
             if (now := perf_counter()) < spin_until:
                 self.progress()
             else:
-                slice_s = self._office.look_round(slice_s, self)
+                slice_s = self._office.progress(slice_s, self)
             if work.finished:
                 return
             if now < spin_until:
@@ -171,15 +171,15 @@ class Mailbox:
             self._bells.sleep(heard, slice_s if give_up_at is None else min(slice_s, give_up_at - now))
             if self._bells.heard() == heard or now >= poll_at:
                 work.watch.poll()
-                poll_at = now + SLICE_S
+                poll_at = now + MAX_SLEEP_S
 
     # ---- sending ---------------------------------------------------------------------------------------------------
 
     def _post(self, dest: int) -> None:
         backlog, outbox = self._backlog[dest], self._outboxes[dest]
-        if not outbox.has_room:
+        if not outbox.has_free_slot:
             return
-        while backlog and outbox.has_room:
+        while backlog and outbox.has_free_slot:
             work = backlog.popleft()
             if work.buf.nbytes <= INLINE_BYTES:
                 outbox.put(work.tag, work.buf)
@@ -194,12 +194,12 @@ class Mailbox:
         if place is None:
             try:
                 work.staged = arena.empty(work.buf.numel(), work.buf.dtype).copy_(work.buf)
-            except OSError as error:  # of the sender, who may not be the one that moves the mailbox now
+            except OSError as error:  # the sender's error, though another thread may move the mailbox now
                 work.fail(CommError(f"{work.watch.call} needs {work.buf.nbytes} bytes of shared memory: {error}; free some memory"))
                 return
             place = arena.place(work.staged)
             assert place is not None
-        work.receipt = self._office.receipts.take()
+        work.receipt = self._office.receipts.get_blank()
         outbox.put_place(work.tag, work.buf.nbytes, place, work.receipt.place)
         self._unsigned.append(work)
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from unisono.comm.shared_memory.board import SLICE_S
+from unisono.comm.shared_memory.board import MAX_SLEEP_S
 from unisono.comm.shared_memory.receipts import Receipts
 from unisono.comm.shared_memory.segments import Arena
 
 SHORTEST_S, LONGEST_S = 0.1e-3, 2e-3
-"""A sleeper who cannot hear every doorbell on which an open message depends looks so often, less and less while nothing moves."""
+"""Poll interval of a sleeper that cannot hear every doorbell on which an open message depends; it grows while nothing moves."""
 
 
 class Attended(Protocol):
-    """What the office needs of a mailbox. The lock is held."""
+    """What the post office needs of a mailbox. The lock is held."""
 
     @property
     def is_open(self) -> bool:
@@ -46,7 +46,7 @@ class PostOffice:
         with self.lock:
             self._mailboxes.remove(mailbox)
 
-    def look_round(self, slept_s: float = 0.0, heard: Attended | None = None) -> float:
+    def progress(self, slept_s: float = 0.0, heard: Attended | None = None) -> float:
         """Local, not blocking: move what can move, and say how long to sleep until the next look, given how long the last sleep
         was (0: none yet). The caller hears the doorbell of `heard` in its sleep, and no other."""
         with self.lock:
@@ -57,5 +57,5 @@ class PostOffice:
         if any(mailbox is not heard for mailbox in moved):
             return SHORTEST_S
         if not slept_s:
-            return SHORTEST_S if is_open else SLICE_S
-        return min(2 * slept_s, LONGEST_S if is_open else SLICE_S)
+            return SHORTEST_S if is_open else MAX_SLEEP_S
+        return min(2 * slept_s, LONGEST_S if is_open else MAX_SLEEP_S)

@@ -1,7 +1,7 @@
 """Receipts for large messages: the sender leaves a message in place until the receiver has copied it and signed for it.
 
-A receipt is one byte of the sender's shared memory. It outlives the communicator: who signs late, after the sender has closed
-its communicator, must not write into memory that serves something else by then. So the memory of receipts is never given back,
+A receipt is one byte of the sender's shared memory. It outlives the communicator: a receiver that signs late, after the sender has
+closed its communicator, must not write into memory that serves something else by then. So the memory of receipts is never freed,
 and a receipt that nobody signed is not used again.
 """
 
@@ -41,7 +41,7 @@ class Receipts:
         self._arena = arena
         self._blank: list[Receipt] = []
 
-    def take(self) -> Receipt:
+    def get_blank(self) -> Receipt:
         """Local: a blank one."""
         if not self._blank:
             page = self._arena.empty(PAGE_BYTES, torch.uint8).zero_()

@@ -23,7 +23,7 @@ from torch import Tensor
 from unisono.errors import CommError
 
 NAME = "unisono"
-"""What the system shows of our segments."""
+"""Name of our segments in /proc."""
 SEGMENT_BYTES = 64 << 20
 """Usual size of a segment; pages that nobody touched cost nothing."""
 BLOCK_BYTES = 4096

@@ -9,7 +9,7 @@ from torch import Tensor
 from unisono.comm.shared_memory.board import Board
 
 WORD_BYTES = 64
-"""A cache line of its own."""
+"""A whole cache line."""
 SPIN_S = 300e-6
 """How long a waiter looks before it sleeps, where every process has a core: what a server needs for a megabyte. Longer than in a
 collective, where nobody works meanwhile; to be woken takes some 50 us on either side."""
@@ -25,19 +25,19 @@ class Word:
 
     @property
     def value(self) -> int:
-        """Local: who sees a number sees all that was written before it was put."""
+        """Local: the number (an acquire load): the reader sees all that was written before it was stored."""
         value: int = self._cells[0]
         self._board.futex.fence()
         return value
 
     @property
-    def glimpse(self) -> int:
-        """Local: the number alone, which says nothing of what was written before."""
+    def relaxed_value(self) -> int:
+        """Local: the number without ordering (a relaxed load), which says nothing of what was written before."""
         value: int = self._cells[0]
         return value
 
-    def put(self, value: int) -> None:
-        """Local, not blocking: after all that was written before, and wake who waits."""
+    def store(self, value: int) -> None:
+        """Local, not blocking: store the number after all earlier writes (a release store), and wake the waiting process."""
         futex = self._board.futex
         futex.fence()
         self._cells[0] = value
@@ -56,6 +56,6 @@ class Word:
         board.futex.full_fence()
         slept_s = 0.0
         while cells[0] == seen and (left_s := end - perf_counter()) > 0:
-            slept_s = board.idle(slept_s)
+            slept_s = board.on_idle(slept_s)
             board.futex.wait(self._address, seen, min(slept_s, left_s))
         cells[1] = 0

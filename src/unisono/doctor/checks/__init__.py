@@ -1,19 +1,22 @@
-"""One file for each thing that usually goes wrong: a pure function of the gathered facts."""
+"""One file for each thing that usually goes wrong: a pure function of the gathered facts.
+
+Imported by doctor; imports facts and findings only.
+"""
 
 from __future__ import annotations
 
-from unisono.doctor.checks import count, gpus, limits, memory, mpi, names, network, sharing, software, threads
+from unisono.doctor.checks import count, gpu_sharing, limits, memory, mpi_match, names, network, sharing, software, thread_load
 from unisono.doctor.facts import Job
 from unisono.doctor.finding import Check, Finding
 
 CHECKS: tuple[Check, ...] = (
     count.check,
     software.check,
-    mpi.check,
-    threads.check,
+    mpi_match.check,
+    thread_load.check,
     memory.check,
     sharing.check,
-    gpus.check,
+    gpu_sharing.check,
     names.check,
     limits.check,
     network.check,

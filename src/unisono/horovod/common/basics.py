@@ -1,6 +1,6 @@
 """What `from horovod.common.basics import ...` gives."""
 
-from unisono.compat.horovod.basics_object import (
+from unisono.horovod._impl.job.basics_object import (
     HorovodBasics,
 )
 

@@ -1,6 +1,6 @@
 """What `from horovod.common.elastic import ...` gives."""
 
-from unisono.compat.horovod.elastic.loop import run_fn
-from unisono.compat.horovod.elastic.state import ObjectState, State
+from unisono.horovod._impl.elastic.elastic_loop import run_fn
+from unisono.horovod._impl.elastic.surviving_state import ObjectState, State
 
 __all__ = ["ObjectState", "State", "run_fn"]

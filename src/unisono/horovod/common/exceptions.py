@@ -1,5 +1,5 @@
 """What `from horovod.common.exceptions import ...` gives."""
 
-from unisono.compat.horovod.exceptions import HorovodInternalError, HorovodVersionMismatchError, HostsUpdatedInterrupt
+from unisono.horovod._impl.exceptions import HorovodInternalError, HorovodVersionMismatchError, HostsUpdatedInterrupt
 
 __all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedInterrupt"]

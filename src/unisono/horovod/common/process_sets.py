@@ -1,6 +1,6 @@
 """What `from horovod.common.process_sets import ...` gives."""
 
-from unisono.compat.horovod.process_sets import (
+from unisono.horovod._impl.job.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,

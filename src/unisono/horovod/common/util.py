@@ -1,6 +1,6 @@
 """What `from horovod.common.util import ...` gives."""
 
-from unisono.compat.horovod.small_functions import (
+from unisono.horovod._impl.common_functions import (
     _cache,
     ccl_built,
     check_extension,

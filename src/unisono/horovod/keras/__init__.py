@@ -11,7 +11,8 @@ model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd
 from importlib import import_module
 from typing import Any
 
-from unisono.compat.horovod.basics import (
+from unisono.horovod._impl.exceptions import HorovodInternalError
+from unisono.horovod._impl.job.basics import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -34,16 +35,15 @@ from unisono.compat.horovod.basics import (
     start_timeline,
     stop_timeline,
 )
-from unisono.compat.horovod.exceptions import HorovodInternalError
-from unisono.compat.horovod.keras.compression import Compression
-from unisono.compat.horovod.keras.old_names import init
-from unisono.compat.horovod.keras.orders import DistributedOptimizer, PartialDistributedOptimizer
-from unisono.compat.horovod.keras.replicas import broadcast_global_variables, broadcast_variables
-from unisono.compat.horovod.keras.saved import load_model
-from unisono.compat.horovod.keras.values import allgather, allreduce, broadcast, reducescatter
-from unisono.compat.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from unisono.compat.horovod.torch.objects import allgather_object, broadcast_object
-from unisono.compat.horovod.torch.submit import Adasum, Average, Sum
+from unisono.horovod._impl.job.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from unisono.horovod._impl.keras.argument_order import DistributedOptimizer, PartialDistributedOptimizer
+from unisono.horovod._impl.keras.compression import Compression
+from unisono.horovod._impl.keras.old_names import init
+from unisono.horovod._impl.keras.replicas import broadcast_global_variables, broadcast_variables
+from unisono.horovod._impl.keras.saved_models import load_model
+from unisono.horovod._impl.keras.value_operations import allgather, allreduce, broadcast, reducescatter
+from unisono.horovod._impl.torch.object_exchange import allgather_object, broadcast_object
+from unisono.horovod._impl.torch.submission import Adasum, Average, Sum
 
 __all__ = [
     "init",

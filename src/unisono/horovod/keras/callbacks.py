@@ -1,8 +1,8 @@
 """What `horovod.keras.callbacks` gives."""
 
-from unisono.compat.horovod.keras.callbacks import BestModelCheckpointOfKeras as BestModelCheckpoint
-from unisono.compat.horovod.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
-from unisono.compat.horovod.keras.rates import LearningRateScheduleCallback, LearningRateWarmupCallback
+from unisono.horovod._impl.keras.fit_callbacks import BestModelCheckpointOfKeras as BestModelCheckpoint
+from unisono.horovod._impl.keras.fit_callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from unisono.horovod._impl.keras.rate_callbacks import LearningRateScheduleCallback, LearningRateWarmupCallback
 
 __all__ = [
     "BestModelCheckpoint",

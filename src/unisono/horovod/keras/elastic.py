@@ -1,6 +1,6 @@
 """What `horovod.keras.elastic` gives."""
 
-from unisono.compat.horovod.keras.elastic import (
+from unisono.horovod._impl.keras.elastic_state import (
     CommitStateCallback,
     KerasState,
     UpdateBatchStateCallback,

@@ -1,5 +1,5 @@
 """What `from horovod.runner import run` gives."""
 
-from unisono.compat.horovod.launching.function import run
+from unisono.horovod._impl.launching.run_function import run
 
 __all__ = ["run"]

@@ -21,24 +21,24 @@ mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built ccl_built cud
 start_timeline stop_timeline"""
 
 _HOLDERS: Mapping[str, str] = {
-    "basics": _BASICS,
+    "job.basics": _BASICS,
     "exceptions": "HorovodInternalError",
-    "small_functions": "check_extension gpu_available",
+    "common_functions": "check_extension gpu_available",
     "tensorflow.old_names": "init",
-    "process_sets": "ProcessSet global_process_set add_process_set remove_process_set",
-    "torch.submit": "Average Sum Adasum Min Max Product",
+    "job.process_sets": "ProcessSet global_process_set add_process_set remove_process_set",
+    "torch.submission": "Average Sum Adasum Min Max Product",
     "torch.operations": "barrier",
-    "tensorflow.calls": """allreduce grouped_allreduce allgather grouped_allgather broadcast alltoall reducescatter
+    "tensorflow.blocking_calls": """allreduce grouped_allreduce allgather grouped_allgather broadcast alltoall reducescatter
     grouped_reducescatter join""",
-    "tensorflow.queries": "rank_op local_rank_op size_op local_size_op process_set_included_op",
-    "tensorflow.variables": "broadcast_ broadcast_variables broadcast_global_variables BroadcastGlobalVariablesHook",
-    "tensorflow.objects": "broadcast_object broadcast_object_fn allgather_object",
+    "tensorflow.rank_queries": "rank_op local_rank_op size_op local_size_op process_set_included_op",
+    "tensorflow.variable_broadcast": "broadcast_ broadcast_variables broadcast_global_variables BroadcastGlobalVariablesHook",
+    "tensorflow.object_exchange": "broadcast_object broadcast_object_fn allgather_object",
     "tensorflow.compression": "Compression",
-    "tensorflow.tape": "DistributedGradientTape PartialDistributedGradientTape",
-    "tensorflow.optimizer": "DistributedOptimizer",
+    "tensorflow.gradient_tape": "DistributedGradientTape PartialDistributedGradientTape",
+    "tensorflow.distributed_optimizer": "DistributedOptimizer",
     "tensorflow.sync_batch_norm": "SyncBatchNormalization",
 }
-"""Module under `unisono.compat.horovod` -> the names that it holds."""
+"""Module under `unisono.horovod._impl` -> the names that it holds."""
 
 _WHERE: Mapping[str, str] = {name: module for module, names in _HOLDERS.items() for name in names.split()}
 _PRIVATE: Mapping[str, str] = {"check_num_rank_power_of_2": "mpi_ops", "_executing_eagerly": "util"}
@@ -50,7 +50,7 @@ __all__ = [*_WHERE, "elastic"]
 
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
-        return getattr(importlib.import_module(f"unisono.compat.horovod.{_WHERE[name]}"), name)
+        return getattr(importlib.import_module(f"unisono.horovod._impl.{_WHERE[name]}"), name)
     if name in _PRIVATE:
         return getattr(importlib.import_module(f"{__name__}.{_PRIVATE[name]}"), name)
     if name in _MODULES:

@@ -1,6 +1,6 @@
 """What `horovod.tensorflow.elastic` gives."""
 
-from unisono.compat.horovod.keras.elastic import run
-from unisono.compat.horovod.tensorflow.elastic import TensorFlowKerasState, TensorFlowState
+from unisono.horovod._impl.keras.elastic_state import run
+from unisono.horovod._impl.tensorflow.elastic_state import TensorFlowKerasState, TensorFlowState
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]

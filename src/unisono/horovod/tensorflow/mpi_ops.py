@@ -1,6 +1,7 @@
 """What `horovod.tensorflow.mpi_ops` gives: the operations and who is there."""
 
-from unisono.compat.horovod.basics import (
+from unisono.horovod._impl.common_functions import gpu_available, num_rank_is_power_2
+from unisono.horovod._impl.job.basics import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -23,19 +24,18 @@ from unisono.compat.horovod.basics import (
     start_timeline,
     stop_timeline,
 )
-from unisono.compat.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from unisono.compat.horovod.small_functions import gpu_available, num_rank_is_power_2
-from unisono.compat.horovod.tensorflow.calls import allgather, alltoall, broadcast, grouped_allgather, join
-from unisono.compat.horovod.tensorflow.old_names import init
-from unisono.compat.horovod.tensorflow.queries import (
+from unisono.horovod._impl.job.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from unisono.horovod._impl.tensorflow.blocking_calls import allgather, alltoall, broadcast, grouped_allgather, join
+from unisono.horovod._impl.tensorflow.old_names import init
+from unisono.horovod._impl.tensorflow.rank_queries import (
     local_rank_op,
     local_size_op,
     process_set_included_op,
     rank_op,
     size_op,
 )
-from unisono.compat.horovod.tensorflow.variables import broadcast_
-from unisono.compat.horovod.torch.submit import Adasum, Average, Max, Min, Product, Sum
+from unisono.horovod._impl.tensorflow.variable_broadcast import broadcast_
+from unisono.horovod._impl.torch.submission import Adasum, Average, Max, Min, Product, Sum
 
 check_num_rank_power_of_2 = num_rank_is_power_2
 

@@ -1,5 +1,5 @@
 """What `horovod.tensorflow.sync_batch_norm` gives."""
 
-from unisono.compat.horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+from unisono.horovod._impl.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 __all__ = ["SyncBatchNormalization"]

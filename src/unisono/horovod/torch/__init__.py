@@ -7,7 +7,9 @@ hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 """
 
-from unisono.compat.horovod.basics import (
+from unisono.horovod._impl.common_functions import check_extension
+from unisono.horovod._impl.exceptions import HorovodInternalError
+from unisono.horovod._impl.job.basics import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -30,16 +32,14 @@ from unisono.compat.horovod.basics import (
     start_timeline,
     stop_timeline,
 )
-from unisono.compat.horovod.exceptions import HorovodInternalError
-from unisono.compat.horovod.process_sets import (
+from unisono.horovod._impl.job.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     init,
     remove_process_set,
 )
-from unisono.compat.horovod.small_functions import check_extension
-from unisono.compat.horovod.torch.calls import (
+from unisono.horovod._impl.torch.blocking_calls import (
     allgather,
     allreduce,
     allreduce_,
@@ -52,9 +52,10 @@ from unisono.compat.horovod.torch.calls import (
     grouped_reducescatter,
     reducescatter,
 )
-from unisono.compat.horovod.torch.compression import Compression
-from unisono.compat.horovod.torch.objects import allgather_object, broadcast_object
-from unisono.compat.horovod.torch.operations import (
+from unisono.horovod._impl.torch.compression import Compression
+from unisono.horovod._impl.torch.distributed_optimizer import DistributedOptimizer
+from unisono.horovod._impl.torch.object_exchange import allgather_object, broadcast_object
+from unisono.horovod._impl.torch.operations import (
     allgather_async,
     allreduce_async,
     allreduce_async_,
@@ -72,10 +73,9 @@ from unisono.compat.horovod.torch.operations import (
     sparse_allreduce_async,
     synchronize,
 )
-from unisono.compat.horovod.torch.optimizer import DistributedOptimizer
-from unisono.compat.horovod.torch.replicas import broadcast_optimizer_state, broadcast_parameters
-from unisono.compat.horovod.torch.submit import Adasum, Average, Max, Min, Product, Sum
-from unisono.compat.horovod.torch.sync_batch_norm import SyncBatchNorm
+from unisono.horovod._impl.torch.replicas import broadcast_optimizer_state, broadcast_parameters
+from unisono.horovod._impl.torch.submission import Adasum, Average, Max, Min, Product, Sum
+from unisono.horovod._impl.torch.sync_batch_norm import SyncBatchNorm
 from unisono.horovod.torch import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm
 
 __all__ = [

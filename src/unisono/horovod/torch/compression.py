@@ -1,7 +1,7 @@
 """What `from horovod.torch.compression import ...` gives."""
 
-from unisono.compat.horovod.compressor import Compressor, NoneCompressor
-from unisono.compat.horovod.torch.compression import Compression, FP16Compressor
+from unisono.horovod._impl.compressor import Compressor, NoneCompressor
+from unisono.horovod._impl.torch.compression import Compression, FP16Compressor
 
 __all__ = [
     "Compression",

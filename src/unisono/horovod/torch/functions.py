@@ -1,10 +1,10 @@
 """What `from horovod.torch.functions import ...` gives."""
 
-from unisono.compat.horovod.torch.objects import (
+from unisono.horovod._impl.torch.object_exchange import (
     allgather_object,
     broadcast_object,
 )
-from unisono.compat.horovod.torch.replicas import (
+from unisono.horovod._impl.torch.replicas import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )

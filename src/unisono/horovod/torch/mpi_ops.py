@@ -1,6 +1,13 @@
 """What `from horovod.torch.mpi_ops import ...` gives."""
 
-from unisono.compat.horovod.basics import (
+from unisono.horovod._impl.common_functions import (
+    gpu_available,
+    num_rank_is_power_2,
+)
+from unisono.horovod._impl.exceptions import (
+    HorovodInternalError,
+)
+from unisono.horovod._impl.job.basics import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -23,24 +30,17 @@ from unisono.compat.horovod.basics import (
     start_timeline,
     stop_timeline,
 )
-from unisono.compat.horovod.basics_object import (
+from unisono.horovod._impl.job.basics_object import (
     HorovodBasics,
 )
-from unisono.compat.horovod.exceptions import (
-    HorovodInternalError,
-)
-from unisono.compat.horovod.process_sets import (
+from unisono.horovod._impl.job.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     init,
     remove_process_set,
 )
-from unisono.compat.horovod.small_functions import (
-    gpu_available,
-    num_rank_is_power_2,
-)
-from unisono.compat.horovod.torch.calls import (
+from unisono.horovod._impl.torch.blocking_calls import (
     allgather,
     allreduce,
     allreduce_,
@@ -53,10 +53,10 @@ from unisono.compat.horovod.torch.calls import (
     grouped_reducescatter,
     reducescatter,
 )
-from unisono.compat.horovod.torch.compression import (
+from unisono.horovod._impl.torch.compression import (
     Compression,
 )
-from unisono.compat.horovod.torch.operations import (
+from unisono.horovod._impl.torch.operations import (
     allgather_async,
     allreduce_async,
     allreduce_async_,
@@ -74,7 +74,7 @@ from unisono.compat.horovod.torch.operations import (
     sparse_allreduce_async,
     synchronize,
 )
-from unisono.compat.horovod.torch.submit import (
+from unisono.horovod._impl.torch.submission import (
     Adasum,
     Average,
     Max,
@@ -82,7 +82,7 @@ from unisono.compat.horovod.torch.submit import (
     Product,
     Sum,
 )
-from unisono.compat.horovod.torch.submit import (
+from unisono.horovod._impl.torch.submission import (
     chosen_op as handle_average_backwards_compatibility,
 )
 

@@ -1,7 +1,7 @@
 """What `from horovod.torch.optimizer import ...` gives."""
 
-from unisono.compat.horovod.torch.optimizer import DistributedOptimizer
-from unisono.compat.horovod.torch.reduced_optimizer import _DistributedOptimizer
+from unisono.horovod._impl.torch.distributed_optimizer import DistributedOptimizer
+from unisono.horovod._impl.torch.reduced_optimizer import _DistributedOptimizer
 
 __all__ = [
     "DistributedOptimizer",

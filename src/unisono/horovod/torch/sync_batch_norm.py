@@ -1,6 +1,6 @@
 """What `from horovod.torch.sync_batch_norm import ...` gives."""
 
-from unisono.compat.horovod.torch.sync_batch_norm import (
+from unisono.horovod._impl.torch.sync_batch_norm import (
     SyncBatchNorm,
 )
 

@@ -1,1 +1,4 @@
-"""A Keras model, on whatever backend Keras runs, as one replica like any other. Keras and its backend are loaded at use."""
+"""A Keras model on any backend as a replica. Keras and its backend load at use.
+
+Imported by training/frontends, keras and metrics.
+"""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.model.keras.pure import Pure
-from unisono.model.parameters import Gradients
+from unisono.model.torch.parameters import Gradients
 
 if TYPE_CHECKING:
     from unisono.model.keras.module import KerasModule

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from unisono.model.keras.backends import Backend, Seen
-from unisono.model.keras.packing import KINDS, NAMES, Packing, addresses_of
+from unisono.model.keras.packed_variables import KINDS, NAMES, Packing, addresses_of
 from unisono.model.keras.pure import Found, Pure
-from unisono.model.parameters import Gradients
+from unisono.model.torch.parameters import Gradients
 
 if TYPE_CHECKING:
     from unisono.model.keras.module import KerasModule

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unisono.model.keras.backends import Backend, on_host
-from unisono.model.keras.packing import Lying
+from unisono.model.keras.packed_variables import Lying
 from unisono.model.keras.pure import Pure
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from unisono.errors import UsageError
 from unisono.model.keras.compiled import CompiledBackend
 from unisono.model.keras.pure import Found, Pure
-from unisono.model.parameters import NO_GRADIENT
+from unisono.model.torch.parameters import NO_GRADIENT
 
 ALIGN_BYTES = 64
 

@@ -12,7 +12,7 @@ from unisono.errors import UsageError
 from unisono.model.keras.backends import on_host
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.rules import KerasRule, publish_rule, rule_of
-from unisono.model.parameters import FlatParameters
+from unisono.model.torch.parameters import FlatParameters
 
 MEMORY = "variables"
 """Under which name the state of all parameters together is kept."""
@@ -64,13 +64,13 @@ def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, optio
     if isinstance(spec, keras.Optimizer):
         if options:
             raise UsageError(
-                f"options of the optimizer ({', '.join(options)}) are read by nobody: {type(spec).__name__} is made already; put "
+                f"options of the optimizer ({', '.join(options)}) have no effect: {type(spec).__name__} is made already; put "
                 "them into it"
             )
         made = spec
         if lr is not None and not hasattr(made._learning_rate, "assign"):
             raise UsageError(
-                f"lr {lr} of the task (--lr) is read by nobody: {type(spec).__name__} has a schedule of Keras; leave one out"
+                f"lr {lr} of the task (--lr) has no effect: {type(spec).__name__} has a schedule of Keras; leave one out"
             )
         if lr is not None:
             made.learning_rate = lr
@@ -102,7 +102,7 @@ def _refuse(optimizer: Any) -> None:
             "mixed_bfloat16, which needs no scale, instead of mixed_float16"
         )
     if optimizer.loss_scale_factor is not None:
-        raise UsageError(f"loss_scale_factor of {name} is read by nobody; leave it out")
+        raise UsageError(f"loss_scale_factor of {name} has no effect; leave it out")
     if optimizer.use_ema:
         raise UsageError(
             f"use_ema of {name}: the average takes the place of the weights at the end of fit only, which has no meaning for "

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from unisono.model.keras.module import KerasModule
-from unisono.model.one_vector import EachNumber
-from unisono.model.parameters import FlatParameters
+from unisono.model.torch.one_vector import EachNumber
+from unisono.model.torch.parameters import FlatParameters
 
 ITERATIONS = "iterations"
 """Under which name the state of a parameter counts the steps."""

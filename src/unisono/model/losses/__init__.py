@@ -1,8 +1,11 @@
-"""Losses as sums with their denominators, so that the mean over any number of workers is exact."""
+"""Losses as sums with their denominators, so that the mean over any number of workers is exact.
+
+Imported by training/frontends and predict; imports nothing of training.
+"""
 
 from __future__ import annotations
 
 from unisono.model.losses.base import Loss
-from unisono.model.losses.resolve import resolve_loss
+from unisono.model.losses.find_loss import resolve_loss
 
 __all__ = ["Loss", "resolve_loss"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unisono.comm.base import DTYPES, MAX, SUM, Communicator, Op
-from unisono.testing.checks.values import (
+from unisono.testing.checks.expected import (
     array_of,
     contribution,
     expect,

@@ -1,6 +1,6 @@
-"""What goes wrong between members. Each fault spends the communicators of the whole job, so each is given a new one.
+"""Faults between members. Each makes the communicators of the whole job unusable, so each is given a new one.
 
-A fault returns what this rank was told, for the caller to compare over ranks.
+A fault returns the error of this rank, for the caller to compare over ranks.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from time import monotonic, sleep
 import torch
 
 from unisono.comm.base import Communicator
-from unisono.comm.exchange_messages import MessageServer, open_exchange
+from unisono.comm.exchange.over_comm import MessageServer, open_exchange
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost
-from unisono.testing.checks.values import expect
+from unisono.testing.checks.expected import expect
 
 SHORT_LIMIT_S = 3.0
 """Time limit of the calls that must run into it."""
@@ -30,7 +30,7 @@ def fault_exception_on_one_rank(comm: Communicator) -> str:
     if comm.rank != culprit:
         comm.send(word, culprit)
     else:
-        for r in range(culprit):  # who is still opening its communicator cannot be told by it
+        for r in range(culprit):  # a rank that is still opening its communicator cannot be told by it
             comm.recv(word, r)
         try:
             with comm:
@@ -47,7 +47,7 @@ def fault_exception_on_one_rank(comm: Communicator) -> str:
 
 
 def fault_leaving_early(comm: Communicator) -> str:
-    """The first rank closes the communicator and leaves in good order while the others still wait for it."""
+    """The first rank closes the communicator and leaves cleanly while the others still wait for it."""
     comm.time_limit_s = 20.0
     if comm.rank == 0:
         comm.barrier()
@@ -121,13 +121,13 @@ def fault_worker_of_an_exchange_raises(comm: Communicator) -> str:
         return _told(error)
     end[0].post(0)
     if comm.rank == culprit:
-        end[0].take(ENOUGH_S)
+        end[0].wait_reply(ENOUGH_S)
         try:
             with comm:
                 raise ValueError("the loss is not finite")
         except ValueError as own:
             return f"raised {own}"
-    error = _error_of(end[0].take)
+    error = _error_of(end[0].wait_reply)
     _expect_blamed(error, culprit)
     end[0].close()
     return _told(error)
@@ -139,7 +139,7 @@ def _expect_blamed(error: CommError, culprit: int) -> None:
 
 
 def _do_something_else(comm: Communicator) -> None:
-    """Be away until all others have given up, as one who has not may still find what it needs from us; the name of this
+    """Be away until all others have given up, as a rank that has not may still find what it needs from us; the name of this
     function must appear in the stack that they show."""
     deadline = monotonic() + ENOUGH_S
     while len(comm.control.lost) < comm.size - 1 and monotonic() < deadline:
@@ -147,13 +147,13 @@ def _do_something_else(comm: Communicator) -> None:
 
 
 def _reduce_twice(comm: Communicator) -> None:
-    """What the others laid down may still be there, so that one call may find all it needs; a second one cannot."""
+    """The others' parts may still be there, so that one call may find all it needs; a second one cannot."""
     for _ in range(2):
         comm.allreduce(torch.ones(1000, device=comm.device))
 
 
 def _failing(comm: Communicator, call: Callable[[], object]) -> CommError:
-    """The error of a call that all make together. Who is slow to leave the meeting may hear there already what went wrong."""
+    """The error of a call that all make together. A rank that is slow to leave the barrier may already fail there."""
 
     def met() -> None:
         comm.barrier(ENOUGH_S)

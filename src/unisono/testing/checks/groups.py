@@ -1,4 +1,4 @@
-"""Groups from `split` and `duplicate`: who belongs, in which order, and that groups do not hear each other."""
+"""Groups from `split` and `duplicate`: their members, the order of these, and the separation of groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from unisono.comm.base import SUM, Communicator
 from unisono.errors import CommError
-from unisono.testing.checks.values import contribution, expect, expect_equal, reduced, tensor_of
+from unisono.testing.checks.expected import contribution, expect, expect_equal, reduced, tensor_of
 
 
 def check_split_by_color(comm: Communicator) -> None:

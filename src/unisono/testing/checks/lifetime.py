@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from unisono.comm.base import Communicator
-from unisono.comm.exchange_messages import MessageServer, open_exchange
-from unisono.testing.checks.values import expect, expect_equal, tensor_of
+from unisono.comm.exchange.over_comm import MessageServer, open_exchange
+from unisono.testing.checks.expected import expect, expect_equal, tensor_of
 
 NUM_TIMES, NUM_TIMES_OF_OTHER_SIZES = 200, 40
 """The full number with a pair: larger groups cost more to make and leak no more."""
@@ -38,7 +38,7 @@ def check_buffers_leave_nothing(comm: Communicator) -> None:
 
 
 def check_exchanges_leave_nothing(comm: Communicator) -> None:
-    """Of a pair, since each is a duplicate and some memory, whatever the size."""
+    """For a pair only, since each is a duplicate and some memory, whatever the size."""
     if comm.size == 2 and comm.device.type == "cpu":
         _expect_nothing_left(comm, _exchange_once, NUM_TIMES_OF_OTHER_SIZES)
 
@@ -91,8 +91,9 @@ def _exchange_once(comm: Communicator) -> None:
 
 
 def _held(comm: Communicator, at_most: dict[str, int] | None = None) -> dict[str, int]:
-    """What this process holds while all ranks rest; one after another, as ranks may be threads of one process. If it is more than
-    `at_most`, what is on its way out gets a moment: the kernel takes a thread off its list some time after it was joined."""
+    """The resources that this process holds while all ranks rest; one after another, as ranks may be threads of one process. If
+    they are more than `at_most`, resources on their way out get a moment: the kernel takes a thread off its list some time after it
+    was joined."""
     gc.collect()
     held: dict[str, int] = {}
     comm.barrier()

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 from unisono.comm.base import Communicator
-from unisono.testing.checks.values import expect
+from unisono.testing.checks.expected import expect
 
 LATE_S = 0.02
 BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -9,7 +9,7 @@ import torch
 
 from unisono.comm.base import ANY, Communicator
 from unisono.comm.driver import Work
-from unisono.testing.checks.values import Array, contribution, expect, expect_equal, tensor_of
+from unisono.testing.checks.expected import Array, contribution, expect, expect_equal, tensor_of
 
 NUM_MESSAGES = 40
 """More than twice as many as an engine has places for."""

@@ -1,4 +1,4 @@
-"""Wrong arguments: one clear `UsageError` where the call was made, and the communicator goes on as if nothing had happened."""
+"""Wrong arguments: one clear `UsageError` where the call was made, after which the communicator works as before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from unisono.comm.base import Communicator
 from unisono.errors import UsageError
-from unisono.testing.checks.values import expect, expect_equal, tensor_of
+from unisono.testing.checks.expected import expect, expect_equal, tensor_of
 
 
 def check_wrong_buffers_are_refused(comm: Communicator) -> None:
@@ -81,7 +81,7 @@ def _calls_with(comm: Communicator, buf: torch.Tensor) -> tuple[Callable[[], obj
 
 
 def _refused(comm: Communicator, call: Callable[[], object], named: str) -> None:
-    """Each rank in turn would be too slow: all make the wrong call, then one of them alone, and all go on together."""
+    """Each rank in turn would be too slow: all make the wrong call, then one of them alone, and all continue together."""
     for alone in (False, True):
         if not alone or comm.rank == comm.size - 1:
             try:

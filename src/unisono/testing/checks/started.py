@@ -10,7 +10,7 @@ import torch
 from unisono.comm.base import ANY, MAX, MIN, SUM, Communicator
 from unisono.comm.driver import Work
 from unisono.errors import CommError
-from unisono.testing.checks.values import contribution, expect, expect_equal, parts_of, reduced, tensor_of, uneven_counts
+from unisono.testing.checks.expected import contribution, expect, expect_equal, parts_of, reduced, tensor_of, uneven_counts
 
 ENOUGH_S = 30.0
 """Far more than what is polled for needs; only a call that never ends gets here."""
@@ -65,7 +65,7 @@ def check_started_calls_of_every_kind(comm: Communicator) -> None:
 
 
 def check_started_calls_end_without_being_waited_for(comm: Communicator) -> None:
-    """They make progress by themselves: nobody enters the communicator until all are done."""
+    """They make progress by themselves: no rank enters the communicator until all are done."""
     bufs = [tensor_of(comm, contribution(comm.rank, 100_000, i), torch.float32) for i in range(4)]
     works = [comm.start_allreduce(buf) for buf in bufs]
     deadline = monotonic() + ENOUGH_S
@@ -96,7 +96,7 @@ def check_late_member_is_waited_for(comm: Communicator) -> None:
 
 
 def check_waiting_in_vain_spends_nothing(comm: Communicator) -> None:
-    """A wait with a time limit of its own may be repeated until the message comes: a server looks about between two waits."""
+    """A wait with its own time limit may be repeated until the message comes: a server does other work between two waits."""
     pass_on, buf = torch.zeros(1, device=comm.device), torch.zeros(5, device=comm.device)
     if comm.rank == 0 and comm.size > 1:
         receive = comm.start_recv(buf, ANY, tag=13)

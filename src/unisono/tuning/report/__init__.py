@@ -1,1 +1,4 @@
-"""The report of a study: one page with pictures that needs nothing else."""
+"""The report of a study: one page with pictures that needs nothing else.
+
+Imported by tuning and commands.
+"""

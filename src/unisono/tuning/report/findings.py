@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from unisono.tuning.study import COMPLETE, Study, Trial
+from unisono.tuning.study.study import COMPLETE, Study, Trial
 
 TOO_LARGE = 1e100
 """From here on a diverged loss is as good as infinite, and its square soon is."""
@@ -89,33 +89,33 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < TOO_LARGE
 
 
-def value_of(trial: Trial, place: int = 0) -> float | None:
+def value_of(trial: Trial, index: int = 0) -> float | None:
     """Pure: an objective of a trial that has ended; None where there is none or where it is no finite number."""
     values = () if trial.result is None else trial.result.values
-    return float(values[place]) if place < len(values) and is_number(values[place]) else None
+    return float(values[index]) if index < len(values) and is_number(values[index]) else None
 
 
-def parts_of(trial: Trial, place: int = 0) -> list[PartValue]:
+def parts_of(trial: Trial, index: int = 0) -> list[PartValue]:
     """Pure: what each training of the trial gave for an objective, those without a number left out."""
     parts = () if trial.result is None else trial.result.details.get("parts") or ()
     found = [(int(part.get("fold") or 0), int(part.get("repeat") or 0), part.get("values") or ()) for part in parts]
     return sorted(
-        PartValue(fold, repeat, float(values[place]))
+        PartValue(fold, repeat, float(values[index]))
         for fold, repeat, values in found
-        if place < len(values) and is_number(values[place])
+        if index < len(values) and is_number(values[index])
     )
 
 
-def spread_over_parts(trial: Trial, place: int = 0) -> float | None:
+def spread_over_parts(trial: Trial, index: int = 0) -> float | None:
     """Pure: the standard deviation over the trainings of the trial; None with fewer than two."""
     given = None if trial.result is None else trial.result.details.get("spread")
     if isinstance(given, Sequence):
-        given = given[place] if place < len(given) else None
-    elif place:  # one number is that of the first objective
+        given = given[index] if index < len(given) else None
+    elif index:  # one number is that of the first objective
         given = None
     if is_number(given):
         return float(given)  # type: ignore[arg-type]
-    values = [part.value for part in parts_of(trial, place)]
+    values = [part.value for part in parts_of(trial, index)]
     return statistics.stdev(values) if len(values) > 1 else None
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+from unisono.observe.pages.svg import element, label, line, picture, safe, title
 from unisono.tuning.report.spending import Block, Span, stretches_of
-from unisono.tuning.report.svg import element, label, line, picture, safe, title
 
 LEFT, RIGHT, TOP = 150, 930, 10
 SHORTEST_CUT = 0.05

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.tuning.report.findings import Setting, value_of
-from unisono.tuning.study import Trial
+from unisono.tuning.study.study import Trial
 
 FEWEST_TRIALS = 8
 """With fewer a share would mostly be chance."""
@@ -28,16 +28,16 @@ HIGHEST_DEGREE = 3
 Floats = npt.NDArray[np.float64]
 
 
-def importances(trials: Sequence[Trial], settings: Sequence[Setting], place: int = 0) -> Mapping[str, float | None]:
+def importances(trials: Sequence[Trial], settings: Sequence[Setting], index: int = 0) -> Mapping[str, float | None]:
     """Pure: setting -> its share among those of the trials that have it; None where these are too few, or all the same."""
-    return {setting.name: _importance(trials, setting, place) for setting in settings}
+    return {setting.name: _importance(trials, setting, index) for setting in settings}
 
 
-def _importance(trials: Sequence[Trial], setting: Setting, place: int) -> float | None:
+def _importance(trials: Sequence[Trial], setting: Setting, index: int) -> float | None:
     pairs = [
         (trial.values[setting.name], value)
         for trial in trials
-        if trial.values is not None and setting.name in trial.values and (value := value_of(trial, place)) is not None
+        if trial.values is not None and setting.name in trial.values and (value := value_of(trial, index)) is not None
     ]
     if len(pairs) < FEWEST_TRIALS or len({repr(given) for given, _ in pairs}) < 2:
         return None

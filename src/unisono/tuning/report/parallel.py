@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from unisono.observe.pages.axes import Places, Scale
+from unisono.observe.pages.drawings import path_through
+from unisono.observe.pages.svg import element, label, line, number_text, picture, title
 from unisono.tuning.report.findings import Measure, Setting, value_of
 from unisono.tuning.report.pictures import WIDE, hint, scale_of
-from unisono.tuning.report.svg import Places, Scale, element, label, line, number_text, picture, title
-from unisono.tuning.study import COMPLETE, RUNNING, WAITING, Trial
+from unisono.tuning.study.study import COMPLETE, RUNNING, WAITING, Trial
 
 RAMP = ((213, 94, 0), (230, 159, 0), (86, 180, 233), (0, 114, 178))
 """From the worst to the best, of the Okabe-Ito colours: vermilion, orange, sky blue, blue."""
@@ -44,7 +46,7 @@ def parallel(trials: Sequence[Trial], settings: Sequence[Setting], objectives: S
             title(hint(trial, objectives, *said)),
             "way grey" if rank < 0 else "way first" if rank + 1 == len(complete) else "way",
         )
-        lines.append(element("path", about, d=_broken(xs, places), cls=cls, style=style, data_t=trial.number))
+        lines.append(element("path", about, d=path_through(xs, places), cls=cls, style=style, data_t=trial.number))
     about = f"The settings of {len(trials)} trials and what they gave, one line a trial over {', '.join(names)}"
     most = int((width - LEFT - RIGHT) / max(1, len(names) - 1) / BOLD)
     drawn = [_drawn_axis(x, name, axis, most) for x, name, axis in zip(xs, names, axes, strict=True)]
@@ -70,19 +72,6 @@ def _places(
     found = [axis.place(given[one.name]) if one.name in given else None for axis, one in zip(axes, settings, strict=False)]
     more = zip(axes[len(settings) :], results, strict=True)
     return [*found, *(None if value is None else axis.place(value) for axis, value in more)]
-
-
-def _broken(xs: Sequence[float], places: Sequence[float | None]) -> str:
-    """A line through all places; one without neighbours is a short stroke."""
-    path, is_open = "", False
-    for i, (x, y) in enumerate(zip(xs, places, strict=True)):
-        if y is None:
-            is_open = False
-            continue
-        alone = not is_open and (i + 1 == len(places) or places[i + 1] is None)
-        path += f"M{x - 6:.1f} {y:.1f}h12" if alone else f"{'L' if is_open else 'M'}{x:.1f} {y:.1f}"
-        is_open = True
-    return path
 
 
 def _ramp(share: float) -> str:

@@ -7,11 +7,12 @@ others into a line.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from unisono.observe.pages.axes import Places, Scale, x_axis, y_axis
+from unisono.observe.pages.svg import element, label, line, number_text, picture, safe, title
 from unisono.tuning.report.findings import Measure, Setting, parts_of, spread_over_parts, value_of
-from unisono.tuning.report.svg import Places, Scale, element, label, line, number_text, picture, safe, title, x_axis, y_axis
-from unisono.tuning.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, Trial
+from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, Trial
 
 WIDE = 1000
 FOLD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
@@ -141,27 +142,6 @@ def pareto(trials: Sequence[Trial], objectives: Sequence[Measure], front: Sequen
         element("path", d=path, cls="best") if path else "",
         *marks,
     )
-
-
-def bars(shares: Mapping[str, float | None], metric: str) -> str:
-    """Pure: a bar for the share of each setting, the largest first; those that could not be told come last, with a word."""
-    known = sorted(((share, name) for name, share in shares.items() if share is not None), key=lambda one: (-one[0], one[1]))
-    rows: list[tuple[float | None, str]] = [*known, *((None, name) for name, share in shares.items() if share is None)]
-    left, right, height = 230, 640, 26
-    drawn = [line(left, 4, left, 8 + height * len(rows), "axis")]
-    for place, (share, name) in enumerate(rows):
-        y = 8 + place * height
-        drawn.append(label(left - 8, y + 14, name, 34, cls="tick end"))
-        if share is None:
-            drawn.append(element("text", "too few trials have it, or all have the same", x=left + 8, y=y + 14, cls="tick pale"))
-        else:
-            length = max(1.0, share * (right - left))
-            drawn.append(
-                element("rect", title(f"{name}: {share:.1%}"), x=left, y=y + 2, width=length, height=height - 8, cls="bar")
-            )
-            drawn.append(element("text", f"{share:.0%}", x=left + length + 6, y=y + 14, cls="tick"))
-    said = ", ".join(f"{name} {share:.0%}" for share, name in known)
-    return picture(right + 60, 12 + height * len(rows), f"Share of the variance of {metric} explained: {said or 'nothing'}", *drawn)
 
 
 def slice_of(trials: Sequence[Trial], setting: Setting, objective: Measure, best: int | None) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from unisono.tuning.report.findings import is_number
-from unisono.tuning.store import DEAD_AFTER_S
-from unisono.tuning.study import COMPLETE, FAILED, GIVEN_BACK, PRUNED, RUNNING, Attempt, Study, Trial
+from unisono.tuning.study.store import DEAD_AFTER_S
+from unisono.tuning.study.study import COMPLETE, FAILED, GIVEN_BACK, PRUNED, RUNNING, Attempt, Study, Trial
 
 DONE_TWICE = "done twice"
 """An attempt that ended after another whose result counts."""
@@ -83,8 +83,8 @@ def _without_result(study: Study, trial: Trial, attempt: Attempt, now_s: float) 
         return trial.given_back[attempt.number] - attempt.began_s, GIVEN_BACK
     job = _job(attempt.who)
     later = [other.began_s for other in trial.attempts.values() if other.number > attempt.number]
-    seen_s = study.left.get(job, study.last_seen.get(job, attempt.began_s))
-    if not later and job not in study.left and now_s - seen_s < DEAD_AFTER_S:
+    seen_s = study.left_at.get(job, study.last_seen.get(job, attempt.began_s))
+    if not later and job not in study.left_at and now_s - seen_s < DEAD_AFTER_S:
         return now_s - attempt.began_s, RUNNING
     return min(seen_s, *later, now_s) - attempt.began_s, LOST
 
@@ -132,4 +132,4 @@ def _times(study: Study, job: str, spans: Sequence[Span]) -> tuple[float, float]
     began = [float(came)] if came is not None and is_number(came) else []
     first = min([*began, *(begin for begin, _ in ends)])
     last = max([*(end for _, end in ends), first])
-    return first, max(study.left.get(job, study.last_seen.get(job, last)), last)
+    return first, max(study.left_at.get(job, study.last_seen.get(job, last)), last)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.tuning.report.findings import parts_of
-from unisono.tuning.study import Trial
+from unisono.tuning.study.study import Trial
 
 Floats = npt.NDArray[np.float64]
 
@@ -42,10 +42,10 @@ class Components:
         return math.sqrt(within + (self.starts or 0.0) / (self.num_folds * self.num_repeats))
 
 
-def cells_of(trials: Sequence[Trial], place: int = 0) -> Floats | None:
+def cells_of(trials: Sequence[Trial], index: int = 0) -> Floats | None:
     """Pure: the values as trials x folds x repeats, of all trials with the folds and repeats that most of them have; None where
     fewer than two trials have the same, or where there is but one training a trial."""
-    parts = [parts_of(trial, place) for trial in trials]
+    parts = [parts_of(trial, index) for trial in trials]
     grids = Counter(tuple(part[:2] for part in one) for one in parts)
     for grid, num_trials in grids.most_common():
         folds, repeats = sorted({fold for fold, _ in grid}), sorted({repeat for _, repeat in grid})

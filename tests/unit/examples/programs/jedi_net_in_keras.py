@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unisono.taskfile import load_task
+from unisono.task.task_file import load_task
 
 NAMES = {
     "as_receiver": "as_receiver",

@@ -1,5 +1,5 @@
 """What `horovod.runner.util.threads` gives."""
 
-from unisono.compat.horovod.launching.threads import in_thread
+from unisono.horovod._impl.launching.in_thread import in_thread
 
 __all__ = ["in_thread"]

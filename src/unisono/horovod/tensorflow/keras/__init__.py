@@ -4,7 +4,7 @@ another order, as in Horovod."""
 from importlib import import_module
 from typing import Any
 
-from unisono.compat.horovod.keras import optimizer
+from unisono.horovod._impl.keras import distributed_optimizer as optimizer
 from unisono.horovod.keras import *  # noqa: F403
 
 # Another order of arguments:

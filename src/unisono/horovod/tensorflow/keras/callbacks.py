@@ -1,7 +1,7 @@
 """What `horovod.tensorflow.keras.callbacks` gives."""
 
-from unisono.compat.horovod.keras.callbacks import BestModelCheckpoint, BroadcastGlobalVariablesCallback, MetricAverageCallback
-from unisono.compat.horovod.keras.rates import LearningRateScheduleCallback, LearningRateWarmupCallback
+from unisono.horovod._impl.keras.fit_callbacks import BestModelCheckpoint, BroadcastGlobalVariablesCallback, MetricAverageCallback
+from unisono.horovod._impl.keras.rate_callbacks import LearningRateScheduleCallback, LearningRateWarmupCallback
 
 __all__ = [
     "BestModelCheckpoint",

@@ -1,5 +1,5 @@
 """What `from horovod.torch.elastic.sampler import ...` gives."""
 
-from unisono.compat.horovod.elastic.sampler import ElasticSampler
+from unisono.horovod._impl.elastic.elastic_sampler import ElasticSampler
 
 __all__ = ["ElasticSampler"]

@@ -1,6 +1,6 @@
 """What `from horovod.torch.elastic.state import ...` gives."""
 
-from unisono.compat.horovod.elastic.torch_state import (
+from unisono.horovod._impl.torch.elastic_state import (
     ModelStateHandler,
     OptimizerStateHandler,
     SamplerStateHandler,

@@ -1,1 +1,0 @@
-"""What the algorithms have in common whose workers agree through a centre."""

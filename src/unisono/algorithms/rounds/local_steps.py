@@ -1,0 +1,245 @@
+"""Rounds of workers that learn by themselves: each takes some steps alone, then they agree, and so on.
+
+A worker is one process, or a group of them (`--group G`) that does exact all-reduce within itself: its steps are those of
+`AllReduce` on the communicator of the group. A round ends after `period` steps and at the end of every epoch, so that all replicas
+are equal whenever the model is evaluated. One grouped operation then moves what the rule of the algorithm wants to be summed, the
+changes of the running statistics, and the sums of the round's steps; so votes to stop or to save act at the end of a round.
+Counters are made those of rank 0 after an epoch.
+
+A rule says what is summed (`to_reduce`), what becomes of the sum (`on_reduced`), and the new weights (`set_weights`). Between the
+first two the exchange may be under way while the next `overlap` steps are computed.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from unisono.algorithms.allreduce import AllReduce
+from unisono.algorithms.allreduce import Options as AllReduceOptions
+from unisono.algorithms.base import LockStepAlgorithm, Settings, StepInfo, Traffic, Weights, lr_of_group
+from unisono.algorithms.rounds.statistics import RunningStatistics
+from unisono.algorithms.rounds.tails import Rows, Tails
+from unisono.comm.base import Communicator, Work
+from unisono.comm.engines.single import alone
+from unisono.comm.replicate import replicate
+from unisono.model.tail import StepStats
+from unisono.model.torch.adapter import TorchAdapter
+
+
+@dataclass
+class LocalRounds(LockStepAlgorithm):
+    """See the top of this file. An algorithm adds its rule, and `period` to its options."""
+
+    adapter: TorchAdapter
+    has_own_replicas: ClassVar[bool] = True
+    takes_group: ClassVar[bool] = True
+
+    # ---- the rule --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Local, when all replicas are equal: at the start, and once more where the run of another algorithm is resumed. Vectors
+        that belong in a checkpoint go into `kept`."""
+
+    @abstractmethod
+    def to_reduce(self, settings: Settings) -> Sequence[Tensor]:
+        """Local: what is to be summed over all processes, in place. One process of each worker gives its own
+        (`is_group_leader`), the others give zeros. `settings` are those of the round's last step, here as in `set_weights`."""
+
+    @abstractmethod
+    def on_reduced(self) -> None:
+        """Local: the sums are there; they must not depend on the number of workers any more."""
+
+    @abstractmethod
+    def set_weights(self, settings: Settings) -> None:
+        """Local: the new weights."""
+
+    def rule_state(self, in_flight: bool) -> dict[str, Any]:  # noqa: ARG002 - most have nothing in flight
+        """Local: what a checkpoint holds of the rule; `in_flight`: also what was reduced and is not in the weights yet. Tensors
+        are not copied."""
+        return dict(self.kept)
+
+    def restore_rule(self, state: Mapping[str, Any]) -> None:
+        """Local, after `prepare`: resume with what `rule_state` gave, or another algorithm's."""
+        for name, vectors in self.kept.items():
+            for own, saved in zip(vectors, state.get(name, vectors), strict=True):
+                own.copy_(saved)
+
+    def learning_rates(self, settings: Settings) -> list[float]:
+        """Pure: for each of `weights` that of its optimiser's first group."""
+        return [lr_of_group(settings[name]) for name, part in self.adapter.parts.items() for _ in part.values]
+
+    # ---- the round -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def traffic(cls, options: Any, weights: Weights) -> Traffic:
+        return Traffic(summed=weights.num_bytes / options.period)
+
+    @property
+    def overlap(self) -> int:
+        """Steps that are computed while an exchange is under way."""
+        return 0
+
+    def start(self) -> None:
+        comm = self.comm
+        replicate(comm, self.adapter.shared_state())
+        self.is_group_leader = comm.rank % self.group == 0
+        self._within = self._group()
+        self._aside = comm.duplicate() if self.overlap and comm.size > 1 else None
+        self.weights = [vector for part in self.adapter.parts.values() for vector in part.values.values()]
+        self._statistics = RunningStatistics(self.adapter, comm.size)
+        self._tails = Tails(comm, self.adapter, self.is_group_leader)
+        self._num_steps = 0
+        """Since the last round."""
+        self._settings: Settings = {}
+        """Of the last step."""
+        self._exchange: _Exchange | None = None
+        self._known: list[StepStats] = []
+        self.kept: dict[str, Sequence[Tensor]] = {}
+        self._inner = AllReduce(self._within, self.adapter, AllReduceOptions(), self.spans)
+        self.prepare()
+        self.begin()
+
+    def begin(self) -> None:
+        """Local: be ready for steps within the groups."""
+        self._inner.begin()
+
+    def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
+        self._note(self._inner.step(micro_batches, at))
+        self._num_steps += 1
+        self._settings = at.settings
+        if self._exchange is not None and self._num_steps >= self.overlap:
+            self._finish_exchange()
+        if self._num_steps >= self.options.period:
+            self._begin_exchange(self._aside)
+            if not self.overlap:
+                self._finish_exchange()
+        return self._take_known()
+
+    def flush_stats(self) -> Sequence[StepStats]:
+        if self._exchange is not None:
+            self._receive(self._exchange)
+        self._note(self._inner.flush_stats())
+        if len(self._tails):
+            rows = self._tails.rows(apart=True)
+            self.comm.allreduce(rows.matrix)
+            self._known += rows.read()
+        return self._take_known()
+
+    def synchronise(self) -> None:
+        """End the round that is open: all replicas are equal then."""
+        if self._exchange is not None:
+            self._finish_exchange()
+        if self._num_steps:
+            self._begin_exchange(None)
+            self._finish_exchange()
+        replicate(self.comm, self.adapter.counters())
+
+    def finish(self) -> None:
+        for comm in (self._within, self._aside):
+            if comm is not None:
+                comm.close()
+
+    def state(self) -> dict[str, Any]:
+        exchange = self._exchange
+        return {
+            "settled": self._statistics.before,
+            "num_steps": self._num_steps,
+            "settings": _plain(self._settings),
+            "in_flight": None if exchange is None else {**self._statistics.in_flight(), "settings": _plain(exchange.settings)},
+            **self.rule_state(exchange is not None),
+        }
+
+    def restore(self, state: Mapping[str, Any], size: int) -> None:
+        in_flight = state.get("in_flight")
+        if size == self.comm.size and "settled" in state:  # others begin with the mean of those before, as if just synchronised
+            self._statistics.restore(state["settled"], in_flight)
+        self._num_steps = state.get("num_steps", 0)
+        self._settings = state.get("settings", {})
+        self._exchange = None if in_flight is None else _Exchange(in_flight.get("settings", {}))
+        if not self.kept.keys() <= state.keys():
+            self.prepare()
+        self.restore_rule(state)
+
+    def _group(self) -> Communicator:
+        if self.group == 1:
+            return alone(self.comm.device, self.comm.time_limit_s)
+        found = self.comm.split(self.comm.rank // self.group)
+        assert found is not None
+        return found
+
+    def _note(self, own: Sequence[StepStats]) -> None:
+        """Local: steps of this worker."""
+        self._tails.add(own)
+        self.suspects.update(stats.step for stats in own if stats.num_not_finite)
+
+    def _begin_exchange(self, aside: Communicator | None) -> None:
+        """Collective: the end of a round; the exchange is over when this returns unless it runs on `aside`."""
+        began = perf_counter_ns()
+        self._note(self._inner.flush_stats())
+        rows = self._tails.rows() if len(self._tails) else None
+        travelling = [*self.to_reduce(self._settings), *self._statistics.changes(), *([] if rows is None else [rows.matrix])]
+        work = None
+        if aside is None:
+            self.comm.allreduce(travelling)
+        else:
+            work = aside.start_allreduce(travelling)
+        self._exchange = _Exchange(self._settings, work, rows, is_new=True)
+        self._num_steps = 0
+        if self.spans is not None:
+            self.spans.add("communication", "round", began, perf_counter_ns())
+
+    def _receive(self, exchange: _Exchange) -> None:
+        """Blocking: the exchange is over, and the sums of its steps are known; the weights wait for their step."""
+        if not exchange.is_new:
+            return
+        exchange.is_new = False
+        began = perf_counter_ns()
+        if exchange.work is not None:
+            exchange.work.wait()
+            exchange.work = None
+            if self.spans is not None:
+                self.spans.add("communication", "wait for round", began, perf_counter_ns())
+        self.on_reduced()
+        self._statistics.on_reduced()
+        if exchange.rows is not None:
+            self._known += exchange.rows.read()
+
+    def _finish_exchange(self) -> None:
+        exchange = self._exchange
+        assert exchange is not None
+        self._receive(exchange)
+        self._exchange = None
+        self.set_weights(exchange.settings)
+        self._statistics.apply()
+
+    def _take_known(self) -> Sequence[StepStats]:
+        known, self._known = self._known, []
+        self.suspects.difference_update(stats.step for stats in known)
+        return known
+
+
+@dataclass
+class _Exchange:
+    """The exchange at the end of a round, until its result is in the weights."""
+
+    settings: Settings
+    """Of the round's last step."""
+    work: Work[None] | None = None
+    rows: Rows | None = None
+    is_new: bool = False
+    """Whether its result was not received yet; that of an earlier attempt was."""
+
+
+def _plain(settings: Settings) -> dict[str, list[dict[str, float]]]:
+    """Pure: the numbers among them, as a checkpoint holds them."""
+    return {
+        name: [{key: value for key, value in group.items() if isinstance(value, (int, float))} for group in groups]
+        for name, groups in settings.items()
+    }

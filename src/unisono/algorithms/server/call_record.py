@@ -1,0 +1,221 @@
+"""The order in which an asynchronous run came about, and how it is repeated.
+
+What a worker computes is a function of the replies it has got, and what the server replies a function of the calls before; so the
+order of calls, of losses and of the decisions to stop is all that chance has decided. It is written down, one line each:
+
+    3            a call of worker 3 was served: it joined, or had done its batches
+    lost 3       worker 3 was counted as dead
+    stop WHY     nothing was dealt out any more; not in the record of a run that went on
+    anew WHY     the run went on in another way than the lines before say, so that nobody can repeat it
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import IO
+
+import torch
+from torch import Tensor
+
+from unisono.comm.exchange.base import Numbers, Request, Server
+from unisono.errors import TrainingFailed, UsageError
+from unisono.files.atomic import atomic_replacement
+
+FILE = "arrivals.txt"
+LOST, STOP, ANEW = "lost ", "stop ", "anew "
+MOST_SILENCES = 3
+"""Looks in vain, while nothing is answered, after which virtual workers will never call again."""
+
+
+class Arrivals:
+    """Writes the order down. Local, of the server."""
+
+    def __init__(self, path: Path, num_lines: int = 0, anew: str = "") -> None:
+        """`num_lines` of an earlier attempt are kept: those before the state that is resumed. That it stopped then is no longer
+        true. `anew`: why nobody can repeat what comes now after those."""
+        kept = [line for line in path.read_text().splitlines() if not line.startswith(STOP)] if path.exists() else []
+        if len(kept) < num_lines:
+            anew = anew or f"{num_lines - len(kept)} lines before this one are missing"
+        del kept[num_lines:]
+        self.num_lines = len(kept)
+        """Without those that say why it stopped."""
+        with atomic_replacement(path) as draft:  # another attempt may need them, should this one end before it has saved
+            draft.write_text("".join(f"{line}\n" for line in kept))
+        self._file: IO[str] = path.open("a")
+        if anew:
+            self.write(f"{ANEW}{anew}")
+
+    def write(self, line: str) -> None:
+        """Local."""
+        self._file.write(f"{line}\n")
+        self.num_lines += not line.startswith(STOP)
+
+    def flush(self) -> None:
+        """Local: what was written is there for a reader, and for another attempt."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Local. Idempotent."""
+        self._file.close()
+
+
+def read_arrivals(path: Path) -> list[str]:
+    """Local: the lines of a record, each checked."""
+    if path.is_dir():
+        path = path / FILE
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        raise UsageError(f"there is no {path} to repeat (--replay); give the directory of an asynchronous run") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read (--replay): {error}") from error
+    for number, line in enumerate(lines, 1):
+        if line.startswith(ANEW):
+            why = line.removeprefix(ANEW)
+            raise UsageError(
+                f"this run cannot be repeated (--replay): {why} ({path}, line {number}); give one that went on unchanged"
+            )
+        if not (line.removeprefix(LOST).isdecimal() or line.startswith(STOP)):
+            raise UsageError(f"{path}: line {number} is {line[:40]!r}, which no run writes; the file is damaged")
+    if not lines:
+        raise UsageError(f"{path} is empty (--replay): no worker of that run has ever called; give another run")
+    return lines
+
+
+def check_numbers(lines: Sequence[str], num_workers: int) -> None:
+    """Pure: refuse a record of other workers than there are here, which would wait for each other for ever."""
+    if any(line.startswith(LOST) for line in lines):
+        raise UsageError(
+            "workers of the run that is to be repeated (--replay) came and went; give the same --elastic, and all of them are "
+            "virtual ones in this process"
+        )
+    found = max(int(line.removeprefix(LOST)) for line in lines if not line.startswith(STOP)) + 1
+    if found != num_workers:
+        raise UsageError(
+            f"the run that is to be repeated (--replay) had {found} workers, and here are {num_workers}; start as many, with the "
+            "same settings"
+        )
+
+
+def callers_in(lines: Sequence[str]) -> set[int]:
+    """Pure: the workers that call in a record, or in the rest of one."""
+    return {int(line) for line in lines if line.isdecimal()}
+
+
+def after(lines: Sequence[str], num_lines: int) -> Sequence[str]:
+    """Pure: the rest of a record, after so many lines that do not say why it stopped."""
+    left = num_lines
+    for number, line in enumerate(lines):
+        if not left:
+            return lines[number:]
+        left -= not line.startswith(STOP)
+    return ()
+
+
+class InOrder(Server):
+    """Another server's calls in a recorded order; calls that come too early wait."""
+
+    def __init__(
+        self,
+        server: Server,
+        lines: Sequence[str],
+        is_recorded: Callable[[Request], bool],
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_recorded`: whether a call has a line of its own; others change nothing and are served at once. No line is followed
+        before it `is_ready`."""
+        self._server = server
+        self._is_ready = is_ready
+        self._num_silences = 0
+        self._is_recorded = is_recorded
+        self._lines = deque(lines)
+        self._early: dict[int, Request] = {}
+        self._lost: list[int] = []
+        self._gone: set[int] = set()
+        """Workers that were lost: what they would have said nobody hears."""
+        self.is_past_end = False
+        """Whether a call came after all that were recorded."""
+
+    def decision(self) -> str | None:
+        """Local: why the run is to stop here; None if the record says no such thing at this place."""
+        if self._is_ready() and self._lines and self._lines[0].startswith(STOP):
+            return self._lines.popleft().removeprefix(STOP)
+        return None
+
+    def lets_save(self, busy: Collection[int]) -> bool:
+        """Local: whether each of these workers comes next, before one of them comes again: a save answers nobody until it has heard
+        all, so in another order it would wait for ever."""
+        missing, seen = set(busy), set[int]()
+        for line in self._lines:
+            if not missing:
+                return True
+            if not line.isdecimal() or int(line) in seen:
+                return False
+            seen.add(int(line))
+            missing.discard(int(line))
+        return True
+
+    def give_up(self) -> None:
+        """Local: from now on calls come as they come."""
+        self._lines.clear()
+
+    def receive(self, timeout_s: float | None = None) -> Request | None:
+        if not self._is_ready():
+            request = self._heard(timeout_s)
+            if request is None or not self._is_recorded(request):
+                return request
+            self._early[request.caller] = request
+            return None
+        while self._lines and self._lines[0].startswith(LOST):
+            gone = int(self._lines.popleft().removeprefix(LOST))
+            self._early.pop(gone, None)
+            self._gone.add(gone)
+            self._lost.append(gone)
+        if self._lost:
+            return None
+        if self._lines and not self._lines[0].isdecimal():
+            return None
+        if not self._lines:
+            request = self._early.pop(next(iter(self._early))) if self._early else self._heard(timeout_s)
+            self.is_past_end = self.is_past_end or (request is not None and self._is_recorded(request))
+            return request
+        wanted = int(self._lines[0])
+        while wanted not in self._early:
+            request = self._heard(timeout_s)
+            if request is None:
+                return None
+            if not self._is_recorded(request):
+                return request
+            self._early[request.caller] = request
+        self._lines.popleft()
+        return self._early.pop(wanted)
+
+    def _heard(self, timeout_s: float | None) -> Request | None:
+        """The next call of somebody who is there."""
+        request = self._server.receive(timeout_s)
+        while request is not None and request.caller in self._gone:
+            request = self._server.receive(timeout_s)
+        self._num_silences = self._num_silences + 1 if request is None and self._server.all_await_replies() else 0
+        if self._num_silences > MOST_SILENCES:
+            wanted = f"worker {self._lines[0]} is next, and it" if self._lines else "it has ended, and nobody"
+            raise TrainingFailed(
+                f"the record that is repeated (--replay) does not lead to an end: {wanted} does not call any more; it is of "
+                "another experiment, or of a run that was killed"
+            )
+        return request
+
+    def buffer(self, caller: int, numel: int, dtype: torch.dtype) -> Tensor:
+        return self._server.buffer(caller, numel, dtype)
+
+    def reply(self, caller: int, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
+        self._num_silences = 0
+        self._server.reply(caller, kind, vector, tail)
+
+    def newly_lost(self) -> Sequence[int]:
+        found, self._lost = self._lost, []
+        return found
+
+    def close(self) -> None:
+        self._server.close()

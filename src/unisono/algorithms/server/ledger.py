@@ -1,0 +1,102 @@
+"""Who computes which batch: every batch of every epoch is dealt out, done once, and dealt out again if its worker is lost.
+
+A unit is one worker's batch, counted from 0 over all epochs. A lease is what one worker has in hand between two calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Lease(NamedTuple):
+    """Units that one worker has in hand."""
+
+    number: int
+    worker: int
+    units: tuple[int, ...]
+
+
+@dataclass
+class Ledger:
+    """Local; the server's. Plain values in and out, so that it can be saved."""
+
+    units_per_epoch: int
+    num_epochs: int
+    epoch_by_epoch: bool = False
+    """Deal nothing of the next epoch before all of this one is done, so that rounds of all workers never mix two."""
+    next_unit: int = 0
+    num_done: int = 0
+    num_leases: int = 0
+    num_dealt_again: int = 0
+    """Units whose worker was lost."""
+    returned: deque[int] = field(default_factory=deque)
+    leases: dict[int, Lease] = field(default_factory=dict)
+    """By worker; each has at most one."""
+
+    @property
+    def num_units(self) -> int:
+        return self.units_per_epoch * self.num_epochs
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every unit is done."""
+        return self.num_done == self.num_units
+
+    def deal(self, worker: int, wanted: int) -> Lease | None:
+        """Up to `wanted` units for a worker that has none in hand; None if there are none just now."""
+        assert worker not in self.leases, f"worker {worker} has units in hand"
+        end = self.num_units
+        if self.epoch_by_epoch:
+            end = min(end, (self.num_done // self.units_per_epoch + 1) * self.units_per_epoch)
+        units: list[int] = []
+        while len(units) < wanted and (self.returned or self.next_unit < end):
+            if self.returned:
+                units.append(self.returned.popleft())
+            else:
+                units.append(self.next_unit)
+                self.next_unit += 1
+        if not units:
+            return None
+        lease = self.leases[worker] = Lease(self.num_leases, worker, tuple(units))
+        self.num_leases += 1
+        return lease
+
+    def done(self, worker: int) -> Lease:
+        """What a worker had in hand was used."""
+        lease = self.leases.pop(worker)
+        self.num_done += len(lease.units)
+        return lease
+
+    def lose(self, worker: int) -> int:
+        """A worker is gone: what it had in hand is dealt out again, before anything else. Gives how many units."""
+        lease = self.leases.pop(worker, None)
+        if lease is None:
+            return 0
+        self.returned.extend(lease.units)
+        self.num_dealt_again += len(lease.units)
+        return len(lease.units)
+
+    def skip_to(self, unit: int) -> None:
+        """Local, before anything was dealt out: all units before this one count as done."""
+        self.num_done = self.next_unit = unit
+
+    def state(self) -> dict[str, Any]:
+        """Pure: plain values for `restore`."""
+        return {
+            "next_unit": self.next_unit,
+            "num_done": self.num_done,
+            "num_leases": self.num_leases,
+            "num_dealt_again": self.num_dealt_again,
+            "returned": list(self.returned),
+            "leases": [[lease.number, lease.worker, list(lease.units)] for lease in self.leases.values()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Local: resume with what `state` gave."""
+        for name in ("next_unit", "num_done", "num_leases", "num_dealt_again"):
+            setattr(self, name, int(state[name]))
+        self.returned = deque(int(unit) for unit in state["returned"])
+        self.leases = {worker: Lease(number, worker, tuple(units)) for number, worker, units in state["leases"]}

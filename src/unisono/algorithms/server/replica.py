@@ -1,0 +1,152 @@
+"""A model as a worker of a server sees it: its weights, gradient and running statistics as one flat vector each.
+
+Virtual workers share one model: each has a `Home` where its own vectors wait while the others compute.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from unisono.algorithms.allreduce import AllReduce
+from unisono.algorithms.base import GroupSettings, StepInfo, is_finite
+from unisono.data.loader import Portion
+from unisono.errors import UsageError
+from unisono.model.tail import StepStats
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.optimizer_state import own_copy
+
+
+@dataclass
+class Home:
+    """What one of several virtual workers owns of the model that they share."""
+
+    values: Tensor
+    statistics: Tensor
+    counters: list[Tensor]
+    running: Optimizer
+    optimizer: defaultdict[Any, Any]
+    """The state that `running` has here."""
+
+
+class Replica:
+    """The model of one worker, or of a group of processes that act as one. Collective over the group where it says so."""
+
+    def __init__(self, adapter: TorchAdapter, inside: AllReduce) -> None:
+        part = adapter.parts[""]
+        self.adapter = adapter
+        self.inside = inside
+        self.part = part
+        (self.values,) = part.values.values()
+        (self.gradient,) = part.gradients.values()
+        running = _running(adapter)
+        self.statistics = running[0] if running else self.values[:0]
+        self._guest: Home | None = None
+
+    @property
+    def num_tensors(self) -> int:
+        return len(self.part.tensors)
+
+    @property
+    def num_sums(self) -> int:
+        """Of the metrics that are computed in every step."""
+        return self.adapter.tail.metric_sums.numel()
+
+    def compute(self, portion: Portion, at: StepInfo) -> StepStats:
+        """Collective over the group, blocking: `gradient` becomes the mean over the batch, 0 where that is no finite number."""
+        began = perf_counter_ns()
+        computed = self.inside.gradient(portion.micro_batches, at)
+        if self.inside.spans is not None:
+            self.inside.spans.add("compute", "forward and backward", began, computed)
+            if self.inside.comm.size > 1:
+                self.inside.spans.add("communication", "all-reduce in the group", computed, perf_counter_ns())
+        stats, uses = self.adapter.tail.read(at.step)
+        self.uses = uses[: self.num_tensors].copy()
+        finite = is_finite(stats) and self.part.is_finite()
+        if finite and stats.weight:
+            self.part.scale(1.0 / stats.weight)
+            return stats
+        self.gradient.zero_()
+        self.uses.fill(0)  # an optimiser then leaves everything as it is, whatever its momentum
+        return stats if finite else stats.as_not_finite()
+
+    def synchronise_statistics(self) -> None:
+        """Collective over the group, blocking: each has its own of its part of the batch; they become their mean."""
+        if self.inside.comm.size > 1:
+            self.inside.synchronise()
+
+    def optimise(self, settings: GroupSettings) -> None:
+        """Local: the optimiser of the task."""
+        self.adapter.apply_gradients(settings, 1.0, self.uses)
+
+    def home(self) -> Home:
+        """Local: a copy of all that belongs to one worker."""
+        counters = [counter.clone() for counter in self.adapter.counters()]
+        running = self.part.running
+        return Home(self.values.clone(), self.statistics.clone(), counters, running, _copied(running.state))
+
+    def move_in(self, home: Home) -> None:
+        """Local: the model becomes that of one virtual worker."""
+        self.values.copy_(home.values)
+        self.statistics.copy_(home.statistics)
+        for counter, own in zip(self.adapter.counters(), home.counters, strict=True):
+            counter.copy_(own)
+        if self.part.running is not home.running:  # since a batch left out a parameter, each has a state of its own
+            home.optimizer = self.part.taken_apart(home.optimizer)
+            home.running = self.part.running
+        home.running.state = home.optimizer
+        self._guest = home
+
+    def move_out(self, home: Home) -> None:
+        """Local: keep what it has become, if it was here at all."""
+        if self._guest is not home:
+            return
+        home.values.copy_(self.values)
+        home.statistics.copy_(self.statistics)
+        for counter, own in zip(self.adapter.counters(), home.counters, strict=True):
+            own.copy_(counter)
+        home.running, home.optimizer = self.part.running, self.part.running.state
+
+    def reset(self, start: Home) -> None:
+        """Local: as a worker that has just come, from a copy of the home that it had then."""
+        self.move_in(replace(start, optimizer=_copied(start.optimizer)))
+
+    def state(self) -> dict[str, Any]:
+        """Local: of a real worker, any nesting of tensors, which are not copied, and plain values."""
+        return {**self.adapter.state(), "kept": self.adapter.kept()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Local."""
+        with torch.no_grad():
+            self.adapter.restore(state)
+
+
+def check_model(adapter: TorchAdapter, name: str) -> None:
+    """Local: refuse what cannot travel as one vector."""
+    if adapter.own_step is not None:
+        raise UsageError(
+            f"--algorithm {name} sends one gradient for each step, and the task's own step makes several; use allreduce"
+        )
+    values = adapter.parts[""].values
+    if len(values) > 1:
+        kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in values)
+        raise UsageError(f"--algorithm {name} sends the weights as one vector, so they must be of one type; the model has {kinds}")
+    (dtype,) = values
+    if any(vector.dtype != dtype for vector in _running(adapter)):
+        raise UsageError(f"--algorithm {name} sends running statistics with the weights, so they must be of the same type")
+
+
+def _running(adapter: TorchAdapter) -> list[Tensor]:
+    return [vector for vector in adapter.statistics() if vector.numel()]
+
+
+def _copied(state: Mapping[Any, Mapping[str, object]]) -> defaultdict[Any, Any]:
+    copied = {parameter: {name: own_copy(value) for name, value in own.items()} for parameter, own in state.items()}
+    return defaultdict(dict, copied)

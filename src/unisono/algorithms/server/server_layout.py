@@ -1,0 +1,115 @@
+"""Who serves and who works, where workers call a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from unisono.algorithms.roles import LayoutOptions, Roles
+from unisono.algorithms.server.virtual_clock import NO_TIME, VirtualClock
+from unisono.errors import UsageError, unknown_name
+
+
+@dataclass(frozen=True)
+class ServerLayout(Roles):
+    """The first rank serves, or the first ranks do together; the others are workers, or groups of processes that act as one worker
+    each. With `simulate` all of them live in one process, as they do where there is but one. With `elastic` workers are processes
+    of their own, which come and go; the batch is divided by so many, however many there are."""
+
+    simulate: int | None = None
+    elastic: int | None = None
+    servers: int = 1
+    replays: bool = False
+    """Whether a recorded order is repeated: then workers that came and went are virtual."""
+    clock: VirtualClock = NO_TIME
+    """Of virtual workers."""
+
+    @classmethod
+    def of(cls, size: int, asked: LayoutOptions) -> ServerLayout:
+        """Pure: of so many processes; refuses what cannot be divided."""
+        asked.check_clock()
+        known = [entry.name for entry in fields(VirtualClock)]
+        for name in asked.clock:
+            if name not in known:
+                raise unknown_name("setting of a simulation (--set simulate.NAME)", name, known)
+        clock = NO_TIME if asked.simulate is None else VirtualClock(**asked.clock)
+        return cls(size, asked.group or 1, asked.simulate, asked.elastic, asked.servers or 1, asked.replays, clock)
+
+    def __post_init__(self) -> None:
+        if self.servers > 1:
+            self._check_servers()
+        if self.simulate is not None and self.size > 1:
+            raise UsageError(f"--simulate {self.simulate} runs all workers in one process; start one, not {self.size}")
+        if self.elastic is not None and self.replays and self.size > 1:
+            raise UsageError(f"--elastic with --replay repeats a run in one process; start one, not {self.size}")
+        if self.elastic is not None and (self.size > 1 or self.group > 1 or self.simulate is not None):
+            raise UsageError("--elastic starts single workers that come and go; leave out --group and --simulate")
+        if self.simulate is not None and self.group > 1:
+            raise UsageError("--group needs real processes; leave it out of a simulation (--simulate)")
+        if self.size == 1 and self.group > 1:
+            raise UsageError(f"--group {self.group} needs a server and {self.group} processes for each worker; start more (-n)")
+        if self.num_others % self.group:
+            low = self.num_others // self.group * self.group + self.servers
+            fit = f"{low} or {low + self.group}" if low > self.servers else str(low + self.group)
+            servers = "one server" if self.servers == 1 else f"{self.servers} servers"
+            raise UsageError(
+                f"{self.size} processes are {servers} and {self.num_others} others, which cannot be divided into groups of "
+                f"{self.group} (--group); start {fit}"
+            )
+
+    def _check_servers(self) -> None:
+        for option, value in (("--simulate", self.simulate), ("--elastic", self.elastic)):
+            if value is not None:
+                raise UsageError(f"--servers {self.servers} needs processes that all start together; leave out {option}")
+        if self.size <= self.servers:
+            raise UsageError(
+                f"--servers {self.servers} and at least one worker are {self.servers + self.group} processes; there "
+                f"{'is' if self.size == 1 else 'are'} {self.size}, start more (-n)"
+            )
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether server and workers live in one process."""
+        return self.size == 1 and (self.elastic is None or self.replays)
+
+    @property
+    def num_others(self) -> int:
+        """Processes that do not serve."""
+        return self.size - self.servers
+
+    def is_server(self, rank: int) -> bool:
+        """Pure."""
+        return rank < self.servers
+
+    @property
+    def num_workers(self) -> int:
+        """A group counts once."""
+        if self.elastic is not None:
+            return self.elastic
+        return (self.simulate or 1) if self.is_virtual else self.num_others // self.group
+
+    def worker(self, rank: int) -> int:
+        """Pure: which worker a rank belongs to."""
+        return (rank - self.servers) // self.group
+
+    @property
+    def num_parts(self) -> int:
+        return self.num_workers
+
+    @property
+    def num_shards(self) -> int:
+        return self.group
+
+    def shard(self, rank: int) -> int:
+        """Pure: which member of its group a rank is; a server is alone."""
+        return 0 if self.is_server(rank) else (rank - self.servers) % self.group
+
+    def batch(self, global_batch: int) -> int:
+        """Pure: samples of one step, which is one worker's; the global batch is that of all of them."""
+        num = self.num_workers
+        if global_batch % num:
+            low = global_batch // num * num
+            fit = f"{low} or {low + num}" if low else str(num)
+            raise UsageError(
+                f"global_batch {global_batch} cannot be divided over {num} workers (--global-batch); use {fit}, or --local-batch"
+            )
+        return global_batch // num

@@ -1,0 +1,192 @@
+"""A worker's part of a training through a server, as a generator: it gives what it wants to send, and is given the reply.
+
+So the same lines run in a process of their own, in each member of a group that acts as one, and a thousand times over on a virtual
+clock.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unisono.algorithms.base import GroupSettings, StepInfo
+from unisono.algorithms.server.protocol import (
+    END,
+    HELLO,
+    MOST_UNITS,
+    PUSH,
+    READY,
+    SEND_STATE,
+    STATE,
+    TAKE_STATE,
+    Report,
+    read_order,
+)
+from unisono.algorithms.server.replica import Home, Replica
+from unisono.algorithms.server.server_algorithm import ServerAlgorithm, WorkerState
+from unisono.comm.exchange.base import Numbers, Reply
+from unisono.data.loader import Portion
+from unisono.model.base import StreamKey
+
+
+class Outgoing(NamedTuple):
+    """What a worker sends."""
+
+    kind: int
+    vector: Tensor | None
+    tail: Numbers | tuple[float, ...]
+    num_units: int = 0
+    """Computed before it, for a virtual clock."""
+
+
+NOTHING = Report(0, 0, 0, 0.0, 0.0, 0, 0, 0.0, 0.0)
+
+Work = Generator[Outgoing, Reply, None]
+
+
+@dataclass
+class Worker:
+    """One worker. `run` is collective over the processes of its group, which are all given the same replies."""
+
+    rule: ServerAlgorithm
+    replica: Replica
+    read: Callable[[int], Portion]
+    """The samples of a unit."""
+    settings: Callable[[int], GroupSettings]
+    """A function of the server's counter."""
+    seed: int
+    shard: int
+    """This process's place in its group."""
+    out: Tensor
+    """What travels: weights or gradient, then running statistics."""
+    stop_requested: Callable[[], bool] = bool
+    home: Home | None = None
+    """Of a virtual worker."""
+    most_units: int = MOST_UNITS
+    """Of one lease."""
+    num_steps: int = 0
+    _report: Report = NOTHING
+
+    def run(self) -> Work:
+        """Local between two of its yields: join, compute, call, until the server says that it is over."""
+        replica, rule = self.replica, self.rule
+        num = replica.values.numel()
+        self._state = state = WorkerState(
+            replica.values, replica.gradient, self.out[:num], replica.optimise, np.zeros(replica.num_tensors)
+        )
+        self._sums = np.zeros(replica.num_sums)
+        reply = yield from self._call(Outgoing(HELLO, None, (float(self._wanted()),)))
+        if reply.kind == TAKE_STATE:
+            rule.begin(state)
+            self._restore(reply)
+            reply = yield from self._call(Outgoing(READY, None, ()))
+            self._answer(reply)
+        else:
+            self._take_weights(reply)
+            rule.begin(state)
+        while reply.kind != END:
+            order, wanted, began = read_order(reply.tail), self._wanted(), perf_counter()
+            for place, unit in enumerate(order.units):
+                self._step(unit, order.step + place)
+            state.cut_short = len(order.units) < wanted
+            of_rule = rule.message(state, self.num_steps)
+            vector = self._fill() if rule.sends_vector(state, self.num_steps) else None
+            asked = perf_counter()
+            self._report = self._report._replace(wanted=self._wanted(), num_steps=self.num_steps, work_s=asked - began)
+            said = Outgoing(PUSH, vector, self._report.numbers(self._sums, of_rule), len(order.units))
+            if vector is not None:
+                state.uses.fill(0)
+            self._report = NOTHING
+            self._sums[:] = 0
+            reply = yield from self._call(said)
+            self._report = NOTHING._replace(wait_s=perf_counter() - asked)
+            self._answer(reply)
+        rule.end(state)
+        self._leave()
+
+    # ---- small steps -----------------------------------------------------------------------------------------------
+
+    def _wanted(self) -> int:
+        return min(self.most_units, self.rule.steps_until_call(self.num_steps))
+
+    def _step(self, unit: int, step: int) -> None:
+        state, rule, replica = self._state, self.rule, self.replica
+        settings = self.settings(step)
+        rule.before_gradient(state)
+        at = StepInfo(unit, StreamKey(self.seed, unit, self.shard), {"": settings}, 0, self.stop_requested())
+        portion = self.read(unit)
+        stats = replica.compute(portion, at._replace(num_samples=len(portion.indices)))
+        state.uses += replica.uses
+        rule.on_gradient(state, settings)
+        self.num_steps += 1
+        said = self._report
+        self._report = said._replace(
+            num_stops=said.num_stops + stats.num_stops,
+            num_samples=said.num_samples + stats.num_samples,
+            num_not_finite=said.num_not_finite + bool(stats.num_not_finite),
+        )
+        if not stats.num_not_finite:
+            self._report = self._report._replace(loss_sum=said.loss_sum + stats.loss_sum, weight=said.weight + stats.weight)
+            self._sums += stats.metric_sums
+
+    def _call(self, said: Outgoing) -> Generator[Outgoing, Reply, Reply]:
+        while True:
+            self._leave()
+            reply = yield said
+            if self.home is not None:
+                self.replica.move_in(self.home)
+            if reply.kind != SEND_STATE:
+                return reply
+            said = Outgoing(STATE, self._packed(), ())
+
+    def _leave(self) -> None:
+        if self.home is not None:
+            self.replica.move_out(self.home)
+
+    def _fill(self) -> Tensor:
+        """The statistics beside what the rule has put there."""
+        self.replica.synchronise_statistics()
+        self.out[self.replica.values.numel() :].copy_(self.replica.statistics)
+        return self.out
+
+    def _take_weights(self, reply: Reply) -> None:
+        assert reply.vector is not None
+        num = self.replica.values.numel()
+        self.replica.values.copy_(reply.vector[:num])
+        self.replica.statistics.copy_(reply.vector[num:])
+
+    def _answer(self, reply: Reply) -> None:
+        num = self.replica.values.numel()
+        self.rule.on_reply(self._state, None if reply.vector is None else reply.vector[:num], self.num_steps)
+        if reply.vector is not None and self.rule.replies_with_weights:
+            self.replica.statistics.copy_(reply.vector[num:])
+
+    def _packed(self) -> Tensor:
+        """All that is this worker's own, as bytes."""
+        held = {
+            "replica": self.replica.state(),
+            "rule": dict(self._state.state),
+            "num_steps": self.num_steps,
+            "cut_short": self._state.cut_short,
+            "uses": torch.from_numpy(self._state.uses),
+        }
+        packed = io.BytesIO()
+        torch.save(held, packed)
+        return torch.frombuffer(bytearray(packed.getbuffer()), dtype=torch.uint8)
+
+    def _restore(self, reply: Reply) -> None:
+        assert reply.vector is not None
+        held = torch.load(io.BytesIO(reply.vector.numpy().tobytes()), weights_only=True)
+        self.replica.restore(held["replica"])
+        for name, value in held["rule"].items():
+            self._state.state[name].copy_(value)
+        self.num_steps = held["num_steps"]
+        self._state.cut_short = held["cut_short"]
+        self._state.uses[:] = held["uses"].numpy()

@@ -1,0 +1,101 @@
+"""The control plane that all engines share: liveness of ranks, exchange of small objects, and reports of what a rank is doing.
+
+Engines move tensors; they are poor at telling who died (gloo and MPI blame the wrong one). So each process of a job holds
+one `Control`. Ranks here are global: a `Control` spans the whole job, whatever groups are split from it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+LEFT = "has left: it closed its communicator"
+"""The reason of a rank that left cleanly."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of a rank: its reason, and the ranks that caused it (`causes` is empty if it failed by itself)."""
+
+    reason: str
+    causes: tuple[int, ...] = ()
+    done: Mapping[str, int] = field(default_factory=dict)
+    """For a rank that left in good order: group name -> number of the newest collective, all of which it finished."""
+
+    @property
+    def left_cleanly(self) -> bool:
+        """Whether the rank had finished all its calls, so that its part of the present one may be on its way."""
+        return self.reason == LEFT
+
+
+@dataclass(frozen=True)
+class CurrentCall:
+    """The newest collective that a rank entered in one group."""
+
+    seq: int
+    call: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """A live rank's answer to "what are you doing?"."""
+
+    current_calls: dict[str, CurrentCall]
+    stack: str
+
+
+class Control(ABC):
+    """Liveness and small objects between all processes of a job. Thread-safe, as every communicator of a process shares it."""
+
+    rank: int
+    size: int
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.lost: dict[int, Loss] = {}
+        """Lost ranks, filled by another thread: a waiting loop only reads it. Insertion order is order of loss."""
+        self.current_calls: dict[str, tuple[int, object]] = {}
+        """group name -> (number of the newest collective, what it is): read when somebody asks for a report."""
+
+    @abstractmethod
+    def exchange(self, key: str, members: Sequence[int], obj: Any, timeout_s: float) -> list[Any]:
+        """Collective over `members`, blocking: everybody's `obj` (plain data) in the order of `members`.
+
+        `key` must be the same on all members and never be used twice. Raises `PeerLost` or `CollectiveTimeout` with global ranks.
+        """
+
+    @abstractmethod
+    def reports(self, members: Sequence[int], timeout_s: float) -> dict[int, Report]:
+        """Local, blocking: what each live member is doing, with its stack; members that do not answer in time are left out."""
+
+    @abstractmethod
+    def give_up(self, reason: str, causes: Sequence[int] = ()) -> None:
+        """Local, not blocking: tell all others that this rank gives up, and because of which ranks."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Local: leave the job cleanly. Idempotent."""
+
+    def done(self) -> dict[str, int]:
+        """Local: the newest collective of each group, all of which this rank has finished; sent when it leaves cleanly."""
+        return {name: seq for name, (seq, _) in tuple(self.current_calls.items())}
+
+    def own_report(self, thread: int | None = None) -> Report:
+        """This process's own answer. `thread` narrows the stack to one thread (ranks that are threads)."""
+        doing = {name: CurrentCall(seq, str(call)) for name, (seq, call) in tuple(self.current_calls.items())}
+        return Report(doing, _stacks(thread))
+
+
+def _stacks(only: int | None) -> str:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        if only is None or ident == only:
+            parts.append(f"thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame)))
+    return "\n".join(parts)

@@ -1,0 +1,113 @@
+"""The MPI library in one process: which thread may call it when, how messages make progress, and how it is finalized."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from unisono.comm.polling import Backoff
+from unisono.comm.watch import Watch
+
+LONGEST_PAUSE_S = 0.5e-3
+"""Longest pause between two tests of a call that a thread waits for."""
+PROGRESS_S = 0.5e-3
+"""How often MPI is called for the sake of messages that nobody waits for."""
+LINGER_S = 0.1
+"""How long the thread that does so stays when there are none."""
+
+
+class Message(Protocol):
+    """A message under way, as the library sees it."""
+
+    watch: Watch
+
+    def close(self) -> None:
+        """Local: its communicator is closed."""
+
+
+class Library:
+    """There is one for a process. `mpi` is the module mpi4py.MPI."""
+
+    def __init__(self, mpi: Any, is_ours: bool) -> None:
+        self.mpi = mpi
+        self.failed = False
+        """Whether a call was left to itself: from then on MPI can do nothing that needs all ranks, least of all end."""
+        self.num_open = 0
+        """Communicators of the whole job that are in use."""
+        self.any_thread: bool = mpi.Query_thread() == mpi.THREAD_MULTIPLE
+        """Whether a thread may block in MPI while another calls it."""
+        self.call_lock: AbstractContextManager[object] = nullcontext() if self.any_thread else threading.Lock()
+        """Held for each call where MPI allows one thread at a time."""
+        self._is_ours = is_ours
+        self._lock = threading.Lock()
+        self._messages: set[Message] = set()
+        self._thread: threading.Thread | None = None
+        self._ending = False
+        self._kept: list[object] = []
+
+    def wait(self, requests: Sequence[Any], watch: Watch, spin_s: float, longest_s: float) -> None:
+        """Blocking: until all requests are done, giving away the core more and more; raises what `watch` raises."""
+        backoff = Backoff(spin_s, longest_s)
+        while not self._test(requests):
+            if backoff.pause():
+                watch.poll()
+
+    def abandon(self, requests: Sequence[object], bufs: Sequence[object]) -> None:
+        """Local: give up these requests. MPI may still write to the buffers, so they are kept until the process ends."""
+        self.failed = True
+        self._kept.extend((requests, bufs))
+
+    def begin_message(self, message: Message) -> None:
+        """Local: from now on a message is under way, which must stay with its buffer though nobody else may hold it. MPI moves
+        nothing while nobody calls it, so a thread does."""
+        with self._lock:
+            self._messages.add(message)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._make_progress, name="unisono-mpi-progress", daemon=True)
+                self._thread.start()
+
+    def end_message(self, message: Message) -> None:
+        """Local: it is done."""
+        with self._lock:
+            self._messages.discard(message)
+
+    def close_messages(self, comm: object) -> None:
+        """Local: the communicator ends, and with it the receives that nobody sent to."""
+        with self._lock:
+            open_ones = [message for message in self._messages if message.watch.comm is comm]
+        for message in open_ones:
+            message.close()
+
+    def end(self) -> None:
+        """At the exit of the process: finalize MPI, unless that would wait for a rank that never comes."""
+        self._ending = True
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+        if self.mpi.Is_finalized():
+            return
+        if self.num_open == 0 and not self.failed:
+            self.mpi.Finalize()
+        elif not self._is_ours:
+            # mpi4py ends MPI at exit if it was imported before us, and that would hang; the launcher must end the rest.
+            self.mpi.COMM_WORLD.Abort(1)
+
+    def _test(self, requests: Sequence[Any]) -> bool:
+        with self.call_lock:
+            return bool(self.mpi.Request.Testall(requests))
+
+    def _make_progress(self) -> None:
+        num_idle = 0
+        while not self._ending:
+            time.sleep(PROGRESS_S)
+            with self._lock:
+                num_idle = 0 if self._messages else num_idle + 1
+                if num_idle * PROGRESS_S > LINGER_S:
+                    self._thread = None
+                    return
+            if not num_idle:
+                with self.call_lock:
+                    self.mpi.COMM_SELF.Iprobe()

@@ -1,0 +1,173 @@
+"""The common part of gloo and NCCL, on PyTorch's process groups. No global default group is made or needed.
+
+gloo is waited for in slices by the host, NCCL in stream order by the GPU; each has its file.
+"""
+
+from __future__ import annotations
+
+import socket
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from unisono.comm.arithmetic import reduced
+from unisono.comm.base import MAX, MIN, SUM, Call, Communicator, Group, Op, Watch
+from unisono.comm.control_plane.control import Control
+from unisono.comm.driver import HelperThread
+from unisono.comm.packing import packed, unpack
+from unisono.comm.polling import LOSS_WAIT_S, raise_root_cause, wait_watched
+from unisono.errors import MismatchedCall
+
+LIBRARY_GRACE_S = 30.0
+"""The library's own time limit is later than ours, which says who is missing."""
+
+dist: Any = torch.distributed  # its stubs lack much of what is used here
+
+WIRE: Mapping[torch.dtype, torch.dtype] = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.int16: torch.int32}
+"""Types that are reduced in another: halves are summed in float32 and rounded once, int16 both libraries lack."""
+
+
+class TorchCommunicator(Communicator):
+    """The common part of gloo and NCCL. Empty parts are never sent."""
+
+    def __init__(self, group: Group, control: Control, device: torch.device, time_limit_s: float, host: str) -> None:
+        super().__init__(group, control, device, time_limit_s)
+        self._host = host
+        self._store: Any = None
+        self._library: Any = None
+        """The process group; its type depends on the build of PyTorch."""
+
+    # ---- where they differ -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _build(self, host: str, port: int) -> Any:
+        """Collective, blocking, on a separate thread: make the library's process group, whose store is at `host` and `port`."""
+
+    @abstractmethod
+    def _begin_collective(self, watch: Watch, *tensors: Tensor) -> None:
+        """Before a collective on `tensors`: make sure that it can be launched."""
+
+    @abstractmethod
+    def _wait_all(self, works: Sequence[Any], watch: Watch) -> None:
+        """Wait for the launched calls."""
+
+    @abstractmethod
+    def _exchange_parts(self, outs: Sequence[Tensor], ins: Sequence[Tensor], watch: Watch) -> None:
+        """`ins[r]` goes to member r, `outs[r]` comes from it."""
+
+    # ---- opening ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Collective, blocking: ready for use afterwards."""
+        try:
+            self._perform(Call("open"), self._connect)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, watch: Watch) -> None:
+        answers = self._exchange(f"{self.name}:{self.engine}", (self._host, self._serve_store(), self._listen()), watch)
+        self._set_peers([answer[2] for answer in answers])
+        host, port, _ = answers[0]
+        # The constructor waits for all members and cannot be interrupted, so it runs on a separate thread.
+        builder = HelperThread(f"unisono-open-{self.name}")
+        try:
+            self._library = wait_watched(builder.submit(lambda: self._build(host, port)), watch)
+        except RuntimeError as error:
+            raise_root_cause(watch, error, self.engine)
+        finally:
+            builder.close(timeout_s=0.0 if self._library is None else LOSS_WAIT_S)
+        self._exchange(f"{self.name}:ready", None, watch)  # rank 0 may not close the store while somebody reads it
+
+    def _listen(self) -> object:
+        """Local: what the others must know to send us messages."""
+
+    def _set_peers(self, addresses: Sequence[Any]) -> None:
+        """Local: what the others answered."""
+
+    def _serve_store(self) -> int:
+        """On rank 0: serve the store on a free port of this host's address. Returns the port, or 0 on the others."""
+        if self.rank:
+            return 0
+        family, _, _, _, where = socket.getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(where[:2], family=family, backlog=1024)
+        port = int(listener.getsockname()[1])
+        self._store = dist.TCPStore(
+            self._host,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=self._library_limit(self.time_limit_s),
+            master_listen_fd=listener.detach(),
+        )
+        return port
+
+    def _join_store(self, host: str, port: int) -> Any:
+        if self._store is None:
+            limit = self._library_limit(self.time_limit_s)
+            self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=limit)
+        return dist.PrefixStore(self.name, self._store)
+
+    def _library_limit(self, limit_s: float) -> timedelta:
+        return timedelta(seconds=limit_s + LIBRARY_GRACE_S)
+
+    def _within(self, options: Any, watch: Watch) -> Any:
+        options.timeout = self._library_limit(watch.limit_s)
+        return options
+
+    # ---- collectives -----------------------------------------------------------------------------------------------
+
+    def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
+        self._begin_collective(watch, *bufs)
+        options = self._within(dist.AllreduceOptions(), watch)
+        options.reduceOp = {SUM: dist.ReduceOp.SUM, MIN: dist.ReduceOp.MIN, MAX: dist.ReduceOp.MAX}[op]
+        packs = packed(bufs, WIRE)
+        self._wait_all([self._library.allreduce([wire], options) for wire, _ in packs], watch)
+        unpack(packs)
+
+    def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
+        self._begin_collective(watch, *bufs)
+        options = self._within(dist.BroadcastOptions(), watch)
+        options.rootRank, options.rootTensor = root, 0
+        packs = packed([buf.view(torch.uint8) for buf in bufs], {})
+        self._wait_all([self._library.broadcast([wire], options) for wire, _ in packs], watch)
+        if self.rank != root:
+            unpack(packs)
+
+    def _allgather(self, out: Tensor, buf: Tensor, counts: list[int], watch: Watch) -> None:
+        self._begin_collective(watch, out, buf)
+        if len(set(counts)) > 1:
+            self._exchange_parts(out.split_with_sizes(counts), [buf] * self.size, watch)
+        elif buf.numel():
+            options = self._within(dist.distributed_c10d.AllgatherOptions(), watch)
+            wire, part = out.view(torch.uint8), buf.view(torch.uint8)
+            self._wait_all([self._library._allgather_base(wire, part, options)], watch)
+
+    def _reduce_scatter(self, out: Tensor, buf: Tensor, counts: list[int], op: Op, watch: Watch) -> None:
+        self._begin_collective(watch, out, buf)
+        parts = torch.empty((self.size, out.numel()), dtype=out.dtype, device=out.device).unbind()
+        self._exchange_parts(parts, buf.split_with_sizes(counts), watch)
+        out.copy_(reduced(parts, op))
+
+    def _alltoall(self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch) -> None:
+        self._begin_collective(watch, out, buf)
+        self._exchange_parts(out.split_with_sizes(out_counts), buf.split_with_sizes(in_counts), watch)
+
+    def _copy_own_part(self, outs: Sequence[Tensor], ins: Sequence[Tensor], watch: Watch) -> None:
+        mine, kept = ins[self.rank], outs[self.rank]
+        if mine.numel() != kept.numel():
+            counts = f"{mine.numel()} elements go to oneself, but {kept.numel()} are awaited"
+            text = f"{watch.call} on rank {self.rank} of {self.name}: {counts}"
+            self.give_up(text, ())
+            raise MismatchedCall(text)
+        kept.copy_(mine)
+
+    def _subgroup(self, group: Group) -> Communicator:
+        comm = type(self)(group, self.control, self.device, self.time_limit_s, self._host)
+        comm.open()
+        return comm

@@ -1,0 +1,137 @@
+"""The keys of a run, in two files that its user alone can read.
+
+    exchange.json         the connection file: where the server listens, its public key, and the pair of keys that all workers share
+    exchange-server.json  the server's own: its secret key beside the others
+
+Everybody who can read the connection file may join. So both are made with mode 0600 from their first moment, and a file that
+others may read is refused. A restarted server finds its keys and its port, and the workers that wait find it. One server at a
+time: it locks its file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from unisono.errors import UsageError
+
+_KEY = re.compile(r"[\x21-\x7e]{40}")
+"""32 bytes as ZeroMQ writes them (Z85)."""
+_ADDRESS = re.compile(r"[^\s/:]+:[0-9]{1,5}")
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""File systems without locks; a second server there is noticed only by its port."""
+
+Pair = tuple[str, str]
+"""Public and secret key."""
+Record = TypeVar("Record", "ConnectionInfo", "Keys")
+
+
+class ConnectionInfo(NamedTuple):
+    """The connection file: what a worker needs to join."""
+
+    address: str
+    """host:port"""
+    server_public: str
+    client_public: str
+    client_secret: str
+
+
+class Keys(NamedTuple):
+    """The server's key file."""
+
+    server_public: str
+    server_secret: str
+    client_public: str
+    client_secret: str
+
+
+def read_connection_file(path: Path) -> ConnectionInfo:
+    """Local: raises FileNotFoundError if there is none (yet), UsageError for one that others may read or that is damaged."""
+    with path.open("rb") as file:
+        connection = _read(file.fileno(), path, ConnectionInfo)
+    if not _ADDRESS.fullmatch(connection.address):
+        raise _damaged(path, f"address {connection.address!r} is not host:port")
+    return connection
+
+
+def write_connection_file(path: Path, connection: ConnectionInfo) -> None:
+    """Local: wholly or not at all, readable by the user alone."""
+    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)  # with mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(_text(connection))
+            file.flush()
+            os.fsync(file.fileno())
+        Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+class ServerKeyFile:
+    """The server's file, locked as long as this is open."""
+
+    def __init__(self, connection_file: Path, make_pair: Callable[[], Pair]) -> None:
+        """Local: reads the keys, or makes them if there are none; raises UsageError if another server holds them."""
+        path = connection_file.with_name(f"{connection_file.stem}-server{connection_file.suffix}")
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            _lock(self._handle, path)
+            if os.fstat(self._handle).st_size == 0:
+                os.pwrite(self._handle, _text(Keys(*make_pair(), *make_pair())), 0)
+                os.fsync(self._handle)
+            self.keys = _read(self._handle, path, Keys)
+        except BaseException:
+            os.close(self._handle)
+            raise
+
+    def close(self) -> None:
+        """Local: let another server have them. Idempotent."""
+        if self._handle >= 0:
+            fcntl.flock(self._handle, fcntl.LOCK_UN)  # for forked processes too, which share the lock
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(f"another server is using the keys in {path}; wait for its end, or give another run directory") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _read(handle: int, path: Path, kind: type[Record]) -> Record:
+    status = os.fstat(handle)
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UsageError(
+            f"{path} holds keys and has mode {stat.S_IMODE(status.st_mode):04o}, so others may use it; chmod 600 {path}, "
+            "and start the run in another directory if they may have read it"
+        )
+    try:
+        value = json.loads(os.pread(handle, status.st_size, 0))
+    except ValueError as error:
+        raise _damaged(path, f"no JSON: {error}") from error
+    if not isinstance(value, dict) or set(value) != set(kind._fields) or not all(isinstance(one, str) for one in value.values()):
+        raise _damaged(path, f"it must hold {', '.join(kind._fields)}")
+    if bad := [name for name, one in value.items() if name != "address" and not _KEY.fullmatch(one)]:
+        raise _damaged(path, f"{', '.join(bad)} must be a key of 40 characters")
+    return kind(**value)
+
+
+def _text(record: ConnectionInfo | Keys) -> bytes:
+    return (json.dumps(record._asdict(), indent=2) + "\n").encode()
+
+
+def _damaged(path: Path, why: str) -> UsageError:
+    return UsageError(f"{path} is damaged ({why}); end the server, remove the file, and start the run again")

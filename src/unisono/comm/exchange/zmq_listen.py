@@ -1,0 +1,69 @@
+"""The listening address of a server of the exchange: the last port if it is free, as its workers look there first."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from unisono.comm.exchange.zmq_keys import Pair
+from unisono.errors import UsageError
+
+if TYPE_CHECKING:
+    import zmq
+
+PORT_WAIT_S = 1.0
+"""How long a restarted server waits for its port, which a worker that looks for it may hold for a moment."""
+
+
+def listen(router: zmq.Socket[bytes], host: str, port: int, last: str | None, say: Callable[[str], object]) -> str:
+    """Local, blocking for a moment: the address, host:port, at which the socket listens. Port 0 is that of the address `last`, or
+    any; another one is taken or refused."""
+    import zmq
+
+    host = _numeric(host)
+    wanted = port or (int(last.rpartition(":")[2]) if last else 0)
+    deadline = monotonic() + PORT_WAIT_S
+    while not _listens_at(router, host, wanted):
+        if monotonic() < deadline:
+            time.sleep(0.05)
+        elif port or not wanted:
+            raise UsageError(f"port {wanted or '(any)'} of {host} is taken by another program; give another port, or 0 for any")
+        else:
+            say(f"port {wanted} of {host} has been taken by another program meanwhile; the server takes another")
+            wanted = 0
+    return router.get_string(zmq.LAST_ENDPOINT).rstrip("\0").removeprefix("tcp://")
+
+
+def _listens_at(router: zmq.Socket[bytes], host: str, port: int) -> bool:
+    import zmq
+
+    try:
+        router.bind(f"tcp://{host}:{port or '*'}")
+    except zmq.ZMQError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise UsageError(f"cannot listen at {host}:{port}: {error.strerror}; give an address of this machine") from error
+        return False
+    return True
+
+
+def _numeric(host: str) -> str:
+    """Blocking while a name is looked up. An address that stands for all interfaces is refused: nobody can connect to it."""
+    try:
+        found = str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise UsageError(f"host {host!r} is not known ({error}); give an address of this machine that the workers reach") from error
+    if found == "0.0.0.0":
+        raise UsageError(f"host {host!r} stands for all addresses; give the one that the workers reach")
+    return found
+
+
+def new_pair() -> Pair:
+    """Local: a new pair of keys."""
+    import zmq
+
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()

@@ -1,0 +1,27 @@
+"""`unisono doctor`: what a job would find on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+DESCRIPTION = """Says which launcher started this process and why, and checks threads, shared memory, GPUs, host names,
+network and MPI, with the remedy for each thing found."""
+EPILOG = """examples:
+  unisono doctor
+  unisono doctor -n 8 --json > doctor.json
+  srun -N 2 --ntasks-per-node 1 unisono doctor --no-bandwidth"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Local: the options of the verb."""
+    parser.add_argument("-n", type=int, metavar="N", help="processes there should be; alone, as many are started to look")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.add_argument("--no-bandwidth", action="store_true", help="do not measure the network between two ranks")
+
+
+def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
+    """Local or collective, blocking."""
+    from unisono import doctor
+
+    return doctor.main(args)

@@ -1,1 +1,0 @@
-"""Fronts for programs that were written for other systems."""

@@ -1,1 +1,0 @@
-"""horovod.torch: operations on tensors, their gradients, and optimisers that use them."""

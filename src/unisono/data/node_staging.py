@@ -1,0 +1,108 @@
+"""Node-local staging: files are copied once into a folder of this node (a local disk, /dev/shm) and read from there.
+
+Several processes of a node may stage the same files at once: one copies, the others wait and find them there. A copy appears under
+its name when it is whole, and it is made again when size or time of the original differ.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from unisono.data.sources.file_list import Files, PathName, expand
+from unisono.errors import UsageError
+
+RESERVE_BYTES = 256 * 2**20
+"""Left free on the disk of a node."""
+UNFINISHED = ".part"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One file to be had in the local folder."""
+
+    original: Path
+    local: Path
+
+    @property
+    def is_there(self) -> bool:
+        if not self.local.is_file():
+            return False
+        wanted, found = self.original.stat(), self.local.stat()
+        return (wanted.st_size, wanted.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+
+    def make(self) -> None:
+        self.local.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.local.with_name(self.local.name + UNFINISHED)
+        shutil.copyfile(self.original, unfinished)
+        original = self.original.stat()
+        os.utime(unfinished, ns=(original.st_atime_ns, original.st_mtime_ns))
+        unfinished.replace(self.local)
+
+
+def stage(files: Files, folder: PathName, reserve_bytes: int = RESERVE_BYTES) -> list[Path]:
+    """Local, blocking: the paths of local copies of these files (or folders, e.g. Zarr stores), in the same order. Copies what is
+    not there yet; refuses before it copies anything where the disk has too little space."""
+    originals = expand(files, "staging", folders=True)
+    local = Path(folder).expanduser()
+    try:
+        local.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{local} cannot be made ({error.strerror}); give a local folder that you may write (staging)") from None
+    homes = [_home(original, local) for original in originals]
+    with _alone(local):
+        copies = [copy for original, home in zip(originals, homes, strict=True) for copy in _copies(original, home)]
+        missing = [copy for copy in copies if not copy.is_there]
+        _expect_space(missing, local, reserve_bytes)
+        for copy in missing:
+            copy.make()
+        for original, home in zip(originals, homes, strict=True):
+            if original.is_dir():
+                _remove_strangers(home, {copy.local for copy in copies})
+    return homes
+
+
+def _home(original: Path, local: Path) -> Path:
+    """Two files of one name from different folders do not meet."""
+    resolved = original.resolve()
+    return local / hashlib.sha256(str(resolved.parent).encode()).hexdigest()[:12] / resolved.name
+
+
+def _copies(original: Path, home: Path) -> Iterator[Copy]:
+    if original.is_dir():
+        for path in sorted(original.rglob("*")):
+            if path.is_file():
+                yield Copy(path, home / path.relative_to(original))
+    else:
+        yield Copy(original, home)
+
+
+def _expect_space(missing: Sequence[Copy], local: Path, reserve_bytes: int) -> None:
+    needed = sum(copy.original.stat().st_size for copy in missing)
+    free = shutil.disk_usage(local).free - reserve_bytes
+    if needed > max(0, free):
+        raise UsageError(
+            f"staging needs {needed / 2**30:.2f} GiB in {local}, but {max(0, free) / 2**30:.2f} GiB are free there "
+            f"({reserve_bytes / 2**20:.0f} MiB are left alone); free some, stage fewer files, or read them where they are"
+        )
+
+
+def _remove_strangers(home: Path, own: set[Path]) -> None:
+    """A chunk that the original store no longer has must not live on in its copy."""
+    for path in home.rglob("*"):
+        if path.is_file() and path not in own:
+            path.unlink()
+
+
+@contextmanager
+def _alone(local: Path) -> Iterator[None]:
+    """One process of this node at a time; the system gives the lock back when its holder dies."""
+    with (local / ".staging.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

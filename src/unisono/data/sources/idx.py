@@ -1,0 +1,59 @@
+"""MNIST's idx files, plain or gzipped: a header of type and sizes, then the numbers."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unisono.data.sources.arrays import Arrays
+from unisono.data.sources.file_list import PathName, checked, file_facts
+from unisono.errors import UsageError
+
+TYPES: Mapping[int, str] = MappingProxyType({0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"})
+"""The third byte of the header."""
+
+
+class Idx(Arrays):
+    """`Idx("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")`: images as they are (uint8 28x28), labels as int64."""
+
+    def __init__(self, images: PathName, labels: PathName | None = None) -> None:
+        paths = [Path(name).expanduser() for name in (images, labels) if name is not None]
+        self.files = file_facts(checked(path, "an idx file") for path in paths)
+        arrays = [read_idx(path) for path in paths]
+        if len(arrays) == 2 and len(arrays[0]) != len(arrays[1]):
+            raise UsageError(
+                f"{paths[0]} holds {len(arrays[0])} samples, {paths[1]} holds {len(arrays[1])}; take images and labels of one set"
+            )
+        super().__init__(arrays[0], arrays[1].astype(np.int64) if len(arrays) == 2 else None)
+
+    def describe(self) -> Mapping[str, Any]:
+        return {**super().describe(), "files": self.files}
+
+
+def read_idx(path: Path) -> npt.NDArray[Any]:
+    """Local, blocking: the array of one idx file, in the byte order of this machine. Refuses a file that is cut off or too long."""
+    raw = path.read_bytes()
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            raw = gzip.decompress(raw)
+        except (EOFError, OSError, zlib.error) as error:
+            raise UsageError(f"{path} is a broken gzip file ({error}); get it again") from None
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in TYPES or len(raw) < 4 + 4 * raw[3]:
+        raise UsageError(f"{path} is not an idx file (its header is {raw[:4].hex()}); give e.g. train-images-idx3-ubyte.gz")
+    kind, num_axes = np.dtype(TYPES[raw[2]]), raw[3]
+    shape = tuple(int(length) for length in np.frombuffer(raw, ">u4", num_axes, offset=4))
+    start = 4 + 4 * num_axes
+    if len(raw) - start != prod(shape) * kind.itemsize:
+        raise UsageError(
+            f"{path} holds {len(raw) - start} bytes of numbers where its header promises {prod(shape) * kind.itemsize} "
+            f"({'x'.join(map(str, shape))} {kind.name}); it is damaged: get it again"
+        )
+    return np.frombuffer(raw, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="), copy=False)

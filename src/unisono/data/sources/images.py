@@ -1,0 +1,192 @@
+"""Pictures in files: a folder for each class, or a table (CSV) with a row for each picture."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from unisono.data.batch import batch_of
+from unisono.data.source import Indices, Source
+from unisono.data.sources.file_list import PathName, checked, missing_key, names_sha256
+from unisono.data.sources.optional_packages import load
+from unisono.errors import UsageError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+Row: TypeAlias = Mapping[str, str]
+
+
+class Images(Source):
+    """Pictures by path, read as uint8 (channels, rows, columns). `mode` is Pillow's ("RGB", "L"); `size` is (rows, columns), one
+    number for squares, or None where all pictures have one size. Read and decoded as they are asked for."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        labels: npt.NDArray[Any] | None = None,
+        groups: npt.NDArray[Any] | None = None,
+        size: int | tuple[int, int] | None = None,
+        mode: str = "RGB",
+        classes: Sequence[str] = (),
+    ) -> None:
+        for what, given in (("labels", labels), ("groups", groups)):
+            if given is not None and len(given) != len(paths):
+                raise UsageError(f"there are {len(paths)} pictures but {len(given)} {what}; give one for each")
+        if not paths:
+            raise UsageError("there are no pictures; give at least one")
+        self.paths = tuple(paths)
+        self.size = (size, size) if isinstance(size, int) else size
+        self.mode = mode
+        self.classes = tuple(classes)
+        """Names of the classes; a target is a place in this tuple. Empty where labels are numbers."""
+        self._labels = labels
+        self._groups = groups
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, indices: Indices) -> Any:
+        pictures = [self._picture(self.paths[int(index)]) for index in indices]
+        first = pictures[0].shape if pictures else ()
+        for index, picture in zip(indices, pictures, strict=True):
+            if picture.shape != first:
+                raise UsageError(
+                    f"{self.paths[int(index)]} has {picture.shape[1:]} rows and columns, another picture {first[1:]}; "
+                    "give size=(rows, columns) to bring all to one size"
+                )
+        return batch_of(np.stack(pictures), None if self._labels is None else self._labels[indices])
+
+    def targets(self) -> npt.NDArray[Any] | None:
+        return self._labels
+
+    def groups(self) -> npt.NDArray[Any] | None:
+        return self._groups
+
+    def describe(self) -> Mapping[str, Any]:
+        folders = sorted({str(path.parent) for path in self.paths})
+        facts = {
+            "folders": folders,
+            "names_sha256": names_sha256(self.paths),
+            "classes": list(self.classes),
+            "size": self.size,
+            "mode": self.mode,
+        }
+        return {**super().describe(), **facts}
+
+    def _picture(self, path: Path) -> npt.NDArray[np.uint8]:
+        image = load("PIL.Image", "pictures")
+        try:
+            with image.open(path) as opened:
+                picture = opened.convert(self.mode)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise UsageError(f"{path} cannot be read as a picture ({error}); it is damaged or of another kind") from None
+        if self.size is not None:
+            picture = picture.resize(self.size[::-1], image.Resampling.BILINEAR)
+        pixels = np.asarray(picture, dtype=np.uint8)
+        return np.ascontiguousarray(np.moveaxis(pixels, 2, 0)) if pixels.ndim == 3 else pixels[None]
+
+
+class ImageFolder(Images):
+    """`ImageFolder("train", size=224)`: every sub-folder is a class, in the order of the names; `classes` fixes another order."""
+
+    def __init__(
+        self, folder: PathName, size: int | tuple[int, int] | None = None, mode: str = "RGB", classes: Sequence[str] | None = None
+    ) -> None:
+        root = checked(Path(folder).expanduser(), "a folder of pictures", folders=True)
+        if not root.is_dir():
+            raise UsageError(f"{root} is a file; give the folder that holds a sub-folder for each class")
+        found = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+        if not found:
+            raise UsageError(f"{root} has no sub-folders; make one for each class, or use ImageTable with a CSV file")
+        names = list(classes) if classes is not None else found
+        for name in names:
+            if name not in found:
+                raise missing_key(name, found, f"the folder {root}")
+        paths, labels = [], []
+        for number, name in enumerate(names):
+            inside = sorted(path for path in (root / name).rglob("*") if path.suffix.lower() in SUFFIXES)
+            if not inside:
+                raise UsageError(f"{root / name} holds no picture ({', '.join(SUFFIXES)}); remove it or fill it")
+            paths += inside
+            labels += [number] * len(inside)
+        super().__init__(paths, np.array(labels, dtype=np.int64), None, size, mode, names)
+
+
+class ImageTable(Images):
+    """`ImageTable("images.csv", file="image_id", label="dx", group="lesion_id", folder="images", suffix=".jpg", size=224)`.
+
+    `file`, `label` and `group` name columns; `label` may be a function of a row instead, e.g. `lambda row: row["dx"] == "mel"`.
+    Whole numbers are taken as class numbers, other numbers as float32 values, anything else as names of classes, sorted unless
+    `classes` gives their order. Paths are relative to `folder`, by default that of the table."""
+
+    def __init__(
+        self,
+        table: PathName,
+        file: str,
+        label: str | Callable[[Row], Any] | None = None,
+        group: str | None = None,
+        folder: PathName | None = None,
+        suffix: str = "",
+        size: int | tuple[int, int] | None = None,
+        mode: str = "RGB",
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        path = checked(Path(table).expanduser(), "a table of pictures")
+        with path.open(newline="", encoding="utf-8-sig") as text:
+            reader = csv.DictReader(text)
+            columns, rows = list(reader.fieldnames or ()), list(reader)
+        for column in (file, label, group):
+            if isinstance(column, str) and column not in columns:
+                raise missing_key(column, columns, f"the columns of {path}")
+        if not rows:
+            raise UsageError(f"{path} has a header but no rows; give at least one picture")
+        root = Path(folder).expanduser() if folder is not None else path.parent
+        paths = [root / f"{row[file]}{suffix}" for row in rows]
+        _expect_all(paths, path)
+        labels, names = (None, ()) if label is None else _numbered([_value(row, label) for row in rows], classes, path)
+        groups = None if group is None else np.array([row[group] for row in rows])
+        super().__init__(paths, labels, groups, size, mode, names)
+        self.table = path
+
+    def describe(self) -> Mapping[str, Any]:
+        return {**super().describe(), "table": str(self.table)}
+
+
+def _value(row: Row, label: str | Callable[[Row], Any]) -> Any:
+    return row[label] if isinstance(label, str) else label(row)
+
+
+def _expect_all(paths: Sequence[Path], table: Path) -> None:
+    """One listing of each folder instead of a question for each file: cheap on parallel file systems."""
+    there = {
+        folder: {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+        for folder in {path.parent for path in paths}
+    }
+    absent = [path for path in paths if path.name not in there[path.parent]]
+    if absent:
+        raise UsageError(
+            f"{len(absent)} of {len(paths)} pictures of {table} are not there, e.g. {absent[0]}; "
+            'check folder and suffix (e.g. suffix=".jpg")'
+        )
+
+
+def _numbered(values: Sequence[Any], classes: Sequence[str] | None, table: Path) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+    if classes is None:
+        if not all(isinstance(value, str) for value in values):
+            found = np.array(values)
+            return (found.astype(np.int64) if found.dtype.kind in "bi" else found.astype(np.float32)), ()
+        for kind, dtype in ((int, np.int64), (float, np.float32)):
+            try:
+                return np.array([kind(value) for value in values], dtype=dtype), ()
+            except ValueError:
+                continue
+        classes = sorted(set(values))
+    places = {name: number for number, name in enumerate(classes)}
+    for value in values:
+        if value not in places:
+            raise missing_key(str(value), list(places), f"the classes given for {table}")
+    return np.array([places[value] for value in values], dtype=np.int64), tuple(classes)

@@ -1,0 +1,149 @@
+"""NIfTI volumes (`.nii`, `.nii.gz`): whole ones, or patches cut out on a regular grid as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from unisono.data.batch import batch_of
+from unisono.data.plan import Windows
+from unisono.data.source import Indices, Source
+from unisono.data.sources.file_list import Files, expand, file_facts
+from unisono.data.sources.optional_packages import load
+from unisono.data.sources.patch_grid import centred, corners, cut_out
+from unisono.data.sources.recent_reads import Recent
+from unisono.errors import UsageError
+
+
+class NIfTI(Source):
+    """`NIfTI("images/*.nii.gz", "labels/*.nii.gz", patch=(32, 32, 32))`: inputs float32 (channels, x, y, z), targets
+    int64 (x, y, z).
+
+    Without `patch` a sample is a volume; where volumes differ in size, `shape` cuts or pads them around their centre. `stride` is
+    the step of the grid (by default the patch). A fourth axis of a file is its channels. `labels` may be an array with one row
+    for each volume instead, e.g. the class of a patient. The last `cached_volumes` volumes are kept.
+    """
+
+    def __init__(
+        self,
+        volumes: Files,
+        labels: Files | npt.NDArray[Any] | None = None,
+        patch: Sequence[int] | None = None,
+        stride: Sequence[int] | None = None,
+        shape: Sequence[int] | None = None,
+        cached_volumes: int = Windows.num_chunks,
+    ) -> None:
+        self.volumes = expand(volumes, "NIfTI volumes")
+        per_volume = isinstance(labels, np.ndarray)
+        self.labels = () if labels is None or per_volume else expand(cast(Files, labels), "NIfTI labels")
+        self._values = cast("npt.NDArray[Any]", labels) if per_volume else None
+        num_labels = len(self.volumes) if labels is None else len(cast(npt.NDArray[Any], labels) if per_volume else self.labels)
+        if num_labels != len(self.volumes):
+            raise UsageError(
+                f"there are {len(self.volumes)} volumes but {num_labels} labels; give one for each volume, in the same order"
+            )
+        self.shapes = [_shape(path) for path in self.volumes]
+        for volume, label, found in zip(self.volumes, self.labels, self.shapes, strict=False):
+            if _shape(label)[:3] != found[:3]:
+                raise UsageError(
+                    f"{volume} has {found[:3]} voxels but its labels {label} have {_shape(label)[:3]}; is the order the same?"
+                )
+        if len({found[3:] for found in self.shapes}) > 1:
+            raise UsageError("the volumes have different numbers of channels; give volumes with the same")
+        self.shape = _three("shape", shape)
+        self.patch = _three("patch", patch)
+        self.stride = _three("stride", stride) or self.patch
+        if stride is not None and patch is None:
+            raise UsageError("stride is the step between patches; give patch too")
+        sizes = [self.shape or found[:3] for found in self.shapes]
+        if self.patch is None and len(set(sizes)) > 1:
+            raise UsageError(
+                f"the volumes differ in size ({min(sizes)} to {max(sizes)}), so whole ones make no batch; "
+                "give shape=(x, y, z) to cut or pad them, or patch=(x, y, z)"
+            )
+        places = [
+            (number, *corner)
+            for number, size in enumerate(sizes)
+            for corner in (corners(size, self.patch, self.stride) if self.patch and self.stride else [(0, 0, 0)])
+        ]
+        self.places = np.array(places, dtype=np.int64)
+        """For each sample the number of its volume and the corner of its patch there."""
+        if self.patch:
+            self.chunk_samples = int(np.bincount(self.places[:, 0]).max())
+        self._recent: Recent[int, tuple[Any, Any]] = Recent(cached_volumes)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def read(self, indices: Indices) -> Any:
+        places = self.places[indices]
+        inputs: list[Any] = [None] * len(places)
+        targets: list[Any] = [None] * len(places)
+        # By volume, those kept first, so that each is read once for a batch.
+        for at in sorted(range(len(places)), key=lambda at: (int(places[at, 0]) not in self._recent, int(places[at, 0]))):
+            number, corner = int(places[at, 0]), places[at, 1:].tolist()
+            volume, label = self._recent.get(number, partial(self._load, number))
+            inputs[at] = cut_out(volume, corner, self.patch) if self.patch else volume
+            if label is not None:
+                targets[at] = cut_out(label, corner, self.patch) if self.patch else label
+        if self._values is not None:
+            return batch_of(np.stack(inputs), self._values[places[:, 0]])
+        return batch_of(np.stack(inputs), np.stack(targets) if self.labels else None)
+
+    def groups(self) -> npt.NDArray[Any] | None:
+        return self.places[:, 0]
+
+    def targets(self) -> npt.NDArray[Any] | None:
+        return None if self._values is None else self._values[self.places[:, 0]]
+
+    def describe(self) -> Mapping[str, Any]:
+        facts = {
+            "files": file_facts(self.volumes),
+            "labels": file_facts(self.labels),
+            "shapes": sorted({min(self.shapes), max(self.shapes)}),
+        }
+        return {**super().describe(), **facts, "patch": self.patch, "stride": self.stride, "shape": self.shape}
+
+    def close(self) -> None:
+        self._recent.clear()
+
+    def _load(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        volume = _voxels(self.volumes[number]).astype(np.float32)
+        volume = np.moveaxis(volume, 3, 0) if volume.ndim == 4 else volume[None]
+        label = _voxels(self.labels[number]).reshape(volume.shape[1:]).astype(np.int64) if self.labels else None
+        if self.shape:
+            return centred(volume, self.shape), None if label is None else centred(label, self.shape)
+        return volume, label
+
+
+def _three(name: str, sizes: Sequence[int] | None) -> tuple[int, ...] | None:
+    if sizes is not None and (len(sizes) != 3 or min(sizes) < 1):
+        raise UsageError(f"{name} of NIfTI volumes needs three sizes of at least 1; received {tuple(sizes)}")
+    return None if sizes is None else tuple(sizes)
+
+
+def _shape(path: Path) -> tuple[int, ...]:
+    shape = tuple(int(length) for length in _opened(path).shape)
+    if len(shape) not in (3, 4):
+        raise UsageError(f"{path} has {len(shape)} axes {shape}; a volume has three, or four with channels")
+    return shape
+
+
+def _voxels(path: Path) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(_opened(path).dataobj)
+    except (OSError, EOFError, ValueError) as error:
+        raise UsageError(f"the voxels of {path} cannot be read ({error}); it is cut off: get it again") from None
+
+
+def _opened(path: Path) -> Any:
+    nibabel = load("nibabel", "NIfTI volumes")
+    try:
+        return nibabel.load(path)
+    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError) as error:
+        raise UsageError(f"{path} cannot be read as NIfTI ({error}); it is cut off or of another kind: get it again") from None

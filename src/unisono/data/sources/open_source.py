@@ -1,0 +1,69 @@
+"""Anything that holds samples, as a source: arrays, data sets, and files by their suffix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from unisono.data.source import Source
+from unisono.data.sources.arrays import Arrays
+from unisono.data.tree import leaves
+from unisono.errors import UsageError
+
+SUFFIXES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    ((".npz",), "numpy_files", "Npz"),
+    ((".npy",), "numpy_files", "Npy"),
+    ((".h5", ".hdf5", ".he5"), "hdf5", "HDF5"),
+    ((".zarr",), "zarr", "Zarr"),
+    ((".nii", ".nii.gz"), "nifti", "NIfTI"),
+    ((".tif", ".tiff"), "tiff", "TIFF"),
+    ((".mat",), "matlab", "Scene"),
+    ((".csv",), "images", "ImageTable"),
+    (("-ubyte", "-ubyte.gz", ".idx", ".idx.gz"), "idx", "Idx"),
+)
+"""Suffixes -> file and class, which is loaded when it is used."""
+
+
+def as_source(data: Any, **options: Any) -> Source:
+    """Local: a source as it is; a path (or a list of paths, or a pattern) by its suffix, `options` being those of its source; a
+    tuple (inputs, targets[, weights]) of arrays; or anything with `__len__` and `__getitem__`."""
+    if isinstance(data, (str, PathLike)):
+        return _opener(fspath(data))(data, **options)
+    if isinstance(data, (list, tuple)) and data and all(isinstance(part, (str, PathLike)) for part in data):
+        return _opener(fspath(data[0]))(data, **options)
+    if options:
+        raise UsageError(f"{', '.join(options)} are options of files; they mean nothing for {type(data).__name__}")
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, tuple) and 1 <= len(data) <= 3 and all(_is_array(leaf) for _, leaf in leaves(data)):
+        return Arrays(*data)
+    if _is_array(data) or (isinstance(data, dict) and all(_is_array(leaf) for _, leaf in leaves(data))):
+        return Arrays(data)
+    return _source("sequence", "Items")(data)
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _opener(name: str) -> Callable[..., Source]:
+    for suffixes, file, kind in SUFFIXES:
+        if name.lower().rstrip("/").endswith(suffixes):
+            return _source(file, kind)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        is_zarr = (path / "zarr.json").exists() or (path / ".zgroup").exists()
+        return _source("zarr", "Zarr") if is_zarr else _source("images", "ImageFolder")
+    from unisono.data.sources.file_list import checked
+
+    checked(path, "data")
+    known = ", ".join(suffix for suffixes, _, _ in SUFFIXES for suffix in suffixes)
+    raise UsageError(f"{path} has a suffix that says nothing about its kind; use a source by its name, or one of {known}")
+
+
+def _source(file: str, kind: str) -> Callable[..., Source]:
+    found: Callable[..., Source] = getattr(import_module(f"unisono.data.sources.{file}"), kind)
+    return found

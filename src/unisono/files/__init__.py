@@ -1,0 +1,4 @@
+"""BYTES ON DISK: atomic writes, hashes, manifests, step folders, tensor files; journals and claims that several jobs share.
+
+Imported by everything that writes files; imports only errors.
+"""

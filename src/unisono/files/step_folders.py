@@ -1,0 +1,105 @@
+"""Directories named by step, which appear and disappear atomically: a final name means complete, whenever a process is killed.
+
+Hidden names beside them are of what is on its way: `.step-00001200.PID.draft` comes or goes, `.step-00001200.replaced` steps aside
+for another one of the same step, as directories cannot replace each other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from unisono.errors import UsageError
+from unisono.files.atomic import explain_os_errors, fsync_path
+
+NAME = re.compile(r"(?P<aside>\.)?(?P<name>step-(?P<step>\d{8}|[1-9]\d{8,}))(?(aside)\.replaced)")
+DRAFT = re.compile(r"\.step-\d{8,}\.\d+\.draft")
+
+
+class StepFolders:
+    """One parent and its directories. One process at a time writes there; its methods are local and blocking."""
+
+    def __init__(self, parent: Path) -> None:
+        self.parent = parent
+
+    def path(self, step: int) -> Path:
+        return self.parent / f"step-{step:08d}"
+
+    def found(self) -> list[tuple[int, Path]]:
+        """Steps and paths, the newest first. Changes nothing. One that stepped aside counts until another has its name."""
+        try:
+            names = {entry.name for entry in self.parent.iterdir()}
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UsageError(f"cannot read {self.parent}: {error.strerror or error}; give another place (--out)") from error
+        matches = [match for name in names if (match := NAME.fullmatch(name))]
+        return sorted(
+            (
+                (int(match["step"]), self.parent / match[0])
+                for match in matches
+                if match[0] == match["name"] or match["name"] not in names
+            ),
+            reverse=True,
+        )
+
+    @contextmanager
+    def new_folder(self, step: int) -> Iterator[Path]:
+        """Gives an empty directory; what the body put there, each file already on the disk, becomes that of the step at once.
+
+        Removes what killed processes have left, first, as the disk may be full of it. If the body fails, nothing of it is left.
+        """
+        path = self.path(step)
+        draft = _draft(path)
+        with explain_os_errors(path):
+            if not self.parent.is_dir():
+                self.parent.mkdir()
+                fsync_path(self.parent.parent)
+            self._remove_leftovers()
+            try:
+                draft.mkdir()
+                yield draft
+                fsync_path(draft)
+                aside = path.rename(_replaced(path)) if path.exists() else None
+                draft.rename(path)
+                fsync_path(self.parent)
+            finally:
+                _remove(draft)
+            if aside is not None:
+                _remove(aside)
+
+    def remove(self, path: Path) -> None:
+        """The name goes first, then the files."""
+        with explain_os_errors(path):
+            _remove(path.rename(_draft(path)))
+
+    def _remove_leftovers(self) -> None:
+        """Only one process has the directory, so no draft is in anybody's hand."""
+        for entry in list(self.parent.iterdir()):
+            if DRAFT.fullmatch(entry.name):
+                _remove(entry)
+            elif (match := NAME.fullmatch(entry.name)) and match["aside"]:
+                if (self.parent / match["name"]).exists():
+                    _remove(entry)
+                else:
+                    entry.rename(self.parent / match["name"])
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.draft")
+
+
+def _replaced(path: Path) -> Path:
+    return path.with_name(f".{path.name}.replaced")
+
+
+def _remove(path: Path) -> None:
+    """What cannot be removed now has a hidden name and is tried again before the next one comes."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

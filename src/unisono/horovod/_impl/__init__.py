@@ -1,0 +1,7 @@
+"""Behind the names of `unisono.horovod`: named operations in any order, agreed upon by all ranks, on Unisono's communicators.
+
+    entry -> process_set_channel (queue, one thread) -> negotiation (what all ranks have submitted) -> fusion -> carrier -> done
+
+engine/ does that; job/ is what `hvd.init()` makes; torch/, tensorflow/ and keras/ are the fronts; elastic/, launching/, timeline/.
+Imported by `horovod/` alone, and by the commands that start such programs. Decisions: docs/decisions/0013-horovod.md.
+"""

@@ -1,0 +1,89 @@
+"""Small functions that programs import from `horovod.common.util`. Pure or local."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+from unisono.horovod._impl.job import basics
+
+T = TypeVar("T")
+
+FRAMEWORKS = ("torch", "tensorflow", "keras")
+"""The names under which programs ask for a framework's extension, which are those of the packages."""
+
+
+def _cache(function: Callable[..., T]) -> Callable[..., T]:
+    """A function that remembers what it gave for the same arguments; the name is Horovod's."""
+    return functools.wraps(function)(functools.cache(function))
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:  # noqa: ARG001 -- there is nothing to tell
+    """Local: whether horovod.<name> can be used: nothing is compiled, so whether the framework is there."""
+    return ext_base_name in FRAMEWORKS and importlib.util.find_spec(ext_base_name) is not None
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """Nothing is compiled, so nothing can be missing."""
+
+
+def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
+    """Nothing is compiled for a version of a framework, so none can be wrong."""
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:  # noqa: ARG001 -- as programs call it
+    """Local: whether tensors may be on GPUs."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def mpi_built(verbose: bool = False) -> bool:  # noqa: ARG001 -- as programs call it, here and below
+    return basics.mpi_built()
+
+
+def gloo_built(verbose: bool = False) -> bool:  # noqa: ARG001
+    return basics.gloo_built()
+
+
+def nccl_built(verbose: bool = False) -> int:  # noqa: ARG001
+    return basics.nccl_built()
+
+
+def ddl_built(verbose: bool = False) -> bool:  # noqa: ARG001
+    return basics.ddl_built()
+
+
+def ccl_built(verbose: bool = False) -> bool:  # noqa: ARG001
+    return basics.ccl_built()
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    return num_rank > 0 and not num_rank & (num_rank - 1)
+
+
+def split_list(l: Sequence[T], n: int) -> list[list[T]]:  # noqa: E741 -- as programs name it
+    """In n parts, whose lengths differ by one at most; the first are the longer ones."""
+    each, more = divmod(len(l), n)
+    bounds = [part * each + min(part, more) for part in range(n + 1)]
+    return [list(l[begin:end]) for begin, end in pairwise(bounds)]
+
+
+def is_iterable(x: object) -> bool:
+    return isinstance(x, Iterable)
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Whether version `ver` is `target` ("1.2.3") or later."""
+    if not re.fullmatch(r"\d+\.\d+\.\d+", target):
+        raise ValueError(f'target must be a version like "1.2.3"; received {target!r}')
+    return _numbers(ver) >= _numbers(target)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.findall(r"\d+", version.split("+")[0])[:3]
+    return tuple(int(part) for part in (*found, 0, 0, 0)[:3])

@@ -1,0 +1,188 @@
+"""A worker's line to the driver: it asks for its place in the next generation, and hears of hosts that come and go."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import Any
+
+from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
+from unisono.comm.control_plane.handshake import HandshakeFailed, authenticate
+from unisono.comm.control_plane.plain import decode, encode
+from unisono.errors import CommError, UsageError
+from unisono.horovod._impl.elastic.worker_environment import DriverAddress, Seat, driver_address, seat_of
+
+CONNECT_S = 30.0
+"""How long the driver may take to answer. It was there when it started us."""
+END_S = 5.0
+"""Between the driver's end and ours, for what the program does on SIGTERM."""
+
+Listener = Callable[[float, int], None]
+
+
+class CalledOff(CommError):
+    """The generation that we were about to join is void; another will come."""
+
+
+class Line:
+    """Made in every process; without a driver all that is told goes nowhere. Any thread may call its methods."""
+
+    def __init__(self) -> None:
+        self._driver: DriverAddress | None = None
+        self._asked = False
+        self._channel: Channel | None = None
+        self._changed = threading.Condition()
+        """Guards all below."""
+        self._listeners: list[Listener] = []
+        self._seat: Seat | None = None
+        self._void = -1
+        """The latest generation that is known to be over."""
+        self._dismissed: str | None = None
+        self._committed_in = -1
+
+    @property
+    def is_there(self) -> bool:
+        """Local: whether a driver of an elastic job started this process."""
+        if not self._asked:
+            self._driver, self._asked = driver_address(), True
+        return self._driver is not None
+
+    @property
+    def seat(self) -> Seat | None:
+        """Local: our place in the generation that we belong to."""
+        return self._seat
+
+    @property
+    def is_dismissed(self) -> bool:
+        """Local: whether the job continues, or ends, without us."""
+        return self._dismissed is not None
+
+    def take_seat(self) -> Seat:
+        """Blocking: until the driver has a place for us in a new generation. Ends the process quietly if it has none any more."""
+        channel = self._open()
+        with self._changed:
+            self._seat = None
+            channel.send(encode(("ready",)))
+            self._changed.wait_for(lambda: self._dismissed is not None or self._seat is not None)
+            seat = self.seat
+        if seat is None:
+            raise SystemExit(0)
+        return seat
+
+    def check_seat(self) -> None:
+        """Local: raises `CalledOff` if our generation is void."""
+        seat = self._seat
+        if seat is not None and self._void >= seat.generation:
+            raise CalledOff(f"generation {seat.generation} was called off by the driver")
+
+    def tell_joined(self) -> None:
+        """Local, not blocking: the communicators of our generation stand."""
+        self._tell("joined")
+
+    def tell_synced(self) -> None:
+        """Local, not blocking: we hold the state of the job from now on."""
+        self._tell("synced")
+
+    def tell_commit(self) -> None:
+        """Local, not blocking: the job gets on. Said once for each generation."""
+        seat = self._seat
+        if seat is not None and seat.generation != self._committed_in:
+            self._committed_in = seat.generation
+            self._tell("committed")
+
+    def tell_finished(self) -> None:
+        """Local, not blocking: the training came to its end."""
+        self._tell("finished")
+
+    def tell_failed(self, reason: str) -> None:
+        """Local, not blocking: why we ask for a new place next."""
+        self._tell("failed", reason)
+
+    @contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Local: in this context `listener(timestamp, change)` is called when hosts come or go, by a thread of ours."""
+        with self._changed:
+            self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._listeners.remove(listener)
+
+    # ---- the connection ----------------------------------------------------------------------------------------------
+
+    def _open(self) -> Channel:
+        if self._channel is None:
+            assert self._driver is not None
+            self._channel = _connected(self._driver)
+            threading.Thread(target=self._listen, args=(self._channel,), name="unisono-elastic", daemon=True).start()
+        return self._channel
+
+    def _tell(self, what: str, *more: Any) -> None:
+        seat = self._seat
+        if self._channel is not None and seat is not None:
+            self._channel.send(encode((what, seat.generation, *more)))
+
+    def _listen(self, channel: Channel) -> None:
+        poller = select.poll()
+        poller.register(channel.sock, select.POLLIN)
+        try:
+            while not channel.ended and not channel.silent():
+                poller.poll(1000)
+                channel.flush()
+                for message in channel.receive():
+                    self._handle(decode(message))
+            reason = "is gone"
+        except OSError as error:
+            reason = f"is gone ({error})"
+        except Exception as error:  # noqa: BLE001 - the main thread may wait for a word that this thread will never pass on
+            reason = f"cannot be understood ({type(error).__name__}: {error})"
+        if self._dismissed is None:
+            print(f"unisono: the driver of this elastic job {reason}, so this worker ends too", file=sys.stderr, flush=True)
+            # The main thread may be anywhere, also in a call that no exception reaches.
+            os.kill(os.getpid(), signal.SIGTERM)
+            sleep(END_S)
+            os._exit(1)
+
+    def _handle(self, message: Any) -> None:
+        with self._changed:
+            match message:
+                case ("seat", dict(plain)):
+                    self._seat = seat_of(plain)
+                case ("void", int(generation)):
+                    self._void = max(self._void, generation)
+                case ("hosts", float(timestamp), int(change)):
+                    for listener in self._listeners:
+                        listener(timestamp, change)
+                case ("leave", str(reason)):
+                    self._dismissed = reason
+                case _:
+                    raise CommError("the driver said what is unknown; do it and the workers run the same version of unisono?")
+            self._changed.notify_all()
+
+
+def _connected(driver: DriverAddress) -> Channel:
+    """Blocking: the line, once both sides have proved that they belong to one job."""
+    where = f"the driver of this elastic job at {driver.address}, port {driver.port}"
+    deadline = monotonic() + CONNECT_S
+    try:
+        sock = socket.create_connection((driver.address, driver.port), CONNECT_S)
+        try:
+            set_tcp_options(sock)
+            channel = Channel(sock, AUTHENTICATED_LIMIT_BYTES)
+            answer = authenticate(channel, driver.secret, driver.port, {"worker": driver.worker}, deadline, deadline)
+        except BaseException:
+            sock.close()
+            raise
+    except (OSError, EOFError, HandshakeFailed) as error:
+        raise UsageError(f"{where} cannot be reached: {error}; start with unisono horovodrun, and see what it says") from error
+    if answer != ("welcome",):
+        raise UsageError(f"{where} does not know worker {driver.worker}; start workers with unisono horovodrun only")
+    return channel

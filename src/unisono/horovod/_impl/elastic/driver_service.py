@@ -1,0 +1,148 @@
+"""The driver's end of the lines to its workers: sockets that never block, believed only if they know the job's secret."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
+from unisono.comm.control_plane.plain import decode, encode
+from unisono.errors import CommError
+
+MOST_GUESTS = 256
+"""Connections that have not proved themselves yet; the oldest goes when one more comes."""
+
+Hear = Callable[[int, Any], None]
+"""The number of a worker, and what it said."""
+
+
+class Service:
+    """Local; all in the thread of the driver, which waits on the selector."""
+
+    def __init__(self, selector: selectors.BaseSelector, secret: str, everywhere: bool, hear: Hear) -> None:
+        """`everywhere`: listen on all interfaces, as workers may be on other hosts."""
+        self._selector = selector
+        self._secret = secret
+        self._hear = hear
+        self._listener = _listener(everywhere)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self._guests: list[_Guest] = []
+        self._workers: dict[int, _Guest] = {}
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def send(self, worker: int, *message: Any) -> None:
+        """Local, not blocking. A worker that has not called yet, or is gone, hears nothing."""
+        guest = self._workers.get(worker)
+        if guest is not None:
+            guest.send(encode(message))
+
+    def forget(self, worker: int) -> None:
+        """Local: this worker has ended."""
+        guest = self._workers.pop(worker, None)
+        if guest is not None:
+            guest.close()
+
+    def close(self) -> None:
+        """Local."""
+        for guest in (*self._guests, *self._workers.values()):
+            guest.close()
+        self._selector.unregister(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+            set_tcp_options(sock)
+        except OSError:  # the visitor went away again
+            return
+        if len(self._guests) >= MOST_GUESTS:
+            self._guests.pop(0).close()
+        self._guests.append(_Guest(sock, Challenge(self._secret, self.port), self._selector, self))
+
+    def admit(self, guest: _Guest, worker: int) -> None:
+        """Local: it has proved itself. Raises `HandshakeFailed` if this worker's line lives: another program has its variables."""
+        if worker in self._workers:
+            raise HandshakeFailed(f"worker {worker} is here already")
+        self._guests.remove(guest)
+        self._workers[worker] = guest
+        guest.send(encode(("welcome",)))
+
+    def drop(self, guest: _Guest) -> None:
+        """Local: its connection ended. What that means is for its process to say."""
+        guest.close()
+        if guest in self._guests:
+            self._guests.remove(guest)
+        if guest.worker is not None and self._workers.get(guest.worker) is guest:
+            del self._workers[guest.worker]
+
+    def heard(self, worker: int, message: Any) -> None:
+        """Local."""
+        self._hear(worker, message)
+
+
+class _Guest:
+    """One connection."""
+
+    def __init__(self, sock: socket.socket, challenge: Challenge, selector: selectors.BaseSelector, service: Service) -> None:
+        self.worker: int | None = None
+        self._channel = Channel(sock)
+        self._challenge = challenge
+        self._selector = selector
+        self._service = service
+        self._closed = False
+        selector.register(sock, selectors.EVENT_READ, self._serve)
+
+    def send(self, message: bytes) -> None:
+        self._channel.send(message)
+        self._watch()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._selector.unregister(self._channel.sock)
+            self._channel.close()
+
+    def _watch(self) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.unsent else 0)
+        self._selector.modify(self._channel.sock, events, self._serve)
+
+    def _serve(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._channel.flush()
+            for message in self._channel.receive():
+                self._take(message)
+        except (OSError, CommError, HandshakeFailed):
+            self._service.drop(self)
+            return
+        if self._channel.ended:
+            self._service.drop(self)
+        elif not self._closed:
+            self._watch()
+
+    def _take(self, message: bytes) -> None:
+        if self.worker is not None:
+            self._service.heard(self.worker, decode(message))
+        elif not self._challenge.answered:
+            self.send(self._challenge.answer(message))
+        else:
+            match self._challenge.verify(message):
+                case {"worker": int(worker)}:
+                    self._service.admit(self, worker)
+                    self.worker = worker
+                    self._channel.limit_bytes = AUTHENTICATED_LIMIT_BYTES
+                case _:
+                    raise HandshakeFailed("its greeting is none")
+
+
+def _listener(everywhere: bool) -> socket.socket:
+    if not everywhere:
+        return socket.create_server(("127.0.0.1", 0), backlog=1024)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+    return socket.create_server(("", 0), backlog=1024)

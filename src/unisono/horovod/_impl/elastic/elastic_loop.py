@@ -1,0 +1,59 @@
+"""The loop around a training function: sync, train; and when workers are lost or hosts change, begin again with who is there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from unisono.horovod._impl.elastic.surviving_state import State
+from unisono.horovod._impl.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from unisono.horovod._impl.job.basics import shutdown
+from unisono.horovod._impl.job.process_sets import init
+from unisono.horovod._impl.job.process_state import PROCESS
+
+Result = TypeVar("Result")
+
+
+def run_fn(func: Callable[..., Result], reset: Callable[[], object]) -> Callable[..., Result]:
+    """Local: `func(state, ...)` that survives the loss of workers; the function it gives is collective and blocking.
+
+    `reset` ends the old communication and begins the new one. After it everybody takes rank 0's state, always, also if workers
+    only went: one who is new at the same moment would otherwise wait for a broadcast that nobody sends. A worker may be lost at any
+    moment, so also while the program's own callbacks talk after a reset.
+    """
+
+    @functools.wraps(func)
+    def train(state: State, *args: Any, **kwargs: Any) -> Result:
+        line = PROCESS.line
+        again = False
+        with line.listening(state.on_hosts_updated):
+            while True:
+                try:
+                    if again:
+                        reset()
+                        state.on_reset()
+                    state.sync()
+                    line.tell_synced()
+                    result = func(state, *args, **kwargs)
+                    line.tell_finished()
+                    return result
+                except HorovodInternalError as error:
+                    line.tell_failed(str(error))
+                    state.restore()
+                except HostsUpdatedInterrupt:
+                    pass  # all ranks stopped at the same step, so what they hold now is whole
+                again = True
+
+    return train
+
+
+def begin_again() -> None:
+    """Collective, blocking: the usual `reset`."""
+    shutdown()
+    init()
+
+
+def run(func: Callable[..., Result]) -> Callable[..., Result]:
+    """The decorator `hvd.elastic.run`, for frameworks whose errors need no translation."""
+    return run_fn(func, begin_again)

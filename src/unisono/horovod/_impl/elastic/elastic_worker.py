@@ -1,0 +1,143 @@
+"""One worker of an elastic job as the driver sees it, one generation of them, and how long the driver waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from unisono.launch.rank_process import RankProcess
+
+STOP_S = 10.0
+"""After a signal: how long workers have to end by themselves."""
+MISTAKE = 2
+"""The exit code of programs whose user made one."""
+TOGETHER_S = 5.0
+"""How long a worker that is ready waits for others that are starting, before the rest are interrupted for it."""
+START_S = 600.0
+"""How long workers may take from their start to `hvd.init()`."""
+TICK_S = 1.0
+MOST_FALSE_STARTS = 5
+"""Generations in a row that could not meet although nobody died: then it is the network."""
+
+MOST_FUTILE = 10
+"""Generations that failed without a commit although all had met and nobody died: then it is the program."""
+
+MOST_WITH_STRANGERS = 2
+"""After so many the others try it without those that never met anybody."""
+
+
+@dataclass(eq=False)
+class Worker:
+    """One process, from its start to its end."""
+
+    number: int
+    host: str
+    slot: int
+    process: RankProcess
+    ready: bool = False
+    """Whether it waits for a seat."""
+    ready_at: float = 0.0
+    leaving: bool = False
+    """Whether its host goes."""
+    dismissed: bool = False
+    """Whether it was told that there is no seat for it any more."""
+    generation: int = -1
+    since: int = 1 << 60
+    has_joined: bool = False
+    """Whether it ever met others."""
+    has_state: bool = False
+    finished: bool = False
+    """Whether its training came to an end."""
+    given_up: bool = False
+    """Whether it was killed by us, as it is stuck."""
+
+    def __str__(self) -> str:
+        return f"worker {self.number} ({self.host}:{self.slot})"
+
+    @property
+    def fate(self) -> str:
+        return self.process.describe_exit().partition(f"rank {self.number} ")[2]
+
+
+@dataclass
+class Generation:
+    """A fixed set of workers with their communicators."""
+
+    number: int = -1
+    members: list[Worker] = field(default_factory=list)
+    joined: set[int] = field(default_factory=set)
+    lost: Worker | None = None
+    """The first member that died."""
+    committed: bool = False
+    why: str = ""
+    """What the first member said that failed."""
+    stalled: bool = False
+    """Whether the stall check has ended its communication."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all have met, and nobody died since."""
+        return self.lost is None and len(self.joined) == len(self.members)
+
+
+class Roster(dict[int, Worker]):
+    """The workers that live, by their numbers. All methods are pure."""
+
+    def of(self, generation: Generation) -> list[Worker]:
+        """Its members that are left."""
+        return [one for one in self.values() if one.generation == generation.number >= 0 and not one.dismissed]
+
+    def ready(self) -> list[Worker]:
+        """Who waits for a seat."""
+        return [one for one in self.values() if one.ready and not one.dismissed]
+
+    def newcomers(self, generation: Generation) -> list[Worker]:
+        """Who waits and is no member."""
+        return [one for one in self.ready() if one.generation != generation.number]
+
+    def staying(self) -> list[Worker]:
+        return [one for one in self.values() if not (one.dismissed or one.leaving)]
+
+    def present(self, generation: Generation) -> list[Worker]:
+        """Those, and who is still at work."""
+        return [*self.staying(), *(one for one in self.of(generation) if one.leaving and not one.ready)]
+
+    def surplus(self, most: int | None) -> list[Worker]:
+        """Who stays beyond `most`: rather one without the state, and the youngest."""
+        return [] if most is None else sorted(self.staying(), key=lambda one: (not one.has_state, one.number))[most:]
+
+    def starting(self) -> list[Worker]:
+        """Who lives and has not come as far as `hvd.init()`."""
+        return [one for one in self.values() if not one.ready and one.generation < 0]
+
+    def holders(self) -> list[Worker]:
+        """Who has the state of the job."""
+        return [one for one in self.values() if one.has_state]
+
+    def after_loss(self, generation: Generation, least: int, state_exists: bool, has_committed: bool) -> str:
+        """For messages: who is left, and whether that is enough."""
+        if not state_exists:
+            return f"{counted(len(self))} left"
+        holders = len(self.holders())
+        if holders >= least:
+            return f"{going(len(self.of(generation)))} on {'from the last commit' if has_committed else 'without any commit'}"
+        return f"{counted(holders)} left with the state of the job, fewer than --min-np {least}"
+
+    def hosts_with_room(self, available: Mapping[str, int]) -> list[str]:
+        """Those of which a slot is free."""
+        taken = {(one.host, one.slot) for one in self.values()}
+        return [host for host, slots in available.items() if any((host, slot) not in taken for slot in range(slots))]
+
+    def is_needed(self, worker: Worker) -> bool:
+        """Whether it has the state and nobody who stays: then it waits for one, to hand it over."""
+        return worker.has_state and all(one.leaving or one.dismissed for one in self.holders())
+
+
+def counted(number: int) -> str:
+    """Pure: for messages."""
+    return f"{number} worker{'' if number == 1 else 's'}"
+
+
+def going(number: int) -> str:
+    """Pure: for messages."""
+    return f"{counted(number)} {'goes' if number == 1 else 'go'}"

@@ -1,0 +1,179 @@
+"""Which hosts there are: a fixed list, or what a script of the user prints each second."""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from unisono.errors import UsageError
+from unisono.horovod._impl.launching.host_slots import host_of
+from unisono.launch.orphans import preexec_of_rank
+
+LOOK_S = 1.0
+SCRIPT_LIMIT_S = 60.0
+"""A script that takes longer is ended; the hosts stay as they were."""
+
+MOST_OUTPUT_BYTES = 1 << 20
+"""A script that prints more is ended."""
+SHELL = "/bin/sh"
+"""Runs a script that does not name its interpreter."""
+
+Hosts = Mapping[str, int]
+"""Slots by host, in order."""
+
+
+def hosts_in(text: str, slots_per_host: int | None) -> dict[str, int]:
+    """Pure: what a script printed. Raises `UsageError` for a line that is none."""
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        host = host_of(line)
+        if host is None:
+            raise UsageError(f"it printed {line!r}, which is neither host nor host:slots (one in a line)")
+        name, slots = host
+        found[name] = found.get(name, 0) + ((slots_per_host or 1) if slots is None else slots)
+    return {host: slots for host, slots in found.items() if slots}
+
+
+def difference(before: Hosts, after: Hosts) -> str:
+    """Pure: for messages; empty if there is none."""
+    slots = [(host, before.get(host, 0), after.get(host, 0)) for host in dict.fromkeys((*before, *after))]
+    return ", ".join(f"{host} {old} -> {new}" for host, old, new in slots if old != new)
+
+
+def words_of(script: str, env: Mapping[str, str]) -> list[str]:
+    """Local: the words of a script. Raises `UsageError` if it cannot be started, or a job would wait long for its hosts."""
+    try:
+        words = shlex.split(script)
+    except ValueError as error:
+        raise UsageError(f"--host-discovery-script {script!r} cannot be split into words: {error}; check its quotes") from error
+    if not words:
+        raise UsageError("--host-discovery-script is empty; give the path of a program that prints host:slots lines")
+    if shutil.which(words[0], path=env.get("PATH")) is None:
+        exists = Path(words[0]).exists()
+        remedy = f"chmod +x {shlex.quote(words[0])}" if exists else "check the path, which begins with ./ in this folder"
+        raise UsageError(
+            f"--host-discovery-script {words[0]} is {'no program that may be executed' if exists else 'not there'}; {remedy}"
+        )
+    return words
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the script said last."""
+
+    hosts: Hosts | None
+    problem: str = ""
+    """Why there is no answer; the hosts stay as they were."""
+
+
+class Discovery:
+    """A thread that asks the script. `tell` is called by it with each answer that differs from the one before, and with the first
+    of failures in a row."""
+
+    def __init__(self, script: str, slots_per_host: int | None, env: Mapping[str, str], tell: Callable[[Change], None]) -> None:
+        self._arguments = shlex.split(script)
+        self._slots_per_host = slots_per_host
+        self._env = env
+        self._tell = tell
+        self._over = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name="unisono-discovery", daemon=True)
+
+    def start(self) -> None:
+        """Local."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Local: a script that runs is ended, with all that it has started."""
+        self._over.set()
+        if self._process is not None:
+            _kill(self._process)
+        self._thread.join()
+
+    def _run(self) -> None:
+        last: Change | None = None
+        while not self._over.is_set():
+            change = self.look()
+            fails_again = last is not None and change.hosts is None and last.hosts is None  # perhaps in other words: a time
+            if change != last and not fails_again and not self._over.is_set():
+                self._tell(change)
+                last = change
+            self._over.wait(LOOK_S)
+
+    def look(self) -> Change:
+        """Local, blocking: ask the script once."""
+        try:
+            with subprocess.Popen(
+                self._arguments,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=preexec_of_rank(
+                    signal.pthread_sigmask(signal.SIG_BLOCK, ())
+                ),  # its end is that of this thread at the latest
+            ) as process:
+                self._process = process
+                if self._over.is_set():
+                    _kill(process)
+                try:
+                    out, err = _printed(process, monotonic() + SCRIPT_LIMIT_S)
+                except BaseException:
+                    _kill(process)  # or we would wait for its end
+                    raise
+            if process.returncode:
+                words = err.decode(errors="replace").strip().splitlines()
+                return Change(None, f"it exited with code {process.returncode}{': ' + words[-1] if words else ''}")
+            return Change(hosts_in(out.decode(errors="replace"), self._slots_per_host))
+        except (OSError, UsageError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOEXEC and self._arguments[0] != SHELL:
+                self._arguments = [SHELL, shutil.which(self._arguments[0]) or self._arguments[0], *self._arguments[1:]]
+                return self.look()
+            return Change(None, str(error))
+
+
+def _printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+    """Local, blocking: its two outputs, once it has ended. Raises `UsageError` for one that does not end."""
+    assert process.stdout is not None and process.stderr is not None
+    texts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for pipe in texts:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - monotonic()))
+            if not ready or monotonic() > deadline:
+                raise UsageError(f"it took longer than {SCRIPT_LIMIT_S:g} s")
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                texts[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+                if len(texts[key.fd]) > MOST_OUTPUT_BYTES:
+                    raise UsageError(f"it printed more than {MOST_OUTPUT_BYTES >> 20} MiB")
+    try:
+        process.wait(max(0.0, deadline - monotonic()))
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"it took longer than {SCRIPT_LIMIT_S:g} s") from None
+    out, err = texts.values()
+    return bytes(out), bytes(err)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Its children too: one that holds its output would be waited for."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,53 @@
+"""Who gets which rank in a generation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unisono.horovod._impl.elastic.worker_environment import Seat
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One worker that is ready to take part."""
+
+    worker: int
+    """Numbered as they were started."""
+    host: str
+    slot: int
+    has_state: bool = False
+    """Whether it holds the state of the job, which `sync` takes from rank 0."""
+    since: int = 1 << 60
+    """The first generation that it took part in."""
+
+
+def by_age(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that hold the state first, then the oldest."""
+    return sorted(candidates, key=lambda one: (not one.has_state, one.since, one.worker))
+
+
+def seated(candidates: Sequence[Candidate], generation: int, address: str, token: str) -> dict[int, Seat]:
+    """The seat of each worker. The oldest one has rank 0; the ranks of a host follow each other; the local rank goes by slots."""
+    oldest_first = by_age(candidates)
+    hosts = list(dict.fromkeys(one.host for one in oldest_first))
+    ordered = [one for host in hosts for one in oldest_first if one.host == host]
+    slots = {host: sorted(one.slot for one in candidates if one.host == host) for host in hosts}
+    seats: dict[int, Seat] = {}
+    for rank, one in enumerate(ordered):
+        local_rank = slots[one.host].index(one.slot)
+        across = [host for host in hosts if len(slots[host]) > local_rank]
+        seats[one.worker] = Seat(
+            generation=generation,
+            rank=rank,
+            size=len(ordered),
+            local_rank=local_rank,
+            local_size=len(slots[one.host]),
+            cross_rank=across.index(one.host),
+            cross_size=len(across),
+            node_rank=hosts.index(one.host),
+            num_nodes=len(hosts),
+            address=address,
+            token=token,
+        )
+    return seats

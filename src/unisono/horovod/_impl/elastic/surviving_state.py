@@ -1,0 +1,138 @@
+"""What survives the death of other workers: a copy in memory, taken at each commit and sent to everybody after each change."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import queue
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from unisono.errors import UsageError
+from unisono.horovod._impl.elastic.worker_environment import NOTHING, REMOVED
+from unisono.horovod._impl.exceptions import HostsUpdatedInterrupt
+from unisono.horovod._impl.job.process_state import PROCESS
+
+
+class State:
+    """The part that does not know what is saved. Subclasses give `save`, `restore`, `sync` and, where needed, `reset`."""
+
+    def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
+        """Local. `bcast_object(value)` gives rank 0's value on all ranks; `get_rank` is kept for programs that look at it."""
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
+        self._last_updated_timestamp: float = 0
+        self._reset_callbacks: list[Callable[[], object]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Local: call these after the workers have changed, e.g. to scale the learning rate by the new size."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Local: the workers have changed. Called by `run` before it calls `sync`."""
+        self._host_messages = queue.Queue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Local, any thread: the driver says that hosts came or go."""
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """Collective, blocking: `save`, then `check_host_updates`. Each commit copies everything, so choose how often."""
+        self.save()
+        PROCESS.line.tell_commit()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Collective, blocking: raises `HostsUpdatedInterrupt` on all ranks alike if rank 0 was told of a change."""
+        before = latest = self._last_updated_timestamp
+        changes = NOTHING
+        while not self._host_messages.empty():
+            timestamp, change = self._host_messages.get()
+            if timestamp > latest:
+                latest = timestamp
+                changes |= int(change)
+        # Rank 0's view for all: ranks that hear of it at different moments must stop at the same step.
+        before, self._last_updated_timestamp, changes = self._bcast_object((before, latest, changes))
+        if self._last_updated_timestamp > before:
+            raise HostsUpdatedInterrupt(changes == REMOVED)
+
+    def save(self) -> None:
+        """Local: copy everything; `restore` comes back to this."""
+        raise NotImplementedError(f"{type(self).__name__} must say how it is saved; define save()")
+
+    def restore(self) -> None:
+        """Local: back to the last `save`."""
+        raise NotImplementedError(f"{type(self).__name__} must say how it is restored; define restore()")
+
+    def sync(self) -> None:
+        """Collective, blocking: everybody gets what rank 0 has now."""
+        raise NotImplementedError(f"{type(self).__name__} must say how rank 0's values reach the others; define sync()")
+
+    def reset(self) -> None:
+        """Local: what else must happen after the workers have changed, before `sync`."""
+
+
+class ObjectState(State):
+    """Plain Python values, each an attribute of this object."""
+
+    if TYPE_CHECKING:  # the attributes are those that the program names
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
+        """Local."""
+        super().__init__(bcast_object, get_rank)
+        self._saved_state = dict.fromkeys(kwargs)
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+        self._save_values()
+
+    def save(self) -> None:
+        """Local."""
+        self._save_values()
+
+    def restore(self) -> None:
+        """Local."""
+        # Copies, or a list that the program fills later would be filled in what is saved too.
+        for name, value in copies(self._saved_state).items():
+            setattr(self, name, value)
+
+    def sync(self) -> None:
+        """Collective, blocking: the values as rank 0 has them now, which are then also what is saved."""
+        if self._saved_state:
+            values = self._bcast_object({name: getattr(self, name) for name in self._saved_state})
+            for name, value in values.items():
+                setattr(self, name, value)
+            self._save_values()
+
+    def _save_values(self) -> None:
+        self._saved_state = copies({name: getattr(self, name) for name in self._saved_state})
+
+
+def copies(values: dict[str, Any]) -> dict[str, Any]:
+    """Local: of all attributes; what two of them share, their copies share."""
+    try:
+        return copy.deepcopy(values)
+    except Exception:  # noqa: BLE001 - then each by itself, as far as it can be copied
+        return {name: copied(name, value) for name, value in values.items()}
+
+
+def copied(name: str, value: Any) -> Any:
+    """Local: a copy of an attribute, as deep as can be. Raises `UsageError` for one that could neither come back nor be sent."""
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # noqa: BLE001 - copying runs the objects' own code
+        # A tensor that was computed from weights is such a one, alone or in a list. It travels pickled, so that may serve here too.
+        try:
+            return pickle.loads(pickle.dumps(value))
+        except Exception:  # noqa: BLE001 - as is pickling
+            raise UsageError(
+                f"state.{name} ({type(value).__name__}) cannot be copied, so it could neither be restored nor sent to others: "
+                f"{error}; keep it outside of the state, or put plain values into it"
+            ) from error

@@ -1,0 +1,110 @@
+"""How long an elastic job waits for workers, and why it ends when it waited in vain. All is local; moments are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unisono.horovod._impl.elastic.elastic_worker import START_S, counted
+
+MOST_IN_VAIN = 20
+"""Generations that lost a worker, without any commit: then it is not bad luck."""
+
+
+@dataclass
+class WaitingLimits:
+    """What was waited for, and since when."""
+
+    least: int
+    """So many workers are needed (--min-np)."""
+    timeout_s: float
+    """How long there may be fewer (--elastic-timeout)."""
+    start_timeout_s: float | None
+    """How long the first start may take (--start-timeout); None: as long as any other."""
+    waits_since: float | None
+    """Since when there is no generation that works."""
+    _begun: bool = False
+    _short_since: float | None = None
+    """Since when there are too few workers."""
+    _num_stillborn: int = 0
+    """Workers that died before they had a seat, since the last generation began."""
+    _num_in_vain: int = 0
+    """Generations since the last commit that lost a worker."""
+    _in_vain_since: float = 0.0
+    _in_vain_s: float = 0.0
+    """From the first such loss to the last."""
+
+    @property
+    def limit_s(self) -> float:
+        """For everything that includes the start of workers."""
+        return max(self.timeout_s, START_S)
+
+    @property
+    def start_s(self) -> float:
+        """For workers that live to come to `hvd.init()`."""
+        if self.start_timeout_s is None:
+            return self.limit_s
+        return max(self.timeout_s, self.start_timeout_s) if self._begun else self.start_timeout_s
+
+    @property
+    def slots_s(self) -> float:
+        """For the slots of the first start, where there are enough to begin but fewer than were asked for."""
+        return self.timeout_s if self.start_timeout_s is None else self.start_timeout_s
+
+    def waited_s(self, now: float) -> float:
+        return 0.0 if self.waits_since is None else now - self.waits_since
+
+    def wait(self, now: float) -> None:
+        """There is no generation that works."""
+        if self.waits_since is None:
+            self.waits_since = now
+            self._num_stillborn = 0
+
+    def is_late(self, now: float) -> bool:
+        return self.waits_since is not None and self.waited_s(now) >= self.start_s
+
+    def begin(self) -> None:
+        """A generation begins."""
+        self._begun = True
+        self.waits_since = None
+        self._num_stillborn = 0
+
+    def commit(self) -> None:
+        """The job gets on."""
+        self._num_in_vain = 0
+        self._in_vain_s = 0.0
+
+    def lose(self, was_seated: bool, in_vain: bool, now: float) -> None:
+        """A worker died; `in_vain`: as the first of its generation, which had not come to a commit."""
+        self._num_stillborn += not was_seated
+        if in_vain:
+            if not self._num_in_vain:
+                self._in_vain_since = now
+            self._num_in_vain += 1
+            self._in_vain_s = now - self._in_vain_since
+
+    def why_end(self, num_present: int, now: float) -> str | None:
+        """What to say, if it is enough. `num_present`: workers that live and are to stay, also if they have only been started."""
+        if self._num_in_vain >= MOST_IN_VAIN and self._in_vain_s >= self.limit_s:
+            return (
+                f"{self._num_in_vain} generations in {self._in_vain_s:.0f} s lost a worker before they came to a commit; have they "
+                "enough memory? If it was bad luck, commit more often"
+            )
+        if num_present < self.least:
+            if self._short_since is None:
+                self._short_since = now
+            if now - self._short_since < self.timeout_s:
+                return None
+            return (
+                f"only {counted(num_present)} for {self.timeout_s:g} s, fewer than --min-np {self.least}; "
+                "give more hosts, or more time (--elastic-timeout)"
+            )
+        if self._short_since is not None:
+            self._short_since = None
+            if self.waits_since is not None and not self._num_stillborn:
+                self.waits_since = now  # those who have come at last need time to start
+        if not self.is_late(now):
+            return None
+        if self._num_stillborn:
+            dead = counted(self._num_stillborn)
+            return f"{dead} died before hvd.init(), and no generation began for {self.start_s:g} s; see what they said"
+        return "the workers live but have not all called hvd.init() for too long; see what they do"

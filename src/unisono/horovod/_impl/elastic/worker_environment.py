@@ -1,0 +1,129 @@
+"""What an elastic worker is told: by its environment where the driver is, and by the driver which place it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from unisono.cluster.rendezvous import derived_port, host_port
+from unisono.cluster.resolve import environment
+from unisono.cluster.topology import ALLREDUCES, ENGINES, Topology
+from unisono.cluster.variables import one_of, positive_seconds, require, whole_number
+from unisono.errors import UsageError
+from unisono.launch.rank_env import NOT_INHERITED
+
+DRIVER, SECRET, WORKER = "UNISONO_ELASTIC_DRIVER", "UNISONO_ELASTIC_SECRET", "UNISONO_ELASTIC_WORKER"
+ELASTIC = (DRIVER, SECRET, WORKER, "HOROVOD_ELASTIC", NOT_INHERITED)
+"""By these a worker knows its driver. A job that it starts itself must not call that driver in its name."""
+NOTHING, REMOVED, ADDED = 0, 1, 2
+"""What became of the hosts, as the driver tells workers; both may be said at once (3)."""
+MEETING_LIMIT_S = 120.0
+"""How long a new generation may take to meet. All of its members have just asked for it, so none is far."""
+PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NUM_NODES", "RENDEZVOUS", "TOKEN", "JOB", "RESTART")
+
+
+@dataclass(frozen=True)
+class DriverAddress:
+    """Where the driver of this job is, and who we are to it."""
+
+    address: str
+    port: int
+    secret: str
+    worker: int
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One worker's place in one generation. Plain values: it travels."""
+
+    generation: int
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    node_rank: int
+    num_nodes: int
+    address: str
+    """Of rank 0."""
+    token: str
+
+    def plain(self) -> dict[str, Any]:
+        """Pure."""
+        return asdict(self)
+
+
+def seat_of(plain: Mapping[str, Any]) -> Seat:
+    """Pure: what `plain` was made of."""
+    return Seat(**{field.name: plain[field.name] for field in fields(Seat)})
+
+
+def driver_address() -> DriverAddress | None:
+    """Local: None in a process that no driver of elastic jobs has started."""
+    return address_of(environment())
+
+
+def address_of(env: Mapping[str, str]) -> DriverAddress | None:
+    """Pure."""
+    if not env.get(DRIVER):
+        if env.get("HOROVOD_ELASTIC") == "1":
+            raise UsageError(
+                f"HOROVOD_ELASTIC is 1 but {DRIVER} is not set (environment), so there is no driver to ask for a place; start with "
+                "`unisono horovodrun --min-np ... -np ...`, or unset HOROVOD_ELASTIC"
+            )
+        return None
+    require(env, (DRIVER, SECRET, WORKER), "unisono horovodrun", "start with unisono horovodrun, or unset them all")
+    address, port = host_port(env[DRIVER], DRIVER)
+    return DriverAddress(address, port, env[SECRET], whole_number(env, WORKER))
+
+
+def topology_of(seat: Seat) -> Topology:
+    """Local: the seat with what the environment of this process wishes for the communicator."""
+    env = environment()
+    return Topology(
+        launcher="horovodrun",
+        global_rank=seat.rank,
+        world_size=seat.size,
+        local_rank=seat.local_rank,
+        local_size=seat.local_size,
+        node_rank=seat.node_rank,
+        num_nodes=seat.num_nodes,
+        address=seat.address,
+        port=derived_port(seat.token),
+        token=seat.token,
+        job=f"generation {seat.generation}",
+        engine=one_of(env, "UNISONO_ENGINE", ENGINES) or "auto",
+        allreduce=one_of(env, "UNISONO_ALLREDUCE", ALLREDUCES) or "auto",
+        time_limit_s=positive_seconds(env, "UNISONO_TIME_LIMIT_S") if env.get("UNISONO_TIME_LIMIT_S") else MEETING_LIMIT_S,
+    )
+
+
+def worker_environment(
+    base: Mapping[str, str], driver: DriverAddress, host: str, slot: int, num_first: int, slots: Mapping[str, int]
+) -> dict[str, str]:
+    """Pure: `base` for a worker, with the place that it will have if nothing happens before the first generation and all slots are
+    taken (`slots`: how many each host has)."""
+    like = [name for name, count in slots.items() if count > slot or name == host]
+    env = {name: value for name, value in base.items() if name not in {f"UNISONO_{part}" for part in PLACE}}
+    env.update(
+        {
+            DRIVER: f"[{driver.address}]:{driver.port}" if ":" in driver.address else f"{driver.address}:{driver.port}",
+            SECRET: driver.secret,
+            WORKER: str(driver.worker),
+            "HOROVOD_ELASTIC": "1",
+            NOT_INHERITED: " ".join(ELASTIC),
+            "HOROVOD_HOSTNAME": host,
+            "HOROVOD_RANK": str(driver.worker),
+            "HOROVOD_SIZE": str(max(num_first, driver.worker + 1)),
+            "HOROVOD_LOCAL_RANK": str(slot),
+            "HOROVOD_LOCAL_SIZE": str(max(slots.get(host, 0), slot + 1)),
+            "HOROVOD_CROSS_RANK": str(like.index(host)),
+            "HOROVOD_CROSS_SIZE": str(len(like)),
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "PYTHONUNBUFFERED": "1",
+        }
+    )
+    return env

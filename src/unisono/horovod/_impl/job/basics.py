@@ -1,0 +1,111 @@
+"""Who am I, in the words of programs written for Horovod. Local, unless a line says otherwise."""
+
+from __future__ import annotations
+
+import torch
+
+from unisono.horovod._impl.job.process_place import mpi_is_installed
+from unisono.horovod._impl.job.process_state import PROCESS
+
+
+def shutdown() -> None:
+    """Local, blocking for a moment: end; what is in flight fails. `init` may follow."""
+    PROCESS.end()
+
+
+def is_initialized() -> bool:
+    return PROCESS.has_begun
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Local: rank 0 writes its timeline to this file from now on. Needs HOROVOD_TIMELINE=DYNAMIC at `init`, else `ValueError`."""
+    PROCESS.job.timeline.start(file_path, mark_cycles)
+
+
+def stop_timeline() -> None:
+    """Local, blocking until the file is written. It may be started again."""
+    PROCESS.job.timeline.stop()
+
+
+def rank() -> int:
+    return PROCESS.place.rank
+
+
+def size() -> int:
+    return PROCESS.place.size
+
+
+def local_rank() -> int:
+    """Among the processes of this node."""
+    return PROCESS.place.local_rank
+
+
+def local_size() -> int:
+    """How many processes this node has."""
+    return PROCESS.place.local_size
+
+
+def cross_rank() -> int:
+    """Among the processes of all nodes that have this local rank."""
+    return PROCESS.place.cross_rank
+
+
+def cross_size() -> int:
+    """How many nodes have a process of this local rank."""
+    return PROCESS.place.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all nodes have as many processes."""
+    return PROCESS.place.is_homogeneous
+
+
+def mpi_enabled() -> bool:
+    """Whether MPI carries the tensors."""
+    return PROCESS.place.engine == "mpi"
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI carries the tensors and may be called by any thread."""
+    if not mpi_enabled():
+        return False
+    from unisono.comm.engines.mpi import load
+
+    return load().any_thread
+
+
+def mpi_built() -> bool:
+    """Whether MPI could carry the tensors."""
+    return mpi_is_installed()
+
+
+def gloo_enabled() -> bool:
+    """Whether something else than MPI carries the tensors: gloo between nodes, shared memory within one."""
+    return not mpi_enabled()
+
+
+def gloo_built() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_gloo_available()
+
+
+def nccl_built() -> int:
+    """0: tensors of GPUs pass through the host."""
+    return 0
+
+
+def cuda_built() -> bool:
+    """Whether this PyTorch knows CUDA."""
+    return torch.version.cuda is not None
+
+
+def rocm_built() -> bool:
+    """Whether this PyTorch knows ROCm."""
+    return torch.version.hip is not None
+
+
+def ddl_built() -> bool:
+    return False
+
+
+def ccl_built() -> bool:
+    return False

@@ -1,0 +1,64 @@
+"""Where this process stands among all of them, and what its communicator is made of."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from unisono.cluster.topology import Topology
+from unisono.comm.base import Communicator
+from unisono.comm.choose import describe_process
+from unisono.horovod._impl.elastic.worker_environment import Seat
+
+
+@dataclass(frozen=True)
+class Place:
+    """The same words as in programs written for Horovod: `local` is this node, `cross` are the processes of all nodes that have
+    the same local rank."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    is_homogeneous: bool
+    """Whether all nodes have as many processes."""
+    engine: str
+
+
+def place_of(comm: Communicator, at: Topology) -> Place:
+    """Collective over all ranks, blocking."""
+    nodes = comm.allgather_object(describe_process(at).node)
+    return placed(comm.rank, nodes, comm.engine)
+
+
+def placed(rank: int, nodes: Sequence[str], engine: str) -> Place:
+    """Pure: from the node of every rank."""
+    local = [sum(node == nodes[r] for node in nodes[:r]) for r in range(len(nodes))]
+    across = [r for r in range(len(nodes)) if local[r] == local[rank]]
+    counts = Counter(nodes)
+    return Place(
+        rank=rank,
+        size=len(nodes),
+        local_rank=local[rank],
+        local_size=counts[nodes[rank]],
+        cross_rank=across.index(rank),
+        cross_size=len(across),
+        is_homogeneous=len(set(counts.values())) == 1,
+        engine=engine,
+    )
+
+
+def seated(place: Place, seat: Seat | None) -> Place:
+    """Pure: in an elastic job the local rank goes by the slots of the host, as workers chose their GPUs by it, not by age."""
+    if seat is None:
+        return place
+    return replace(place, local_rank=seat.local_rank, cross_rank=seat.cross_rank, cross_size=seat.cross_size)
+
+
+def mpi_is_installed() -> bool:
+    """Local."""
+    return importlib.util.find_spec("mpi4py") is not None

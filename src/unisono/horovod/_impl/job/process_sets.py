@@ -1,0 +1,154 @@
+"""Process sets: groups of ranks that communicate among themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from unisono.horovod._impl.engine.process_set_channel import Channel
+from unisono.horovod._impl.job.process_state import GLOBAL_ID, PROCESS
+
+
+class ProcessSet:
+    """Some ranks of the job. It can be used once it is registered: by `init`, or by `add_process_set`."""
+
+    def __init__(self, ranks_or_comm: Any) -> None:
+        if not isinstance(ranks_or_comm, Iterable):
+            given = type(ranks_or_comm).__name__
+            raise ValueError(f"a process set is made of ranks; received a {given}: give a list such as [0, 2]")
+        self.process_set_id: int | None = None
+        self.ranks: list[int] | None = sorted(int(rank) for rank in ranks_or_comm)
+        self.mpi_comm = None  # programs may look at it; a set is made of ranks here
+
+    def included(self) -> bool:
+        """Local: whether this process belongs to it."""
+        return PROCESS.place.rank in self._members()
+
+    def size(self) -> int:
+        """Local: how many ranks it has."""
+        return len(self._members())
+
+    def rank(self) -> int:
+        """Local: the rank of this process in it; `ValueError` if it does not belong to it."""
+        mine, members = PROCESS.place.rank, self._members()
+        if mine not in members:
+            raise ValueError(f"rank {mine} is not in {self}; ask included() first")
+        return members.index(mine)
+
+    def is_registered(self) -> bool:
+        """Local: whether it can be used. A number alone says little: after `shutdown` and `init` it may be another set's."""
+        registered = None if self.process_set_id is None else PROCESS.job.ranks.get(self.process_set_id)
+        return registered is not None and list(registered) == self.ranks
+
+    def registered_id(self) -> int:
+        """Local: its number; `ValueError` if it is not registered."""
+        if not self.is_registered():
+            raise ValueError(f"{self} is not registered; give it to hvd.init(process_sets=...) or hvd.add_process_set")
+        assert self.process_set_id is not None
+        return self.process_set_id
+
+    def channel(self) -> Channel:
+        """Local: where operations are submitted; `ValueError` if this process does not belong to it."""
+        return PROCESS.channel(self.registered_id())
+
+    def _members(self) -> tuple[int, ...]:
+        return PROCESS.ranks_of(self.registered_id())
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(id={self.process_set_id}, ranks={self.ranks})"
+
+
+class _Everybody(ProcessSet):
+    """The set of all ranks, which exists before anybody knows who they are."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.process_set_id = GLOBAL_ID
+
+    def is_registered(self) -> bool:
+        return PROCESS.has_begun
+
+    def registered_id(self) -> int:
+        return GLOBAL_ID
+
+    def __repr__(self) -> str:
+        return "global_process_set"
+
+
+global_process_set: ProcessSet = _Everybody()
+"""All ranks. One object, as it is the default of every operation; who its members are is asked of the running job."""
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Collective over all ranks, blocking: register a set; all ranks name the same one, in the same order of calls."""
+    given = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    PROCESS.require_dynamic("add_process_set")
+    register(given)
+    return given
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Collective over all ranks, blocking: unregister it; False if it is the global one or not registered."""
+    if process_set.process_set_id == GLOBAL_ID or not process_set.is_registered():
+        return False
+    PROCESS.require_dynamic("remove_process_set")
+    PROCESS.remove_set(process_set.registered_id())
+    process_set.process_set_id = None
+    return True
+
+
+def init(comm: object = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Collective over all processes of the job, blocking: begin. Without a launcher the job is this process alone.
+
+    May be called again; sets that are not registered yet then are. `process_sets="dynamic"` lets sets be added later.
+    """
+    _check_comm(comm)
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        raise ValueError(f'process_sets must be a list of ProcessSet, "dynamic" or None; received {process_sets!r}')
+    PROCESS.begin(dynamic=process_sets == "dynamic")
+    global_process_set.ranks = list(PROCESS.ranks_of(GLOBAL_ID))
+    _check_ranks(comm)
+    if process_sets is not None and not isinstance(process_sets, str):
+        before = {tuple(ranks): set_id for set_id, ranks in PROCESS.sets().items() if set_id != GLOBAL_ID}
+        for process_set in process_sets:
+            if not process_set.is_registered():  # else it was, by an earlier call
+                # Another object may have been given for these ranks then: a cell of a notebook is run twice.
+                found = before.pop(tuple(process_set.ranks or ()), None)
+                if found is None:
+                    register(process_set)
+                else:
+                    process_set.process_set_id = found
+
+
+def register(process_set: ProcessSet) -> None:
+    """Collective over all ranks, blocking."""
+    assert process_set.ranks is not None
+    process_set.process_set_id = PROCESS.add_set(process_set.ranks)
+
+
+def _is_communicator(comm: object) -> bool:
+    return hasattr(comm, "Get_rank") and hasattr(comm, "Get_size")
+
+
+def _check_comm(comm: object) -> None:
+    is_list = isinstance(comm, (list, tuple)) and all(isinstance(rank, int) for rank in comm)
+    if comm is not None and not is_list and not _is_communicator(comm):
+        raise ValueError(
+            f"comm must be None, a list of ranks or a communicator of mpi4py; received a {type(comm).__name__} (hvd.init); "
+            "leave it out, and use process sets for parts of the job"
+        )
+
+
+def _check_ranks(comm: Any) -> None:
+    """All ranks, in their order: whatever else `comm` may be is refused."""
+    rank, everybody = PROCESS.place.rank, list(PROCESS.ranks_of(GLOBAL_ID))
+    whole = (
+        (comm.Get_rank(), comm.Get_size()) == (rank, len(everybody))
+        if _is_communicator(comm)
+        else sorted(comm or everybody) == everybody
+    )
+    if not whole:
+        raise ValueError(
+            f"comm must be None or all ranks 0..{len(everybody) - 1} in their order; received {comm} (hvd.init); "
+            "use process sets for parts"
+        )

@@ -1,0 +1,79 @@
+"""What `model.compile` decides without asking the optimiser: XLA, and the scaling of losses of mixed precision."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from unisono.horovod._impl.keras.reduced_updates import ReducedUpdates, inner_of, refuse_pickles
+from unisono.horovod._impl.keras.step_backend import backend_name
+from unisono.horovod._impl.launching.import_alias import is_in_force
+
+
+def watch_compile() -> None:
+    """Local, idempotent: from now on models of this process are looked at after they were compiled. Keras has no place where an
+    optimiser could say this by itself."""
+    import keras
+
+    # Where it is defined: Keras asks whether a model has a `compile` other than that one.
+    owner: Any = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
+    plain = owner.compile
+    if getattr(plain, "looks_at_optimizer", False):
+        return
+
+    @functools.wraps(plain)
+    def compile_and_look(model: Any, *args: Any, **kwargs: Any) -> None:
+        if is_in_force():  # a program of Keras 2, told by Horovod's examples to give it; it changes nothing here
+            kwargs.pop("experimental_run_tf_function", None)
+        plain(model, *args, **kwargs)
+        look_at(model, insists=kwargs.get("jit_compile") is True)
+
+    compile_and_look.looks_at_optimizer = True  # type: ignore[attr-defined]
+    owner.compile = compile_and_look
+
+
+def look_at(model: Any, insists: bool = False) -> None:
+    """Local: a compiled model. `insists`: XLA was asked for by name."""
+    optimizer: Any = getattr(model, "optimizer", None)
+    inner: Any = inner_of(optimizer)
+    if not isinstance(inner, ReducedUpdates):
+        return
+    if inner is not optimizer:
+        agree_on_finite(type(optimizer))
+    if backend_name() == "tensorflow" and model.jit_compile and inner._travel.is_needed:
+        if insists:
+            raise ValueError(
+                "jit_compile=True: XLA of TensorFlow cannot compile a step that talks to other ranks (model.compile with "
+                "hvd.DistributedOptimizer); leave jit_compile out, or run Keras on JAX"
+            )
+        model.jit_compile = False
+
+
+def agree_on_finite(kind: type | None = None) -> None:
+    """Local, idempotent: from now on a `LossScaleOptimizer`, or one of this class, that has one of ours inside skips a step on all
+    ranks alike, if a gradient is not finite on any, and is not copied as a plain one. For the class, as a program may put it around
+    ours and never `compile`."""
+    from keras.optimizers import LossScaleOptimizer
+
+    owner: Any = next(one for one in (kind or LossScaleOptimizer).__mro__ if "check_finite" in vars(one))
+    plain = owner.check_finite
+    if getattr(plain, "asks_all_ranks", False):
+        return
+
+    @functools.wraps(plain)
+    def check_finite(self: Any, grads: Any) -> Any:
+        found, inner = plain(self, grads), self.inner_optimizer
+        asks = isinstance(inner, ReducedUpdates) and not inner._turn.is_done
+        return inner._travel.all_agree(found) if asks else found
+
+    check_finite.asks_all_ranks = True  # type: ignore[attr-defined]
+    owner.check_finite = check_finite
+    plain_reduce = owner.__reduce__
+
+    def __reduce__(self: Any) -> Any:
+        """Of copies too, as Keras makes them in the same way: they would be plain."""
+        if isinstance(self.inner_optimizer, ReducedUpdates):
+            refuse_pickles(self)
+        return plain_reduce(self)
+
+    owner.__reduce__ = __reduce__

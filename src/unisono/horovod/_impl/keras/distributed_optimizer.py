@@ -1,0 +1,222 @@
+"""DistributedOptimizer: an optimiser of the user's class whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from unisono.horovod._impl.compressor import Compressor
+from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
+from unisono.horovod._impl.keras.compile_hooks import agree_on_finite, watch_compile
+from unisono.horovod._impl.keras.compression import Compression
+from unisono.horovod._impl.keras.gradient_groups import Groups, checked_groups
+from unisono.horovod._impl.keras.gradient_transport import Manner
+from unisono.horovod._impl.keras.reduced_updates import ReducedUpdates, ScaledLosses, inner_of
+from unisono.horovod._impl.torch.submission import Average, Sum
+
+EXCLUDED = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
+"""What `exclude_from_weight_decay` leaves in an optimiser: keys of variables, and a pattern of names. No configuration has it."""
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",  # noqa: ARG001 -- where TensorFlow would reduce; here it is the host
+    device_sparse: str = "",  # noqa: ARG001
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Local: an optimiser of the same class, made from the configuration of the given one, with its state if it has one. Its
+    updates are collective over the process set and blocking, in `fit` and in loops of your own."""
+    groups = checked_groups(num_groups, groups)
+    _check(optimizer, op, gradient_predivide_factor, backward_passes_per_step)
+    manner = Manner(
+        title=name or f"Distributed{type(optimizer).__name__}",
+        compression=compression,
+        op=int(op),
+        predivide=float(gradient_predivide_factor),
+        sparse_as_dense=sparse_as_dense,
+        groups=groups,
+        process_set=process_set,
+        scale_local=scale_local_gradients,
+        passes=backward_passes_per_step,
+        averages_passes=average_aggregated_gradients,
+    )
+    watch_compile()
+    agree_on_finite()
+    return _made_from(optimizer, manner)
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Local: the same, but each rank keeps the variables of `local_layers` (one layer or several, built) for itself."""
+    made = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    inner = inner_of(made)
+    for layer in _layers(local_layers):
+        for variable in layer.trainable_weights:
+            inner.register_local_var(variable)
+    return made
+
+
+def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
+    from keras.optimizers import Optimizer
+
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError(
+            f"optimizer must be an optimizer of Keras 3; received a {type(optimizer).__name__} (hvd.DistributedOptimizer); "
+            "give keras.optimizers.SGD(...) or another of them"
+        )
+    if isinstance(inner_of(optimizer), ReducedUpdates):
+        raise ValueError("the optimizer is a DistributedOptimizer already; give the one that it was made from")
+    if not _scales_losses(optimizer) and any(
+        getattr(type(optimizer), method) is not getattr(Optimizer, method) for method in ("apply", "_clip_gradients")
+    ):
+        raise ValueError(
+            f"{type(optimizer).__name__} has an apply() of its own, so its gradients would not pass here; "
+            "wrap the optimizers inside it instead"
+        )
+    if op not in (Average, Sum):
+        raise ValueError(f"op must be hvd.Average or hvd.Sum; received {op!r} (hvd.DistributedOptimizer)")
+    if predivide != 1.0 and op != Average:
+        raise ValueError(f"gradient_predivide_factor is for op=hvd.Average only; received {predivide} with op={op}")
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step must be at least 1; received {passes}")
+    steps = inner_of(optimizer).gradient_accumulation_steps
+    if passes > 1 and steps not in (None, passes):  # the same number is that of an optimiser that comes from a file
+        raise ValueError(
+            f"backward_passes_per_step={passes} and gradient_accumulation_steps={steps} of the optimizer are both given "
+            "(hvd.DistributedOptimizer); give one of them"
+        )
+
+
+def _made_from(optimizer: Any, manner: Manner) -> Any:
+    """Local: one of the same class, which reduces in this manner."""
+    made = _scaled_losses(optimizer, manner) if _scales_losses(optimizer) else _same_class(optimizer, manner)
+    if optimizer.built:
+        _take_over(made, optimizer)
+    return made
+
+
+def _scales_losses(optimizer: Any) -> bool:
+    """Local: whether it is that of mixed precision, with another one inside."""
+    from keras.optimizers import LossScaleOptimizer
+
+    return isinstance(optimizer, LossScaleOptimizer)
+
+
+def _scaled_losses(optimizer: Any, manner: Manner) -> Any:
+    """Of mixed precision: the one inside talks to the others, and all of them agree whether a step counts."""
+    config = optimizer.get_config()
+    del config["inner_optimizer"]
+    agree_on_finite(type(optimizer))
+    return _derived(optimizer, ScaledLosses)(_same_class(optimizer.inner_optimizer, manner), **config)
+
+
+def _same_class(optimizer: Any, manner: Manner) -> Any:
+    config = optimizer.get_config()
+    if not hasattr(optimizer._learning_rate, "assign"):
+        config["learning_rate"] = optimizer._learning_rate  # a schedule; itself, as it may not be registered with Keras
+    if manner.passes > 1:
+        config["gradient_accumulation_steps"] = manner.passes
+    made = _derived(optimizer, ReducedUpdates, _manner=manner).from_config(config)
+    for name in EXCLUDED:
+        if hasattr(optimizer, name):
+            setattr(made, name, getattr(optimizer, name))
+    return made
+
+
+def _copied(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
+    """Local: another one, as distributed as the given one and for the same variables. Keras by itself would make a plain one."""
+    held = inner_of(optimizer)
+    copy = _made_from(optimizer, held._manner)
+    travel = inner_of(copy)._travel
+    travel.local, travel.is_elastic = set(held._travel.local), held._travel.is_elastic
+    return copy
+
+
+def _derived(optimizer: Any, front: type, **attributes: Any) -> Any:
+    """A class of the same name that is derived from the user's, so that `isinstance` sees what it expects. A saved model names the
+    plain one."""
+    from keras import saving
+
+    own: type = getattr(optimizer, "_own", type(optimizer))
+    attributes |= {"__module__": _module(own), "_own": own, "__copy__": _copied, "__deepcopy__": _copied}
+    kind: Any = type(own.__name__, (front, own), attributes)
+    registered = saving.get_registered_name(own)
+    package, is_registered, name = registered.partition(">")
+    if is_registered and saving.get_custom_objects().get(registered) is own:
+        saving.register_keras_serializable(package, name)(kind)
+        saving.get_custom_objects()[registered] = own  # what a file is loaded with, as before
+    return kind
+
+
+def _module(own: type) -> str:
+    """Where a saved model is told to look for the class: it finds the plain one there, on every backend."""
+    from keras import optimizers
+
+    public = getattr(optimizers, own.__name__, None)
+    return "keras.optimizers" if isinstance(public, type) and issubclass(own, public) else own.__module__
+
+
+def _take_over(made: Any, optimizer: Any) -> None:
+    """State of an optimiser that has been used. It may be built on nothing."""
+    from keras import ops
+
+    if optimizer._trainable_variables:
+        made.build(list(optimizer._trainable_variables))
+    old = {variable.name: variable for variable in optimizer.variables}
+    same = len(made.variables) == len(optimizer.variables)
+    pairs = zip(made.variables, optimizer.variables if same else (old.get(one.name) for one in made.variables), strict=True)
+    for variable, before in pairs:
+        if before is not None:  # else it is where gradients of several passes are added up
+            variable.assign(np.array(ops.convert_to_numpy(before)))  # a copy: on JAX a step uses up what it is given
+
+
+def _layers(local_layers: Any) -> Iterable[Any]:
+    from keras.layers import Layer
+
+    layers = [local_layers] if isinstance(local_layers, Layer) else list(local_layers or ())
+    for layer in layers:
+        if not isinstance(layer, Layer):
+            raise ValueError(f"local_layers must be layers of Keras; received a {type(layer).__name__}")
+        if not layer.built:
+            raise ValueError(f"the local layer {layer.name} is not built, so its variables are not known; build the model first")
+    return layers

@@ -1,0 +1,157 @@
+"""What survives the death of other workers in a program with Keras, and the callbacks that keep it up to date."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from unisono.horovod._impl.elastic.elastic_loop import begin_again, run_fn
+from unisono.horovod._impl.elastic.surviving_state import ObjectState
+from unisono.horovod._impl.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from unisono.horovod._impl.job.basics import rank
+from unisono.horovod._impl.keras.compile_hooks import look_at
+from unisono.horovod._impl.keras.reduced_updates import ReducedUpdates, inner_of
+from unisono.horovod._impl.keras.replicas import bring_up, broadcast_variables, is_put_away, let_go
+from unisono.horovod._impl.torch.object_exchange import broadcast_object
+
+
+class KerasState(ObjectState):
+    """A model and its optimiser, and further values as attributes."""
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """Local. The model must be built."""
+        if not model.built:
+            raise ValueError("the model is not built, so its variables are not known (KerasState); call model.build(input_shape)")
+        self.model = model
+        self.optimizer = optimizer or getattr(model, "optimizer", None)
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)  # one that is new must have as many variables as the others
+        inner = inner_of(self.optimizer)
+        if isinstance(inner, ReducedUpdates):
+            inner._travel.is_elastic = True
+            look_at(model)
+        bring_up(model)
+        self._keep()
+        super().__init__(broadcast_object, rank, **kwargs)
+
+    def _variables(self) -> list[Any]:
+        return [*self.model.variables, *(self.optimizer.variables if self.optimizer is not None else ())]
+
+    def _keep(self) -> None:
+        self._kept = [np.array(keras.ops.convert_to_numpy(variable)) for variable in self._variables()]
+
+    def save(self) -> None:
+        """Local."""
+        bring_up(self.model)
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        """Local."""
+        let_go(self.model)
+        for variable, value in zip(self._variables(), self._kept, strict=True):
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Collective, blocking."""
+        if is_put_away(self.model):  # by `fit`, which was left without a commit as hosts have changed: its last step counts
+            bring_up(self.model)
+        let_go(self.model)
+        broadcast_variables(self._variables(), root_rank=0)
+        super().sync()
+        self._keep()  # last, so that who is lost on the way leaves the others with what they had kept before, which is whole
+
+    def reset(self) -> None:
+        """Local: a compiled step holds what was true of the old workers."""
+        self.model.train_function = None
+        super().reset()
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The decorator `hvd.elastic.run`."""
+
+    @functools.wraps(func)
+    def with_plain_errors(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except (HorovodInternalError, HostsUpdatedInterrupt):
+            raise
+        except Exception as error:
+            # A compiled step gives our error to its framework, which raises one of its own with the text of ours.
+            for one in _chain(error):
+                if HorovodInternalError.__name__ in f"{type(one).__name__}: {one}":
+                    raise HorovodInternalError(str(one)) from error
+            raise
+
+    return run_fn(with_plain_errors, begin_again)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Collective: commits the state after every `batches_per_commit` batches, and at the end of an epoch."""
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        self.batches_remaining = self.batches_per_commit  # alike on ranks that have just come
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self.batches_remaining = self.batches_per_commit
+            self.state.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self.state.commit()
+
+
+class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Local: `state.batch` is the last batch that is done, and 0 between epochs. A resumed epoch is shown as shorter."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.steps_per_epoch: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        self.steps_per_epoch = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        if self.params.get("steps"):
+            self.steps_per_epoch = self.steps_per_epoch or self.params["steps"]
+            self.params["steps"] = self.steps_per_epoch - self.state.batch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Local: `state.epoch` is the number of epochs that are done, those of earlier attempts included."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.initial_epoch = state.epoch
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        self.initial_epoch = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self.state.epoch = self.initial_epoch + epoch + 1

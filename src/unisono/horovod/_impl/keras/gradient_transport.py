@@ -1,0 +1,219 @@
+"""How the gradients of a Keras optimiser travel: packed by the framework into few vectors, which are all in flight at once.
+
+Called while a step is traced, or in each step where Keras does not compile. What it builds is collective when it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from unisono.horovod._impl.compressor import Compressor
+from unisono.horovod._impl.engine.operation_request import ReduceOp
+from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
+from unisono.horovod._impl.job.process_state import PROCESS
+from unisono.horovod._impl.keras.compression import Compression, dtype_of
+from unisono.horovod._impl.keras.gradient_groups import Groups, grouped
+from unisono.horovod._impl.keras.name_space import NameSpace
+from unisono.horovod._impl.keras.step_backend import own_backend
+from unisono.horovod._impl.keras.step_parcels import Parcel
+from unisono.horovod._impl.torch.submission import Average, Sum
+
+
+@dataclass(frozen=True)
+class Manner:
+    """What the user of `DistributedOptimizer` chose."""
+
+    title: str
+    """In front of the names of its operations."""
+    compression: type[Compressor] = Compression.none
+    op: int = Average
+    predivide: float = 1.0
+    sparse_as_dense: bool = False
+    groups: Groups = None
+    process_set: ProcessSet = global_process_set
+    scale_local: bool = True
+    passes: int = 1
+    """Backward passes whose gradients are added up; Keras makes their mean."""
+    averages_passes: bool = False
+
+
+@dataclass
+class Travel:
+    """Of one optimiser. Ranks use their optimisers for the first time in the same order, as each has a name space of its own."""
+
+    manner: Manner
+    accumulated: int = 1
+    """Backward passes of which Keras makes the mean; also where a file says so, and not the user of `DistributedOptimizer`."""
+    local: set[Hashable] = field(default_factory=set)
+    """Keys, as the optimiser has them, of variables that every rank keeps for itself."""
+    is_elastic: bool = False
+    """Whether ranks may come later, so that also one alone goes the whole way."""
+
+    def __post_init__(self) -> None:
+        manner = self.manner
+        manner.process_set.included()  # an error where the optimiser is made, if there is no such set
+        self._factor = 1.0 if manner.averages_passes else float(manner.passes)
+        choices = {
+            "op": ReduceOp(manner.op).name,
+            "gradient_predivide_factor": manner.predivide,
+            "sparse_as_dense": manner.sparse_as_dense,
+            "backward_passes_per_step": self.accumulated,
+            "average_aggregated_gradients": self._factor == 1.0,
+        }
+        self._lasting = Lasting("optimizer", manner.process_set)
+        self._space = NameSpace(manner.title, self._lasting, choices)
+
+    @property
+    def is_needed(self) -> bool:
+        """Local: whether there is anybody to talk to."""
+        process_set = self.manner.process_set
+        return process_set.included() and (self.is_elastic or process_set.size() > 1)
+
+    def reduced(
+        self, gradients: Sequence[Any], variables: Sequence[Any], keys: Sequence[Hashable], is_done: bool = False
+    ) -> list[Any]:
+        """Of each variable the gradient of all ranks; all of them are given. `is_done`: the program has reduced them itself."""
+        found = list(gradients)
+        if self.is_needed and not is_done:
+            shared = [number for number, key in enumerate(keys) if key not in self.local]
+            if self.manner.scale_local and len(shared) < len(found):
+                share = 1.0 / self.manner.process_set.size()
+                found = [_scaled(one, share) if key in self.local else one for one, key in zip(found, keys, strict=True)]
+            self._space.enter()
+            plan = _Plan(self)
+            finishers = plan.take([found[number] for number in shared], [variables[number] for number in shared])
+            results = plan.carried()
+            for number, finish in zip(shared, finishers, strict=True):
+                found[number] = finish(results)
+        return found if self._factor == 1.0 else [_scaled(one, self._factor) for one in found]
+
+    def all_agree(self, flag: Any) -> Any:
+        """Whether it is true on all ranks."""
+        from keras import ops
+
+        if not self.is_needed:
+            return flag
+        self._space.enter()
+        parcel = Parcel(self._space, "finite", int(ReduceOp.MIN))
+        (found,) = own_backend().through_host([parcel], [ops.reshape(ops.cast(flag, "int32"), (1,))], [(1,)])
+        return ops.cast(ops.reshape(found, ()), "bool")
+
+
+Results = Sequence[Any]
+Finish = Callable[[Results], Any]
+
+
+class _Plan:
+    """What one step sends: vectors are added, then carried, then each gradient finds its own in the results."""
+
+    def __init__(self, travel: Travel) -> None:
+        self._space, self._manner = travel._space, travel.manner
+        self._backend = own_backend()
+        self._parcels: list[Parcel] = []
+        self._tensors: list[Any] = []
+        self._shapes: list[tuple[int | None, ...]] = []
+
+    def take(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Finish]:
+        finishers: dict[int, Finish] = {}
+        dense: dict[int, tuple[Any, Any]] = {}
+        if self._backend.HAS_SLICES and not self._manner.sparse_as_dense:
+            self._add_layout(gradients, variables)
+        for number, gradient in enumerate(gradients):
+            if not self._backend.is_slices(gradient):
+                dense[number] = self._manner.compression.compress(gradient)
+            elif self._manner.sparse_as_dense:
+                dense[number] = self._manner.compression.compress(self._backend.dense(gradient))
+            else:
+                finishers[number] = self._take_rows(gradient, number, tuple(variables[number].shape[1:]))
+        threshold = PROCESS.settings.fusion_threshold_bytes
+        shapes = {number: _shape(small, variables[number]) for number, (small, _) in dense.items()}
+        kinds = {number: (dtype_of(small), math.prod(shapes[number])) for number, (small, _) in dense.items()}
+        for members in grouped(kinds, variables, self._manner.groups, threshold):
+            finishers |= self._take_together({number: dense[number] for number in members}, [shapes[number] for number in members])
+        return [finishers[number] for number in range(len(gradients))]
+
+    def carried(self) -> list[Any]:
+        if not self._parcels:
+            return []
+        results: list[Any] = self._backend.through_host(self._parcels, self._tensors, self._shapes)
+        return results
+
+    def _add_layout(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """First of all, as others are named by it: which gradients are some rows only. Ranks that differ in it never meet."""
+        from keras import ops
+
+        names = tuple(str(getattr(variable, "path", variable.name)) for variable in variables)
+        flags = ops.convert_to_tensor([int(self._backend.is_slices(gradient)) for gradient in gradients], "int32")
+        self._parcels.append(Parcel(self._space, "layout", Sum, layout=names))
+        self._tensors.append(flags)
+        self._shapes.append((len(names),))
+
+    def _take_together(self, packed: dict[int, tuple[Any, Any]], shapes: Sequence[tuple[int, ...]]) -> dict[int, Finish]:
+        """Tensors of one type as one vector."""
+        from keras import ops
+
+        smalls = [small for small, _ in packed.values()]
+        lengths = [math.prod(shape) for shape in shapes]
+        flat = [ops.reshape(small, (-1,)) for small in smalls]
+        manner = self._manner
+        factors = (1.0 / manner.predivide, manner.predivide) if manner.op == Average else (1.0, 1.0)
+        place = self._add(
+            f"gradients.{min(packed)}", flat[0] if len(flat) == 1 else ops.concatenate(flat), (sum(lengths),), factors
+        )
+        ends = [sum(lengths[: number + 1]) for number in range(len(lengths) - 1)]
+        cut: list[Any] = []
+
+        def finish_at(position: int, undo: Any) -> Finish:
+            def finish(results: Results) -> Any:
+                if not cut:  # by the first of them
+                    cut.extend(ops.split(results[place], ends) if ends else [results[place]])
+                return manner.compression.decompress(ops.reshape(cut[position], shapes[position]), undo)
+
+            return finish
+
+        return {number: finish_at(position, undo) for position, (number, (_, undo)) in enumerate(packed.items())}
+
+    def _take_rows(self, slices: Any, number: int, shape: tuple[int, ...]) -> Finish:
+        """A gradient of some rows: everybody's rows and their places."""
+        small, undo = self._manner.compression.compress(slices.values)
+        values = self._add(f"values.{number}", small, (None, *shape), gathers=True)
+        indices = self._add(f"indices.{number}", slices.indices, (None,), gathers=True)
+
+        def finish(results: Results) -> Any:
+            rows = self._manner.compression.decompress(results[values], undo)
+            return self._backend.with_rows(slices, rows, results[indices])
+
+        return finish
+
+    def _add(
+        self,
+        name: str,
+        tensor: Any,
+        shape: tuple[int | None, ...],
+        factors: tuple[float, float] = (1.0, 1.0),
+        gathers: bool = False,
+    ) -> int:
+        """Its place among the results."""
+        self._parcels.append(Parcel(self._space, name, self._manner.op, *factors, gathers))
+        self._tensors.append(tensor)
+        self._shapes.append(shape)
+        return len(self._parcels) - 1
+
+
+def _shape(gradient: Any, variable: Any) -> tuple[int, ...]:
+    """Local: of TensorFlow's gradients it may be known only when they are computed."""
+    known = getattr(gradient.shape, "rank", 0) is not None and None not in tuple(gradient.shape)
+    return tuple(gradient.shape if known else variable.shape)
+
+
+def _scaled(gradient: Any, factor: float) -> Any:
+    from keras import ops
+
+    backend = own_backend()
+    if backend.is_slices(gradient):
+        return backend.with_rows(gradient, gradient.values * ops.cast(factor, dtype_of(gradient.values)), gradient.indices)
+    return ops.multiply(gradient, ops.cast(factor, dtype_of(gradient)))

@@ -1,0 +1,70 @@
+"""The names of one optimiser's operations, and what all ranks must have chosen alike for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.torch.object_exchange import allgather_object
+
+if TYPE_CHECKING:
+    from unisono.horovod._impl.engine.process_set_channel import Channel
+    from unisono.horovod._impl.job.process_sets import ProcessSet
+
+
+class NameSpace:
+    """Of one optimiser. Its number is drawn when it is used for the first time, so that one that a rank only makes does not count;
+    after the next `init` it is another. So a name is asked for when an operation starts.
+
+    It does not keep the number alive: TensorFlow never lets go of a compiled step, and optimisers that are gone do not count.
+    """
+
+    def __init__(self, title: str, lasting: Lasting, choices: Mapping[str, Any]) -> None:
+        """`choices` by the names of the user's arguments: with others the ranks would not meet, or learn different things."""
+        self.title = title
+        self.process_set: ProcessSet = lasting.process_set
+        self._choices = {"name": title, **choices}
+        self._lasting = ref(lasting)
+        self._agreed_in: ref[Channel] | None = None
+
+    @property
+    def number(self) -> int:
+        """Local."""
+        lasting = self._lasting()
+        if lasting is None:
+            raise ValueError(
+                f"{self.title}: the optimizer of the compiled step that runs is gone (hvd.DistributedOptimizer); keep the "
+                "optimizer as long as the step"
+            )
+        return lasting.number
+
+    def enter(self) -> None:
+        """Local: it is about to be used. All ranks come here in the same order of optimisers."""
+        _ = self.number
+
+    def name(self, what: str) -> str:
+        """Local."""
+        return f"{self.title}.{self.number}.{what}"
+
+    def agree(self) -> None:
+        """Collective over the process set, blocking, once after each `init`: `ValueError`, the same on all ranks, if their choices
+        differ."""
+        channel = self.process_set.channel()
+        if self._agreed_in is not None and self._agreed_in() is channel:
+            return
+        # Without the title, so that ranks meet here whose optimisers are of different classes.
+        everybodys = allgather_object(self._choices, f"optimizer.{self.number}.choices", self.process_set)
+        first = everybodys[0]
+        for rank, other in zip(channel.ranks, everybodys, strict=True):
+            if other != first:
+                names = [name for name in first if other[name] != first[name]]
+                said = " and ".join(
+                    f"{name}={first[name]!r} on rank {channel.ranks[0]}, {other[name]!r} on rank {rank}" for name in names
+                )
+                raise ValueError(
+                    f"the ranks have different optimizers: {said} (hvd.DistributedOptimizer); make them alike. Of a model from a "
+                    "file it is hvd.load_model that takes backward_passes_per_step and average_aggregated_gradients"
+                )
+        self._agreed_in = ref(channel)

@@ -1,0 +1,159 @@
+"""What programs of before TensorFlow 2 and Keras 3 write between `hvd.init()` and `hvd.DistributedOptimizer`, so that they run as
+they are. Only where `import horovod` means us, never by an import alone: it changes modules that are not ours.
+
+    config = tf.ConfigProto()                                            a GPU for each process
+    config.gpu_options.visible_device_list = str(hvd.local_rank())
+    K.set_session(tf.Session(config=config))
+    keras.optimizers.SGD(lr=0.1)                                         learning_rate
+    hvd.broadcast_variables(optimizer.variables(), root_rank=0)          a property
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from unisono.errors import UsageError
+from unisono.horovod._impl.job import process_sets as process_sets_module
+from unisono.horovod._impl.keras.compile_hooks import watch_compile
+from unisono.horovod._impl.keras.reduced_updates import CallableList
+from unisono.horovod._impl.keras.step_backend import BACKENDS, backend_name, own_backend
+from unisono.horovod._impl.launching.import_alias import is_in_force
+
+
+class OldSession:
+    """`tf.Session` of a program that only hands it to `set_session`."""
+
+    def __init__(self, *args: Any, config: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+        self.config = config
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"tf.Session.{name}: TensorFlow 2 computes without sessions, and this one only tells which GPU to use; "
+            "call the model itself, or tf.compat.v1.Session"
+        )
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Collective over all processes of the job, blocking: as everywhere; and names of older programs that were not changed
+    for us are accepted."""
+    process_sets_module.init(comm, process_sets)
+    if "keras" in sys.modules:
+        watch_compile()  # here, as `model.compile(hvd.DistributedOptimizer(...))` asks the model first
+    # Not loaded for it: Keras on PyTorch asks for GPUs when it is imported, and the program may want to choose one before.
+    if is_in_force() and {"keras", "tensorflow"} & set(sys.modules):
+        accept_old_names()
+
+
+def accept_old_names() -> None:
+    """Local, idempotent: names that are missing are added; names that exist are left alone."""
+    from keras import backend
+
+    tensorflow: Any = sys.modules.get("tensorflow")  # not loaded for it: Keras may run on another backend
+    if tensorflow is not None:
+        _add(tensorflow, "ConfigProto", tensorflow.compat.v1.ConfigProto)
+        _add(tensorflow, "Session", OldSession)
+        _add(tensorflow.keras.backend, "set_session", set_session)  # another module than keras.backend, with the same functions
+    _add(backend, "set_session", set_session)
+    _accept_lr()
+    accept_calls_of_variables()
+
+
+def set_session(session: Any) -> None:
+    """Local, before the first computation: Keras computes on the GPUs that the session was told to use, and on no others. On
+    PyTorch and JAX, where a process computes on one, it is the first of them."""
+    config = getattr(session, "config", None) or getattr(session, "_config", None)  # the second of tf.compat.v1's own
+    options = getattr(config, "gpu_options", None)
+    if options is None:
+        return
+    numbers = [int(number) for number in options.visible_device_list.split(",") if number]
+    match backend_name():
+        case "tensorflow":
+            _use_on_tensorflow(numbers, options.allow_growth)
+        case "jax" if numbers:
+            _use_on_jax(numbers)
+        case "torch" if numbers:
+            _use_on_torch(numbers)
+
+
+def _use_on_tensorflow(numbers: Sequence[int], grows: bool) -> None:
+    tensorflow: Any = sys.modules["tensorflow"]
+    devices = tensorflow.config.list_physical_devices("GPU")
+    if devices and numbers:
+        devices = _among(devices, numbers)
+        tensorflow.config.set_visible_devices(devices, "GPU")
+    if grows:
+        for device in devices:
+            tensorflow.config.experimental.set_memory_growth(device, True)
+
+
+def _use_on_jax(numbers: Sequence[int]) -> None:
+    jax: Any = sys.modules["jax"]
+    if jax.default_backend() == "gpu":
+        jax.config.update("jax_default_device", _among(jax.local_devices(), numbers)[0])
+
+
+def _use_on_torch(numbers: Sequence[int]) -> None:
+    from keras.src.backend.torch.core import get_device
+
+    if torch.device(get_device()).type == "cuda":  # not if KERAS_TORCH_DEVICE says cpu
+        torch.cuda.set_device(_among(range(torch.cuda.device_count()), numbers)[0])
+
+
+def _among(devices: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
+    """Pure: those of these numbers."""
+    if max(numbers) >= len(devices):
+        raise UsageError(
+            f"GPU {max(numbers)} was asked for (visible_device_list), but this process sees {len(devices)}, counted from 0; start "
+            "no more processes on a node than it has GPUs, and under SLURM ask for them with --gpus-per-node, as with "
+            "--gpus-per-task srun shows a task its own alone; or compute on CPUs: CUDA_VISIBLE_DEVICES="
+        )
+    return [devices[number] for number in numbers]
+
+
+def _add(module: Any, name: str, value: Any) -> None:
+    if not hasattr(module, name):
+        setattr(module, name, value)
+
+
+def _accept_lr() -> None:
+    from keras.optimizers import Optimizer
+
+    owner: Any = next(kind for kind in reversed(Optimizer.__mro__) if "learning_rate" in vars(kind))
+    plain = owner.__init__
+    if getattr(plain, "accepts_lr", False):
+        return
+
+    @functools.wraps(plain)
+    def begin(self: Any, learning_rate: Any, *args: Any, lr: float | None = None, **kwargs: Any) -> None:
+        plain(self, learning_rate if lr is None else float(lr), *args, **kwargs)
+
+    begin.accepts_lr = True  # type: ignore[attr-defined]
+    owner.__init__ = begin
+
+
+def accept_calls_of_variables() -> None:
+    """Local, idempotent: `optimizer.variables()` of every optimiser, also of one that is not distributed, beside a tape that is."""
+    from keras import config, optimizers
+
+    if config.backend() in BACKENDS:
+        own_backend()  # which tells its framework of our list
+    several = getattr(optimizers, "MultiOptimizer", None)  # younger than what we ask for
+    for kind in (optimizers.Optimizer, optimizers.LossScaleOptimizer, *([several] if several else ())):
+        owner: Any = next(one for one in kind.__mro__ if "variables" in vars(one))
+        plain = owner.variables.fget
+        if not getattr(plain, "can_be_called", False):
+            owner.variables = property(_as_callable(plain))
+
+
+def _as_callable(plain: Any) -> Any:
+    @functools.wraps(plain)
+    def variables(self: Any) -> CallableList:
+        return CallableList(plain(self))
+
+    variables.can_be_called = True  # type: ignore[attr-defined]
+    return variables

@@ -1,0 +1,146 @@
+"""Callbacks that set the learning rate by epoch or by batch.
+
+    lr(epoch) = initial_lr * multiplier(epoch)
+    warm-up:  multiplier(epoch) = (epoch * (size - 1) / warmup_epochs + 1) / size       from 1 / size to 1
+
+Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, arXiv:1706.02677; momentum correction is their remark 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from unisono.horovod._impl.job.process_state import PROCESS
+from unisono.horovod._impl.keras.reduced_updates import inner_of
+from unisono.horovod._impl.keras.replicas import bring_up
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Local: from `start_epoch` to before `end_epoch` the learning rate is `initial_lr * multiplier`."""
+
+    def __init__(
+        self,
+        initial_lr: float | None = None,
+        multiplier: float | Callable[[Any], float] = 1.0,
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        """`multiplier` is a function of the epoch: a whole number with `staircase`, else `epoch + batch / steps_per_epoch`; or a
+        constant, for exponential decay."""
+        super().__init__()
+        if (
+            initial_lr is None
+        ):  # programs of before Horovod 0.19 have none; the optimisers of the ranks may differ before a broadcast
+            raise ValueError(
+                f"{type(self).__name__} needs initial_lr, the same on all ranks; give it the learning rate of the optimizer, e.g. "
+                "initial_lr=0.01 * hvd.size()"
+            )
+        self.initial_lr = float(initial_lr)
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch = 0
+        if callable(multiplier):
+            self.multiplier = multiplier
+        else:
+            constant = float(multiplier)
+            self.multiplier = lambda epoch: constant ** (epoch - start_epoch)
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        if not hasattr(inner_of(self.model.optimizer)._learning_rate, "assign"):
+            raise ValueError(
+                f"{type(self).__name__} sets the learning rate, but the optimizer has a schedule of its own; make it with a number"
+            )
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self.params.get("steps")
+            if not self.steps_per_epoch:
+                raise ValueError(
+                    f"{type(self).__name__} cannot tell how many steps an epoch has; give it steps_per_epoch (or give it to fit)"
+                )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self.current_epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        if self.current_epoch < self.start_epoch or (self.end_epoch is not None and self.current_epoch >= self.end_epoch):
+            return
+        if not self.staircase:
+            assert self.steps_per_epoch is not None
+            self._adjust(self.current_epoch + batch / self.steps_per_epoch)
+        elif batch == 0:
+            self._adjust(self.current_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        if logs is not None:
+            logs["lr"] = _rate(self.model)
+
+    def _adjust(self, epoch: float) -> None:
+        self._set(self.initial_lr * self.multiplier(epoch))
+
+    def _set(self, now: Any) -> None:
+        bring_up(self.model)
+        before = _rate(self.model)
+        self.model.optimizer.learning_rate = now
+        if self.momentum_correction and before not in (0.0, now):
+            correct_momentum(inner_of(self.model.optimizer), now / before)
+
+
+def correct_momentum(optimizer: Any, factor: float) -> None:
+    """Local: what an optimiser with momentum remembers are steps of the old rate. They are scaled here, once, which is the same
+    as scaling its momentum for one step, and reaches a step that is compiled."""
+    # Of others, as Muon and Nadam, the momentum is one of gradients, which know no rate.
+    remembers_steps = isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop))
+    if remembers_steps and optimizer.momentum and optimizer.built:
+        remembered_steps: Any = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", ())
+        for remembered in remembered_steps:
+            remembered.assign(remembered * factor)
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Local: from `initial_lr / size` to `initial_lr`, with every batch of the first epochs."""
+
+    def __init__(
+        self,
+        initial_lr: float | None = None,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        def multiplier(epoch: float) -> float:
+            assert self.steps_per_epoch is not None
+            reached = epoch + 1.0 / self.steps_per_epoch  # by the end of the batch, so that an epoch ends with a round number
+            size = PROCESS.place.size
+            return min(1.0, (reached * (size - 1) / warmup_epochs + 1) / size)  # an epoch may be longer than what is left
+
+        super().__init__(
+            initial_lr,
+            multiplier,
+            start_epoch=0,
+            end_epoch=warmup_epochs,  # type: ignore[arg-type]  # a fraction of an epoch works too
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        assert self.end_epoch is not None
+        is_last = epoch < self.end_epoch <= epoch + 1
+        if is_last:  # also where one call of Keras makes several steps, and the last of them had the rate of the first
+            self._set(self.initial_lr)
+        super().on_epoch_end(epoch, logs)
+        if is_last and self.verbose and PROCESS.place.rank == 0:
+            print(f"\nEpoch {epoch + 1}: the learning rate has warmed up to {_rate(self.model):g}.", flush=True)
+
+
+def _rate(model: Any) -> float:
+    return float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))

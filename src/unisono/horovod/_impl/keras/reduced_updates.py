@@ -1,0 +1,168 @@
+"""Where Keras calls us: between the gradients of a step and their use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from unisono.horovod._impl.keras.gradient_transport import Manner, Travel
+from unisono.horovod._impl.keras.step_backend import backend_name, own_backend
+
+
+class CallableList(list[Any]):
+    """Programs of before Keras 3 call `optimizer.variables()`."""
+
+    def __call__(self) -> CallableList:
+        return self
+
+
+if TYPE_CHECKING:
+
+    class _Optimizer:
+        """What is behind us in the order of classes."""
+
+        gradient_accumulation_steps: int | None
+        learning_rate: Any
+        _iterations: Any
+        variables: Any
+        _backend_apply_gradients: Callable[..., None]
+        _filter_empty_gradients: Callable[..., tuple[list[Any], list[Any]]]
+        _clip_gradients: Callable[..., list[Any]]
+        apply_gradients: Callable[..., Any]
+        _var_key: Callable[[Any], Any]
+        inner_optimizer: Any
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+else:
+    _Optimizer = object
+
+
+def refuse_pickles(optimizer: Any) -> NoReturn:
+    """What Keras puts into a pickle is the plain class, whose gradients are nobody else's."""
+    raise TypeError(
+        f"this {type(optimizer).__name__} cannot be pickled, as it belongs to the ranks of a job (hvd.DistributedOptimizer); "
+        "pickle the one that it was made from, or save the model and call hvd.load_model"
+    )
+
+
+class AsBefore(_Optimizer):
+    """What programs of before Keras 3 ask of an optimiser."""
+
+    _turn: _Turn
+
+    @property
+    def variables(self) -> CallableList:
+        return CallableList(super().variables)
+
+    @property
+    def lr(self) -> Any:
+        """The name that the learning rate had before Keras 3."""
+        return self.learning_rate
+
+    @lr.setter
+    def lr(self, value: Any) -> None:
+        self.learning_rate = value
+
+    def __reduce__(self) -> Any:
+        refuse_pickles(self)
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        name: str | None = None,  # noqa: ARG002 -- of Keras 2, as the others
+        skip_gradients_aggregation: bool = False,
+        experimental_aggregate_gradients: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Collective, unless the program says that it has reduced the gradients itself."""
+        self._turn.is_done = bool(skip_gradients_aggregation) or not experimental_aggregate_gradients
+        try:
+            return super().apply_gradients(grads_and_vars, **kwargs)
+        finally:
+            self._turn.is_done = False
+
+
+class ReducedUpdates(AsBefore):
+    """What is put in front of the user's class. An update is collective over the process set when it runs, and blocking.
+
+    Keras comes to `_clip_gradients` exactly once for each update, on every backend: with the gradients of all backward passes that
+    belong to it, before they are clipped. So norms are those of the reduced gradients, as in one process.
+    """
+
+    _manner: ClassVar[Manner]
+    """Of the class, so that what `from_config` makes of it is the same."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        own_backend()  # which tells its framework of our list
+        self._travel = Travel(self._manner, self.gradient_accumulation_steps or 1)
+        self._turn = _Turn()
+
+    def register_local_var(self, var: Any) -> None:
+        """Local, before the first step: every rank keeps this variable for itself; its gradient is not reduced."""
+        self._travel.local.add(self._var_key(var))
+
+    def _filter_empty_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> Any:
+        """A variable that got no gradient here takes part with zeros, as others may have one."""
+        grads, variables = list(grads), list(vars)
+        if self._travel.is_needed and not self._turn.is_done and any(one is not None for one in grads):
+            grads = [
+                _zeros(variable) if one is None and self._var_key(variable) not in self._travel.local else one
+                for one, variable in zip(grads, variables, strict=True)
+            ]
+        return super()._filter_empty_gradients(grads, variables)
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        self._turn.variables = list(trainable_variables)
+        try:
+            super()._backend_apply_gradients(grads, trainable_variables)
+        finally:
+            self._turn.variables = []
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        gradients, variables, is_done = list(grads), self._turn.variables, self._turn.is_done
+        keys = [self._var_key(variable) for variable in variables]
+
+        def reduced() -> list[Any]:
+            return self._travel.reduced(gradients, variables, keys, is_done)
+
+        steps = self.gradient_accumulation_steps
+        if not steps or backend_name() != "jax":
+            return super()._clip_gradients(reduced())
+        # It computes an update with each pass, and drops it if it is not due.
+        from keras import ops
+
+        is_due = ops.equal((self._iterations + 1) % steps, 0)
+        if own_backend().is_traced(is_due):
+            return super()._clip_gradients(ops.cond(is_due, reduced, lambda: gradients))
+        return super()._clip_gradients(reduced() if is_due else gradients)
+
+
+class ScaledLosses(AsBefore):
+    """What is put in front of a `LossScaleOptimizer` of the user's. The one inside is ours, and whether a step counts is agreed in
+    `compile_hooks.py`."""
+
+    @property
+    def _turn(self) -> _Turn:  # type: ignore[override]
+        turn: _Turn = self.inner_optimizer._turn
+        return turn
+
+
+def inner_of(optimizer: Any) -> Any:
+    """Local: the one inside that of mixed precision; every other is its own."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+class _Turn:
+    """The update that is being made: its variables, and whether its gradients are reduced already. Outside the optimiser, which
+    TensorFlow would have keep track of them."""
+
+    def __init__(self) -> None:
+        self.variables: list[Any] = []
+        self.is_done = False
+
+
+def _zeros(variable: Any) -> Any:
+    from keras import backend, ops
+
+    return ops.zeros(variable.shape, backend.standardize_dtype(variable.dtype))

@@ -1,0 +1,69 @@
+"""Equal replicas to begin with: the variables of one rank for all. Collective over the process set, blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from unisono.horovod._impl.engine.operation_request import BROADCAST
+from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
+from unisono.horovod._impl.job.process_state import PROCESS
+from unisono.horovod._impl.torch.operations import synchronize
+from unisono.horovod._impl.torch.submission import start
+
+SEED = "seed_generator_state"
+"""The name that Keras gives to the state of a random generator. Each rank keeps its own, or all would drop the same units."""
+
+
+def shared(variables: Iterable[Any]) -> list[Any]:
+    """Pure: those that ranks have alike."""
+    return [variable for variable in variables if getattr(variable, "name", "") != SEED]
+
+
+def broadcast_variables(variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
+    """The root's values, in place: `hvd.broadcast_variables(model.variables, root_rank=0)`."""
+    from keras import ops
+
+    held = shared(variables)
+    arrays = [np.array(ops.convert_to_numpy(variable), order="C") for variable in held]  # copies, which may be written to
+    # As bytes, since frameworks know types that the engine does not.
+    parts = [torch.from_numpy(array.reshape(-1).view(np.uint8)) for array in arrays]
+    if parts:
+        handle = start(
+            BROADCAST, parts, process_set, lambda _: None, name="variables", outputs=parts, grouped=True, root=int(root_rank)
+        )
+        synchronize(handle)
+    if PROCESS.place.rank != root_rank:
+        for variable, array in zip(held, arrays, strict=True):
+            variable.assign(array)
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """Refused: Keras 3 keeps no list of all variables."""
+    raise ValueError(
+        "broadcast_global_variables: Keras 3 has no list of all variables; put "
+        f"hvd.callbacks.BroadcastGlobalVariablesCallback({root_rank}) into the callbacks of fit, or in a loop of your own call "
+        f"hvd.broadcast_variables(model.variables + optimizer.variables, root_rank={root_rank}) when both are built"
+    )
+
+
+def bring_up(model: Any) -> None:
+    """Local: on JAX `fit` keeps values outside the variables during an epoch; afterwards the variables have them, and what is
+    assigned to them now counts in the next step."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
+def is_put_away(model: Any) -> bool:
+    """Local: on JAX, whether `fit` has taken the values out of the variables, to keep them only once."""
+    return hasattr(model, "jax_state_sync") and any(variable._value is None for variable in model.variables)
+
+
+def let_go(model: Any) -> None:
+    """Local: on JAX a step that fails leaves older values outside the variables; they never come back, and what is assigned to the
+    variables now counts in the next step."""
+    if hasattr(model, "jax_state_sync"):
+        model._jax_state, model._jax_state_synced = None, True

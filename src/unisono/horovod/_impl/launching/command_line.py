@@ -1,0 +1,167 @@
+"""From words and a file of settings to values, by the table of flags; and from values to HOROVOD_* variables."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.horovod._impl.launching.flags import FLAGS, GROUPS, NUMBER, PAIR, SWITCH, WHOLE, Flag
+
+Values = Mapping[str, Any]
+"""By the `dest` of flags; None: not given."""
+TOLD_BY_STDIN = "--told-by-stdin"
+"""Of those who start us as a program (`run_function.py`); as in `LaunchConfig`."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Local: all flags, for parsing and for --help."""
+    for title, flags in GROUPS:
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            if flag.kind == SWITCH:
+                group.add_argument(*flag.names, dest=flag.dest, action="store_true", default=None, help=flag.does)
+                if flag.off:
+                    group.add_argument(*flag.off, dest=flag.dest, action="store_false", default=None, help=argparse.SUPPRESS)
+            else:
+                values = 2 if flag.kind == PAIR else None
+                group.add_argument(*flag.names, dest=flag.dest, metavar=flag.metavar, nargs=values, help=flag.does)
+
+
+def split(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Pure: the flags, and the program with its own words, which is the first that is no flag."""
+    num_values = {name: {SWITCH: 0, PAIR: 2}.get(flag.kind, 1) for flag in FLAGS for name in (*flag.names, *flag.off)}
+    num_values |= {"-h": 0, "--help": 0, TOLD_BY_STDIN: 0}
+    flags: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--":
+            return flags, tuple(words[position + 1 :])
+        if not word.startswith("-"):
+            break
+        name, equals, _ = word.partition("=")
+        if name not in num_values and not word.startswith("--") and num_values.get(word[:2]) == 1:
+            flags.append(word)  # a letter with its value: -Hlocalhost:2
+            position += 1
+            continue
+        if name not in num_values:
+            like = difflib.get_close_matches(name, num_values, 1)
+            hint = f"did you mean {like[0]}?" if like else "see unisono horovodrun --help"
+            raise UsageError(f"horovodrun does not know {name!r}; {hint}")
+        values = () if equals else words[position + 1 : position + 1 + num_values[name]]
+        if len(values) == 1 and values[0].startswith("-"):
+            flags.append(f"{word}={values[0]}")  # or argparse would take the value for a flag: --mpi-args "--map-by node"
+        else:
+            flags += [word, *values]
+        position += 1 + len(values)
+    return flags, tuple(words[position:])
+
+
+def values_of(args: argparse.Namespace, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Pure: each flag's value: of the command line, else of the file of settings, else None."""
+    found: dict[str, Any] = {}
+    for flag in FLAGS:
+        given = getattr(args, flag.dest)
+        place = max(flag.names, key=len)
+        if given is None and flag.setting is not None and flag.setting.removeprefix("!") in settings:
+            place = f"{flag.setting.removeprefix('!')} (--config-file)"
+            given = settings[flag.setting.removeprefix("!")]
+            if flag.kind == SWITCH:
+                given = _truth(given, place) != flag.setting.startswith("!")
+        found[flag.dest] = None if given is None else _checked(flag, given, place)
+    return found
+
+
+def with_defaults(values: Values, env: Mapping[str, str]) -> dict[str, Any]:
+    """Pure: the values, and where a flag was not given that of its variable, if it is set."""
+    found = dict(values)
+    for flag in FLAGS:
+        if flag.default is not None and found[flag.dest] is None and env.get(flag.default):
+            found[flag.dest] = _checked(flag, env[flag.default], f"{flag.default} (environment)")
+    return found
+
+
+def variables_of(values: Values) -> tuple[tuple[str, str], ...]:
+    """Pure: the HOROVOD_* variables that ranks get."""
+    found: list[tuple[str, str]] = []
+    for flag in FLAGS:
+        value = values[flag.dest]
+        if flag.variable is None or value is None:
+            continue
+        if flag.variable == "HOROVOD_FUSION_THRESHOLD":
+            value = int(value * (1 << 20))
+        found.append(
+            (
+                flag.variable,
+                str(int(value)) if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value),
+            )
+        )
+    return tuple(found)
+
+
+def remarks_of(values: Values) -> list[str]:
+    """Pure: what to say about flags that were given and change nothing, a line for each reason."""
+    given: dict[str, list[str]] = {}
+    for flag in FLAGS:
+        if flag.no_effect and _is_given(values[flag.dest]):
+            given.setdefault(flag.no_effect, []).append(max(flag.names, key=len))
+    return [
+        f"{', '.join(names)} {'changes' if len(names) == 1 else 'change'} nothing here: {reason}" for reason, names in given.items()
+    ]
+
+
+def idle_of(values: Values, env: Mapping[str, str]) -> list[str]:
+    """Pure: what to say about flags that were given without the one that they need. Its variable in `env` is as good; where it was
+    switched off, that is meant."""
+    needed = {flag.dest: flag for flag in FLAGS}
+    remarks = []
+    for flag in FLAGS:
+        if not flag.needs or not _is_given(values[flag.dest]) or any(values[name] is not None for name in flag.needs):
+            continue
+        if all(env.get(needed[name].variable or "", "0") in ("", "0") for name in flag.needs):
+            others = " or ".join(max(needed[name].names, key=len) for name in flag.needs)
+            remarks.append(f"{max(flag.names, key=len)} changes nothing here: it is read only with {others}")
+    return remarks
+
+
+def _is_given(value: object) -> bool:
+    """0 is a value too."""
+    return value is not None and value is not False
+
+
+def _checked(flag: Flag, given: Any, place: str) -> Any:
+    if flag.kind == SWITCH:
+        return given
+    if flag.kind == PAIR:
+        pair = tuple(_number(text, place, whole=False) for text in given)
+        if pair[0] > pair[1]:
+            raise UsageError(f"{place} must be the least and the most seconds; received {pair[0]:g} {pair[1]:g}")
+        return pair
+    if flag.kind in (WHOLE, NUMBER):
+        return _number(given, place, flag.kind == WHOLE)
+    if flag.choices:
+        if given.upper() not in flag.choices:
+            raise UsageError(f"{place} must be one of {', '.join(flag.choices)}; received {given!r}")
+        return given.upper()
+    if not given:
+        raise UsageError(f"{place} is empty; give it a value or leave it out")
+    return given
+
+
+def _number(text: str, place: str, whole: bool) -> float:
+    try:
+        number: float = int(text) if whole else float(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number < float("inf"):
+        raise UsageError(f"{place} must be a {'whole ' if whole else ''}number, 0 or more; received {text!r}")
+    return number
+
+
+def _truth(text: str, place: str) -> bool:
+    if text.lower() not in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+        raise UsageError(f"{place} must be true or false; received {text!r}")
+    return text.lower() in ("true", "yes", "on", "1")

@@ -1,0 +1,137 @@
+"""What `horovod.run` hands to its processes, and what they hand back: files in a folder."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unisono.cluster.resolve import environment
+from unisono.cluster.variables import whole_number
+from unisono.errors import UsageError
+
+MODULE = "unisono.horovod._impl.launching.function_parcel"
+CALL = ("-c", f"import sys; from {MODULE} import main; main(sys.argv[1])")
+"""Words for Python, before the folder. Not -m: classes that are defined here would belong to `__main__`."""
+FAILED_CODE = 1
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A call to make."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    search: tuple[str, ...]
+    """Where the caller finds its modules."""
+
+    def write(self, folder: Path) -> None:
+        """Local. Raises `UsageError` for what cannot be sent to another process."""
+        import cloudpickle
+
+        try:
+            call = cloudpickle.dumps((self.function, self.args, self.kwargs))
+        except Exception as error:
+            raise UsageError(
+                f"the function or its arguments cannot be sent to other processes ({type(error).__name__}: {error}) (horovod.run); "
+                "open files, locks and the like inside the function"
+            ) from error
+        (folder / "call").write_bytes(pickle.dumps((self.search, call)))
+
+
+def main(folder_name: str) -> None:
+    """Collective if the function is: in each process, make the call and leave the result, or the traceback and a failure."""
+    folder = Path(folder_name)
+    try:
+        search, call = pickle.loads((folder / "call").read_bytes())
+        # The caller's modules are found here too; what this process finds by itself comes first.
+        sys.path += [place for place in search if place not in sys.path]
+        function, args, kwargs = pickle.loads(call)
+        _leave_result(folder, function(*args, **kwargs))
+    except SystemExit as end:
+        if end.code:
+            _leave_error(folder)
+        elif not _is_dismissed():
+            _leave_result(folder, None)
+        raise
+    except Exception:  # noqa: BLE001 - it is raised again, by the caller
+        _leave_error(folder)
+        sys.exit(FAILED_CODE)
+
+
+@dataclass(frozen=True)
+class _Place:
+    rank: int
+    size: int
+    generation: int
+
+
+def _line() -> Any:
+    """Local: the library's line to the driver, which has no seat where there is none; None if the library was not loaded."""
+    library = sys.modules.get("unisono.horovod._impl.job.process_state")
+    return None if library is None else library.PROCESS.line
+
+
+def _is_dismissed() -> bool:
+    """Local: whether the elastic job continues without this process, so that nobody waits for its result."""
+    line = _line()
+    return line is not None and line.is_dismissed
+
+
+def _place() -> _Place:
+    """Local: of this process. In an elastic job it changes, only the library knows it, and the last one counts, also after
+    `shutdown`."""
+    line = _line()
+    if line is not None and line.seat is not None:
+        return _Place(line.seat.rank, line.seat.size, line.seat.generation)
+    env = environment()
+    return _Place(whole_number(env, "HOROVOD_RANK"), whole_number(env, "HOROVOD_SIZE"), 0)
+
+
+def results_in(folder: Path) -> tuple[int, dict[int, Any]]:
+    """Local: the size of the job, in an elastic one of its last generation, and what each rank has returned; 0 if none has."""
+    left = [pickle.loads(path.read_bytes()) for path in folder.glob("result-*")]
+    _, size = max(((place.generation, place.size) for place, _ in left), default=(0, 0))
+    return size, {place.rank: pickle.loads(result) for place, result in left}
+
+
+def _leave_result(folder: Path, result: object) -> None:
+    dumped, place = _dumped(result), _place()
+    _leave(folder / f"result-{place.rank}", pickle.dumps((place, dumped)))
+
+
+def _leave_error(folder: Path) -> None:
+    _leave(folder / f"error-{_place().rank}", traceback.format_exc().encode())
+
+
+def error_of(folder: Path) -> tuple[int, str] | None:
+    """Local: the rank that failed first, and its traceback; the others may have failed because of it."""
+    found = sorted(folder.glob("error-*"), key=lambda path: path.stat().st_mtime_ns)
+    return (int(found[0].name.rpartition("-")[2]), found[0].read_text(errors="replace")) if found else None
+
+
+def _dumped(result: object) -> bytes:
+    import cloudpickle
+
+    try:
+        dumped: bytes = cloudpickle.dumps(result)
+    except Exception as error:
+        raise TypeError(f"the result, a {type(result).__name__}, cannot be sent back ({error}); return plain values") from error
+    return dumped
+
+
+def _leave(path: Path, content: bytes) -> None:
+    """Whole or not at all."""
+    part = path.with_name(f"part-{path.name}")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()

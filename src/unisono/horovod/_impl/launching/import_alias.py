@@ -1,0 +1,145 @@
+"""`import horovod.torch` gives `unisono.horovod.torch`, the same module object, in processes that were started for it.
+
+A launcher puts `stand_in_folder()` in front of PYTHONPATH; the package in it calls `take_place`, which puts `unisono.horovod` under
+the name `horovod` and a finder in front of all others that does the same for every module below.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from unisono.errors import UsageError
+from unisono.launch.excepthook import install_excepthook
+
+NAME, OURS = "horovod", "unisono.horovod"
+INSTALLED = frozenset(("site-packages", "dist-packages"))
+"""Folders whose contents pip knows."""
+
+REMEDIES: Mapping[str, str] = {
+    "spark": "start the program with unisono horovodrun, under SLURM with srun, or call horovod.run(function, num_proc=N)",
+    "ray": "start the program with unisono horovodrun, under SLURM with srun, or call horovod.run(function, num_proc=N)",
+    "runner": "the launcher is another one here: unisono horovodrun, or horovod.run(function, num_proc=N)",
+    "tensorflow.data": "let every rank read its own part: dataset.shard(hvd.size(), hvd.rank())",
+    "mxnet": "MXNet is no longer developed; move the model to horovod.torch or horovod.keras",
+}
+"""Parts of Horovod that are not here -> what to do instead. The import of one says so; any other name is not found, so that
+programs may probe for it."""
+
+
+def stand_in_folder() -> Path:
+    """Local: the folder to put in front of PYTHONPATH."""
+    return Path(__file__).parent / "stand_in"
+
+
+def real_horovod(search: Sequence[str], finders: Iterable[object] = ()) -> str | None:
+    """Local: where the folders of `search`, or these finders (`sys.meta_path`), have a package horovod that is not ours; None if
+    nowhere."""
+    folders = [folder for folder in search if not _same(folder, stand_in_folder())]
+    # One that was installed as editable has a finder of its own. One without find_spec is of an old kind that nobody asks any more.
+    others = [one for one in finders if one is not PathFinder and not isinstance(one, HorovodFinder) and hasattr(one, "find_spec")]
+    specs: list[ModuleSpec | None] = [PathFinder.find_spec(NAME, folders), *(one.find_spec(NAME, None) for one in others)]
+    for spec in specs:
+        # A folder without __init__.py is no package: somebody's data or results may be called so.
+        if (
+            spec is not None
+            and spec.has_location
+            and spec.origin
+            and not _same(str(Path(spec.origin).parents[1]), stand_in_folder())
+        ):
+            return spec.origin
+    return None
+
+
+def refuse_a_real_one(search: Sequence[str], finders: Iterable[object] = ()) -> None:
+    """Local: `UsageError` if there is a real Horovod, as nobody could tell which of the two a program runs on."""
+    found = real_horovod(search, finders)
+    if found is None:
+        return
+    otherwise = "or leave out --horovod and write `import unisono.horovod.torch as hvd` in the program"
+    if not INSTALLED.intersection(Path(found).parts):  # a checkout, or somebody's own file
+        raise UsageError(
+            f"{found} is called horovod too, so `import horovod` could mean either; rename or move it, start from another folder, "
+            f"{otherwise}"
+        )
+    raise UsageError(
+        f"a real Horovod is installed ({found}), so `import horovod` could mean either; uninstall it (pip uninstall horovod), "
+        f"{otherwise}"
+    )
+
+
+def is_in_force() -> bool:
+    """Local: whether `import horovod` means us in this process."""
+    return any(isinstance(finder, HorovodFinder) for finder in sys.meta_path)
+
+
+def take_place(name: str, folder: str) -> None:
+    """Local: what the package in the stand-in folder does when it is imported."""
+    install_excepthook()
+    refuse_a_real_one(sys.path, sys.meta_path)
+    if not _same(str(Path(folder).parent), stand_in_folder()):
+        raise UsageError(
+            f"`import horovod` came from {folder}, but this Unisono is {stand_in_folder()}; start the program with the Python "
+            f"that it runs by: {sys.executable} -m unisono horovodrun ..."
+        )
+    if not is_in_force():
+        sys.meta_path.insert(0, HorovodFinder())
+    sys.modules[name] = importlib.import_module(OURS)
+
+
+class HorovodFinder(MetaPathFinder):
+    """Finds `horovod.a.b` as `unisono.horovod.a.b`. Local."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - as importlib calls it
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(f"{NAME}."):
+            return None
+        ours = f"{OURS}{fullname.removeprefix(NAME)}"
+        try:
+            found = importlib.util.find_spec(ours)
+        except ModuleNotFoundError as error:  # a module that is no package has nothing below it
+            if not (error.name or "").startswith(OURS):
+                raise
+            found = None
+        if found is None:
+            _refuse_what_is_not_here(fullname)
+            return None
+        return ModuleSpec(fullname, _SameModule(ours), is_package=found.submodule_search_locations is not None)
+
+
+class _SameModule(Loader):
+    """Gives the module that has another name already."""
+
+    def __init__(self, ours: str) -> None:
+        self._ours = ours
+        self._own: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002 - as importlib calls it
+        module = importlib.import_module(self._ours)
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It has run under its own name. importlib wrote the alias over its spec, by which reload and pickle know it."""
+        module.__spec__ = self._own
+
+
+def _refuse_what_is_not_here(fullname: str) -> None:
+    part = f"{fullname.removeprefix(NAME + '.')}."
+    for name, remedy in REMEDIES.items():
+        if part.startswith(f"{name}."):
+            raise ModuleNotFoundError(f"{fullname} is not part of Unisono's drop-in for Horovod; {remedy}", name=fullname)
+
+
+def _same(folder: str, other: Path) -> bool:
+    return Path(folder or ".").resolve() == other.resolve()

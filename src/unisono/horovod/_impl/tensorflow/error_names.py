@@ -1,0 +1,37 @@
+"""Errors that programs may catch by either name: those of Horovod and of Python, or those of TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from unisono.horovod._impl.exceptions import HorovodInternalError as _InternalError
+
+
+class HorovodInternalError(_InternalError, tf.errors.FailedPreconditionError):  # type: ignore[misc]
+    """An operation failed: ranks disagree on it, a peer is gone, or the communication has ended."""
+
+    def __init__(self, message: str) -> None:
+        tf.errors.FailedPreconditionError.__init__(self, None, None, message)
+
+
+class InvalidRequestError(ValueError, tf.errors.InvalidArgumentError):  # type: ignore[misc]
+    """An operation that cannot be submitted as it is."""
+
+    def __init__(self, message: str) -> None:
+        tf.errors.InvalidArgumentError.__init__(self, None, None, message)
+
+
+@contextmanager
+def by_either_name() -> Iterator[None]:
+    """Local: what is raised inside can be caught by either name."""
+    try:
+        yield
+    except (HorovodInternalError, InvalidRequestError):
+        raise
+    except _InternalError as error:
+        raise HorovodInternalError(str(error)) from error
+    except ValueError as error:
+        raise InvalidRequestError(str(error)) from error

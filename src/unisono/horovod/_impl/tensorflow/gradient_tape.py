@@ -1,0 +1,122 @@
+"""A `tf.GradientTape` whose gradients are reduced over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from unisono.horovod._impl.compressor import Compressor
+from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
+from unisono.horovod._impl.keras.gradient_groups import Groups, checked_groups
+from unisono.horovod._impl.tensorflow.compression import Compression
+from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.gradient_reduction import Reduction, local_variables
+from unisono.horovod._impl.torch.submission import Average
+
+
+class _Reducing:
+    """What a distributed tape adds to its class."""
+
+    _reduction: Reduction
+
+    @as_written
+    def register_local_source(self, source: Any) -> None:
+        """Local: the gradient of this variable stays on this rank."""
+        self._reduction.keep_local(source)
+
+    @as_written
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,  # noqa: ARG002 -- names are generic always
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """Collective over the set, blocking when run: as `tf.GradientTape.gradient`, reduced."""
+        local = super().gradient(target, sources, output_gradients, unconnected_gradients)  # type: ignore[misc]
+        flat_sources = tf.nest.flatten(sources)
+        flat = tf.nest.flatten(local, expand_composites=False)
+        return tf.nest.pack_sequence_as(local, self._reduction(flat, flat_sources))
+
+    @as_written
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Collective over the set: pairs of variable and gradient, those of this rank alone and those of all."""
+        pairs = list(zip(sources, self.gradient(target, sources, output_gradients, use_generic_names), strict=True))
+        return (
+            [pair for pair in pairs if self._reduction.is_local(pair[0])],
+            [pair for pair in pairs if not self._reduction.is_local(pair[0])],
+        )
+
+
+@as_written
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Local: a tape of the same class with the same record; its `gradient` is collective."""
+    reduction = Reduction(
+        title="DistributedGradientTape",
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        predivide=gradient_predivide_factor,
+        groups=checked_groups(num_groups, groups),
+        process_set=process_set,
+        scale_local=scale_local_gradients,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+    )
+    kind = type(gradtape)
+    tape: Any = object.__new__(type(kind.__name__, (_Reducing, kind), {}))
+    tape.__dict__.update(gradtape.__dict__)
+    tape._recording = False  # the given one ends its own recording
+    tape._reduction = reduction
+    return tape
+
+
+@as_written
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Local: the same, but the gradients of `local_layers` stay on this rank."""
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for variable in local_variables(local_layers):
+        tape.register_local_source(variable)
+    return tape

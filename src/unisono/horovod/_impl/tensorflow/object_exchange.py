@@ -1,0 +1,48 @@
+"""Any Python object, from one rank to all or from all to all. Collective over the process set, blocking, also while tracing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
+from unisono.horovod._impl.tensorflow.error_names import by_either_name
+from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.torch import object_exchange
+
+
+@as_written
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,  # noqa: ARG001 -- objects need no graph and no session here
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's object; what the others give is not looked at."""
+    with by_either_name():
+        return object_exchange.broadcast_object(obj, root_rank, name, process_set)
+
+
+@as_written
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Callable[[Any], Any]:
+    """Local: a function of the object alone."""
+
+    def broadcast(obj: Any) -> Any:
+        return broadcast_object(obj, root_rank, session, name, process_set)
+
+    return broadcast
+
+
+@as_written
+def allgather_object(
+    obj: Any,
+    session: Any = None,  # noqa: ARG001
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Everybody's objects, by rank of the set."""
+    with by_either_name():
+        return object_exchange.allgather_object(obj, name, process_set)

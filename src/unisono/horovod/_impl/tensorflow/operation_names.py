@@ -1,0 +1,62 @@
+"""Names of operations in graphs. A graph is run many times, so its operations have names that stay, and no two of them one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # TensorFlow tells it nowhere else
+
+from unisono.horovod._impl.tensorflow.function_tracing import held_by
+
+_GRADIENT = "__backward_"
+"""How TensorFlow begins the names of functions that it makes of the gradients of others."""
+
+
+def name_for(kind: str, name: str | None, like: Any, ignore_name_scope: bool = False) -> str | None:
+    """Local: the name of an operation on the tensor `like`; None where nothing was traced, so that it is numbered.
+
+    Ranks trace the same program, so they find the same names, in whatever order the operations are then run.
+    """
+    if tf.executing_eagerly():
+        return name
+    graph = tf.compat.v1.get_default_graph()
+    wanted = name or f"Horovod{kind}_{_tensor_name(like)}"
+    scope = "" if ignore_name_scope else graph.get_name_scope()
+    full = re.sub(r"[^a-zA-Z0-9_/.]", "_", f"{scope}/{wanted}" if scope else wanted)
+    return _not_used_before(full, _around(graph))
+
+
+def _tensor_name(like: Any) -> str:
+    try:
+        return str(like.name)
+    except AttributeError:  # a value from outside of the graph
+        return "captured"
+
+
+def _around(graph: Any) -> Any:
+    """The graph in which no name comes twice: that of the function. Not one further out, as a function that was traced before is
+    not traced again there, and its names would depend on who called it first, which may be another on another rank.
+
+    Branches and loops are graphs of their own, and run as parts of what is around them. In graphs of TensorFlow 1 and of gradients
+    calls run in any order, so the outermost counts; in others `graph_exchange.py` has them run one after another.
+    """
+    outside_is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+    nest, outer = [graph], getattr(graph, "outer_graph", None)
+    while outer is not None and (hasattr(outer, "outer_graph") or not outside_is_eager):
+        nest.append(outer)
+        outer = getattr(outer, "outer_graph", None)
+    if not outside_is_eager or any(one.name.startswith(_GRADIENT) for one in nest):
+        return nest[-1]
+    return next(one for one in nest if not isinstance(one, ControlFlowFuncGraph))
+
+
+def _not_used_before(name: str, graph: Any) -> str:
+    used = held_by(graph, "names")
+    found, number = name, 0
+    while found in used:
+        number += 1
+        found = f"{name}_{number}"
+    used.append(found)
+    return found

@@ -1,0 +1,61 @@
+"""The timeline of a job: rank 0 has its file, and all ranks hear whether it could open it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unisono.comm.base import Communicator
+from unisono.errors import UsageError
+from unisono.horovod._impl.job.job_settings import HorovodSettings
+from unisono.horovod._impl.timeline.operation_timeline import DYNAMIC, OFF, Recording, Timeline
+
+
+class JobTimeline:
+    """Off until it is opened."""
+
+    def __init__(self) -> None:
+        self.recording: Recording | None = None
+
+    def open(self, world: Communicator, settings: HorovodSettings) -> None:
+        """Collective over all ranks, blocking. `UsageError` on all of them if rank 0 cannot write where it should."""
+        self.recording = Recording(settings, world.rank)
+        refusal = self._open_file(self.recording, settings) if world.rank == 0 else ""
+        if settings.timeline:  # that of rank 0, so all come here or none
+            refusal = world.broadcast_object(refusal)
+        if refusal:
+            raise UsageError(refusal)
+
+    def of_set(self, ranks: Sequence[int], engine: str, set_id: int) -> Timeline:
+        """Local: for the channel of a set."""
+        return OFF if self.recording is None else self.recording.timeline(ranks, engine, set_id)
+
+    def start(self, path: str, mark_cycles: bool) -> None:
+        """Local: the timeline continues in this file; `ValueError` if it may not, or cannot."""
+        assert self.recording is not None
+        try:
+            self.recording.start(path, mark_cycles)
+        except OSError as error:
+            raise ValueError(_cannot_write(path, error, "hvd.start_timeline")) from error
+
+    def stop(self) -> None:
+        """Local, blocking until the timeline is written."""
+        assert self.recording is not None
+        self.recording.stop()
+
+    def close(self) -> None:
+        """Local, blocking until all is written. Idempotent."""
+        if self.recording is not None:
+            self.recording.stop()
+
+    def _open_file(self, recording: Recording, settings: HorovodSettings) -> str:
+        """Why it cannot be written; empty if it can."""
+        if settings.timeline and settings.timeline != DYNAMIC:
+            try:
+                recording.start(settings.timeline, settings.timeline_mark_cycles)
+            except OSError as error:
+                return _cannot_write(settings.timeline, error, "HOROVOD_TIMELINE")
+        return ""
+
+
+def _cannot_write(path: str, error: OSError, place: str) -> str:
+    return f"the timeline cannot be written to {path}: {error.strerror or error} ({place}); name a file that rank 0 can write"

@@ -1,0 +1,237 @@
+"""When each tensor was negotiated, queued, copied and sent, as rank 0 sees it: what `HOROVOD_TIMELINE` asks for.
+
+A tensor has a line of its own. On it stand NEGOTIATE_<OP> from its submission to the agreement, with a point for each rank that
+told the others of it, and <OP> from the agreement to the end, with what was done inside it. A tensor that the cache knows is
+not told again: then it is only known when all were ready, and there is one point, `all`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic
+
+from unisono.horovod._impl.engine.agreed_operation import Agreement
+from unisono.horovod._impl.engine.operation_entry import Entry
+from unisono.horovod._impl.engine.operation_request import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BROADCAST,
+    REDUCESCATTER,
+    Part,
+    Request,
+)
+from unisono.horovod._impl.job.job_settings import HorovodSettings
+from unisono.horovod._impl.timeline.trace_file import BEGIN, END, INSTANT, MARK, TraceFile
+
+DYNAMIC = "DYNAMIC"
+"""Instead of a path: the program starts and stops it."""
+QUEUE, MEMCPY_IN, MEMCPY_OUT = "QUEUE", "MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER"
+CYCLE_START = "CYCLE_START"
+_SENT: Mapping[str, str] = {
+    ALLREDUCE: "ALLREDUCE",
+    ALLGATHER: "ALLGATHER",
+    BROADCAST: "BCAST",
+    ALLTOALL: "ALLTOALL",
+    REDUCESCATTER: "REDUCESCATTER",
+}
+
+
+class Timeline:
+    """What a channel says of its work. This one, where it is off, does nothing with it."""
+
+    def round_begins(self) -> None:
+        """This rank begins to talk, or to wait until the others do."""
+
+    def submitted(self, entries: Iterable[Entry]) -> None:
+        """This rank will ask for them in the next round."""
+
+    def told(self, everybody: Sequence[Iterable[Request]]) -> None:
+        """What each rank of the set told, by rank of the set."""
+
+    def agreed(self, agreements: Iterable[Agreement]) -> None:
+        """They will be carried out, or were refused."""
+
+    def carrying(self, bucket: Sequence[Agreement]) -> None:
+        """These are carried out now."""
+
+    def copies_in(self) -> None:
+        """They are put together."""
+
+    def sends(self, kind: str) -> None:
+        """The engine has them."""
+
+    def copies_out(self) -> None:
+        """They are taken apart."""
+
+    def carried(self) -> None:
+        """They are done."""
+
+
+OFF = Timeline()
+
+
+class Recording:
+    """Rank 0's file, or none at the moment. Any thread may start and stop; on other ranks there is never a file."""
+
+    def __init__(self, settings: HorovodSettings, rank: int) -> None:
+        self.file: TraceFile | None = None
+        self.marks_rounds = settings.timeline_mark_cycles
+        self._allowed = bool(settings.timeline)
+        self._writes = rank == 0
+
+    def start(self, path: str, mark_cycles: bool = False) -> None:
+        """Local, blocking for a moment: from now on into this file; one that is open is closed. `OSError` if it cannot be written,
+        `ValueError` if the environment did not allow it at `init`."""
+        if not self._allowed:
+            raise ValueError("start_timeline needs HOROVOD_TIMELINE=DYNAMIC in the environment at hvd.init(); set it")
+        if not self._writes:
+            return
+        if self.file is None or self.file.is_over or self.file.path != path:
+            self.stop()
+            self.file = TraceFile(path)
+        self.marks_rounds = mark_cycles
+
+    def stop(self) -> None:
+        """Local, blocking until all is written. Idempotent."""
+        file, self.file = self.file, None
+        if file is not None:
+            file.close()
+
+    def timeline(self, ranks: Sequence[int], engine: str, set_id: int) -> Timeline:
+        """Local: for the channel of a set. Where there will never be a file it costs nothing."""
+        return Recorder(self, ranks, engine, set_id) if self._allowed and self._writes else OFF
+
+
+class Recorder(Timeline):
+    """Of one channel, which calls it from one thread at a time. What began before the file did has no end in it."""
+
+    def __init__(self, recording: Recording, ranks: Sequence[int], engine: str, set_id: int) -> None:
+        self._recording = recording
+        self._ranks = tuple(ranks)
+        self._engine = engine.upper()
+        self._suffix = f" (process set {set_id})" if set_id else ""
+        self._file: TraceFile | None = None
+        self._negotiating: set[str] = set()
+        self._told: set[str] = set()
+        """Those of which it is known which ranks were ready."""
+        self._running: dict[str, Request] = {}
+        self._bucket: list[str] = []
+        self._activity = ""
+
+    def _on(self) -> TraceFile | None:
+        file = self._recording.file
+        if file is not self._file:
+            self._file = file
+            self._negotiating.clear()
+            self._told.clear()
+            self._running.clear()
+            self._bucket = []
+        return file
+
+    def _title(self, name: str) -> str:
+        return name + self._suffix
+
+    def round_begins(self) -> None:
+        file = self._on()
+        if file is not None and self._recording.marks_rounds:
+            file.put(MARK, (), CYCLE_START, monotonic())
+
+    def submitted(self, entries: Iterable[Entry]) -> None:
+        file = self._on()
+        if file is not None:
+            for entry in entries:
+                self._negotiates(file, entry.request, entry.began_at)
+
+    def _negotiates(self, file: TraceFile, request: Request, at: float) -> str:
+        title = self._title(request.name)
+        if title not in self._negotiating:
+            self._negotiating.add(title)
+            file.put(BEGIN, (title,), f"NEGOTIATE_{request.kind.upper()}", at)
+        return title
+
+    def told(self, everybody: Sequence[Iterable[Request]]) -> None:
+        file = self._on()
+        if file is None:
+            return
+        now = monotonic()
+        for rank, requests in zip(self._ranks, everybody, strict=False):
+            titles = [self._negotiates(file, request, now) for request in requests]
+            if titles:
+                self._told.update(titles)
+                file.put(INSTANT, titles, str(rank), now)
+
+    def agreed(self, agreements: Iterable[Agreement]) -> None:
+        file = self._on()
+        if file is None:
+            return
+        now = monotonic()
+        known: list[str] = []
+        errors: dict[str, str] = {}
+        by_kind: dict[str, list[str]] = {}
+        for agreement in agreements:
+            title = self._negotiates(file, agreement.first, now)
+            if title not in self._told:
+                known.append(title)
+            if agreement.error is not None:
+                errors[title] = agreement.error
+            else:
+                self._running[title] = agreement.first
+                by_kind.setdefault(agreement.first.kind, []).append(title)
+            self._negotiating.discard(title)
+            self._told.discard(title)
+        if known:
+            file.put(INSTANT, known, "all", now)
+        for title, error in errors.items():
+            file.put(END, (title,), "", now, {"error": error})
+        for kind, titles in by_kind.items():  # an event for many tensors at once: that is what makes it cheap
+            file.put(END, titles, "", now)
+            file.put(BEGIN, titles, kind.upper(), now)
+            file.put(BEGIN, titles, QUEUE, now)
+
+    def carrying(self, bucket: Sequence[Agreement]) -> None:
+        if self._on() is not None:
+            titles = [self._title(agreement.name) for agreement in bucket]
+            self._bucket = [title for title in titles if title in self._running]
+            self._activity = QUEUE
+
+    def copies_in(self) -> None:
+        self._next(MEMCPY_IN)
+
+    def sends(self, kind: str) -> None:
+        self._next(f"{self._engine}_{_SENT[kind]}")
+
+    def copies_out(self) -> None:
+        self._next(MEMCPY_OUT)
+
+    def _next(self, activity: str) -> None:
+        """What was done until now ends, and this begins."""
+        file = self._on()
+        if file is None or not self._bucket:
+            return
+        now = monotonic()
+        if self._activity:
+            file.put(END, self._bucket, "", now)
+        self._activity = activity
+        if activity:
+            file.put(BEGIN, self._bucket, activity, now)
+
+    def carried(self) -> None:
+        self._next("")
+        file = self._file
+        if file is not None:
+            now = monotonic()
+            by_parts: dict[tuple[Part, ...], list[str]] = {}
+            for title in self._bucket:
+                by_parts.setdefault(self._running.pop(title).parts, []).append(title)
+            for parts, titles in by_parts.items():
+                file.put(END, titles, "", now, _about(parts))
+            self._bucket = []
+
+
+def _about(parts: Sequence[Part]) -> dict[str, str]:
+    """Type and shape; of a group those of all its tensors."""
+    if not parts:
+        return {}
+    dtypes = dict.fromkeys(str(dtype).removeprefix("torch.") for dtype, _ in parts)
+    return {"dtype": ", ".join(dtypes), "shape": ", ".join(str(list(shape)) for _, shape in parts)}

@@ -1,0 +1,29 @@
+"""How gradients travel: as they are, or as halves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unisono.horovod._impl.compressor import Compressor, NoneCompressor
+
+
+class FP16Compressor(Compressor):
+    """Floating-point numbers as float16."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
+        return (tensor.to(torch.float16) if tensor.dtype.is_floating_point else tensor), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
+        return tensor.to(ctx)
+
+
+class Compression:
+    """The kinds by name."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor

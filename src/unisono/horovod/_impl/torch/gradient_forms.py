@@ -1,0 +1,75 @@
+"""Whether the gradient of a parameter travels dense or sparse: all ranks must know it, also those that have none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+FILLED = "_filled_by_broadcast_optimizer_state"
+"""Set on gradients that are zeros of ours: dense, whatever a backward pass will make."""
+PATIENCE = 16
+"""In so many steps ranks ask each other for the form of a gradient that nobody has; then it counts as dense, which is right in any
+case but makes a large table travel whole."""
+
+
+class Forms:
+    """What the ranks have told each other. They do so before the first gradient of a parameter travels, and again after another
+    `init` or after a join: ranks that had joined did not hear."""
+
+    def __init__(self) -> None:
+        self._is_sparse: dict[Tensor, bool] = {}
+        self._era: object = None
+        self._num_heard: Counter[Tensor] = Counter()
+
+    def lacks(self, one: Tensor, era: object) -> bool:
+        """Local: whether the form of a parameter's gradient is not agreed in this era of the channel."""
+        return self._era is not era or one not in self._is_sparse
+
+    def is_sparse(self, one: Tensor) -> bool:
+        """Local: as agreed; a gradient that no rank has ever had counts as dense."""
+        return self._is_sparse.get(one, False)
+
+    def marks(self, names: Mapping[Tensor, str]) -> Tensor:
+        """Local: for each parameter, in the order of names, whether its gradient is dense here, and whether it is sparse."""
+        found = [_form(one) for one in sorted(names, key=names.__getitem__)]
+        return torch.tensor(found, dtype=torch.int32, device="cpu")
+
+    def hear(self, marks: Tensor, names: Mapping[Tensor, str], era: object, sparse_as_dense: bool) -> list[Tensor]:
+        """Local: the sum of all ranks' marks. Gives the parameters of whose gradients some are dense and some are sparse, which
+        is a mistake unless sparse ones travel dense."""
+        if self._era is not era:
+            self._is_sparse.clear()
+            self._num_heard.clear()
+            self._era = era
+        self._num_heard.update(names.keys())
+        mixed = []
+        for one, (num_dense, num_sparse) in zip(sorted(names, key=names.__getitem__), marks.tolist(), strict=True):
+            if num_dense and num_sparse and not sparse_as_dense:
+                mixed.append(one)
+            elif num_dense or num_sparse or self._num_heard[one] >= PATIENCE:
+                self._is_sparse[one] = bool(num_sparse)
+        return mixed
+
+
+def fill(one: Tensor, is_sparse: bool) -> None:
+    """Local: a gradient of zeros for a parameter that has none; it says nothing about the form of others."""
+    one.grad = nothing(one) if is_sparse else torch.zeros_like(one)
+    setattr(one.grad, FILLED, True)
+
+
+def nothing(one: Tensor) -> Tensor:
+    """Local: a sparse gradient without rows."""
+    indices = torch.empty(1, 0, dtype=torch.int64, device=one.device)
+    return torch.sparse_coo_tensor(indices, one.new_empty(0, *one.shape[1:]), one.shape, check_invariants=False)
+
+
+def _form(one: Tensor) -> tuple[bool, bool]:
+    if one.grad is None:
+        return False, False
+    if getattr(one.grad, FILLED, False):  # once: if it is still there in the next step, it is the program's
+        setattr(one.grad, FILLED, False)
+        return False, False
+    return not one.grad.is_sparse, one.grad.is_sparse

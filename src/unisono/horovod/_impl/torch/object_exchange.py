@@ -1,0 +1,69 @@
+"""Any Python object, from one rank to all or from all to all. Collective over the process set, blocking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unisono.horovod._impl.engine.operation_entry import Entry
+from unisono.horovod._impl.engine.operation_request import ALLGATHER
+from unisono.horovod._impl.exceptions import HorovodInternalError
+from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
+from unisono.horovod._impl.job.process_state import PROCESS
+from unisono.horovod._impl.torch.operations import broadcast_async_, synchronize
+from unisono.horovod._impl.torch.submission import start
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """The root's object; what the others give is not looked at. Its own object comes back on the root."""
+    titles = (None, None) if name is None else (f"{name}.length", f"{name}.object")
+    at_root = PROCESS.place.rank == root_rank
+    mine, failure = _packed_or_nothing(obj) if at_root else (torch.empty(0, dtype=torch.uint8, device="cpu"), None)
+    length = torch.tensor([mine.numel()], device="cpu")
+    synchronize(broadcast_async_(length, root_rank, titles[0], process_set))
+    if failure is not None:
+        raise failure
+    if not int(length):
+        raise HorovodInternalError(f"rank {root_rank} could not pickle the object that it was to broadcast; its error says why")
+    held = mine if at_root else torch.empty(int(length), dtype=torch.uint8, device="cpu")
+    synchronize(broadcast_async_(held, root_rank, titles[1], process_set))
+    return obj if at_root else _unpacked(held)
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """Everybody's objects, by rank of the set."""
+
+    packed, failure = _packed_or_nothing(obj)
+
+    def unpacked(entry: Entry) -> list[Any]:
+        if failure is not None:
+            raise failure
+        if not all(entry.sizes[0]):
+            raise HorovodInternalError("a rank could not pickle the object that it was to give (allgather_object)")
+        return [_unpacked(part) for part in entry.outputs[0].split_with_sizes(entry.sizes[0])]
+
+    title = None if name is None else f"{name}.object"
+    objects: list[Any] = synchronize(start(ALLGATHER, [packed], process_set, unpacked, name=title))
+    return objects
+
+
+def _packed_or_nothing(obj: Any) -> tuple[Tensor, Exception | None]:
+    """No bytes tell the others that it went wrong, so that they do not wait."""
+    try:
+        return _packed(obj), None
+    except Exception as error:  # noqa: BLE001 -- pickling runs the objects' own code; raised once the others know
+        return torch.empty(0, dtype=torch.uint8, device="cpu"), error
+
+
+def _packed(obj: Any) -> Tensor:
+    import cloudpickle
+
+    return torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
+
+
+def _unpacked(held: Tensor) -> Any:
+    import cloudpickle
+
+    return cloudpickle.loads(held.numpy().tobytes())

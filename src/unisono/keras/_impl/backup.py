@@ -1,0 +1,69 @@
+"""A fit that was killed or stopped resumes: checkpoints are saved while it runs, and found again by the number of the fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unisono.comm.base import Communicator
+from unisono.comm.on_all_ranks import on_all_ranks
+from unisono.errors import UsageError
+from unisono.training.checkpointing.checkpoint import Checkpoints, CheckpointStore
+from unisono.training.checkpointing.saving import SaveInterval
+from unisono.training.trainer_base import TrainerBase
+
+FINISHED = "finished.json"
+KEPT = 2
+"""Checkpoints: where the newest is damaged there is one before."""
+
+
+@dataclass(frozen=True)
+class Backup:
+    """Where one fit is saved, and how often."""
+
+    comm: Communicator
+    folder: Path
+    interval: SaveInterval
+
+    def open(self) -> CheckpointStore | None:
+        """Collective, blocking: on rank 0, where checkpoints go, with the newest one that an earlier attempt has left there."""
+        return on_all_ranks(self.comm, lambda: _opened(self.folder) if self.comm.rank == 0 else None)
+
+    def is_finished(self, trainer: TrainerBase) -> bool:
+        """Collective: whether an earlier attempt of this fit came to its end."""
+        file = self.folder / FINISHED
+        asked = json.loads(file.read_text())["epochs"] if self.comm.rank == 0 and file.exists() else 0
+        is_over = trainer.progress.epoch >= trainer.goals.num_epochs or asked >= trainer.goals.num_epochs
+        if self.comm.rank == 0:
+            print(f"unisono: {self.folder} is {'finished' if is_over else f'taken up at step {trainer.progress.step}'}", flush=True)
+        return bool(self.comm.broadcast_object(is_over))
+
+    def finish(self, num_epochs: int) -> None:
+        """Local: it is over, though a callback may have ended it before so many epochs."""
+        if self.comm.rank == 0:
+            (self.folder / FINISHED).write_text(json.dumps({"epochs": num_epochs}) + "\n")
+
+
+def find_backup(comm: Communicator, folder: str | None, every: str, number: int, callbacks: list[Any]) -> Backup | None:
+    """Collective: of the fit with this number; takes the place of Keras's own callback for it."""
+    from keras.callbacks import BackupAndRestore
+
+    for one in [one for one in callbacks if isinstance(one, BackupAndRestore)]:
+        folder = folder or str(one.backup_dir)
+        callbacks.remove(one)
+    folder = comm.broadcast_object(folder)
+    return None if folder is None else Backup(comm, Path(folder) / f"fit-{number}", SaveInterval.parse(every))
+
+
+def _opened(folder: Path) -> CheckpointStore:
+    """Local, blocking."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the backup {folder} cannot be made: {error.strerror}; give another folder (Strategy(backup=...))"
+        ) from error
+    checkpoints = Checkpoints(folder, KEPT)
+    return CheckpointStore(checkpoints, loaded=checkpoints.newest())

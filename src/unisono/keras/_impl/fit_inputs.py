@@ -1,0 +1,253 @@
+"""What `fit`, `evaluate` and `predict` are given, as samples that can be shared out exactly.
+
+Arrays are samples with numbers. A stream (tf.data, PyDataset, DataLoader, a generator) is read by every worker, which takes its
+rows of each batch by their position; that all of them read the same is checked with every batch.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, count, islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from unisono.comm.base import MAX, Communicator
+from unisono.data.loader import Portion
+from unisono.data.plan import Plan, cut
+from unisono.data.source import Source
+from unisono.data.sources.arrays import Arrays
+from unisono.data.tree import leaves, map_tree, num_rows
+from unisono.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches one after the other."""
+
+    epoch: Callable[[int], Iterator[Any]]
+    """The batches of an epoch from its beginning; those of a generator go on from epoch to epoch."""
+    num_steps: int
+    """Of an epoch."""
+    kind: str
+    begins_anew: bool = True
+
+
+def is_stream(x: Any) -> bool:
+    """Local."""
+    return not isinstance(x, Source) and (_kind_of(x) is not None)
+
+
+def _kind_of(x: Any) -> str | None:
+    names = {f"{base.__module__}.{base.__name__}" for base in type(x).__mro__}
+    if any(name.startswith("tensorflow.") and name.endswith("DatasetV2") for name in names):
+        return "tf.data.Dataset"
+    if any(name.startswith("keras.") and name.endswith(".PyDataset") for name in names):
+        return "PyDataset"
+    if isinstance(x, torch.utils.data.DataLoader):
+        return "DataLoader"
+    if hasattr(x, "__next__"):
+        return "generator"
+    return None
+
+
+def as_stream(x: Any, num_steps: int | None, what: str) -> Stream:
+    """Local: refuses one whose length nobody knows."""
+    kind = _kind_of(x)
+    assert kind is not None
+    known = _length(x, kind) if num_steps is None else num_steps
+    if known is None:
+        option = "validation_steps" if what == "validation_data" else "steps_per_epoch (steps in evaluate and predict)"
+        raise UsageError(f"the {kind} of {what} does not say how long it is; give {option}")
+    if kind == "generator":
+        held = iter(x)
+        return Stream(lambda _: held, known, kind, begins_anew=False)
+    whole = _PyDatasetEpochs(x) if kind == "PyDataset" else lambda _: iter(x)
+    if num_steps is not None and num_steps != _length(x, kind):  # goes on from epoch to epoch, as in Keras
+        endless = chain.from_iterable(map(whole, count()))
+        return Stream(lambda _: endless, known, kind, begins_anew=False)
+    return Stream(whole, known, kind)
+
+
+def _length(x: Any, kind: str) -> int | None:
+    if kind == "tf.data.Dataset":
+        found = int(x.cardinality())
+        return found if found > 0 else None
+    if kind == "generator":
+        return None
+    try:
+        return len(x)
+    except TypeError:
+        return None
+
+
+class _PyDatasetEpochs:
+    """The batches of each epoch of a PyDataset, which may put them into another order between two."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self._num_ended = 0
+
+    def __call__(self, epoch: int) -> Iterator[Any]:
+        while self._num_ended < epoch:  # also of those that an earlier attempt of the fit has used
+            self._data.on_epoch_end()
+            self._num_ended += 1
+        return (self._data[position] for position in range(len(self._data)))
+
+
+def _arrays(batch: Any) -> Any:
+    """Local: as nestings of NumPy arrays (inputs, targets[, weights])."""
+    found = map_tree(_array, tuple(batch) if isinstance(batch, list) else batch)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _array(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().cpu().numpy()
+    return leaf.numpy() if hasattr(leaf, "numpy") else np.asarray(leaf)
+
+
+def as_batch(x: Any, y: Any, weights: Any, class_weight: Mapping[int, float] | None) -> tuple[Any, ...]:
+    """Pure: inputs, targets and weights of samples, with those of their classes."""
+    if y is None:
+        raise UsageError("there are no targets (y); give them, or a stream of (inputs, targets)")
+    found = (map_tree(_array, _plain(x)), map_tree(_array, _plain(y)))
+    weights = None if weights is None else _array(weights)
+    if class_weight is not None:
+        weights = _of_classes(found[1], class_weight) * (1 if weights is None else weights)
+    return found if weights is None else (*found, weights.astype(np.float32))
+
+
+def _plain(tree: Any) -> Any:
+    """Lists of numbers are an array, and not so many inputs."""
+    if isinstance(tree, list) and not any(hasattr(part, "shape") for part in tree):
+        return np.asarray(tree)
+    return tree
+
+
+def _of_classes(targets: Any, class_weight: Mapping[int, float]) -> Any:
+    if not isinstance(targets, np.ndarray):
+        raise UsageError("class_weight needs one array of targets; this model has several")
+    labels = targets.argmax(-1) if targets.ndim > 1 and targets.shape[-1] > 1 else targets.reshape(len(targets), -1)[:, 0]
+    unknown = set(np.unique(labels).tolist()) - set(class_weight)
+    if unknown:
+        raise UsageError(f"class_weight has no weight for class {sorted(unknown)[0]}; give one for each class")
+    return np.array([class_weight[int(label)] for label in labels], dtype=np.float32)
+
+
+def read_all(x: Any, num_steps: int | None, what: str) -> Source:
+    """Local, blocking: a stream that is evaluated, wholly in memory."""
+    stream = as_stream(x, num_steps, what)
+    batches = [_arrays(batch) for _, batch in zip(range(stream.num_steps), stream.epoch(0), strict=False)]
+    if not batches:
+        raise UsageError(f"the {stream.kind} of {what} is empty; give at least one batch")
+    parts = [_joined([batch[place] for batch in batches]) for place in range(len(batches[0]))]
+    return Arrays(*parts)
+
+
+def _joined(trees: list[Any]) -> Any:
+    first = trees[0]
+    if isinstance(first, dict):
+        return {name: _joined([tree[name] for tree in trees]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(_joined([tree[place] for tree in trees]) for place in range(len(first)))
+    return np.concatenate(trees)
+
+
+def first_batch(stream: Stream, class_weight: Mapping[int, float] | None) -> tuple[tuple[Any, ...], Stream]:
+    """Local, blocking: the first batch, and a stream that still has it."""
+    batches = stream.epoch(0)
+    raw = next(batches, None)
+    if raw is None:
+        raise UsageError(f"the {stream.kind} is empty; give at least one batch")
+    batch = weighted(_arrays(raw), class_weight)
+    if stream.begins_anew:
+        return batch, stream
+    whole = chain([raw], batches)
+    return batch, Stream(lambda _: whole, stream.num_steps, stream.kind, begins_anew=False)
+
+
+def weighted(batch: tuple[Any, ...], class_weight: Mapping[int, float] | None) -> tuple[Any, ...]:
+    """Pure: a batch of a stream, checked."""
+    if len(batch) not in (2, 3):
+        raise UsageError(
+            f"a batch to learn from must be (inputs, targets) or (inputs, targets, weights); received {len(batch)} parts"
+        )
+    return as_batch(batch[0], batch[1], batch[2] if len(batch) == 3 else None, class_weight)
+
+
+def rows(where: slice, leaf: Any) -> Any:
+    """Pure."""
+    return leaf[where]
+
+
+@dataclass
+class StreamLoader:
+    """A worker's rows of every batch of a stream. Collective with several workers: they compare what they have read."""
+
+    stream: Stream
+    comm: Communicator
+    plan: Plan
+    class_weight: Mapping[int, float] | None = None
+    shard: int = 0
+    num_shards: int = 1
+    own_shards: None = None
+    first_epoch: int = 0
+    """Of the fit, for streams that do not begin anew."""
+    _num_read: int = field(default=0, init=False)
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Portion]:
+        """Collective, blocking."""
+        steps = self.plan.steps_per_epoch
+        batches = self._begun(epoch)
+        used = (epoch - self.first_epoch) * steps + first_step
+        missing = first_step if self.stream.begins_anew else used - self._num_read
+        for _ in range(missing):
+            self._next(batches, 0)
+        seen = 0
+        for step in range(first_step, steps):
+            batch = weighted(_arrays(self._next(batches, step)), self.class_weight)
+            self._compare(batch, epoch, step)
+            own = cut(num_rows(batch), self.num_shards, self.shard)
+            indices = np.arange(seen + own.start, seen + own.stop)
+            seen += num_rows(batch)
+            part = map_tree(partial(rows, own), batch)
+            yield Portion(indices, (part,) if len(indices) else ())
+
+    def _begun(self, epoch: int) -> Iterator[Any]:
+        """The batches of an epoch; what it shuffles with torch's random numbers is a function of seed and epoch, on all workers."""
+        if not self.stream.begins_anew:
+            return self.stream.epoch(epoch)
+        with torch.random.fork_rng([]):
+            torch.manual_seed(self.plan.seed * 1_000_003 + epoch)
+            batches = iter(self.stream.epoch(epoch))
+            first = list(islice(batches, 1))  # it may draw only then
+        return chain(first, batches)
+
+    def _next(self, batches: Iterator[Any], step: int) -> Any:
+        found = next(batches, None)
+        if found is None:
+            raise UsageError(
+                f"the {self.stream.kind} ended after {step} of {self.plan.steps_per_epoch} steps; make it longer (repeat), or "
+                "steps_per_epoch smaller"
+            )
+        self._num_read += 1
+        return found
+
+    def _compare(self, batch: Any, epoch: int, step: int) -> None:
+        if self.comm.size == 1:
+            return
+        number = 0
+        for _, leaf in leaves(batch):
+            number = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"", number)
+        both = torch.tensor([number, -number], dtype=torch.int64, device=self.comm.device)
+        self.comm.allreduce(both, MAX)
+        if int(both[0]) != -int(both[1]):
+            raise UsageError(
+                f"the workers have read different batches from their {self.stream.kind} (epoch {epoch + 1}, step {step + 1}), of "
+                "which each would take its rows; let it give the same everywhere: a seed for its shuffle, and no other randomness"
+            )

@@ -1,0 +1,242 @@
+"""One call of `fit`: our trainer, with Keras's callbacks as its observers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from unisono.comm.base import Communicator
+from unisono.comm.on_all_ranks import on_all_ranks
+from unisono.comm.replicate import replicate
+from unisono.data.plan import Plan
+from unisono.data.source import Source
+from unisono.data.splits import Splits
+from unisono.errors import TrainingFailed, UsageError
+from unisono.keras._impl.backup import Backup, find_backup
+from unisono.keras._impl.callbacks import CallbackGoals, Callbacks, watches_batches
+from unisono.keras._impl.fit_inputs import Stream, StreamLoader
+from unisono.model.base import BEGINNING, StreamKey
+from unisono.model.keras.module import KerasModule
+from unisono.model.keras.optimizer import rate_of
+from unisono.run import STOPPED_CODE, RunContext, build_trainer, execute
+from unisono.stopping.deadline import deadline_of_this_process
+from unisono.stopping.stop_request import StopRequest
+from unisono.task.overrides import change
+from unisono.task.task import Task
+from unisono.task.train_config import TrainConfig
+from unisono.training.frontends.assemble import assemble
+from unisono.training.progress import INTERRUPTED, NOT_FINITE, Progress
+from unisono.training.run_hooks import RunHooks
+from unisono.training.training_parts import TrainingParts
+
+if TYPE_CHECKING:
+    from unisono.keras._impl.strategy import Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitData:
+    """What one call of `fit` learns from, and is evaluated with."""
+
+    train: Source
+    """Of a stream its first batch."""
+    stream: Stream | None
+    validation: Source | None
+    batch: int
+    class_weight: Mapping[int, float] | None
+    shuffle: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSchedule:
+    """How long a call of `fit` learns, and when it is evaluated."""
+
+    epochs: int
+    initial_epoch: int
+    validation_freq: int | Sequence[int]
+    validation_batch: int
+    verbose: Any
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What one call of `fit` was asked for, its data opened."""
+
+    strategy: Strategy
+    model: Any
+    make_replica: Callable[[], KerasModule]
+    data: FitData
+    schedule: FitSchedule
+    number: int
+    """Among the fits of the script."""
+
+    @property
+    def comm(self) -> Communicator:
+        return self.strategy.comm
+
+    @property
+    def _draws(self) -> int:
+        """The seed of orders and of dropout: other ones in every fit of a script, as in Keras."""
+        seed = self.strategy.seed
+        return seed if self.number == 0 else StreamKey(seed, self.number, 0, BEGINNING).value() % 2**31
+
+    @property
+    def _task(self) -> Task:
+        splits = Splits(train=self.data.train, validation=self.data.validation)
+        return Task(
+            model=self.make_replica,
+            data=lambda: splits,
+            optimizer=self.model.optimizer,  # itself, also where it is plain SGD: callbacks and backups look at it
+            global_batch=max(self.data.batch, self.comm.size),
+            epochs=max(self.schedule.epochs, 1),
+            seed=self._draws,
+            name="fit",
+        )
+
+    def _backup(self, callbacks: list[Any]) -> Backup | None:
+        return find_backup(self.comm, self.strategy.backup, self.strategy.backup_every, self.number, callbacks)
+
+    def in_step(self, callbacks: list[Any]) -> Any:
+        """Collective, blocking: workers that learn in step, or agree in rounds. Gives the history."""
+        comm, strategy = self.comm, self.strategy
+        resolved = replace(change(self._task, {}), algorithm=strategy.options)
+        parts = on_all_ranks(comm, lambda: assemble(resolved, strategy.algorithm, comm))
+        loader = self._loader(parts)
+        backup = self._backup(callbacks)
+        heard = self._callbacks(parts, callbacks, loader.plan.steps_per_epoch)
+        history = heard.listed._history
+        store = None if backup is None else backup.open()
+        with StopRequest() as stop:
+            run = RunContext(
+                config=TrainConfig("", algorithm=strategy.algorithm, quiet=True),
+                comm=comm,
+                parts=replace(parts, loader=loader, settings=heard.settings, goals=self._goals(heard)),
+                stop=stop,
+                deadline=deadline_of_this_process(None),
+                began=perf_counter(),
+                observers=(heard,),
+                hooks=RunHooks(epoch_is_enough=lambda: heard.stops, evaluation_is_due=_due(self.schedule.validation_freq)),
+                save_interval=None if backup is None else backup.interval,
+                store=store,
+            )
+            first = self.schedule.initial_epoch
+            begin = Progress(epoch=first, step=first * loader.plan.steps_per_epoch)
+            trainer = build_trainer(run, self.schedule.validation_batch, begin)
+            if backup is not None and trainer.resume(None if store is None else store.loaded) is not None:
+                heard.resume()
+                if backup.is_finished(trainer):
+                    return _told_again(history, trainer.progress)
+            heard.begin(trainer.progress.epoch, mid_epoch=bool(trainer.progress.step_in_epoch))
+            _told_again(history, trainer.progress)
+            try:
+                done = trainer.train()
+                heard.end(done.history[-1]["metrics"] if done.history else {})
+                trainer.save_final()  # callbacks may have changed the weights at the end
+            finally:
+                if trainer.saving is not None:
+                    trainer.saving.close()
+        self._end(done, backup, stop)
+        # Callbacks of the first worker may have put more into it, e.g. the learning rate.
+        history.history = comm.broadcast_object({name: list(map(float, one)) for name, one in history.history.items()})
+        return history
+
+    def _loader(self, parts: TrainingParts) -> Any:
+        data = self.data
+        if data.stream is None:
+            return replace(parts.loader, plan=Plan(len(data.train), data.batch, self._draws, data.shuffle))
+        plan = Plan(data.stream.num_steps * data.batch, data.batch, self._draws, shuffle=False)
+        shard, num_shards, first = parts.loader.shard, parts.loader.num_shards, self.schedule.initial_epoch
+        return StreamLoader(data.stream, self.comm, plan, data.class_weight, shard, num_shards, first_epoch=first)
+
+    def _goals(self, heard: Callbacks) -> CallbackGoals:
+        return CallbackGoals(self.schedule.epochs, None, callbacks=heard)
+
+    def _callbacks(self, parts: TrainingParts, callbacks: list[Any], num_steps: int) -> Callbacks:
+        from keras.callbacks import CallbackList
+
+        is_first = self.comm.rank == 0
+        listed = CallbackList(
+            callbacks if is_first else [],
+            add_history=True,
+            add_progbar=is_first and self.schedule.verbose != 0,
+            verbose=1 if self.schedule.verbose == "auto" else self.schedule.verbose,
+            epochs=self.schedule.epochs,
+            steps=num_steps,
+            model=self.model,
+        )
+        watches = any(self.comm.allgather_object(any(watches_batches(one) for one in callbacks)))
+        optimizer = self.model.optimizer
+        is_schedule = not hasattr(optimizer._learning_rate, "assign")
+        lr = None if is_schedule else rate_of(optimizer)
+        return Callbacks(self.comm, parts.adapter, listed, self.schedule.epochs, watches, lr)
+
+    def _end(self, done: Progress, backup: Backup | None, stop: StopRequest) -> None:
+        """Collective: raises where it did not end by itself."""
+        if done.reason == NOT_FINITE:
+            raise TrainingFailed(done.failure)
+        if done.reason == INTERRUPTED:
+            why = "" if backup is None else f"; the same command goes on from step {done.step} ({backup.folder})"
+            if self.comm.rank == 0:
+                print(f"unisono: stopped ({stop.reason() or 'by another worker'}){why}", flush=True)
+            self.comm.barrier()
+            raise SystemExit(STOPPED_CODE)
+        if backup is not None:
+            backup.finish(self.schedule.epochs)
+
+    def through_a_server(self) -> Any:
+        """Collective, blocking: workers that do not wait for each other; the run directory is that of `unisono train`."""
+        from keras.callbacks import History
+
+        comm = self.comm
+        if comm.size < 2:
+            raise UsageError("a server and at least one worker are needed; start 2 or more processes, e.g. `unisono run -n 3`")
+        backup = self._backup([])
+        replicas: list[KerasModule] = []
+
+        def model() -> KerasModule:
+            replicas.append(self.make_replica())
+            return replicas[-1]
+
+        with ExitStack() as held:
+            if backup is None:
+                mine = held.enter_context(TemporaryDirectory(prefix="unisono-fit-")) if comm.rank == 0 else ""
+                folder = Path(comm.broadcast_object(mine)) / "run"
+            else:
+                folder = backup.folder
+            options = {f"algorithm.{name}": value for name, value in self.strategy.options.items()}
+            every = "never" if backup is None else self.strategy.backup_every
+            config = TrainConfig("", options, self.strategy.algorithm, out=str(folder), checkpoint_every=every, quiet=True)
+            task = replace(self._task, model=model, optimizer=None)  # that of the model, as a rule with a server reads it
+            ended = execute(config, comm, task=task)
+            comm.barrier()  # the folder goes with the first worker
+        replica = replicas[-1]
+        with torch.no_grad():
+            replicate(comm, [*replica.trained(), *replica.kept()])
+        replica.publish()
+        if ended.summary["reason"] == INTERRUPTED:
+            raise SystemExit(STOPPED_CODE)
+        history = History()
+        history.set_model(self.model)
+        self.model.history = history
+        return _told_again(history, Progress(history=list(ended.summary["history"])))
+
+
+def _told_again(history: Any, done: Progress) -> Any:
+    """Local: what an earlier attempt of this fit has told."""
+    history.epoch = [row["epoch"] for row in done.history]
+    for row in done.history:
+        for name, value in row["metrics"].items():
+            history.history.setdefault(name, []).append(value)
+    return history
+
+
+def _due(validation_freq: int | Sequence[int]) -> Callable[[int], bool]:
+    if isinstance(validation_freq, int):
+        return lambda epoch: (epoch + 1) % validation_freq == 0
+    return lambda epoch: epoch + 1 in validation_freq

@@ -1,0 +1,252 @@
+"""A Keras model that all workers train: `fit`, `evaluate` and `predict` with Keras's arguments, on their parts of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unisono.algorithms.base import find_algorithm
+from unisono.comm.base import Communicator
+from unisono.comm.on_all_ranks import on_all_ranks
+from unisono.comm.replicate import replicate
+from unisono.data.loader import in_order
+from unisono.data.plan import cut
+from unisono.data.source import Source
+from unisono.data.sources.arrays import Arrays
+from unisono.data.tree import map_tree
+from unisono.errors import UsageError
+from unisono.keras._impl.fit_inputs import as_batch, as_stream, first_batch, is_stream, read_all, rows
+from unisono.keras._impl.fitting import Fit, FitData, FitSchedule
+from unisono.keras._impl.gathering import rows_of_all
+from unisono.model.keras.backends import Backend
+from unisono.model.keras.module import KerasModule
+from unisono.model.keras.take_over import take_over
+from unisono.model.torch.adapter import TorchAdapter, call
+from unisono.task.task import Task
+from unisono.training.evaluation import EvaluationPlan, evaluate
+from unisono.training.frontends.keras_frontend import KerasFrontEnd
+
+if TYPE_CHECKING:
+    from unisono.keras._impl.strategy import Strategy
+
+DEFAULT_BATCH = 32
+"""As Keras has it."""
+
+
+class SharedModel:
+    """What stands in for three methods of a Keras model."""
+
+    def __init__(self, strategy: Strategy, model: Any) -> None:
+        self.strategy = strategy
+        self.model = model
+        self._backend: Backend | None = None
+        self._compiled: Any = None
+
+    def stand_in(self) -> None:
+        """Local: from now on `model.fit` is ours."""
+        for name in ("fit", "evaluate", "predict"):
+            object.__setattr__(self.model, name, getattr(self, name))
+        for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
+            object.__setattr__(self.model, name, partial(_on_one_worker, name))
+
+    @property
+    def comm(self) -> Communicator:
+        return self.strategy.comm
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int | Sequence[int] = 1,
+    ) -> Any:
+        """Collective, blocking: as `keras.Model.fit`, on all workers. `batch_size` is that of all of them together."""
+        from keras import tree
+
+        def opened() -> Fit:
+            if not self.model.compiled:
+                raise UsageError("the model is not compiled; call model.compile(...) before fit")
+            given = (x, y, sample_weight, validation_data)
+            if validation_split:
+                given = _split_off(*given, share=validation_split)
+            train, targets, weights, seen = given
+            validation = _to_look_at(seen, validation_steps, validation_batch_size, "validation_data")
+            stream = as_stream(train, steps_per_epoch, "x") if is_stream(train) else None
+            if stream is not None:
+                for name, value in (("y", targets), ("sample_weight", weights), ("batch_size", batch_size)):
+                    if value is not None:
+                        raise UsageError(f"{name} is said by the {stream.kind} itself; leave it out")
+                first, stream = first_batch(stream, class_weight)
+                source: Source = Arrays(*first)
+            else:
+                if isinstance(train, Source):
+                    _refuse("fit with a Source, which says it itself", y=targets, sample_weight=weights, class_weight=class_weight)
+                source = train if isinstance(train, Source) else Arrays(*as_batch(train, targets, weights, class_weight))
+                whole = -(-len(source) // (batch_size or DEFAULT_BATCH))
+                if steps_per_epoch not in (None, whole):
+                    raise UsageError(
+                        f"steps_per_epoch {steps_per_epoch} is not the number of batches of x, {whole}, which an epoch uses; "
+                        "leave it out, or give a stream that goes on from epoch to epoch"
+                    )
+            batch = len(source) if stream is not None else batch_size or DEFAULT_BATCH
+            return Fit(
+                self.strategy,
+                self.model,
+                self._replica,
+                FitData(
+                    train=source,
+                    stream=stream,
+                    validation=validation,
+                    batch=batch,
+                    class_weight=class_weight,
+                    shuffle=bool(shuffle),
+                ),
+                FitSchedule(
+                    epochs=epochs,
+                    initial_epoch=initial_epoch,
+                    validation_freq=validation_freq,
+                    validation_batch=validation_batch_size or batch,
+                    verbose=verbose,
+                ),
+                self.strategy.num_fits,
+            )
+
+        asked = on_all_ranks(self.comm, opened)
+        self.strategy.count_fit()
+        if find_algorithm(self.strategy.algorithm).has_server:
+            others = {"initial_epoch": initial_epoch or None, "validation_freq": None if validation_freq == 1 else validation_freq}
+            others |= {"shuffle": None if shuffle else False, "validation_batch_size": validation_batch_size}
+            in_step = {"callbacks": callbacks, "steps_per_epoch": steps_per_epoch, "a stream": asked.data.stream, **others}
+            _refuse("fit with a server", **in_step)
+            return asked.through_a_server()
+        return asked.in_step([one for one in tree.flatten(callbacks) if one is not None] if callbacks else [])
+
+    def _replica(self, learns: bool = True) -> KerasModule:
+        """Local: what computes with the model as it is now; its backend is kept, as steps are compiled there."""
+        told = (self.model._compile_loss, self.model._compile_metrics, *map(id, self.model.trainable_variables))
+        if self._backend is None or self._compiled != told:
+            made = take_over(self.model, learns)
+            self._backend, self._compiled = made.backend, told
+            return made
+        return KerasModule(self._backend.pure, self._backend)
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",  # noqa: ARG002 - there is nothing to be shown
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Collective, blocking: as `keras.Model.evaluate`; every sample counts once, whatever the number of workers."""
+        _refuse("evaluate", callbacks=callbacks, **kwargs)
+        comm = self.comm
+
+        def opened() -> tuple[Source, TorchAdapter, Any]:
+            found = _to_look_at(x if is_stream(x) or isinstance(x, Source) else (x, y, sample_weight), steps, batch_size, "x")
+            assert found is not None
+            module = self._replica().to(comm.device)
+            front = KerasFrontEnd(Task(model=self._replica, data=dict), module)
+            front.build(found, comm.device)
+            body = front.body(with_outputs=True)
+            return found, TorchAdapter(module, body, front.parameters(), comm.device, comm.empty), front.metrics()
+
+        source, adapter, metrics = on_all_ranks(comm, opened)
+        replicate(comm, adapter.shared_state())  # as in `fit`, those of the first worker count
+        values = evaluate(comm, adapter, source, EvaluationPlan(metrics, batch_size or DEFAULT_BATCH), "")
+        assert values is not None
+        if return_dict:
+            return values
+        return self.model._flatten_metrics_in_order(values) if len(values) > 1 else values["loss"]
+
+    def predict(
+        self, x: Any, batch_size: int | None = None, verbose: Any = "auto", steps: int | None = None, callbacks: Any = None
+    ) -> Any:
+        """Collective, blocking: as `keras.Model.predict`: the outputs of all samples in their order, on all workers."""
+        del verbose
+        _refuse("predict", callbacks=callbacks)
+        comm = self.comm
+
+        def opened() -> tuple[Source, KerasModule]:
+            source = read_all(x, steps, "x") if is_stream(x) else x if isinstance(x, Source) else Arrays(map_tree(np.asarray, x))
+            if not len(source):
+                raise UsageError("x has no samples, so there is nothing to predict")
+            return source, self._replica(learns=False).to(comm.device)
+
+        source, module = on_all_ranks(comm, opened)
+        with torch.no_grad():
+            replicate(comm, [*module.trained(), *module.kept()])
+        kind = next(chain(module.parameters(), module.buffers()), torch.zeros(()))
+        found = []
+        for _, batch in in_order(source, cut(len(source), comm.size, comm.rank), batch_size or DEFAULT_BATCH):
+            inputs = map_tree(partial(_like, kind), batch[0] if isinstance(batch, tuple) else batch)
+            found.append(map_tree(_own_memory, call(module, inputs)))
+        return rows_of_all(comm, found)
+
+
+def _on_one_worker(name: str, *_: Any, **__: Any) -> None:
+    raise UsageError(f"{name} would be one worker's alone; use fit, evaluate or predict, or a loop with strategy.reduce")
+
+
+def _to_look_at(data: Any, steps: int | None, batch: int | None, what: str) -> Source | None:
+    if data is None:
+        return None
+    if is_stream(data):
+        return read_all(data, steps, what)
+    if isinstance(data, Source):
+        source = data
+    elif isinstance(data, (tuple, list)) and len(data) in (2, 3):
+        source = Arrays(*as_batch(data[0], data[1], data[2] if len(data) == 3 else None, None))
+    else:
+        raise UsageError(f"{what} must be (inputs, targets) or (inputs, targets, weights), or a stream of them")
+    return source if steps is None else source.subset(np.arange(min(len(source), steps * (batch or DEFAULT_BATCH))))
+
+
+def _split_off(x: Any, y: Any, weights: Any, validation: Any, share: float) -> tuple[Any, Any, Any, Any]:
+    """The last samples are for validation, as Keras has it."""
+    if validation is not None:
+        raise UsageError("validation_split and validation_data are both given; leave one out")
+    if is_stream(x) or isinstance(x, Source) or not 0 < share < 1:
+        raise UsageError(f"validation_split {share} must lie between 0 and 1, and x must be arrays; or give validation_data")
+    whole = as_batch(x, y, weights, None)
+    border = int(len(Arrays(*whole)) * (1 - share))
+    train, seen = (map_tree(partial(rows, where), whole) for where in (slice(None, border), slice(border, None)))
+    return train[0], train[1], train[2] if len(train) == 3 else None, seen
+
+
+def _refuse(method: str, **given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"{name} of {method} cannot be honoured with several workers; leave it out")
+
+
+def _like(kind: Tensor, leaf: Any) -> Tensor:
+    """A batch as the model wants it: on its device, floating numbers in its type."""
+    found = torch.as_tensor(leaf).to(kind.device)
+    return found.to(kind.dtype) if found.is_floating_point() else found
+
+
+def _own_memory(output: Tensor) -> Tensor:
+    return output.detach().to("cpu", torch.float32 if output.dtype is torch.bfloat16 else output.dtype, copy=True)

@@ -1,0 +1,44 @@
+"""Ends a process with one message and its place, instead of a traceback, when an error of Unisono is not caught."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from unisono.errors import PeerLost, ReportedElsewhere, TrainingFailed, UsageError
+
+
+def install_excepthook() -> None:
+    """Local: print uncaught errors of Unisono as one line. A user's mistake ends with exit code 2; a lost peer, or a training that
+    cannot continue, with exit code 1; an error that another rank reports is not repeated.
+
+    A hook that was installed before stays; every other error keeps its traceback.
+    """
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, ReportedElsewhere):
+        raise SystemExit(error.code)
+    if not isinstance(error, (UsageError, PeerLost, TrainingFailed)):
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"unisono: error: {error}{user_code_line(trace)}", file=sys.stderr, flush=True)
+    raise SystemExit(2 if isinstance(error, UsageError) else 1)  # the interpreter takes the exit code from here
+
+
+def user_code_line(trace: TracebackType | None, *others: Path) -> str:
+    """Pure: ' (file, line N)' of the innermost frame in the user's code, outside of this package and of `others`; empty if none."""
+    not_user_code = {Path(__file__).parents[1], *others}
+    frames = [
+        frame
+        for frame in traceback.extract_tb(trace)
+        if not_user_code.isdisjoint(Path(frame.filename).parents)
+        and frame.filename != dataclasses.__file__
+        and (frame.filename, frame.name) != ("<string>", "__init__")  # which dataclasses write
+    ]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -1,0 +1,116 @@
+"""An output of the launcher that never blocks: what does not fit now is written when the reader has taken some."""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+from typing import Protocol
+
+MAX_PENDING_BYTES = 64 << 20
+"""With more than this unread, reading from the ranks pauses, so that they wait as they would without a launcher."""
+REPLACE_LINE = b"\r\x1b[K"
+"""To the begin of the line, and erase it."""
+
+
+class Source(Protocol):
+    """Something whose lines end in a sink. Local, not blocking."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Sink:
+    """Standard output or standard error of the launcher."""
+
+    def __init__(self, selector: selectors.BaseSelector, fd: int) -> None:
+        self.fd = fd
+        self.sources: set[Source] = set()
+        """The streams of the ranks that end here."""
+        self.error: OSError | None = None
+        self._selector = selector
+        self._pending = bytearray()
+        self._sources_paused = False
+        self._line_ending = b""
+        """What ends the line that `write_raw` has begun, if it has."""
+
+    @property
+    def empty(self) -> bool:
+        return not self._pending
+
+    def write(self, lines: bytes) -> None:
+        """Local, not blocking: `lines` are whole lines."""
+        if lines:
+            ending, self._line_ending = self._line_ending, b""
+            self._put(ending + lines)
+
+    def write_raw(self, data: bytes) -> None:
+        """Local, not blocking: `data` as it is, for a terminal. Lines that are written before it ends its line come below what it
+        has printed of it, or take the place of a line that is being redrawn."""
+        line = data.rpartition(b"\n")[2]
+        before = b"" if b"\n" in data else self._line_ending
+        self._line_ending = REPLACE_LINE if b"\r" in line or before == REPLACE_LINE else b"\n" if line else before
+        self._put(data)
+
+    def end_line(self) -> None:
+        """Local, not blocking: end what `write_raw` has begun."""
+        ending, self._line_ending = self._line_ending, b""
+        self._put(ending)
+
+    def _put(self, data: bytes) -> None:
+        if self.error is not None or not data:
+            return
+        if not self._pending:
+            try:
+                self._selector.register(self.fd, selectors.EVENT_WRITE, self._write_some)
+            except PermissionError:  # a plain file cannot be watched and needs not: it always has room
+                self._write_all(memoryview(data))
+                return
+        self._pending += data
+        if len(self._pending) > MAX_PENDING_BYTES:
+            self._sources_paused = True
+            for source in self.sources:
+                source.pause()
+
+    def drop(self) -> None:
+        """Local: forget what is not written yet."""
+        if self._pending:
+            self._selector.unregister(self.fd)
+            self._pending.clear()
+
+    def _write_some(self) -> None:
+        # A pipe or terminal that is said to have room takes at least PIPE_BUF bytes without blocking, but perhaps not more.
+        if not self._pending:
+            return
+        try:
+            del self._pending[: os.write(self.fd, self._pending[: select.PIPE_BUF])]
+        except BlockingIOError:  # somebody else made the terminal non-blocking
+            return
+        except OSError as error:
+            self._fail(error)
+            return
+        if not self._pending:
+            self._selector.unregister(self.fd)
+        if len(self._pending) < MAX_PENDING_BYTES // 2:
+            self._resume_sources()
+
+    def _write_all(self, data: memoryview) -> None:
+        while data:
+            try:
+                data = data[os.write(self.fd, data) :]
+            except OSError as error:
+                self._fail(error)
+                return
+
+    def _fail(self, error: OSError) -> None:
+        """The reader has left or the disk is full: what is written from now on is lost."""
+        self.error = error
+        self.drop()
+        self._resume_sources()
+
+    def _resume_sources(self) -> None:
+        if self._sources_paused:
+            self._sources_paused = False
+            for source in self.sources:
+                source.resume()

@@ -1,0 +1,105 @@
+"""The environment that `unisono run` gives to a rank: pure functions of values and of the launcher's own environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unisono.cluster import terminal
+from unisono.cluster.resolve import verdicts
+from unisono.cluster.topology import Topology
+from unisono.errors import UsageError
+
+NOT_INHERITED = "UNISONO_PRIVATE"
+"""Names of variables that are meant for one process alone, with spaces between them: ranks that it starts do not inherit them."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What all ranks of a node have in common."""
+
+    num_local: int
+    num_nodes: int
+    node_rank: int
+    rendezvous: str
+    token: str
+    job: str
+    restart: int
+    threads: int
+    threads_given: bool
+    """Whether the user gave the number of threads; otherwise variables that are already set are kept."""
+    gpus: tuple[str, ...]
+    """Of which each rank sees one, in turns; empty: what the launcher sees."""
+    launch_options: tuple[tuple[str, str], ...]
+    """Variables for the options of the communicator that were given; the others are inherited."""
+    began_unix_s: float = 0.0
+    """When the launcher began; a restart changes nothing about it."""
+    terminal: str = ""
+    """For rank 0, if its output goes to a terminal byte by byte (`cluster/terminal.py`); empty otherwise."""
+    num_on_nodes: tuple[int, ...] = ()
+    """Of each node, where they differ; empty: `num_local`."""
+    variables: tuple[Mapping[str, str], ...] = ()
+    """Further variables for each rank of this node; empty: none."""
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return self.num_on_nodes or (self.num_local,) * self.num_nodes
+
+    @property
+    def first_rank(self) -> int:
+        return sum(self.counts[: self.node_rank])
+
+
+def rank_environment(base: Mapping[str, str], placement: Placement, local_rank: int) -> dict[str, str]:
+    """`base` with this rank's place in the job, its threads and its GPU."""
+    env = inherited(base)
+    env.update(
+        UNISONO_RANK=str(placement.first_rank + local_rank),
+        UNISONO_WORLD_SIZE=str(sum(placement.counts)),
+        UNISONO_LOCAL_RANK=str(local_rank),
+        UNISONO_LOCAL_SIZE=str(placement.num_local),
+        UNISONO_NODE_RANK=str(placement.node_rank),
+        UNISONO_NUM_NODES=str(placement.num_nodes),
+        UNISONO_RENDEZVOUS=placement.rendezvous,
+        UNISONO_TOKEN=placement.token,
+        UNISONO_JOB=placement.job,
+        UNISONO_RESTART=str(placement.restart),
+        UNISONO_BEGAN=repr(placement.began_unix_s),
+        PYTHONUNBUFFERED="1",
+    )
+    env.update(placement.launch_options)
+    env.pop(terminal.VARIABLE, None)
+    if placement.terminal and not placement.node_rank and not local_rank:
+        env[terminal.VARIABLE] = placement.terminal
+    for name in THREAD_VARIABLES:
+        if placement.threads_given or not base.get(name):
+            env[name] = str(placement.threads)
+    if placement.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = placement.gpus[local_rank % len(placement.gpus)]
+    if placement.variables:
+        env.update(placement.variables[local_rank])
+    return env
+
+
+def inherited(env: Mapping[str, str]) -> dict[str, str]:
+    """Pure: what the ranks of a new job take over from the process that starts it."""
+    private = (NOT_INHERITED, *env.get(NOT_INHERITED, "").split())
+    return {name: value for name, value in env.items() if name not in private}
+
+
+LEAVE_OUT_RUN = "leave out `unisono run` and let that launcher start the program"
+
+
+def refuse_inside_launched_process(env: Mapping[str, str], num_local: int, remedy: str = LEAVE_OUT_RUN) -> None:
+    """Each of several processes of another launcher would start its own ranks; that is never meant on one node.
+
+    A rank of `unisono run` may start ranks: it does so on purpose; variables that it inherited from outer launchers do not count.
+    """
+    outer = next((answer for _, answer in verdicts(env) if isinstance(answer, Topology)), None)
+    if outer is not None and outer.launcher not in ("unisono", "local") and outer.world_size > 1:
+        raise UsageError(
+            f"this is process {outer.global_rank} of {outer.world_size} by the variables of {outer.launcher} (environment), so "
+            f"unisono run -n {num_local} here would start {outer.world_size} x {num_local} processes; {remedy}, "
+            "or start unisono run once for each node with --nodes and --node-rank"
+        )

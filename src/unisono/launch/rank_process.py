@@ -1,0 +1,99 @@
+"""One rank as the launcher sees it: a process that leads its own group, its exit, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO
+
+from unisono.launch.output import RankOutput
+
+
+class RankProcess:
+    """A started rank. All methods are local and none blocks."""
+
+    def __init__(self, rank: int, process: subprocess.Popen[bytes], output: RankOutput) -> None:
+        self.rank = rank
+        self.pid = process.pid
+        self.output = output
+        self.code: int | None = None
+        """As the shell gives it: 128 + signal for a process that was killed."""
+        self.finished = False
+        """Whether nothing of its group is left and its output was taken."""
+        self._process = process
+
+    def close(self) -> None:
+        """Local: close its outputs and its input."""
+        self.output.close()
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    @property
+    def running(self) -> bool:
+        return self.code is None
+
+    @property
+    def killed_by(self) -> int | None:
+        returncode = self._process.returncode
+        return -returncode if returncode is not None and returncode < 0 else None
+
+    def describe_exit(self) -> str:
+        """How it ended, for messages: its exit code or signal."""
+        if self.killed_by is None:
+            return f"rank {self.rank} exited with code {self.code}"
+        try:
+            name = f" ({signal.Signals(self.killed_by).name})"
+        except ValueError:  # real-time signals have no name
+            name = ""
+        return f"rank {self.rank} was killed by signal {self.killed_by}{name}"
+
+    def reap(self) -> bool:
+        """Whether it has exited since the last call; then `code` is set."""
+        if not self.running or self._process.poll() is None:
+            return False
+        self.code = self._process.returncode if self.killed_by is None else 128 + self.killed_by
+        return True
+
+    def has_live_group(self) -> bool:
+        """Whether processes of its group still run after its own exit. Orphans of the group that have ended are reaped."""
+        try:
+            while os.waitpid(-self.pid, os.WNOHANG) != (0, 0):
+                continue
+        except ChildProcessError:
+            pass
+        return self.send_to_group(0)
+
+    def send(self, signum: int) -> None:
+        """To the rank alone: its children may not expect what is meant for it (a worker of a data loader dies of SIGUSR1)."""
+        if self.running:
+            self._process.send_signal(signum)
+
+    def send_to_group(self, signum: int) -> bool:
+        """To the rank and all its children, as a terminal does; whether there was a process to receive it."""
+        try:
+            os.killpg(self.pid, signum)
+        except (ProcessLookupError, PermissionError):  # nobody, or nobody who can be reached
+            return False
+        return True
+
+
+def start_process(
+    command: Sequence[str], env: Mapping[str, str], stdin: int | None, prepare: Callable[[], None]
+) -> tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]:
+    """Local: the process with its two outputs. Its own session: what the terminal sends reaches it through us only."""
+    process = subprocess.Popen(
+        command,
+        env=env,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+        preexec_fn=prepare,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    return process, process.stdout, process.stderr

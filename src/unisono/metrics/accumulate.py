@@ -1,0 +1,130 @@
+"""Evaluation: sums and rows of many batches on many workers, made into the values that one worker would find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unisono.comm.base import Communicator
+from unisono.errors import UsageError
+from unisono.metrics.base import GatheredMetric, Metric, one_number, ratio
+
+NUM_LOSS_SUMS = 2
+
+_Stretch = tuple[list[float], dict[str, list[float]]]
+"""Sums of the loss, and of each metric by its name."""
+
+
+class Accumulator:
+    """Loss and metrics over the batches of an evaluation. `add` is local and does not wait for the device; `combine` makes it
+    global; `values` reads."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self.metrics = tuple(metrics)
+        self._summed = tuple(metric for metric in self.metrics if not isinstance(metric, GatheredMetric))
+        self._gathered = tuple(metric for metric in self.metrics if isinstance(metric, GatheredMetric))
+        self._loss = torch.zeros(NUM_LOSS_SUMS, dtype=torch.float64)
+        self._sums: dict[str, Tensor] = {}
+        self._rows: dict[str, list[Tensor]] = {metric.name: [] for metric in self._gathered}
+        self._stretches: list[_Stretch] = []
+
+    def add(
+        self, outputs: Any, targets: Any, weights: Tensor | None, loss_sum: Tensor | float, loss_weight: Tensor | float
+    ) -> None:
+        """Local: one batch, in sample order."""
+        device = loss_sum.device if isinstance(loss_sum, Tensor) else self._loss.device
+        self._loss = self._loss.to(device) + torch.stack([one_number(part, device) for part in (loss_sum, loss_weight)])
+        for metric in self._summed:
+            sums = metric.sums(outputs, targets, weights)
+            self._sums[metric.name] = self._sums[metric.name] + sums if metric.name in self._sums else sums
+        for metric in self._gathered:
+            self._rows[metric.name].append(metric.rows(outputs, targets, weights))
+
+    def end_stretch(self) -> None:
+        """Local; waits for the device: what was added since the last one is kept apart. Then `combine` adds the stretches of all
+        ranks one by one, so that it does not matter which rank had how many of them."""
+        self._stretches.append((self._loss.tolist(), {name: sums.tolist() for name, sums in self._sums.items()}))
+        self._loss = torch.zeros(NUM_LOSS_SUMS, dtype=torch.float64)
+        self._sums = {}
+
+    def combine(self, comm: Communicator) -> None:
+        """Collective, blocking, once: from here on the values are those of all ranks' samples, in rank order."""
+        if self._stretches:
+            self._add_stretches(comm)
+        widths = [metric.num_sums for metric in self._summed]
+        if self._gathered or None in widths:
+            known = comm.allgather_object(self._shapes())
+            for position, metric in enumerate(self._summed):
+                widths[position] = _agreed([one[0][position] for one in known], metric.place)
+        if not self._stretches:
+            self._add_up(comm, [width or 0 for width in widths])
+        if self._gathered:
+            self._gather(comm, [one[1] for one in known])
+
+    @property
+    def loss_weight(self) -> float:
+        """Local; waits for the device: 0 where no batch had a loss."""
+        return self._loss[1].item()
+
+    def values(self, prefix: str = "val_") -> dict[str, float]:
+        """Local: the loss and every metric, e.g. {"val_loss": 0.1, "val_accuracy": 0.97}."""
+        found = {f"{prefix}loss": ratio(*self._loss.tolist())}
+        for metric in self.metrics:
+            if isinstance(metric, GatheredMetric):
+                rows = self._rows[metric.name]
+                data = torch.cat(rows).cpu().numpy() if rows else None
+            else:
+                sums = self._sums.get(metric.name)
+                data = None if sums is None else sums.cpu().numpy()
+            found[prefix + metric.name] = float("nan") if data is None or not data.size else metric.value(data)
+        return found
+
+    def _shapes(self) -> tuple[list[int | None], list[tuple[int, int | None, Any]]]:
+        """Widths of the sums; rows, width and layout of what is gathered. What no batch has told yet is None."""
+        widths = [len(self._sums[metric.name]) if metric.name in self._sums else None for metric in self._summed]
+        gathered = []
+        for metric in self._gathered:
+            rows = self._rows[metric.name]
+            gathered.append((sum(map(len, rows)), rows[0].shape[1] if rows else None, metric.layout if rows else None))
+        return widths, gathered
+
+    def _add_stretches(self, comm: Communicator) -> None:
+        for loss, sums in (stretch for own in comm.allgather_object(self._stretches) for stretch in own):
+            self._loss += torch.tensor(loss, dtype=torch.float64)
+            for name, values in sums.items():
+                added = torch.tensor(values, dtype=torch.float64)
+                self._sums[name] = self._sums[name] + added if name in self._sums else added
+
+    def _add_up(self, comm: Communicator, widths: Sequence[int]) -> None:
+        # One message for all, however many metrics.
+        parts = [self._loss]
+        for metric, width in zip(self._summed, widths, strict=True):
+            parts.append(self._sums.get(metric.name, torch.zeros(width, dtype=torch.float64)))
+        buffer = torch.cat([part.to(comm.device) for part in parts])
+        comm.allreduce(buffer)
+        self._loss, *sums = torch.split(buffer, [NUM_LOSS_SUMS, *widths])
+        self._sums = {metric.name: part for metric, part in zip(self._summed, sums, strict=True)}
+
+    def _gather(self, comm: Communicator, known: Sequence[Sequence[tuple[int, int | None, Any]]]) -> None:
+        for position, metric in enumerate(self._gathered):
+            lengths = [one[position][0] for one in known]
+            width = _agreed([one[position][1] for one in known], metric.place) or 0
+            metric.layout = _agreed([one[position][2] for one in known], metric.place)
+            own = self._rows[metric.name]
+            mine = torch.cat(own).to(comm.device) if own else torch.empty(0, width, dtype=torch.float64, device=comm.device)
+            everyone = torch.empty(sum(lengths), width, dtype=torch.float64, device=comm.device)
+            comm.allgather(everyone, mine.contiguous(), [length * width for length in lengths])
+            self._rows[metric.name] = [everyone]
+
+
+def _agreed(answers: Sequence[Any], place: str) -> Any:
+    """What the ranks that know say, None where nobody knows."""
+    known = [answer for answer in answers if answer is not None]
+    if any(answer != known[0] for answer in known):
+        raise UsageError(
+            f"{place}: outputs differ in shape between ranks: {answers}; a model must give the same classes everywhere"
+        )
+    return known[0] if known else None

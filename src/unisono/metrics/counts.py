@@ -1,0 +1,135 @@
+"""Metrics made of three counts for each class: how often it was hit, predicted and true. Whole numbers, so any division into
+batches and workers gives the same bits.
+
+A class that is neither predicted nor true has no value and is left out of means, as in scikit-learn.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unisono.errors import UsageError
+from unisono.metrics.base import Metric, Sums, ratio
+from unisono.metrics.decisions import Decided, Reading, decide
+
+Counts = npt.NDArray[np.float64]
+Quotient = Callable[[Counts, Counts, Counts], tuple[Counts, Counts]]
+"""(hit, predicted, true) -> numerator and denominator of each class."""
+
+QUOTIENTS: Mapping[str, Quotient] = MappingProxyType(
+    {
+        "precision": lambda hit, predicted, _: (hit, predicted),
+        "recall": lambda hit, _, true: (hit, true),
+        "f1": lambda hit, predicted, true: (2 * hit, predicted + true),
+        "dice": lambda hit, predicted, true: (2 * hit, predicted + true),
+        "iou": lambda hit, predicted, true: (hit, predicted + true - hit),
+    }
+)
+AVERAGES = ("macro", "micro", "weighted", "binary")
+
+
+class ClassCounts(Metric):
+    """Counts of each class; what is made of them is left to the subclass."""
+
+    exclusive = False
+    """Whether labels that may hold together are refused."""
+
+    def __init__(self, name: str, reading: Reading) -> None:
+        self.name = name
+        self.reading = reading
+
+    def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+        decided = decide(outputs, targets, weights, self.reading, self.place)
+        if self.exclusive and decided.multi_label:
+            raise UsageError(f"{self.place} needs classes that exclude each other; these are labels that may hold together")
+        return _of_labels(decided) if decided.multi_label else _of_classes(decided, self.place)
+
+    def value(self, sums: Sums) -> float:
+        hit, predicted, true = sums.reshape(3, -1)
+        return self._value(hit, predicted, true) if sums.any() else float("nan")
+
+    @abstractmethod
+    def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float: ...
+
+
+def _of_classes(decided: Decided, place: str) -> Tensor:
+    predicted, truth = decided.predicted.flatten(), decided.truth.flatten()
+    counted = None if decided.counted is None else decided.counted.flatten()
+    if counted is not None:  # an ignored label need not be the number of a class
+        kept = counted != 0
+        predicted, truth, counted = predicted[kept], truth[kept], counted[kept]
+    if truth.numel() and not 0 <= int(truth.min()) <= int(truth.max()) < decided.num_classes:
+        raise UsageError(
+            f"{place}: targets go from {int(truth.min())} to {int(truth.max())} but there are outputs for {decided.num_classes}; "
+            "number the classes from 0"
+        )
+    hits = predicted == truth
+
+    def count(classes: Tensor, weights: Tensor | None) -> Tensor:
+        return torch.bincount(classes, weights=weights, minlength=decided.num_classes).to(torch.float64)
+
+    hit = count(truth[hits], None if counted is None else counted[hits])
+    return torch.cat((hit, count(predicted, counted), count(truth, counted)))
+
+
+def _of_labels(decided: Decided) -> Tensor:
+    others = [axis for axis in range(decided.truth.dim()) if axis != 1]
+    predicted, truth = decided.predicted, decided.truth
+    parts = torch.stack((predicted * truth, predicted, truth))
+    if decided.counted is not None:
+        parts = parts * decided.counted
+    return parts.sum(dim=[axis + 1 for axis in others], dtype=torch.float64).flatten()
+
+
+class ClassQuotient(ClassCounts):
+    """precision, recall, f1, dice or iou, averaged over classes ("macro"), over decisions ("micro"), over true ones ("weighted"),
+    or that of class 1 of two ("binary")."""
+
+    def __init__(self, name: str, quotient: Quotient, average: str, reading: Reading) -> None:
+        super().__init__(name, reading)
+        self.quotient = quotient
+        self.average = average
+
+    def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float:
+        top, bottom = self.quotient(hit, predicted, true)
+        if self.average == "micro":
+            return ratio(top.sum(), bottom.sum())
+        # 0 where a class occurs but the quotient is undefined, e.g. the precision of a class that was never predicted.
+        values = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
+        if self.average == "binary":
+            if len(values) != 2:
+                raise UsageError(
+                    f"{self.place} needs two classes, received {len(values)}; use {self.name.replace('_binary', '')!r}"
+                )
+            return float(values[1])
+        weights = true if self.average == "weighted" else (predicted + true > 0).astype(np.float64)
+        return ratio((values * weights).sum(), weights.sum())
+
+
+class BalancedAccuracy(ClassCounts):
+    """The mean over the true classes of their recall ("average accuracy" in remote sensing)."""
+
+    exclusive = True
+
+    def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float:  # noqa: ARG002
+        occurs = true > 0
+        return float(np.mean(hit[occurs] / true[occurs]))
+
+
+class Kappa(ClassCounts):
+    """Cohen's: agreement beyond what chance would give, (p_o - p_e) / (1 - p_e)."""
+
+    exclusive = True
+
+    def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float:
+        total = true.sum()
+        observed, expected = hit.sum() / total, (predicted * true).sum() / total**2
+        return ratio(observed - expected, 1 - expected)

@@ -1,0 +1,73 @@
+"""From what a task says (names and functions) to metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from unisono.errors import UsageError, unknown_name
+from unisono.metrics.base import Metric
+from unisono.metrics.counts import AVERAGES, QUOTIENTS, BalancedAccuracy, ClassQuotient, Kappa
+from unisono.metrics.custom_metric import own_metric
+from unisono.metrics.decisions import Reading
+from unisono.metrics.hits import Accuracy, TopAccuracy
+from unisono.metrics.regression import Determination, MeanError, root
+from unisono.metrics.scores import ScoreArea, average_precision, roc_area
+
+METRICS: Mapping[str, Callable[[Reading], Metric]] = MappingProxyType(
+    {
+        "accuracy": Accuracy,
+        "top_5_accuracy": partial(TopAccuracy, 5),
+        "balanced_accuracy": partial(BalancedAccuracy, "balanced_accuracy"),
+        "kappa": partial(Kappa, "kappa"),
+        **{name: partial(ClassQuotient, name, quotient, "macro") for name, quotient in QUOTIENTS.items()},
+        **{
+            f"{name}_{average}": partial(ClassQuotient, f"{name}_{average}", quotient, average)
+            for name, quotient in QUOTIENTS.items()
+            for average in AVERAGES
+        },
+        "mean_iou": partial(ClassQuotient, "mean_iou", QUOTIENTS["iou"], "macro"),
+        "auc": partial(ScoreArea, "auc", roc_area),
+        "average_precision": partial(ScoreArea, "average_precision", average_precision),
+        "mse": lambda _: MeanError("mse", torch.square),
+        "rmse": lambda _: MeanError("rmse", torch.square, root),
+        "mae": lambda _: MeanError("mae", torch.abs),
+        "r2": lambda _: Determination(),
+    }
+)
+"""Also top_K_accuracy for every K."""
+
+TOP = re.compile(r"top_([1-9][0-9]*)_accuracy")
+
+
+def resolve_metrics(
+    metrics: Iterable[str | Callable[..., Any]], *, ignore_label: int | None = None, one_hot: bool = False
+) -> tuple[Metric, ...]:
+    """Pure: metrics by name or function, in this order. `ignore_label` and `one_hot` are those of the loss, so that loss and
+    metrics read targets alike."""
+    reading = Reading(ignore_label, one_hot)
+    found = tuple(_resolve(metric, reading) for metric in metrics)
+    names = [metric.name for metric in found]
+    for name in names:
+        if names.count(name) > 1 or name == "loss":
+            remedy = "the loss is always shown" if name == "loss" else "give each once, or set the attribute `name` of a function"
+            raise UsageError(f"two metrics are called {name!r} (metrics of the task); {remedy}")
+    return found
+
+
+def _resolve(metric: str | Callable[..., Any], reading: Reading) -> Metric:
+    if isinstance(metric, str):
+        if metric in METRICS:
+            return METRICS[metric](reading)
+        top = TOP.fullmatch(metric)
+        if top:
+            return TopAccuracy(int(top[1]), reading)
+        raise unknown_name("metric", metric, METRICS)
+    if callable(metric):
+        return own_metric(metric)
+    raise UsageError(f"a metric must be a name or a function of (outputs, targets); received {metric!r} (metrics of the task)")

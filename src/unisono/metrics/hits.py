@@ -1,0 +1,95 @@
+"""Shares of right decisions: two sums, cheap enough for every training step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unisono.errors import UsageError
+from unisono.metrics.base import Metric, Sums, ratio
+from unisono.metrics.decisions import Reading, decide, is_classes
+from unisono.model.targets import as_labels, one_tensor
+
+ON_HOST = (torch.float32, torch.float64)
+
+
+class Pair:
+    """[hits, total] of a known total in one operation: the constants of the newest total are kept."""
+
+    def __init__(self) -> None:
+        self._constants: tuple[int, torch.device, Tensor, Tensor] | None = None
+
+    def of(self, num_hits: Tensor, total: int) -> Tensor:
+        """Local: `num_hits` is a tensor with one number, on any device."""
+        if self._constants is None or self._constants[0] != total or self._constants[1] != num_hits.device:
+            total_only, hits_only = torch.zeros(2, 2, dtype=torch.float64, device=num_hits.device)
+            total_only[1].fill_(total)
+            hits_only[0].fill_(1)
+            self._constants = (total, num_hits.device, total_only, hits_only)
+        return torch.addcmul(self._constants[2], self._constants[3], num_hits)
+
+
+def share(hits: Tensor, counted: Tensor | None) -> Tensor:
+    """Pure: [what was hit, what counts]."""
+    if counted is None:
+        return functional.pad(hits.sum(dtype=torch.float64).view(1), (0, 1), value=float(hits.numel()))
+    return torch.stack(((hits * counted).sum(dtype=torch.float64), counted.sum(dtype=torch.float64)))
+
+
+class Accuracy(Metric):
+    """The share of right decisions, over samples, places and labels alike."""
+
+    name = "accuracy"
+    num_sums = 2
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self._pair = Pair()
+
+    def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+        if weights is None and self.reading.ignore_label is None and is_classes(outputs, targets):  # the way of most steps
+            return self._pair.of((outputs.argmax(1) == targets).count_nonzero(), targets.numel())
+        decided = decide(outputs, targets, weights, self.reading, self.place)
+        return share(decided.predicted == decided.truth, decided.counted)
+
+    def quick_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[float, ...] | None:
+        if weights is not None or self.reading.ignore_label is not None or not is_classes(outputs, targets):
+            return None
+        if outputs.device.type != "cpu" or outputs.dtype not in ON_HOST:
+            return None
+        return float(np.count_nonzero(outputs.detach().numpy().argmax(1) == targets.numpy())), float(targets.numel())
+
+    def value(self, sums: Sums) -> float:
+        return ratio(sums[0], sums[1])
+
+
+class TopAccuracy(Metric):
+    """The share of samples whose class is among the `k` largest outputs."""
+
+    num_sums = 2
+
+    def __init__(self, k: int, reading: Reading) -> None:
+        self.name = f"top_{k}_accuracy"
+        self.k = k
+        self.reading = reading
+
+    def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+        outputs = one_tensor("outputs", outputs, self.place).detach()
+        targets = one_tensor("targets", targets, self.place)
+        if self.reading.one_hot and targets.shape == outputs.shape and outputs.dim() > 1:
+            targets = targets.argmax(1)
+        if not is_classes(outputs, targets) or outputs.shape[1] < self.k:
+            raise UsageError(
+                f"{self.place} needs at least {self.k} classes that exclude each other; "
+                f"received outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}"
+            )
+        truth = as_labels(outputs, targets, self.place)
+        hits = (outputs.topk(self.k, dim=1).indices == truth.unsqueeze(1)).any(1)
+        return share(hits, self.reading.counted(truth, weights, self.place))
+
+    def value(self, sums: Sums) -> float:
+        return ratio(sums[0], sums[1])

@@ -1,0 +1,69 @@
+"""Metrics of Keras: what they count is added up over batches and workers, and Keras makes the number from the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unisono.errors import UsageError
+from unisono.metrics.base import Metric, Sums, ratio
+from unisono.metrics.metric_names import is_error
+from unisono.model.keras.pure import Pure
+
+MOST_FOLLOWED = 4096
+"""Sums of a metric that still travel with every gradient; a larger confusion matrix is for evaluations."""
+
+
+class KerasMetric(Metric):
+    """One metric of a compiled model. Its sums were computed with the batch itself."""
+
+    def __init__(self, pure: Pure, metric: Any, name: str, start: int, is_beside: bool) -> None:
+        self.pure = pure
+        self.metric = metric
+        self.name = name
+        self.is_beside = is_beside
+        """Whether nobody asked for it in `compile`, so that it judges no epoch unless it is named."""
+        self._where = slice(start, start + sum(prod(variable.shape) for variable in metric.variables))
+        self.num_sums = width if (width := self._where.stop - start) <= MOST_FOLLOWED else None
+        direction = getattr(metric, "_direction", None)
+        self.higher_is_better = direction == "up" if direction is not None else not is_error(name)
+
+    def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        return torch.as_tensor(self.pure.remembered(outputs)[self._where], dtype=torch.float64)
+
+    def quick_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[float, ...] | None:  # noqa: ARG002
+        found = self.pure.remembered(outputs)[self._where]
+        if isinstance(found, Tensor):
+            return None if found.is_cuda else tuple(found.tolist())
+        return tuple(found)
+
+    def value(self, sums: Sums) -> float:
+        if not len(sums):
+            return float("nan")
+        from keras import StatelessScope, metrics, ops
+
+        if type(self.metric).result is metrics.Mean.result:  # most are means, and told with every step
+            return ratio(*sums)
+        cut = np.split(sums, np.cumsum([prod(variable.shape) for variable in self.metric.variables])[:-1])
+        pairs = zip(self.metric.variables, cut, strict=True)
+        with StatelessScope([(variable, part.reshape(variable.shape).astype(variable.dtype)) for variable, part in pairs]):
+            found = ops.convert_to_numpy(self.metric.result())
+        if found.ndim:
+            raise UsageError(
+                f"{self.place} gives {found.size} numbers, and one is needed to compare epochs; average them (average='macro')"
+            )
+        return float(found)
+
+
+def keras_metrics(pure: Pure) -> Sequence[KerasMetric]:
+    """Local: those of a compiled model, once they are built."""
+    found, start = list[KerasMetric](), 0
+    for number, (name, metric) in enumerate(pure.metrics):
+        found.append(KerasMetric(pure, metric, name, start, number >= pure.num_compiled))
+        start += sum(prod(variable.shape) for variable in metric.variables)
+    return found

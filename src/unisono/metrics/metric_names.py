@@ -1,0 +1,17 @@
+"""What a logged value is called as a metric, and whether less of it is better."""
+
+from __future__ import annotations
+
+
+def metric_name(prefix: str, name: str) -> str:
+    """Pure: what a value logged in an evaluation is called: "acc", "val_acc" and "val/acc" are all val_acc, in a test test_acc."""
+    for head in ("val_", "test_", "val/", "test/"):
+        if name.startswith(head):
+            return prefix + name.removeprefix(head)
+    return prefix + name
+
+
+def is_error(name: str) -> bool:
+    """Pure: whether the name of a logged value says that lower is better."""
+    words = name.lower().replace("/", "_").replace("-", "_").split("_")
+    return any(word in ("loss", "error", "err", "mse", "mae", "rmse", "nll", "perplexity") for word in words)

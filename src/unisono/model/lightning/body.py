@@ -1,0 +1,292 @@
+"""A LightningModule as it is, without a Trainer: its steps give the loss, what it logs becomes exact means over all workers.
+
+The loss of a step is a mean over the samples of this worker, as Lightning has it: sum = loss * num_samples. That is exact for means
+over samples, and only for them; a mean over tokens or over class weights differs between workers by what their samples weigh.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from torch import Tensor, nn
+
+from unisono.errors import UsageError
+from unisono.model.base import TEST, TRAIN, Evaluated, Logged, SoFar
+from unisono.model.lightning.module import defines
+from unisono.model.packed import pack
+from unisono.model.torch.adapter import Outcome, call, in_three, num_rows
+
+Running = tuple[Tensor | float, Tensor | float]
+"""A sum and its weight, on the device while it goes on."""
+
+_GIVEN = ("epoch", "global_step", "state_dict")
+"""What `on_save_checkpoint` and `on_load_checkpoint` find in a checkpoint besides what they add."""
+
+
+@dataclass
+class Surroundings:
+    """What a module may ask its trainer: `self.current_epoch`, `self.global_step`, `self.trainer.max_epochs`."""
+
+    max_epochs: int = 1
+    num_training_batches: int = 1
+    """Steps of an epoch."""
+    global_rank: int = 0
+    world_size: int = 1
+    current_epoch: int = 0
+    global_step: int = 0
+    sanity_checking: bool = False
+    logger: None = None
+    loggers: Sequence[Any] = ()
+    progress_bar_callback: None = None
+
+    @property
+    def estimated_stepping_batches(self) -> int:
+        return self.max_epochs * self.num_training_batches
+
+    @property
+    def is_global_zero(self) -> bool:
+        return self.global_rank == 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked by Python itself, e.g. when something is copied
+            raise AttributeError(name)
+        known = ", ".join(one for one in dir(self) if not one.startswith("_"))
+        raise UsageError(f"the module asks for trainer.{name}, and there is no Lightning Trainer here; known are {known}")
+
+
+class LightningBody:
+    """A batch through `training_step`, `validation_step` or `test_step`. Takes the place of the module's `log` and `log_dict`.
+
+    A value that is logged counts with the rows of its batch, or with `batch_size`; one of on_..._epoch_end with the samples that
+    this worker had. A metric object of TorchMetrics is computed when the stage ends. `with_outputs`: an evaluation also calls
+    `forward`, for metrics that the task names."""
+
+    def __init__(self, model: nn.Module, surroundings: Surroundings, with_outputs: bool = False) -> None:
+        self.surroundings = surroundings
+        self.with_outputs = with_outputs
+        self._model = model
+        self._stage = TRAIN
+        self._keeps = False
+        self._rows = 0
+        self._num_samples = 0
+        self._num_batches = 0
+        self._first_step = 0
+        """Of the epoch in hand."""
+        self._over: Logged | None = None
+        """What was logged in it, once `end` was called."""
+        self._kept: Mapping[str, Any] | None = None
+        """What an earlier attempt kept, until the module has it back."""
+        self._sums: dict[str, Running] = {}
+        self._metrics: dict[str, dict[str, Any]] = {}
+        """Stage -> the metric objects that were logged in it."""
+        for name, value in (("trainer", surroundings), ("log", self._log), ("log_dict", self._log_dict)):
+            object.__setattr__(model, name, value)  # nn.Module would look for parameters in them
+
+    @contextmanager
+    def sanity_check(self) -> Iterator[None]:
+        """Local: within it the module can see (`self.trainer.sanity_checking`) that its steps are only tried out."""
+        self.surroundings.sanity_checking = True
+        yield
+        self.surroundings.sanity_checking = False
+
+    def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
+        self._give_back()
+        self._begin(stage, step, epoch)
+
+    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None:
+        """The hook of the beginning is called again: what it set in the module may be lost with the earlier attempt. What it does
+        to tensors, and to what the module keeps itself, has been done already."""
+        with _tensors_as_they_are(self._model):
+            self._begin(TRAIN, first_step, epoch)
+        self._give_back()
+        self._num_samples, self._sums = so_far.num_samples, dict(so_far.logged)
+        self._over = dict(so_far.logged) if so_far.is_over else None
+        self.surroundings.global_step = step if so_far.is_over else step - 1
+
+    def _begin(self, stage: str, step: int | None, epoch: int | None) -> None:
+        self._stage, self._keeps = stage, True
+        self._rows = self._num_samples = self._num_batches = 0
+        self._sums = {}
+        for metric in self._metrics.get(stage, {}).values():
+            metric.reset()
+        if step is not None and epoch is not None:
+            self._first_step, self._over = step, None
+            self.surroundings.global_step, self.surroundings.current_epoch = step, epoch
+        self._call(f"on_{stage}_epoch_start")
+
+    def end(self, stage: str) -> Logged:
+        if stage == TRAIN and self._over is not None:
+            return self._over
+        self._rows = self._num_samples
+        if stage == TRAIN:
+            self.surroundings.global_step += 1
+        self._call(f"on_{stage}_epoch_end")
+        for name, metric in self._metrics.get(stage, {}).items():
+            self._sums[name] = (_number(name, metric.compute()), 1.0)  # the same on all workers
+            metric.reset()
+        found, self._sums = self._sums, {}
+        self._stage, self._keeps = TRAIN, False
+        logged = _as_numbers(found)
+        if stage == TRAIN:
+            self._over = logged
+        return logged
+
+    def so_far(self) -> SoFar:
+        if self._over is not None:
+            return SoFar(0, self._over, True)
+        # Objects of TorchMetrics have states of any size, other ones on each worker.
+        unkept = [name for name, module in self._model.named_modules() if getattr(module, "_update_count", 0)]
+        return SoFar(self._num_samples, _as_numbers(self._sums), False, unkept)
+
+    def kept(self) -> dict[str, Any]:
+        """Where the module is, and what `on_save_checkpoint` adds to a checkpoint."""
+        where = {"epoch": self.surroundings.current_epoch, "global_step": self.surroundings.global_step}
+        if not defines(self._model, "on_save_checkpoint"):
+            return {"where": where, "added": {}}
+        checkpoint = {**where, "state_dict": dict(self._model.state_dict())}
+        self._model.on_save_checkpoint(checkpoint)  # type: ignore[operator]
+        added = {name: value for name, value in checkpoint.items() if name not in _GIVEN}
+        try:
+            pack(added, {}, "checkpoint")
+        except UsageError as error:
+            raise UsageError(f"on_save_checkpoint of {type(self._model).__name__}: {error}") from error
+        return {"where": where, "added": added}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        self._kept = kept
+        self.surroundings.current_epoch, self.surroundings.global_step = kept["where"]["epoch"], kept["where"]["global_step"]
+
+    def _give_back(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None and defines(self._model, "on_load_checkpoint"):
+            with _tensors_as_they_are(self._model):  # they have come back already
+                checkpoint = {**kept["where"], "state_dict": dict(self._model.state_dict()), **kept["added"]}
+                self._model.on_load_checkpoint(checkpoint)  # type: ignore[operator]
+
+    def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:
+        self.surroundings.global_step = step
+        rows = self._count(batch)
+        loss = _loss_of(_run(model, "training_step", batch, step - self._first_step))
+        if loss is None:
+            raise UsageError(f"training_step of {type(model).__name__} gave no loss; return it, alone or as {{'loss': ...}}")
+        return Outcome(loss * rows, float(rows), None, None, None, rows)
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
+        outputs, targets, weights = None, None, None
+        keeps = self._keeps
+        self._keeps = keeps and self._stage != TRAIN  # in an epoch of training a look at some samples is none of its sums
+        try:
+            rows = self._count(batch) if self._keeps else num_rows(batch)
+            step = evaluation_step(model, self._stage)
+            loss = None if step is None else _loss_of(_run(model, step, batch, self._num_batches - 1))
+            if self.with_outputs:
+                inputs, targets, weights = in_three(batch)
+                outputs = call(model, inputs)
+        finally:
+            self._keeps = keeps
+        total, weight = (None, 0.0) if loss is None else (loss * rows, float(rows))
+        return Evaluated(outputs, targets, weights, total, weight, rows)
+
+    def _count(self, batch: Any) -> int:
+        self._rows = num_rows(batch)
+        self._num_samples += self._rows
+        self._num_batches += 1
+        return self._rows
+
+    def _call(self, hook: str) -> None:
+        if defines(self._model, hook):
+            getattr(self._model, hook)()
+
+    def _log(
+        self,
+        name: str,
+        value: Any,
+        *_shown: Any,
+        reduce_fx: Any = "mean",
+        batch_size: int | None = None,
+        **_display: Any,
+    ) -> None:
+        """Instead of LightningModule.log; what says where and when to show it does not matter here."""
+        if not self._keeps:
+            return
+        if reduce_fx not in ("mean", "avg"):
+            raise UsageError(f"self.log({name!r}, reduce_fx={reduce_fx!r}): only means can be logged here; leave reduce_fx out")
+        if callable(getattr(value, "compute", None)) and callable(getattr(value, "reset", None)):
+            self._metrics.setdefault(self._stage, {})[name] = value
+            return
+        number = _number(name, value)
+        weight = self._rows if batch_size is None else batch_size
+        self._sums[name] = _added(self._sums.get(name, (0.0, 0.0)), number, weight, self._stage == TRAIN)
+
+    def _log_dict(self, dictionary: Mapping[str, Any], *shown: Any, **options: Any) -> None:
+        for name, value in dictionary.items():
+            self._log(name, value, *shown, **options)
+
+
+def evaluation_step(model: nn.Module, stage: str) -> str | None:
+    """Pure: the name of the method that looks at a batch: of a test without `test_step` that of the validation; None without."""
+    wanted = ("test_step", "validation_step") if stage == TEST else ("validation_step",)
+    return next((name for name in wanted if defines(model, name)), None)
+
+
+@contextmanager
+def _tensors_as_they_are(model: nn.Module) -> Iterator[None]:
+    """Local: what is done meanwhile changes no weight and no buffer."""
+    before = {name: tensor.detach().clone() for name, tensor in _tensors(model)}
+    yield
+    for name, tensor in _tensors(model):
+        if name in before:
+            tensor.detach().copy_(before[name])
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _as_numbers(sums: Mapping[str, Running]) -> Logged:
+    return {name: (float(total), float(weight)) for name, (total, weight) in sums.items()}
+
+
+def _run(model: nn.Module, name: str, batch: Any, index: int) -> Any:
+    """Local: a step of the module, which may leave out the number of the batch."""
+    step = getattr(model, name)
+    return step(batch, index) if len(inspect.signature(step).parameters) > 1 else step(batch)
+
+
+def _loss_of(found: Any) -> Tensor | None:
+    """The loss that a step returned, if it did."""
+    loss = found.get("loss") if isinstance(found, Mapping) else found
+    if loss is None:
+        return None
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise UsageError(f"a step of the LightningModule gave {what} as its loss; it must be one number, the mean over its samples")
+    return loss.reshape(())
+
+
+def _number(name: str, value: Any) -> Tensor | float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value) if value.device.type == "cpu" else value.detach().double().reshape(())
+    if isinstance(value, (int, float)):
+        return float(value)
+    what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise UsageError(
+        f"self.log({name!r}) was given {what}; log one number that is a mean over the samples of the batch, e.g. "
+        "(outputs.argmax(1) == labels).float().mean(), and name other metrics in un.Task(metrics=...)"
+    )
+
+
+def _added(before: Running, value: Tensor | float, weight: float, only_finite: bool) -> Running:
+    """Local, no wait for the device. In training a value that is no number is left out, as its update is."""
+    if only_finite:
+        if isinstance(value, Tensor):
+            finite = value.isfinite()
+            return before[0] + value.where(finite, 0.0) * weight, before[1] + finite * weight
+        if not isfinite(value):
+            return before
+    return before[0] + value * weight, before[1] + weight

@@ -1,0 +1,79 @@
+"""From what a task says (a name, a function, a torch module) to a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from types import MappingProxyType
+from typing import Any
+
+from torch import nn
+
+from unisono.errors import UsageError, unknown_name
+from unisono.model.losses.base import Loss
+from unisono.model.losses.classes import CrossEntropy, Focal, NegativeLogLikelihood
+from unisono.model.losses.custom_loss import OwnLoss
+from unisono.model.losses.elements import (
+    AbsoluteError,
+    BinaryCrossEntropy,
+    Huber,
+    PoissonLikelihood,
+    SmoothAbsoluteError,
+    SquaredError,
+)
+from unisono.model.losses.overlap import Dice
+
+LOSSES: Mapping[str, type[Loss]] = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (
+            CrossEntropy,
+            NegativeLogLikelihood,
+            BinaryCrossEntropy,
+            SquaredError,
+            AbsoluteError,
+            Huber,
+            SmoothAbsoluteError,
+            PoissonLikelihood,
+            Dice,
+            Focal,
+        )
+    }
+)
+
+
+def resolve_loss(loss: str | Callable[..., Any], options: Mapping[str, Any] = MappingProxyType({})) -> Loss:
+    """Pure: the loss of that name with these options, or a user's function, which has none. Refuses what cannot be exact."""
+    if isinstance(loss, str):
+        return _named(loss, options)
+    if not callable(loss):
+        raise UsageError(f"loss of the task must be a name or a function of (outputs, targets); received {loss!r}")
+    if options:
+        raise UsageError(
+            f"options of the loss ({', '.join(options)}) go with a loss by name; this one is a function, so put them into it"
+        )
+    own = OwnLoss(loss)
+    # Without reduction torch does not show what its mean would divide by: these two leave out ignored labels and count weights.
+    if type(loss) is nn.CrossEntropyLoss:
+        return CrossEntropy(class_weights=_plain(loss.weight), ignore_label=loss.ignore_index, label_smoothing=loss.label_smoothing)
+    if type(loss) is nn.NLLLoss:
+        return NegativeLogLikelihood(class_weights=_plain(loss.weight), ignore_label=loss.ignore_index)
+    return own
+
+
+def _plain(weights: Any) -> list[float] | None:
+    return None if weights is None else list(weights.tolist())
+
+
+def _named(name: str, options: Mapping[str, Any]) -> Loss:
+    if name not in LOSSES:
+        raise unknown_name("loss", name, LOSSES)
+    kind = LOSSES[name]
+    known = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of loss {name}", option, known)
+    try:
+        return kind(**options)
+    except (TypeError, ValueError) as error:  # e.g. text where a number belongs
+        raise UsageError(f"options of loss {name!r} ({dict(options)!r}) do not fit: {error}") from error

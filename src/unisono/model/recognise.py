@@ -1,0 +1,41 @@
+"""What a model is of, Keras or Lightning, told without loading either."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import nn
+
+
+def is_lightning(model: nn.Module) -> bool:
+    """Pure: whether it is a LightningModule, told by what it has."""
+    return all(callable(getattr(model, name, None)) for name in ("training_step", "configure_optimizers"))
+
+
+def is_keras_loaded() -> bool:
+    """Local: whether this process has imported Keras; without it there can be nothing of Keras."""
+    return "keras" in sys.modules
+
+
+def is_keras(value: object) -> bool:
+    """Local: whether it is a Keras model."""
+    found = _kind("Model")
+    return found is not None and isinstance(value, found)
+
+
+def is_keras_optimizer(value: object) -> bool:
+    """Local: an optimiser of Keras, or its class."""
+    kind = value if isinstance(value, type) else type(value)
+    found = _kind("Optimizer")
+    return found is not None and issubclass(kind, found)
+
+
+def is_keras_module(model: object) -> bool:
+    """Local: whether it is the replica of a Keras model, a `KerasModule`."""
+    found = sys.modules.get("unisono.model.keras.module")
+    return found is not None and isinstance(model, found.KerasModule)
+
+
+def _kind(name: str) -> Any:
+    return getattr(sys.modules.get("keras"), name, None)

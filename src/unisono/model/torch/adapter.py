@@ -1,0 +1,357 @@
+"""A PyTorch model as a replica: its parameters, gradients and running statistics in flat vectors, one step of learning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import sqrt
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from unisono.errors import UsageError
+from unisono.model.base import TRAIN, Evaluated, Logged, ModelAdapter, Ready, SoFar, StreamKey
+from unisono.model.tail import LOSS, NOT_FINITE, WEIGHT, Tail
+from unisono.model.torch.buffers import Buffers
+from unisono.model.torch.own_step import StepFunction
+from unisono.model.torch.parameters import NO_GRADIENT, Empty, FlatParameters, Gradients
+
+CLIP_EPS = 1e-6
+"""As in torch.nn.utils.clip_grad_norm_, so that both clip alike."""
+
+
+class Outcome(NamedTuple):
+    """What a body computed from a batch: summed loss and its weight, and what metrics look at."""
+
+    loss_sum: Tensor | float
+    weight: Tensor | float
+    outputs: Any
+    targets: Any
+    weights: Tensor | None
+    num_samples: int
+    gradients: Gradients | None = None
+    """Where a framework has computed them with the loss; else autograd does."""
+
+
+class Body(Protocol):
+    """From a batch of tensors to a loss: how a plain module with a loss does it, or a LightningModule."""
+
+    def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome: ...
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Evaluated: ...
+
+    def begin(self, stage: str, step: int | None, epoch: int | None) -> None: ...
+
+    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None: ...
+
+    def end(self, stage: str) -> Logged | None: ...
+
+    def so_far(self) -> SoFar | None: ...
+
+    def kept(self) -> Mapping[str, Any]: ...
+
+    def restore(self, kept: Mapping[str, Any]) -> None: ...
+
+
+class Measure(Protocol):
+    """The metrics that are followed during training: sums of fixed width."""
+
+    @property
+    def num_sums(self) -> int: ...
+
+    def __call__(self, outputs: Any, targets: Any, weights: Tensor | None) -> Tensor | Sequence[float]: ...
+
+
+class TorchAdapter(ModelAdapter):
+    """One replica of a torch module on one device. `parts` are the parameters of each optimiser; a plain task has one, named ""."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        body: Body,
+        parts: Mapping[str, Sequence[tuple[str, nn.Parameter]]],
+        device: torch.device,
+        empty: Empty,
+        measure: Measure | None = None,
+        precision: str = "float32",
+        clip_norm: float | None = None,
+        own_step: StepFunction | None = None,
+        aligns: bool = False,
+    ) -> None:
+        self.model = model
+        self.device = device
+        self.body = body
+        self.measure = measure
+        self.precision = precision
+        self.clip_norm = clip_norm
+        self.own_step = own_step
+        self.parts = {name: FlatParameters(named, empty) for name, named in parts.items()}
+        self.num_parameters = sum(tensor.numel() for part in self.parts.values() for tensor in part.tensors)
+        num_uses = max(len(part.tensors) for part in self.parts.values())
+        self.tail = Tail(empty, measure.num_sums if measure is not None else 0, num_uses)
+        self.dtype = next(iter(self.parts.values())).tensors[0].dtype
+        self._buffers = Buffers(model, empty)
+        self.judges_samples = own_step is None
+        self.aligns = aligns
+        """Whether batches are copied to where torch puts its own tensors: kernels may round otherwise at an odd address."""
+
+    # ---- one step --------------------------------------------------------------------------------------------------
+
+    def clear_gradients(self) -> None:
+        for part in self.parts.values():
+            part.clear()
+        self.tail.clear()
+
+    def forward_backward(self, batch: Any, key: StreamKey, on_ready: Ready | None = None) -> None:
+        part = self.parts[""]
+        if on_ready is not None:
+            part.watch(on_ready)
+        self.seed(key)
+        with self.autocast():
+            found = self.body(self.model, self.to_device(batch), key.step)
+        self.backward(found, part)
+        part.tell_rest()
+        self.tail.used(part.used)
+
+    def backward(self, found: Outcome, part: FlatParameters) -> None:
+        """Local: the gradients of a summed loss for a part of the model, and its sums into the tail."""
+        if found.gradients is not None:
+            part.take(found.gradients)
+        elif isinstance(found.loss_sum, Tensor) and found.loss_sum.requires_grad:
+            part.begin_pass()
+            torch.autograd.backward(found.loss_sum)
+            part.end_pass()
+        else:
+            raise UsageError(NO_GRADIENT)
+        self.tail.add(found.loss_sum, found.weight, found.num_samples)
+        if self.measure is not None:
+            self.tail.add_metrics(self.measure(found.outputs, found.targets, found.weights))
+
+    def skip(self, on_ready: Ready | None = None) -> None:
+        """Local: the step of a worker whose part of a short batch is empty."""
+        part = self.parts[""]
+        part.begin_pass()
+        part.end_pass()
+        if on_ready is not None:
+            part.watch(on_ready)
+            part.tell_rest()
+        self.tail.used(part.used)
+
+    def apply_gradients(
+        self, settings: Sequence[Mapping[str, float]], weight: float, uses: npt.NDArray[np.float64], part: str = ""
+    ) -> bool:
+        held = self.parts[part]
+        if not held.is_finite():
+            return False
+        factor = 1.0 / weight
+        if self.clip_norm is not None:
+            norm = sqrt(float(held.squared_norm())) * factor
+            factor *= min(1.0, self.clip_norm / (norm + CLIP_EPS))
+        held.scale(factor)
+        held.update(settings, uses)
+        return True
+
+    def apply_on_device(self, settings: Sequence[Mapping[str, float]], part: str = "") -> None:
+        """Local, without a wait for the device: as `apply_gradients` with the weight of the tail. An update that is not finite is
+        left out there, which the fused optimisers can do."""
+        held, vector = self.parts[part], self.tail.vector
+        finite = torch.isfinite(vector[LOSS]) & torch.isfinite(held.sum()) & (vector[NOT_FINITE] == 0)
+        vector[NOT_FINITE] = ~finite
+        counts = vector[WEIGHT] > 0
+        factor = torch.where(counts, 1.0 / vector[WEIGHT], 0.0)
+        if self.clip_norm is not None:
+            norm = held.squared_norm().sqrt() * factor
+            factor = factor * torch.clamp(self.clip_norm / (norm + CLIP_EPS), max=1.0)
+        held.scale(factor)
+        # Only the others know of parameters that we did not use; so only then there is something to wait for.
+        uses = held.used if held.used.all() else self.tail.read(0)[1][: len(held.tensors)]
+        held.update(settings, uses, left_out=(~(finite & counts)).float())
+
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether the host must see each step's sums before the update: not on a GPU with optimisers that can leave it out."""
+        return self.device.type != "cuda" or not all(
+            group.get("fused") for part in self.parts.values() for group in part.running.param_groups
+        )
+
+    # ---- looking without learning ----------------------------------------------------------------------------------
+
+    def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
+        with nullcontext() if stage == TRAIN else self._looking():
+            self.body.begin(stage, step, epoch)
+
+    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar | None) -> None:
+        if so_far is not None:
+            self.body.go_on(epoch, first_step, step, so_far)
+
+    def evaluate(self, batch: Any) -> Evaluated:
+        with self._looking():
+            return self.body.evaluate(self.model, self.to_device(batch))
+
+    def end(self, stage: str) -> Logged | None:
+        with nullcontext() if stage == TRAIN else self._looking():
+            return self.body.end(stage)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        learning = [module for module in self.model.modules() if module.training]  # the user may keep some of them in eval mode
+        self.model.eval()
+        try:
+            with torch.no_grad(), self.autocast():  # not inference_mode: what a model keeps from here is used in training too
+                yield
+        finally:
+            for module in learning:
+                module.training = True
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def shared_state(self) -> list[Tensor]:
+        flat = [vector for part in self.parts.values() for vector in part.values.values()]
+        moved = {parameter for part in self.parts.values() for parameter in part.tensors}
+        fixed = [parameter.data for parameter in self.model.parameters() if parameter not in moved]
+        return [*flat, *self.statistics(), *fixed, *self.counters()]
+
+    def statistics(self) -> Sequence[Tensor]:
+        return self._buffers.statistics()
+
+    def counters(self) -> list[Tensor]:
+        return self._buffers.counters()
+
+    def unknown_buffers(self) -> list[str]:
+        """Floating buffers that came after the model was taken over, so that they are not among the statistics."""
+        return self._buffers.unknown()
+
+    def state(self) -> dict[str, Any]:
+        self.statistics()  # takes back what the user's code has put in their place
+        weights = dict(self.model.state_dict())
+        return {
+            "model": weights,
+            "buffers": self._buffers.left_out_of(weights),
+            "optimizers": {name: part.optimizer_state() for name, part in self.parts.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._buffers.restore(state["model"], state["buffers"])
+        self.model.load_state_dict(state["model"])
+        self.body.restore(state["kept"])
+        for name, part in self.parts.items():
+            part.load_optimizer_state(state["optimizers"][name])
+
+    def kept(self) -> Mapping[str, Any]:
+        return self.body.kept()
+
+    def so_far(self) -> SoFar | None:
+        return self.body.so_far()
+
+    # ---- small steps -----------------------------------------------------------------------------------------------
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+    def seed(self, key: StreamKey) -> None:
+        """Local: what the framework draws next is a function of the key alone."""
+        value = key.value()
+        torch.default_generator.manual_seed(value)
+        if self.device.type == "cuda":
+            torch.cuda.default_generators[self.device.index or 0].manual_seed(value)
+
+    def to_device(self, batch: Any) -> Any:
+        """Local: a batch of arrays as tensors on the device; floating arrays take the type of the parameters."""
+        if isinstance(batch, tuple):
+            return tuple([self.to_device(part) for part in batch])
+        if isinstance(batch, dict):
+            return {name: self.to_device(part) for name, part in batch.items()}
+        tensor = batch if isinstance(batch, Tensor) else torch.from_numpy(batch)
+        if tensor.dtype is not self.dtype and tensor.is_floating_point():
+            tensor = tensor.to(self.dtype)
+        if self.device.type != "cpu":
+            return tensor.to(self.device, non_blocking=True)
+        return tensor.clone(memory_format=torch.contiguous_format) if self.aligns else tensor
+
+
+class LossBody:
+    """A plain module with a loss: batch = (inputs, targets[, weights])."""
+
+    def __init__(self, loss: Callable[..., tuple[Tensor, Tensor | float]] | None) -> None:
+        self.loss = loss
+
+    def begin(self, stage: str, step: int | None, epoch: int | None) -> None:
+        """A loss keeps nothing from batch to batch."""
+
+    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None:
+        """Nothing was logged."""
+
+    def end(self, stage: str) -> None:  # noqa: ARG002
+        return None
+
+    def so_far(self) -> None:
+        return None
+
+    def kept(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """It has nothing to keep."""
+
+    def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
+        assert self.loss is not None
+        inputs, targets, weights = in_three(batch)
+        outputs = call(model, inputs)
+        try:
+            loss_sum, weight = self.loss(outputs, targets, weights)
+        except IndexError as error:  # so torch calls a label that has no class
+            raise UsageError(f"the loss cannot use the targets of a batch: {error}; labels must lie in 0..classes-1") from error
+        return Outcome(loss_sum, weight, outputs, targets, weights, num_rows(inputs))
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
+        inputs, targets, weights = in_three(batch)
+        outputs = call(model, inputs)
+        if self.loss is None:
+            return Evaluated(outputs, targets, weights, None, 0.0, num_rows(inputs))
+        loss_sum, weight = self.loss(outputs, targets, weights)
+        return Evaluated(outputs, targets, weights, loss_sum, weight, num_rows(inputs))
+
+
+def in_three(batch: Any) -> tuple[Any, Any, Tensor | None]:
+    """Pure: inputs, targets and sample weights of a batch."""
+    if isinstance(batch, tuple):
+        if len(batch) == 2:
+            return batch[0], batch[1], None
+        if len(batch) == 3:
+            return batch
+    raise UsageError(
+        "a batch to learn from must be (inputs, targets) or (inputs, targets, weights), each any nesting of dicts and tuples; "
+        f"received {_shown(batch)}; change the data of the task, or give the task its own step"
+    )
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Local: a dict of inputs goes to the arguments of these names, a tuple to the arguments in order."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    if isinstance(inputs, tuple):
+        return model(*inputs)
+    return model(inputs)
+
+
+def num_rows(inputs: Any) -> int:
+    """Pure: samples in a batch of tensors."""
+    while not isinstance(inputs, Tensor):
+        inputs = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs[0]
+    return len(inputs)
+
+
+def _shown(batch: Any) -> str:
+    if isinstance(batch, tuple):
+        return f"a tuple of {len(batch)}"
+    return f"a dict with {', '.join(map(str, batch))}" if isinstance(batch, dict) else f"one {type(batch).__name__}"
+
+
+def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Local: the parameters that learn, each once, by their first name."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

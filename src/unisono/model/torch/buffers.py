@@ -1,0 +1,73 @@
+"""The buffers of a model: floating ones (running statistics) as views of flat vectors; all others (counters, masks) as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unisono.model.flat import FlatLayout
+from unisono.model.torch.parameters import Empty
+
+
+class Buffers:
+    """Of one model, whose floating ones are moved when this is made. Local."""
+
+    def __init__(self, model: nn.Module, empty: Empty) -> None:
+        self._model = model
+        named = [(name, buffer) for name, buffer in self._present() if buffer.is_floating_point()]
+        layout = FlatLayout.of((name, buffer.contiguous()) for name, buffer in named)
+        self._vectors = layout.vectors(empty)
+        views = layout.views(self._vectors)
+        # With `data` each has a version of its own; else autograd would take a change of one buffer for a change of all.
+        moved = {buffer: views[name].copy_(buffer).data for name, buffer in named}
+        self._owners: list[tuple[nn.Module, str, Tensor]] = []
+        for module in model.modules():  # a buffer may have several owners
+            for name, owned in module._buffers.items():
+                if owned in moved:
+                    module._buffers[name] = moved[owned]
+                    self._owners.append((module, name, moved[owned]))
+
+    def statistics(self) -> list[Tensor]:
+        """The flat vectors, one for each type; takes back what the user's code has put in the place of a view."""
+        for module, name, view in self._owners:
+            held = module._buffers.get(name)
+            if held is not view and held is not None and held.shape == view.shape:
+                module._buffers[name] = view.copy_(held)
+        return list(self._vectors.values())
+
+    def counters(self) -> list[Tensor]:
+        """Those that do not float."""
+        return [buffer for _, buffer in self._present() if not buffer.is_floating_point()]
+
+    def unknown(self) -> list[str]:
+        """Names of floating buffers that were made, or made larger, after this was."""
+        known = {id(view) for _, _, view in self._owners}
+        return [name for name, buffer in self._present() if buffer.is_floating_point() and id(buffer) not in known]
+
+    def left_out_of(self, weights: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Those that are not among the weights of the model, as they were registered with persistent=False. Not copied."""
+        return {name: buffer for name, buffer in self._present() if name not in weights}
+
+    def restore(self, weights: Mapping[str, Any], left_out: Mapping[str, Tensor]) -> None:
+        """Take those that were left out, and make room for those among the weights: training may have made them, or made them
+        larger. Tensors are copied."""
+        modules = dict(self._model.named_modules())
+        for name, value in {**weights, **left_out}.items():
+            owner, _, leaf = name.rpartition(".")
+            module = modules.get(owner)
+            held = None if module is None else module._buffers.get(leaf)
+            if held is not None and held.shape == value.shape:
+                held.copy_(value)
+            elif module is not None and leaf in module._buffers:
+                module._buffers[leaf] = value.to(self._device(), copy=True)
+            elif module is not None and name in left_out:
+                module.register_buffer(leaf, value.to(self._device(), copy=True), persistent=False)
+
+    def _device(self) -> torch.device:
+        return next(self._model.parameters()).device
+
+    def _present(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, buffer) for name, buffer in self._model.named_buffers() if buffer is not None)

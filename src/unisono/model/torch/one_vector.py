@@ -1,0 +1,100 @@
+"""One vector, one parameter: optimisers that treat every number by itself, run on a vector of many tensors or on a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import signature, unwrap
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unisono.model.torch.optimizer_state import is_like, own_copy
+
+EACH_NUMBER_BY_ITSELF = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adagrad,
+    torch.optim.RMSprop,
+    torch.optim.Adadelta,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.ASGD,
+)
+"""Optimisers that know neither the shape of a tensor nor its neighbours: the vector of all of them moves alike."""
+
+
+class EachNumber(Optimizer):
+    """One of our own of which that is true. Its settings are plain values, all of them arguments."""
+
+
+def over(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
+    """Local: one of the same kind and settings that has not moved anything yet, with one vector for a parameter."""
+    (group,) = optimizer.param_groups
+    whole = nn.Parameter(values)
+    whole.grad = gradients
+    settings = {name: value for name, value in group.items() if name != "params"}
+    if settings.get("fused") is None and "foreach" in settings:
+        settings["foreach"] = bool(settings["foreach"])  # there is but one tensor; torch would look at it again in every step
+    same: Callable[..., Optimizer] = type(optimizer)
+    if isinstance(optimizer, EachNumber):
+        return same([{"params": [whole], **settings}])
+    # As defaults too: Adagrad fills its first state from those.
+    defaults = {name: value for name, value in optimizer.defaults.items() if name in signature(same).parameters}
+    return same([{"params": [whole], **settings}], **defaults)
+
+
+def narrowed(whole: Optimizer, stretch: slice, gradients: Tensor) -> Optimizer:
+    """Local: the same for a stretch of its vector, with a copy of the state that it has there."""
+    (vector,) = whole.param_groups[0]["params"]
+    found = over(whole, vector.detach()[stretch], gradients[stretch])
+    (part,) = found.param_groups[0]["params"]
+    if vector in whole.state:
+        held = whole.state[vector].items()
+        found.state[part] = {name: one[stretch].clone() if is_like(one, vector) else own_copy(one) for name, one in held}
+    return found
+
+
+def vectors_of(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Local: what it has learned of each number, by name; its own, not copies."""
+    (vector,) = optimizer.param_groups[0]["params"]
+    held: Mapping[str, Any] = optimizer.state.get(vector, {})
+    return {name: one for name, one in held.items() if is_like(one, vector)}
+
+
+def widened(narrow: Optimizer, values: Tensor, gradients: Tensor, vectors: Mapping[str, Tensor]) -> Optimizer:
+    """Local: the optimiser of a stretch as it would be of the whole, whose `vectors_of` are given."""
+    found = over(narrow, values, gradients)
+    (vector,), (part,) = found.param_groups[0]["params"], narrow.param_groups[0]["params"]
+    found.state[vector] = {**narrow.state.get(part, {}), **vectors}
+    return found
+
+
+def bare_rule(whole: Optimizer) -> Callable[[], object]:
+    """The step of an optimiser of one vector without what torch wraps around it for profilers, hooks and many tensors, which takes
+    longer than the update of a small network itself."""
+    group = whole.param_groups[0]
+    if type(whole) is torch.optim.SGD and not group["fused"] and not isinstance(group["lr"], Tensor):
+        return partial(_sgd, whole, group)
+    return partial(unwrap(type(whole).step), whole)
+
+
+def _sgd(whole: Optimizer, group: Mapping[str, Any]) -> None:
+    """As torch.optim.SGD, operation by operation."""
+    (vector,) = group["params"]
+    gradient = -vector.grad if group["maximize"] else vector.grad
+    if group["weight_decay"]:
+        gradient = gradient.add(vector, alpha=group["weight_decay"])
+    if momentum := group["momentum"]:
+        state = whole.state[vector]
+        buffer = state.get("momentum_buffer")
+        if buffer is None:
+            buffer = state["momentum_buffer"] = gradient.clone()
+        else:
+            buffer.mul_(momentum).add_(gradient, alpha=1 - group["dampening"])
+        gradient = gradient.add(buffer, alpha=momentum) if group["nesterov"] else buffer
+    vector.add_(gradient, alpha=-group["lr"])

@@ -1,0 +1,392 @@
+"""The parameters that one optimiser moves: values and gradients as flat vectors of which the layers' tensors are views.
+
+A backward pass adds to the gradients in place; a hook on each parameter notes that it was used and says when a bucket is complete.
+Where all of it is one bucket, nothing can leave early: then what a pass made is copied at its end, in one go and without hooks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import isfinite
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unisono.errors import UsageError
+from unisono.model.flat import Bucket, FlatLayout, view_of
+from unisono.model.torch.one_vector import EACH_NUMBER_BY_ITSELF, EachNumber, bare_rule, narrowed, over, vectors_of, widened
+from unisono.model.torch.optimizer_record import AsMade
+from unisono.model.torch.optimizer_state import is_like, load_state, load_state_of_vector, own_copy, state_of, state_of_vector
+
+Empty = Callable[[int, torch.dtype], Tensor]
+"""Makes an uninitialised vector, e.g. in memory that the peers see too."""
+
+
+NO_GRADIENT = (
+    "the loss does not depend on any parameter that learns; check that the loss uses the outputs of the model and that nothing is "
+    "detached or frozen on the way"
+)
+
+
+class Gradients(NamedTuple):
+    """Of a loss, computed elsewhere: vectors of the same layout as those of the parameters."""
+
+    vectors: Mapping[torch.dtype, Tensor]
+    unused: Sequence[int] = ()
+    """Numbers of parameters that the loss does not depend on."""
+
+
+QUICK = (torch.float32, torch.float64)
+"""Types whose squares NumPy sums by itself."""
+MOST_NAMED = 3
+MOST_QUICK = 2**18
+"""Numbers: with more of them the threads of torch win over the short way into NumPy."""
+
+
+class FlatParameters:
+    """Some parameters of a model, moved into flat vectors when this is made."""
+
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], empty: Empty) -> None:
+        if not named:
+            raise UsageError("the model has no parameter that learns (requires_grad); leave some of them free")
+        self.layout = FlatLayout.of(named)
+        self.tensors = [parameter for _, parameter in named]
+        device = self.tensors[0].device
+        self.values = self.layout.vectors(lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device))
+        self.gradients = self.layout.vectors(empty)
+        self.optimizer: Optimizer | None = None
+        self._made = AsMade((), {})
+        self.used: npt.NDArray[np.float64] = np.zeros(len(self.tensors))
+        """1 for each parameter that got a gradient since the last `clear`."""
+        views = self.layout.views(self.values)
+        self._gradient_views = list(self.layout.views(self.gradients).values())
+        for number, (name, parameter) in enumerate(named):
+            views[name].copy_(parameter.detach())
+            parameter.data = views[name]
+            parameter.grad = self._gradient_views[number]
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(_accumulated, ref(self), number))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(self.tensors)
+        ]
+        self._vectors = list(self.gradients.values())
+        self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
+        self._whole: Optimizer | None = None
+        self._is_narrow = False
+        self.whole_state: Mapping[str, Tensor] = {}
+        """Of a narrowed one, for a save: as `stretch_state`, of the whole vector, by those that move the rest of it."""
+        self._buckets: list[Bucket] = []
+        self._bucket_of: list[int] = []
+        self._missing: list[int] = []
+        self._next = 0
+        self._told: set[int] = set()
+        self._on_ready: Callable[[Bucket], None] | None = None
+        self._copies = False
+        """Whether passes are between `begin_pass` and `end_pass`, which copies what they made."""
+        self._is_clear = False
+        """Whether no pass has come since `clear`."""
+
+    def learn_with(self, optimizer: Optimizer, as_one: bool = True) -> None:
+        """Local: what moves these parameters. One that treats every number by itself is run on the whole vector, as if that were
+        one parameter: the same update in one pass instead of one for each tensor. Not `as_one` where the user's code may look at
+        its optimiser."""
+        self.optimizer = optimizer
+        self._whole = _over_the_whole(optimizer, self) if as_one else None
+        if self._whole is not None:
+            self._rule = bare_rule(self._whole)
+            if isinstance(optimizer, EachNumber):
+                self._put_together(self._whole, optimizer)
+        self._made = AsMade.of(self.running)
+
+    def check_narrow(self) -> None:
+        """Local: refuse what `narrow` cannot do."""
+        if self._whole is None:
+            raise UsageError(
+                f"the weights that {type(self.optimizer).__name__} moves cannot be cut into slices (--servers): it must see whole "
+                "tensors, has settings for some of them or leaves some out; use one server, or an optimizer like sgd or adam"
+            )
+
+    def narrow(self, stretch: slice) -> None:
+        """Local: from now on the optimiser moves this stretch of the vector alone, whatever tensors lie there, with the state that
+        it has."""
+        self.check_narrow()
+        assert self._whole is not None
+        (gradients,) = self.gradients.values()
+        self._whole, self._is_narrow = narrowed(self._whole, stretch, gradients), True
+        self._rule = bare_rule(self._whole)
+        self._vectors = [gradients[stretch]]
+        self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
+
+    def stretch_state(self) -> dict[str, Tensor]:
+        """Local: what a narrowed optimiser has learned of each number of its stretch, its own, not copies; empty for others."""
+        return vectors_of(self.running) if self._is_narrow else {}
+
+    @property
+    def running(self) -> Optimizer:
+        """The optimiser whose `step` is called."""
+        found = self._whole or self.optimizer
+        assert found is not None, "there is no optimiser yet"
+        return found
+
+    def cut(self, most_bytes: int) -> list[Bucket]:
+        """Local: the buckets in which the gradient is from now on told to be ready, in their order."""
+        self._buckets = self.layout.buckets(most_bytes)
+        self._bucket_of = [0] * len(self.tensors)
+        for position, bucket in enumerate(self._buckets):
+            for number in bucket.members:
+                self._bucket_of[number] = position
+        if len(self._buckets) == 1:
+            self._copies = True
+            while self._hooks:
+                self._hooks.pop().remove()
+        return self._buckets
+
+    def clear(self) -> None:
+        """Local: gradients to zero, and views again where the user's code took them away (`zero_grad(set_to_none=True)`)."""
+        self.used.fill(0)
+        self._is_clear = True
+        if self._copies:
+            return  # the next pass writes over it
+        for vector in self._vectors:
+            vector.zero_()
+        for parameter, view in zip(self.tensors, self._gradient_views, strict=True):
+            if parameter.grad is not view:
+                parameter.grad = view
+
+    def begin_pass(self) -> None:
+        """Local: a backward pass comes."""
+        if self._copies:
+            for parameter in self.tensors:
+                parameter.grad = None
+
+    def end_pass(self) -> None:
+        """Local: it is over, or there is none in this step."""
+        if not self._copies:
+            return
+        made, views = [parameter.grad for parameter in self.tensors], self._gradient_views
+        usual = [gradient for gradient in made if gradient is not None and not gradient.is_sparse]
+        if len(usual) == len(made):
+            if self._is_clear:
+                torch._foreach_copy_(views, usual)
+            else:
+                torch._foreach_add_(views, usual)
+            self.used.fill(1)
+        else:
+            if self._is_clear:
+                for vector in self._vectors:
+                    vector.zero_()
+            for number, gradient in enumerate(made):
+                if gradient is not None:
+                    views[number].add_(gradient)
+                    self.used[number] = 1
+        self._is_clear = False
+        for parameter, view in zip(self.tensors, views, strict=True):
+            parameter.grad = view
+
+    def take(self, gradients: Gradients) -> None:
+        """Local: in the place of a backward pass."""
+        for dtype, made in gradients.vectors.items():
+            if self._is_clear:
+                self.gradients[dtype].copy_(made)
+            else:
+                self.gradients[dtype].add_(made)
+        self._is_clear = False
+        unused = list(gradients.unused)
+        before = self.used[unused]
+        self.used.fill(1)
+        self.used[unused] = before
+
+    def forget_dropped(self) -> None:
+        """Local: gradients that the user's code took away, and no pass has made again, are zero and not used."""
+        for number, (parameter, view) in enumerate(zip(self.tensors, self._gradient_views, strict=True)):
+            if parameter.grad is None:
+                self.used[number] = 0
+                parameter.grad = view.zero_()
+
+    def watch(self, on_ready: Callable[[Bucket], None]) -> None:
+        """Local: from now on tell of each complete bucket, until `tell_rest`."""
+        self._missing = [len(bucket.members) for bucket in self._buckets]
+        self._next = 0
+        self._told.clear()
+        self._on_ready = on_ready
+
+    def tell_rest(self) -> None:
+        """Local: the backward pass is over; what it left out is complete too."""
+        tell, self._on_ready = self._on_ready, None
+        if tell is not None:
+            for bucket in self._buckets[self._next :]:
+                tell(bucket)
+
+    def _accumulated(self, number: int, parameter: Tensor) -> None:
+        self.used[number] = 1
+        if parameter.grad is not self._gradient_views[number]:
+            self._take_back(number, parameter)
+        if self._on_ready is None:
+            return
+        position = self._bucket_of[number]
+        if number in self._told:  # checkpointing in parts gives a shared module its gradient piece by piece
+            if position < self._next:
+                raise UsageError(
+                    f"{self.layout.entries[number].name} got more gradient after it had been sent to the other workers; checkpoint "
+                    "with use_reentrant=False, or send everything at the end (--set algorithm.bucket_mb=1e6)"
+                )
+            return
+        self._told.add(number)
+        self._missing[position] -= 1
+        while self._next < len(self._buckets) and self._missing[self._next] == 0:
+            self._next += 1
+            self._on_ready(self._buckets[self._next - 1])
+
+    def _take_back(self, number: int, parameter: Tensor) -> None:
+        """The user's code dropped the gradient (`zero_grad`) before this pass; what autograd then made takes its place."""
+        view = self._gradient_views[number]
+        if parameter.grad is None:
+            raise UsageError("a gradient was taken away inside its own hook; hooks may change gradients, not remove them")
+        view.copy_(parameter.grad)
+        parameter.grad = view
+
+    def scale(self, factor: float | Tensor) -> None:
+        """Local: the gradient times a factor, which may live on the device."""
+        if isinstance(factor, float) and len(self._on_host) == len(self._vectors):
+            for one in self._on_host:
+                np.multiply(one, one.dtype.type(factor), out=one)
+            return
+        for vector in self._vectors:
+            vector.mul_(factor)
+
+    def update(
+        self, settings: Sequence[Mapping[str, float]], uses: npt.NDArray[np.float64], left_out: Tensor | None = None
+    ) -> None:
+        """Local: one step of the optimiser. Parameters that nobody used are not touched, as in plain torch. `left_out`, on a GPU
+        with a fused optimiser: not 0 where nothing is to be changed at all."""
+        everything = bool(uses.all())
+        if not everything and self._whole is not None:
+            if not uses.any():
+                return
+            if self._is_narrow:
+                left_out_names = ", ".join(self.layout.entries[number].name for number in np.flatnonzero(uses == 0)[:MOST_NAMED])
+                raise UsageError(
+                    f"a batch did not use {left_out_names}, and a server that has a slice of the weights cannot leave out single "
+                    "parameters (--servers); use one server"
+                )
+            self._one_by_one(self._whole)
+        optimizer = self.running
+        if left_out is not None:
+            optimizer.found_inf = left_out  # type: ignore[attr-defined]
+        for group, values in zip(optimizer.param_groups, settings, strict=True):
+            group.update(values)
+        if self._whole is not None:
+            with torch.no_grad():
+                self._rule()
+            return
+        if everything:
+            optimizer.step()
+            return
+        unused = np.flatnonzero(uses == 0)
+        for number in unused:
+            self.tensors[number].grad = None
+        optimizer.step()
+        for number in unused:
+            self.tensors[number].grad = self._gradient_views[number]
+
+    def _one_by_one(self, whole: Optimizer) -> None:
+        """Local: from now on the optimiser sees the tensors, with the state that they had as parts of the vector; so each of them
+        can be left out, and counts its own steps."""
+        assert self.optimizer is not None
+        for group, moved in zip(self.optimizer.param_groups, whole.param_groups, strict=True):
+            group.update({name: value for name, value in moved.items() if name != "params"})
+        self.optimizer.state.update(self.taken_apart(whole.state))
+        self._whole = None
+
+    def taken_apart(self, of_whole: Mapping[Any, Any]) -> defaultdict[Any, Any]:
+        """Local: the state of an optimiser of the whole vector, as one of the tensors has it."""
+        (vector,) = self.values.values()
+        (state,) = of_whole.values() or ({},)
+        found: defaultdict[Any, Any] = defaultdict(dict)
+        for entry, tensor in zip(self.layout.entries, self.tensors, strict=True):
+            found[tensor] = {
+                name: view_of(entry, value).clone() if is_like(value, vector) else own_copy(value) for name, value in state.items()
+            }
+        return found
+
+    def _put_together(self, whole: Optimizer, of_each: EachNumber) -> None:
+        """Local: what an optimiser of the tensors has learned before, as one of the whole vector has it; moved, not copied."""
+        (vector,) = whole.param_groups[0]["params"]
+        for name, first in of_each.state[self.tensors[0]].items():
+            if not is_like(first, self.tensors[0]):
+                whole.state[vector][name] = first
+                continue
+            joined = whole.state[vector][name] = torch.zeros_like(vector.detach())
+            for entry, tensor in zip(self.layout.entries, self.tensors, strict=True):
+                view_of(entry, joined).copy_(of_each.state[tensor][name])
+        of_each.state.clear()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""
+        if self._whole is None:
+            return state_of(self.running, self._made, self._named())
+        whole = self._whole
+        if self._is_narrow:
+            (values,), (gradients,) = self.values.values(), self.gradients.values()
+            # Before anything was gathered somebody may ask how much it will be.
+            vectors = self.whole_state or {name: one.new_empty(values.shape) for name, one in self.stretch_state().items()}
+            whole = widened(whole, values, gradients, vectors)
+        return state_of_vector(whole, self._made, self.layout.entries)
+
+    def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
+        """Local: go on with what `optimizer_state` gave, here or elsewhere. Tensors are copied."""
+        if isinstance(self.running, EachNumber):
+            self.running.state.clear()  # nothing is what it may have learned
+        if self._whole is not None and "of_all" not in state:
+            self._one_by_one(self._whole)
+        if self._whole is None:
+            load_state(self.running, state, self._named())
+        else:
+            load_state_of_vector(self._whole, state, self.layout.entries)
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return [(entry.name, tensor) for entry, tensor in zip(self.layout.entries, self.tensors, strict=True)]
+
+    def is_finite(self) -> bool:
+        """Local; waits for the device: whether every gradient is a number."""
+        if len(self._on_host) == len(self._vectors) and all(isfinite(np.dot(one, one)) for one in self._on_host):
+            return True  # squares may overflow where numbers do not; so a sum decides
+        return isfinite(float(self.sum()))
+
+    def squared_norm(self) -> Tensor:
+        """Local: of the whole gradient, on the device (the gaps are zero)."""
+        squares = [torch.linalg.vector_norm(vector, dtype=torch.float64) ** 2 for vector in self._vectors]
+        return squares[0] if len(squares) == 1 else torch.stack(squares).sum()
+
+    def sum(self) -> Tensor:
+        """Local: of all gradients, on the device; a finite number only if each of them is one."""
+        sums = [vector.sum() for vector in self._vectors]
+        return sums[0] if len(sums) == 1 else torch.stack([one.double() for one in sums]).sum()
+
+
+def _accumulated(held: ref[FlatParameters], number: int, parameter: Tensor) -> None:
+    """A hook of torch is kept where Python does not look for cycles, so it must not keep the vectors alive."""
+    if (found := held()) is not None:
+        found._accumulated(number, parameter)
+
+
+def _is_quick(vector: Tensor) -> bool:
+    return vector.device.type == "cpu" and vector.dtype in QUICK and vector.numel() <= MOST_QUICK
+
+
+def _over_the_whole(optimizer: Optimizer, held: FlatParameters) -> Optimizer | None:
+    """Local: the same optimiser of the whole vector as one parameter; None where that would not be the same."""
+    by_itself = type(optimizer) in EACH_NUMBER_BY_ITSELF or isinstance(optimizer, EachNumber)
+    if not by_itself or len(optimizer.param_groups) != 1 or len(held.values) != 1:
+        return None
+    (group,) = optimizer.param_groups
+    if set(map(id, group["params"])) != set(map(id, held.tensors)):
+        return None
+    (values,), (gradients,) = held.values.values(), held.gradients.values()
+    return over(optimizer, values, gradients)

@@ -1,0 +1,112 @@
+"""What a model is applied to: a part of the task's own data, or files that are brought into the form of those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unisono.data.checks import origin
+from unisono.data.source import Mapped, Source, Subset
+from unisono.data.sources.images import SUFFIXES, Images
+from unisono.data.sources.open_source import as_source
+from unisono.data.splits import Splits
+from unisono.errors import UsageError
+
+LIKE_THE_TASK = (("size", "size"), ("mode", "mode"))
+"""Options of pictures that are taken from the task's own where they are not given."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Samples to apply a model to."""
+
+    source: Source
+    what: str
+    """For messages."""
+    description: Mapping[str, Any]
+    """Which samples they are; others have another."""
+
+
+def split_inputs(splits: Splits, name: str) -> Inputs:
+    """Local: a part of the task's own data."""
+    parts = splits.parts()
+    if name not in parts:
+        raise UsageError(
+            f"the task has no {name} data (--split); it has {', '.join(parts)}. Give a file or folder of inputs instead"
+        )
+    return Inputs(parts[name], f"the {name} data", {"split": name, "sha256": splits.sha256()})
+
+
+def file_inputs(paths: Sequence[str], options: Mapping[str, Any], like: Splits | None) -> Inputs:
+    """Local: files or a folder, opened by their suffix with `options`, and changed as the task changes its own data (`like`)."""
+    opened = _opened(paths, options, like)
+    if not len(opened):
+        raise UsageError(f"{' '.join(paths)} holds no samples; give at least one")
+    changes = () if like is None else _input_changes(next(reversed(like.parts().values())))
+    source = opened
+    for change in changes:
+        source = source.map_inputs(change)
+    facts = [(str(Path(path).resolve()), Path(path).stat().st_mtime_ns) for path in paths if Path(path).exists()]
+    description = {"files": facts, **opened.describe(), "changes": [_name(change) for change in changes]}
+    return Inputs(source, " ".join(paths), description)
+
+
+def sample_names(source: Source) -> list[str] | None:
+    """Local: what each sample is called, where it has a name: a picture by its file, without folder and suffix."""
+    whole, indices = origin(source)
+    if not isinstance(whole, Images):
+        return None
+    chosen = whole.paths if indices is None else [whole.paths[int(index)] for index in indices]
+    return [path.stem for path in chosen]
+
+
+def class_names(splits: Splits) -> tuple[str, ...]:
+    """Local: of the classes by their numbers; empty where they are numbers only."""
+    return tuple(getattr(origin(splits.train)[0], "classes", ()))
+
+
+def _opened(paths: Sequence[str], options: Mapping[str, Any], like: Splits | None) -> Source:
+    where = Path(paths[0]).expanduser()
+    given = dict(options)
+    flat = _pictures(where) if len(paths) == 1 else []
+    pictures = bool(flat) or (where.is_dir() and not where.suffix) or where.suffix.lower() == ".csv"
+    if like is not None and pictures and isinstance(own := origin(like.train)[0], Images):
+        given = {option: getattr(own, name) for option, name in LIKE_THE_TASK} | given
+    try:
+        if flat:
+            return Images(flat, **given)
+        if where.is_dir() and (where / "config.json").exists():
+            raise UsageError(f"{where} is a run directory; name all runs before the inputs")
+        return as_source(paths[0] if len(paths) == 1 else list(paths), **given)
+    except TypeError as error:
+        raise UsageError(
+            f"{where} cannot be opened so ({error}); give the options of its kind, e.g. --open inputs=KEY, or --open file=COLUMN"
+        ) from error
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """Of a folder without sub-folders, as the test pictures of competitions come."""
+    if not folder.is_dir() or any(entry.is_dir() for entry in folder.iterdir()):
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+
+
+def _input_changes(part: Source) -> list[Callable[[Any], Any]]:
+    """What the task does to its inputs after they are read, in order."""
+    found: list[Callable[[Any], Any]] = []
+    while isinstance(part, (Subset, Mapped)):
+        if isinstance(part, Mapped):
+            if not part.inputs_only:
+                raise UsageError(
+                    f"the task changes whole batches ({_name(part.change)}), which need targets; use map_inputs in its data for "
+                    "what concerns the inputs alone, or give inputs that are ready for the model, with --as-is"
+                )
+            found.append(part.change)
+        part = part.source
+    return found[::-1]
+
+
+def _name(change: Callable[[Any], Any]) -> str:
+    return getattr(change, "__qualname__", type(change).__name__)

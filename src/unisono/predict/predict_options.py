@@ -1,0 +1,71 @@
+"""What `unisono evaluate` and `unisono apply` are asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unisono.predict.finished_run import KINDS, SPLITS, WEIGHTS
+from unisono.task.options import check, option
+
+COMPUTED = "what is computed"
+WRITTEN = "what is written"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskNow:
+    """Of tasks that are not as they were."""
+
+    task_file: str | None = option(None, "the task file, where it has moved", "TASK.py", group=COMPUTED, flag="--task")
+    accept_changes: bool = option(False, "take the task file and the data as they are now")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig(TaskNow):
+    """One evaluation, in plain values."""
+
+    run: str
+    split: str = option("test", f"the part of the data: {', '.join(SPLITS)}", "SPLIT", choices=SPLITS)
+    weights: str = option("final", "final, or those of the best epoch (best)", "WEIGHTS", choices=tuple(WEIGHTS))
+    save_predictions: bool = option(False, "also keep outputs and targets, in RUN/predictions-SPLIT.npz", group=WRITTEN)
+
+
+def _names(given: str | Sequence[str]) -> Sequence[str]:
+    return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+
+
+@dataclass(frozen=True)
+class ApplyConfig(TaskNow):
+    """One application, in plain values."""
+
+    runs: Sequence[str]
+    inputs: Sequence[str] = ()
+    """Files or a folder; none stands for `split` of the task's own data."""
+    split: str = option("test", f"the part of the task's data, without INPUTS: {', '.join(SPLITS)}", "SPLIT", choices=SPLITS)
+    weights: str | None = option(
+        None, "final or best (default: those of the best epoch where all runs have them)", "WEIGHTS", choices=tuple(WEIGHTS)
+    )
+    kind: str | None = option(
+        None,
+        "label: the class (default for classification); probabilities: of each class; scores: of the second of two classes; "
+        "raw: what the model gives (default otherwise)",
+        "KIND",
+        choices=KINDS,
+    )
+    options: Mapping[str, Any] = option(
+        {}, "how INPUTS are opened, e.g. inputs=images (a key), file=image_id", "NAME=VALUE", flag="--open", example="size=224"
+    )
+    as_is: bool = option(False, "INPUTS are ready for the model; the task's data are not read")
+
+    out: str = option("predictions.csv", ".csv, .npy or .h5", "FILE", group=WRITTEN)
+    columns: Sequence[str] = option(
+        (), "headers, e.g. target, or NAME=FIELD for some fields: low=p0,high=p1", "NAMES", convert=_names
+    )
+    id_name: str | None = option(
+        None, "header of the first column: names of pictures, else numbers of samples", "NAME", flag="--id"
+    )
+    overwrite: bool = option(False, "replace an existing file")

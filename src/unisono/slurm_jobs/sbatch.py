@@ -1,0 +1,182 @@
+"""The batch file of a training under SLURM that resubmits itself until the training is done. Pure: values in, text out.
+
+The file is for people too: they read it, keep it, change it and hand it to sbatch again.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from unisono.errors import UsageError
+from unisono.task.durations import parse_duration
+
+FILE = "job.sh"
+LOG = "jobs.log"
+"""Beside it in the run directory: what each job of the chain did, as it says itself; see `job_log`."""
+STOPPED_CODE = 75
+"""Exit code of `unisono train`: stopped, checkpoint saved; run the same command to resume."""
+MAX_JOBS = 100
+START_ALLOWANCE_S = 10
+"""What passes between the start of a job and that of its training, beside what the batch file measures itself."""
+SIGNAL_S = 60
+MIN_LIMIT_FOR_SIGNAL_S = 600
+"""In a job shorter than this SLURM's signal could come while the ranks still start, and end them: it may be a minute early."""
+
+Options = Mapping[str, str | None]
+"""Of sbatch: long name without dashes -> value; None for one that has no value."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the batch file is made of. Paths are absolute, as the job may be submitted from anywhere."""
+
+    name: str
+    out: Path
+    workdir: Path
+    command: Sequence[str]
+    """`unisono train ...` with all its options but --time-limit."""
+    limit_s: int
+    """What SLURM gives one job."""
+    options: Options = field(default_factory=dict)
+    modules: Sequence[str] = ()
+    preamble: str = ""
+    container: str = ""
+    """What stands before the command, as it is typed into a shell; empty without a container."""
+    requeue: bool = False
+    """Start the same job again instead of submitting a successor."""
+    max_jobs: int = MAX_JOBS
+
+
+def batch_file(job: Job) -> str:
+    """Pure: the batch file."""
+    parts = (_header(job), _settings(job), _preamble(job), _training(job), _afterwards(job))
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def limit_s(time: str) -> int:
+    """Pure: what --time gives to a job, in seconds; all forms of SLURM, and 2h or 1h30m besides."""
+    found = round(parse_duration(time))
+    if found <= START_ALLOWANCE_S:
+        raise UsageError(f"--time {time} leaves no time to train, as a job takes {START_ALLOWANCE_S} s to start; give it more")
+    return found
+
+
+def sbatch_time(limit_s: int) -> str:
+    """Pure: as sbatch takes it: days-hours:minutes:seconds."""
+    minutes, seconds = divmod(limit_s, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}-{hours:02}:{minutes:02}:{seconds:02}" if days else f"{hours:02}:{minutes:02}:{seconds:02}"
+
+
+def _header(job: Job) -> str:
+    rows: list[tuple[str, str | None, str]] = [
+        ("job-name", job.name, ""),
+        ("time", sbatch_time(job.limit_s), "of one job"),
+        ("chdir", str(job.workdir), "so that relative paths below mean the same wherever it is submitted"),
+        ("output", f"{str(job.out).replace('%', '%%')}/slurm-%j.out", "what the training prints"),
+        ("open-mode", "append", "a job that starts again adds to its output"),
+        ("requeue", None, "after the failure of a node SLURM may start the job again"),
+    ]
+    if job.limit_s >= MIN_LIMIT_FOR_SIGNAL_S:
+        why = "to every rank, should the clock of the training fail; up to a minute early or late"
+        rows.append(("signal", f"USR1@{SIGNAL_S}", why))
+    meant = {name: (value, why) for name, value, why in rows}
+    lines = []
+    for name, (value, why) in (meant | {name: (value, "") for name, value in job.options.items()}).items():
+        option = f"#SBATCH --{name}" + ("" if value is None else f"={_quoted(value)}")
+        lines.append(f"{option:<42}  # {why}" if why else option)
+    return "\n".join(
+        (
+            "#!/bin/bash",
+            f"# Trains in {_in_comment(job.out)}, in as many jobs as it takes: each resumes where the one before stopped.",
+            "# Written by `unisono submit`; by hand: sbatch " + _in_comment(_quoted(str(job.out / FILE))),
+            *lines,
+        )
+    )
+
+
+def _settings(job: Job) -> str:
+    return f"""
+run={_quoted(str(job.out))}
+limit_s={job.limit_s}  # what --time gives to one job
+max_jobs={job.max_jobs}  # an error must not submit jobs for ever
+
+# What happened, for people and for `unisono status`, which thus needs no accounting of SLURM.
+note() {{ printf '%s %s %s\\n' "$(date +%FT%T%z)" "$1" "$2" >> "$run/{LOG}"; }}
+# The step and the epoch that the training has reached; empty before there was any.
+reached() {{ sed -n 's/^  "'"$1"'": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2> /dev/null || true; }}
+stop() {{ note "$SLURM_JOB_ID" "stopped: $1"; echo "{FILE}: $1" >&2; exit "$2"; }}
+
+# Which job of the chain this is: a successor is told by the one before, and each start again of the same job counts too.
+number=$(( ${{1:-1}} + ${{SLURM_RESTART_COUNT:-0}} ))
+before=$(reached step)/$(reached epoch)
+note "$SLURM_JOB_ID" "began as number $number on $SLURM_JOB_NODELIST"
+"""
+
+
+def _preamble(job: Job) -> str:
+    names = " ".join(map(_quoted, job.modules))
+    load = f"""for module in {names}; do module load "$module" || stop "cannot load the module $module (site file)" 1; done"""
+    lines = ([load] if names else []) + ([job.preamble.strip("\n")] if job.preamble.strip() else [])
+    return "\n".join(("# Of the site file.", *lines)) if lines else ""
+
+
+def _training(job: Job) -> str:
+    return f"""
+# Since SLURM 22.05 srun does not inherit --cpus-per-task.
+[ -z "${{SLURM_CPUS_PER_TASK:-}}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+
+# The training stops by its own clock, early enough to save: what is left of the job, less some seconds for srun to start it.
+# srun gives the highest exit code of all ranks. It must not kill the others when the first ends, which would hide a stop in time.
+code=0
+srun --kill-on-bad-exit=0 \\
+  {f"{job.container} ".lstrip()}{shlex.join(job.command)} \\
+  --time-limit "$(( limit_s - SECONDS - {START_ALLOWANCE_S} ))s" || code=$?
+after=$(reached step)
+note "$SLURM_JOB_ID" "ended with exit code $code at step ${{after:-0}}"
+"""
+
+
+def _afterwards(job: Job) -> str:
+    by_hand = f"to go on: sbatch '$run/{FILE}'"
+    requeue = """
+# The same job again; SLURM holds it for about two minutes. Where scontrol is missing or the site forbids it, a successor follows.
+note "$SLURM_JOB_ID" "requeues itself"
+if scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
+note "$SLURM_JOB_ID" "could not be requeued"
+"""
+    return f"""
+case $code in
+  0) exit 0 ;;  # done
+  {STOPPED_CODE}) ;;  # stopped, checkpoint saved: continue below
+  *) stop "the training failed with exit code $code; no further job follows" "$code" ;;
+esac
+[ "$after/$(reached epoch)" != "$before" ] ||
+  stop "two jobs in a row ended at step ${{after:-0}}: no progress; give a job more time (--time)" 1
+[ "$number" -lt "$max_jobs" ] || stop "this was job $number of at most $max_jobs (--max-jobs); {by_hand}" {STOPPED_CODE}
+{requeue if job.requeue else ""}
+# A successor, submitted when this job is done and not before: so scancel, which ends this script, ends the chain too.
+# This script runs on the host, so nothing of SLURM is needed in a container. The controller may be busy: try again.
+for pause_s in 0 5 15; do
+  sleep "$pause_s"
+  next=$(env -u SLURM_RESTART_COUNT sbatch --parsable "$run/{FILE}" "$(( number + 1 ))") || continue
+  note "${{next%%;*}}" "submitted as number $(( number + 1 ))"
+  exit 0
+done
+stop "sbatch failed, so no successor follows; all is saved; {by_hand}" {STOPPED_CODE}
+"""
+
+
+def _quoted(value: str) -> str:
+    """For bash and for sbatch, which reads the quotes of its lines alike."""
+    if "\n" in value or "\r" in value:
+        raise UsageError(f"{value!r} has a line break, which a batch file cannot hold; take it out")
+    return shlex.quote(value)
+
+
+def _in_comment(value: object) -> str:
+    return str(value).replace("\n", " ")

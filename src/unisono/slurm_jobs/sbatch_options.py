@@ -1,0 +1,70 @@
+"""Options of sbatch that are handed on: by their long names, less those that would break a chain of jobs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from unisono.errors import UsageError
+
+LONG_NAMES: Mapping[str, str] = {
+    "A": "account",
+    "C": "constraint",
+    "D": "chdir",
+    "G": "gpus",
+    "H": "hold",
+    "J": "job-name",
+    "L": "licenses",
+    "M": "clusters",
+    "N": "nodes",
+    "S": "core-spec",
+    "W": "wait",
+    "a": "array",
+    "b": "begin",
+    "c": "cpus-per-task",
+    "d": "dependency",
+    "e": "error",
+    "i": "input",
+    "m": "distribution",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "q": "qos",
+    "t": "time",
+    "w": "nodelist",
+    "x": "exclude",
+}
+"""Short name -> long name."""
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("time", "nodes", "ntasks-per-node"), "it stands before -- as an option of unisono submit"),
+    "ntasks": "it is -n of unisono submit, before --",
+    "array": "one run directory is for one training; submit once for each",
+    "chdir": "go there first, and submit from there",
+    "wrap": "the batch file is ours",
+    "test-only": "use --dry-run",
+}
+"""What cannot be handed on, with the remedy."""
+FIRST_JOB_ONLY = frozenset({"begin", "deadline", "dependency", "hold", "wait"})
+"""They speak of the first job: its successors must not wait once more."""
+
+
+def parse(words: Sequence[str]) -> dict[str, str | None]:
+    """Pure: long name -> value (None without one) of options as typed: --gres=gpu:4, --mail-type END, --exclusive, -C a100."""
+    found: dict[str, str | None] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            found[name] = value if equals else None
+        elif word.startswith("-") and len(word) > 1:
+            if word[1] not in LONG_NAMES:
+                raise UsageError(f"unisono submit does not know {word!r} of sbatch (after --); write its long form")
+            name = LONG_NAMES[word[1]]
+            found[name] = word[2:] or None
+        elif name and found[name] is None:
+            found[name] = word
+        else:
+            raise UsageError(f"{word!r} is no option of sbatch (after --); put what is for unisono before --")
+    for name in found:
+        if name in REFUSED:
+            raise UsageError(f"--{name} cannot be handed to sbatch (after --): {REFUSED[name]}")
+    return found

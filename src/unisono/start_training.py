@@ -1,0 +1,129 @@
+"""From options to a training: its configuration, and the processes that are its workers. For `unisono train` and `un.train`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unisono.errors import ReportedElsewhere, TrainingFailed, UsageError
+from unisono.launch.worker_options import WorkerOptions
+from unisono.task.options import check, option, take
+from unisono.task.overrides import with_settings
+from unisono.task.task import EXPERIMENT, Task
+from unisono.task.task_file import read_pickled
+from unisono.task.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from unisono.run import RunResult, Screen
+    from unisono.tuning.study.result import BestSettings
+
+
+@dataclass(frozen=True)
+class StudySource:
+    """Settings that a search has found."""
+
+    from_study: str | None = option(
+        None, "the best settings that `unisono tune` has found there; with --all-data", "DIR", group=EXPERIMENT
+    )
+    all_data: bool = option(False, "train on training and validation data together", group=EXPERIMENT)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def best(self, task_file: str, accept_changes: bool) -> BestSettings | None:
+        """Local, blocking: what stands in the study."""
+        if self.from_study is None:
+            return None
+        if not task_file:
+            raise UsageError("--from-study needs the file of the task, which the study knows; give its path in place of a un.Task")
+        from unisono.tuning.study.result import best_settings
+
+        return best_settings(Path(self.from_study), Path(task_file), accept_changes)
+
+
+TRAIN_OPTIONS = (Task, StudySource, TrainConfig, WorkerOptions)
+"""What `unisono train` and `un.train` take."""
+
+
+def train_config(task_file: str, given: Mapping[str, Any], command: Sequence[str] = ()) -> TrainConfig:
+    """Local, blocking where a study must be read: the configuration of one training, from options by their names."""
+    source = StudySource(**take(StudySource, given))
+    values = take(TrainConfig, given)
+    found = source.best(task_file, given.get("accept_changes", False))
+    changes = with_settings(values.pop("changes", None) or {}, take(Task, given))
+    if found is not None:
+        changes = {**found.changes, **changes}
+        values.setdefault("algorithm", found.algorithm)
+    if values.get("elastic") is not None:
+        values.setdefault("host", _own_address())
+    division = {"fold": None} if source.all_data or found is not None else None
+    return TrainConfig(task_file=task_file, changes=changes, division=division, command=tuple(command), **values)
+
+
+def _own_address() -> str | None:
+    """Local: where workers on other nodes reach this one; None where there are none."""
+    import socket
+
+    from unisono.cluster.resolve import current_topology
+
+    return None if current_topology().one_node else socket.gethostbyname(socket.gethostname())
+
+
+def work(configure: Callable[[], TrainConfig], start: WorkerOptions, task: Task | None = None) -> RunResult:
+    """Collective, blocking: be one worker of a training. A mistake in the configuration is told once, as all others."""
+    from unisono.cluster.machine.worker_threads import set_threads
+    from unisono.cluster.resolve import current_topology
+    from unisono.comm.connect import connect
+    from unisono.comm.on_all_ranks import on_all_ranks
+    from unisono.launch.orphans import sigterm_if_torchrun_ends
+    from unisono.run import execute
+
+    sigterm_if_torchrun_ends(current_topology().launcher)
+    with connect(engine=start.engine, allreduce=start.allreduce, quiet=True) as comm:
+        on_all_ranks(comm, lambda: start.check(comm.size))
+        config = on_all_ranks(comm, configure)
+        set_threads(config.threads)
+        return execute(config, comm, _screen(config), task)
+
+
+def serve(config: TrainConfig) -> RunResult:
+    """Local, blocking: be the server of workers that come and go."""
+    from unisono.cluster.machine.worker_threads import set_threads
+    from unisono.comm.engines.single import alone
+    from unisono.run import execute
+
+    set_threads(config.threads)
+    return execute(config, alone(), _screen(config))
+
+
+def _screen(config: TrainConfig) -> Screen | None:
+    from unisono.cluster.terminal import terminal
+    from unisono.run import Screen
+
+    at = terminal()
+    return None if config.quiet else Screen(at.columns, at.colour)
+
+
+def exit_code(ended: RunResult) -> int:
+    """Pure: of a process whose training is over."""
+    from unisono.run import STOPPED_CODE
+
+    return STOPPED_CODE if ended.summary["reason"] == "interrupted" else 0
+
+
+def work_for_call(file: Path) -> int:
+    """Collective, blocking: be one worker of a training that `un.train` has launched. A file takes what its user is to know."""
+    call = read_pickled(file)
+    told = Path(call.told)
+    try:
+        ended = work(lambda: call.config, WorkerOptions(), None if isinstance(call.task, str) else call.task)
+    except (UsageError, TrainingFailed) as error:
+        is_usage = isinstance(error, UsageError)
+        told.write_text(json.dumps({"mistake" if is_usage else "failure": str(error)}))
+        raise ReportedElsewhere(2 if is_usage else 1) from error
+    if ended.rank == 0:
+        told.write_text(json.dumps({"out": str(ended.out.resolve())}))
+    return exit_code(ended)

@@ -1,0 +1,119 @@
+"""What one run is asked to do: plain values from the command line or from `un.train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.task.durations import DURATION_FORMS, parse_duration
+from unisono.task.options import check, option
+from unisono.task.task import EXPERIMENT
+
+RESUME = "stop and resume"
+SHOWN = "what is shown"
+MACHINE = "the machine"
+ON_NAN = ("stop", "skip")
+MAX_THREADS = 4096
+"""Of one worker; more than any machine has, and fewer than PyTorch dies of."""
+
+
+def threads_option(but: str = "", **facts: Any) -> Any:
+    """Of each verb that has workers."""
+    words = f"threads of each worker (default: the CPUs divided by the workers{but})"
+    return option(None, words, "T", least=1, most=MAX_THREADS, **facts)
+
+
+def time_limit_option(help: str, **facts: Any) -> Any:
+    """Seconds in the configuration, and text as people and SLURM write it where it is given."""
+    return option(None, help, "T", convert=lambda given: parse_duration(str(given)), **facts)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training. What belongs to the experiment itself stands in the task, and here only as a change to it."""
+
+    task_file: str
+    """The file with the task; also a pickled task from a notebook (.cloudpickle)."""
+    changes: Mapping[str, Any] = option(
+        {},
+        "model.NAME, data.NAME, optimizer.NAME, schedule.NAME, loss.NAME, algorithm.NAME, simulate.NAME or a field of the task",
+        "NAME=VALUE",
+        group=EXPERIMENT,
+        flag="--set",
+        example="model.width=128",
+    )
+    algorithm: str = option("allreduce", "how the workers agree", "A")
+    group: int | None = option(None, "processes of one worker, where workers learn by themselves between exchanges", "G", least=1)
+    servers: int | None = option(
+        None, "processes that share the work of the server (downpour, easgd, gem; default 1)", "K", least=1
+    )
+    simulate: int | None = option(None, "N virtual workers in one process on a virtual clock (downpour, easgd, gem)", "N", least=1)
+    elastic: int | None = option(
+        None, "a server and W workers that may join, leave and die (downpour, easgd, gem; ZeroMQ)", "W", least=1
+    )
+    replay: str | None = option(None, "repeat an asynchronous run (an --elastic one in one process): its order, its bits", "RUN")
+    local_batch: int | None = option(None, "samples of one worker: the batch grows with the workers", "B", least=1)
+    init_from: str | None = option(None, "begin with the weights of a file (.safetensors, .pt)", "FILE")
+
+    out: str | None = option(
+        None, "run directory (default a new one: runs/NAME, runs/NAME-2, ...); a run that is there resumes", "DIR", group=RESUME
+    )
+    fresh: bool = option(False, "start over; the run that is there moves to DIR/earlier-N")
+    accept_changes: bool = option(False, "resume although the task or its settings have changed")
+    checkpoint_every: str = option(
+        "10m",
+        "save the state every so many steps (500), epochs (2epochs) or so long (30s, 10m, 1h); never: at the end",
+        "E",
+        convert=str,
+    )
+    keep: int = option(3, "checkpoints to keep", "K", least=1)
+    time_limit_s: float | None = time_limit_option(f"stop and save before this time is over: {DURATION_FORMS}", flag="--time-limit")
+    max_steps: int | None = option(None, "stop after K steps of the run; with a larger K the same command resumes it", "K", least=1)
+
+    on_nan: str = option("stop", "stop or skip when a loss is not finite", "WHAT", group=SHOWN, choices=ON_NAN)
+    log_every: int = option(50, "steps between lines of metrics.jsonl", "K", least=1)
+    monitor: bool = option(False, "record CPU, GPU and memory of each worker (--best chooses the metric that decides)")
+    timeline: bool = option(False, "write one trace of all ranks for Perfetto or Chrome")
+    tensorboard: bool = option(False, "also write for TensorBoard")
+    hash_every: int | None = option(None, "write the hash of every weight tensor to hashes.jsonl, every K steps", "K", least=1)
+    quiet: bool = option(False, "print nothing but errors and the last line", is_keyword=False)
+
+    device: str = option("auto", "auto, cpu, or cuda where several workers share a GPU", "D", group=MACHINE)
+    threads: int | None = threads_option("; with --shards 1")
+    host: str | None = option(
+        None, "with --elastic: where workers reach the server (default: this node, or its address)", "ADDRESS"
+    )
+    silence_s: float = option(
+        10.0, "with --elastic: seconds without a sign of life until a worker counts as dead", "S", flag="--silence", above=0
+    )
+
+    division: Mapping[str, Any] | None = None
+    """Of the task's data, where it is not the task's own (`data/fold_data.py`): one of several folds, or all for training."""
+    command: tuple[str, ...] = ()
+    """How it was started, for the record."""
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether workers are processes that join and leave; where such a run is repeated, they are virtual."""
+        return self.elastic is not None and self.replay is None
+
+    def __post_init__(self) -> None:
+        given: Any = self.monitor
+        if isinstance(given, str):
+            raise UsageError(monitor_remedy(given))
+        check(self)
+        if self.comes_and_goes and (self.out is None or not self.task_file):
+            raise UsageError("--elastic needs --out and a task file, so that workers can find the run and join it")
+        if self.fresh and self.accept_changes:
+            raise UsageError("--fresh starts over and --accept-changes resumes; give one of them")
+        if self.out is not None and not self.out.strip():
+            raise UsageError("--out is empty; name a directory, or leave it out for runs/NAME")
+        if self.local_batch is not None and "global_batch" in self.changes:
+            raise UsageError("--local-batch and --global-batch say the same thing in two ways; give one of them")
+
+
+def monitor_remedy(metric: str) -> str:
+    """Pure: for people who take --monitor for the option that names a metric."""
+    return f"--monitor records CPU, GPU and memory; to choose the metric that decides use --best {metric}"

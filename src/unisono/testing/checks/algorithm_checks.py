@@ -1,0 +1,178 @@
+"""What every algorithm must do, with each of its examples. A check is collective over all ranks."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+import torch
+from torch import Tensor, nn
+
+from unisono.algorithms.base import LockStepAlgorithm, Weights
+from unisono.comm.base import Communicator
+from unisono.errors import UnisonoError
+from unisono.task.train_config import TrainConfig
+from unisono.testing.checks.algorithm_trainings import (
+    BATCH,
+    Case,
+    NotHere,
+    linear,
+    make_task,
+    normed,
+    only_training,
+    plain_training,
+    samples,
+    train,
+    wide,
+)
+from unisono.testing.checks.expected import expect
+from unisono.testing.counting import Counting
+from unisono.training.prepare import prepare
+
+STOPS_AT = 6
+"""Steps: within an epoch, and within rounds of 4."""
+LUCKY_CALLS = 6
+"""Forward passes of a model that then raises."""
+ENDS_S = 15.0
+"""A training of a few steps that one rank ends by an exception is over on all ranks within so long."""
+LEARNED = 0.01
+"""What is left of the first loss when a quadratic was learned."""
+FEW_STEPS, MANY_STEPS = 24, 48
+"""Whole rounds of 1, 2, 3 and 4 steps; what begins and ends a training cancels in their difference."""
+TRAFFIC_TOLERANCE = 0.06
+
+
+def check_one_worker_is_plain_training(comm: Communicator, case: Case, folder: Path) -> None:
+    """Where the algorithm says so (`equals_plain_training`): the weights of PyTorch's own loop, but for rounding."""
+    if comm.size > 1:
+        raise NotHere("it is about one worker alone")
+    if not case.kind.equals_plain_training(case.agreement(1).options):
+        raise NotHere("one worker learns something else, as the algorithm says")
+    found = train(comm, case, folder / "run").model.state_dict()
+    for name, value in plain_training(case).items():
+        difference = float((found[name] - value).abs().max())
+        expect(
+            difference < 1e-9,
+            f"{name} differs by {difference:.2g} from plain training; correct the rule, or say in equals_plain_training "
+            "with which options one worker learns something else",
+        )
+
+
+def check_replicas_are_equal_after_start(comm: Communicator, case: Case, folder: Path) -> None:
+    """Weights, running statistics and counters, though every rank begins with its own."""
+    config = TrainConfig("", case.changes, case.name, out=str(folder / "run"), device="cpu", quiet=True)
+    parts = prepare(config, comm, None, make_task(normed), resumes=False).parts
+    for vector in parts.adapter.shared_state():
+        vector.add_(comm.rank)
+    parts.algorithm.start()
+    own = torch.cat([vector.detach().double().reshape(-1) for vector in parts.adapter.shared_state()])
+    everybody = torch.empty(comm.size * own.numel(), dtype=own.dtype)
+    comm.allgather(everybody, own)
+    different = [rank for rank, other in enumerate(everybody.view(comm.size, -1)) if not torch.equal(other, everybody[: len(own)])]
+    if isinstance(parts.algorithm, LockStepAlgorithm):
+        parts.algorithm.finish()
+    expect(not different, f"the replicas of ranks {different} differ from that of rank 0 after start")
+
+
+def check_resuming_equals_going_through(comm: Communicator, case: Case, folder: Path) -> None:
+    """Stopped in the middle of an epoch and resumed: the same bits as without a stop; where chance decides the order of calls, the
+    same bits as that order repeated without a stop."""
+    task = make_task(normed)
+    cut = train(comm, case, folder / "cut", task, max_steps=STOPS_AT)
+    expect(
+        cut.summary["reason"] == "interrupted", f"it ended as {cut.summary['reason']!r} instead of stopping after {STOPS_AT} steps"
+    )
+    resumed = train(comm, case, folder / "cut", task)
+    is_by_chance = case.kind.has_server and case.agreement(comm.size).roles.num_workers > 1
+    through = train(comm, case, folder / "through", task, replay=folder / "cut" if is_by_chance else None)
+    expect(
+        (resumed.summary["steps"], resumed.losses) == (through.summary["steps"], through.losses),
+        f"losses by epoch are {resumed.losses} with a stop and {through.losses} without",
+    )
+    expect(resumed.weights_sha256 == through.weights_sha256, "the weights at the end are others than without a stop")
+    expect(bool(resumed.summary["replicas_equal"]), "the replicas differ at the end")
+
+
+def check_an_exception_on_one_rank_ends_all(comm: Communicator, case: Case, folder: Path) -> None:
+    """Every rank raises, soon, and none ends as if nothing had happened. Spends the communicator."""
+    if comm.size == 1:
+        raise NotHere("there are no others")
+    train(comm, case, folder / "first", max_steps=1)  # so that loading packages does not count
+    began, culprit = monotonic(), comm.size - 1
+    try:
+        train(comm, case, folder / "run", make_task(OutOfLuck if comm.rank == culprit else linear))
+    except RuntimeError as error:
+        expect(comm.rank == culprit and str(error) == OutOfLuck.WORDS, f"rank {comm.rank} raised {error!r}")
+    except UnisonoError as error:
+        expect(comm.rank != culprit, f"the rank that failed raised {error!r} instead of its own exception")
+    else:
+        raise AssertionError(f"rank {comm.rank} ended as usual, though rank {culprit} has failed")
+    finally:
+        comm.abort(OutOfLuck.WORDS)
+    expect(monotonic() - began < ENDS_S, f"rank {comm.rank} ended only after {monotonic() - began:.1f} s")
+
+
+class OutOfLuck(nn.Module):
+    """Raises after some passes."""
+
+    WORDS = "out of luck"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = linear()
+        self.num_calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.num_calls += self.training
+        if self.training and self.num_calls > LUCKY_CALLS:
+            raise RuntimeError(self.WORDS)
+        found: Tensor = self.inner(inputs)
+        return found
+
+
+def check_nothing_is_left_in_flight(comm: Communicator, case: Case, folder: Path) -> None:
+    """Every message was received, every started operation awaited, every group closed."""
+    counting = Counting(comm)
+    train(counting, case, folder / "run")
+    tally = counting.tally
+    everybody = comm.allgather_object([len(tally.sends), tally.num_received, tally.left()])
+    left = [f"rank {rank}: {', '.join(words)}" for rank, (_, _, words) in enumerate(everybody) if words]
+    num_lost = sum(sent - received for sent, received, _ in everybody)
+    expect(not left, f"left behind: {'; '.join(left)}")
+    expect(not num_lost, f"{num_lost} messages were sent and never received")
+
+
+def check_a_quadratic_converges(comm: Communicator, case: Case, folder: Path) -> None:
+    (inputs, targets), before = samples(), linear()
+    found = train(comm, case, folder / "run", make_task(epochs=30))
+    with torch.no_grad():
+        first, last = (
+            float(nn.functional.mse_loss(model(torch.from_numpy(inputs)), torch.from_numpy(targets)))
+            for model in (before, found.model)
+        )
+    expect(last < LEARNED * first, f"the loss went from {first:.3g} to {last:.3g}, not below {LEARNED * first:.3g}")
+    expect(bool(found.summary["replicas_equal"]), "the replicas differ at the end")
+
+
+def check_it_sends_as_many_bytes_as_it_states(comm: Communicator, case: Case, folder: Path) -> None:
+    """`traffic`, within a few percent for what travels beside the weights."""
+    roles = case.agreement(comm.size).roles
+    if comm.size == 1:
+        raise NotHere("nothing is sent")
+    if case.kind.has_server and roles.num_workers > 1:
+        raise NotHere("chance decides how many steps each worker takes")
+    sent = []
+    for steps in (FEW_STEPS, MANY_STEPS):
+        counting = Counting(comm)
+        task = make_task(wide, partial(only_training, steps * BATCH), lr=1e-6, epochs=1)
+        train(counting, case, folder / f"run-{steps}", task)
+        sent.append(sum(comm.allgather_object(counting.tally.num_bytes)))
+    found = (sent[1] - sent[0]) / (MANY_STEPS - FEW_STEPS)
+    numel = sum(parameter.numel() for parameter in wide().parameters())
+    stated = case.kind.traffic(case.agreement(comm.size).options, Weights(numel, torch.float64.itemsize))
+    expected = 2 * (comm.size - 1) * stated.summed + stated.pushed + stated.pulled
+    expect(
+        abs(found - expected) <= TRAFFIC_TOLERANCE * max(expected, 1.0),
+        f"all ranks together sent {found:,.0f} bytes in a step, and by {stated} it is {expected:,.0f}; correct `traffic`",
+    )

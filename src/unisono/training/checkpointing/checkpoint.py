@@ -1,0 +1,188 @@
+"""Checkpoints on the disk: a training at one step, there wholly or not at all.
+
+checkpoints/step-00001200/state.safetensors    tensors by name
+                          progress.json        plain values
+                          best.safetensors     the best weights so far, where there are some
+                          manifest.json        size and hash of every file, what made them, and its own hash
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from unisono.errors import UsageError
+from unisono.files.manifest import DamagedFolder, read_manifest, write_manifest
+from unisono.files.step_folders import StepFolders
+from unisono.files.tensor_file import FileDigest, write_pieces, write_tensors
+from unisono.training.run_folder.weights import load_weights
+
+FORMAT = 2
+STATE = "state.safetensors"
+PROGRESS = "progress.json"
+BEST = "best.safetensors"
+
+
+class OtherFormat(UsageError):
+    """A good checkpoint, but of another version; to pass it over would lose what it holds."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All of a training after one step, in the memory of the host; nobody changes it any more."""
+
+    step: int
+    tensors: Mapping[str, Tensor]
+    progress: Mapping[str, Any]
+    """Plain values as JSON has them, with names for keys. Numbers come back bit for bit, inf and nan too."""
+    best: Mapping[str, Tensor] | None = None
+    """The best weights so far."""
+    best_version: str | int | None = None
+    """Another one whenever `best` is another one."""
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Pure: plain values, and the tensors that they name."""
+        return dict(self.progress), dict(self.tensors)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint of which every byte is as it was written."""
+
+    path: Path
+    snapshot: Snapshot
+    made_by: Mapping[str, Any]
+    damaged: tuple[str, ...]
+    """A sentence for each newer one that was passed over."""
+
+
+@dataclass(frozen=True)
+class _Best:
+    """Best weights that are on the disk."""
+
+    step: int
+    version: str | int | None
+    file: Path
+    written: FileDigest
+
+
+class Checkpoints:
+    """The checkpoints of one run. One process at a time writes them, in one thread; its methods are local and blocking."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        if keep < 1:
+            raise UsageError(f"cannot keep {keep} checkpoints; keep at least 1")
+        self.folder = folder
+        self.keep = keep
+        self._steps = StepFolders(folder)
+        self.not_removed = ""
+        """Why a checkpoint beyond the newest `keep` is still there after the last write."""
+        self._bests: tuple[_Best, ...] = ()
+        self._damaged = frozenset[int]()
+
+    def write(self, snapshot: Snapshot, made_by: Mapping[str, Any]) -> Path:
+        """Put it on the disk, then remove those beyond the newest `keep`. If that fails, those that were there are as they were;
+        one that cannot be removed is no failure, and `not_removed` says why.
+
+        Checkpoints of later steps are removed too: they were found damaged, or the run would have resumed from them.
+        """
+        path = self._steps.path(snapshot.step)
+        with self._steps.new_folder(snapshot.step) as draft:
+            files = {
+                STATE: write_tensors(draft / STATE, snapshot.tensors),
+                PROGRESS: write_pieces(draft / PROGRESS, iter([json.dumps(snapshot.progress, indent=2).encode()])),
+            }
+            if snapshot.best is not None:
+                files[BEST] = self._write_best(draft / BEST, snapshot, snapshot.best)
+            about = {"format": FORMAT, "step": snapshot.step, "best_version": snapshot.best_version, "made_by": dict(made_by)}
+            write_manifest(draft, files, about)
+        if BEST in files:
+            best = _Best(snapshot.step, snapshot.best_version, path / BEST, files[BEST])
+            self._bests = (*[other for other in self._bests if other.step != snapshot.step][-1:], best)
+        self._damaged -= {snapshot.step}
+        self._prune(snapshot.step)
+        return path
+
+    def newest(self) -> Loaded | None:
+        """The newest checkpoint that is as it was written; None where there is none at all. Refuses if none of them is good."""
+        damaged: list[str] = []
+        for step, path in self._steps.found():
+            try:
+                snapshot, made_by, best = _load(path, step)
+            except OtherFormat:
+                raise
+            except (DamagedFolder, UsageError) as error:
+                damaged.append(f"{path} is damaged: {error}")
+                self._damaged |= {step}
+                continue
+            self._bests = () if best is None else (_Best(step, snapshot.best_version, path / BEST, best),)
+            return Loaded(path, snapshot, made_by, tuple(damaged))
+        if damaged:
+            remedy = "put a good copy there, or start over with --fresh, which keeps this run aside"
+            raise UsageError(f"no checkpoint in {self.folder} is good: {'; '.join(damaged)}. Now {remedy}")
+        return None
+
+    def _write_best(self, file: Path, snapshot: Snapshot, best: Mapping[str, Tensor]) -> FileDigest:
+        """A link will do where the same weights are on the disk already, though never to the checkpoint just before this one:
+        that one must be good when this one is damaged."""
+        before = max((other.step for other in self._bests if other.step < snapshot.step), default=None)
+        for other in self._bests:
+            if other.version == snapshot.best_version and other.step != before:
+                try:
+                    os.link(other.file, file)
+                except OSError:  # no links on this file system, or the file is gone; a full disk speaks up below
+                    break
+                return other.written
+        return write_tensors(file, best)
+
+    def _prune(self, newest: int) -> None:
+        found = self._steps.found()
+        kept = [step for step, _ in found if step <= newest and step not in self._damaged][: self.keep]
+        self.not_removed = ""
+        for step, path in found:
+            if step not in kept:
+                try:
+                    self._steps.remove(path)
+                except UsageError as error:
+                    self.not_removed = f"an old checkpoint cannot be removed: {error}"
+
+
+@dataclass(frozen=True)
+class CheckpointStore:
+    """Where rank 0 saves a run, and what an earlier attempt has left there."""
+
+    checkpoints: Checkpoints
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+    """What each checkpoint says of its makers."""
+    loaded: Loaded | None = None
+
+
+def _load(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any], FileDigest | None]:
+    manifest = read_manifest(path)
+    if manifest["format"] != FORMAT:
+        raise OtherFormat(
+            f"{path} is of format {manifest['format']}, and this version of Unisono knows only {FORMAT}; use the version that "
+            f"wrote it ({manifest['made_by'].get('versions', {}).get('unisono', 'not known')}), or start over with --fresh"
+        )
+    if manifest["step"] != step:
+        raise DamagedFolder(f"it is of step {manifest['step']}, whatever its name says")
+    best = manifest["files"].get(BEST)
+    snapshot = Snapshot(
+        step,
+        _tensors(path / STATE),
+        json.loads((path / PROGRESS).read_text()),
+        None if best is None else _tensors(path / BEST),
+        manifest["best_version"],
+    )
+    return snapshot, manifest["made_by"], None if best is None else FileDigest(best["sha256"], best["bytes"])
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    """In memory of their own: the file may be removed while they are in use."""
+    return {name: tensor.clone() for name, tensor in load_weights(file)[0].items()}

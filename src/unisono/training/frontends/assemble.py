@@ -1,0 +1,173 @@
+"""From a task to the parts of a training: data, model, loss, optimiser, algorithm. Every mistake that can be seen is told here,
+before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from unisono.algorithms.base import Algorithm, Settings
+from unisono.algorithms.roles import LockStepRoles
+from unisono.comm.base import Communicator
+from unisono.data.checks import check_finite
+from unisono.data.loader import Loader
+from unisono.data.plan import Plan, Windows
+from unisono.data.splits import Splits
+from unisono.errors import UsageError
+from unisono.metrics.metric_names import metric_name
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.optim.schedules import Schedule
+from unisono.task.overrides import ResolvedTask
+from unisono.task.task import Task
+from unisono.training.frontends.base import Extent, FrontEnd, frontend_of
+from unisono.training.frontends.device import compute_device
+from unisono.training.frontends.factories import make_model, make_splits
+from unisono.training.progress import Goals
+from unisono.training.shard_rules import refuse_synchronised
+from unisono.training.train_metrics import TrainMetrics
+from unisono.training.training_parts import AssemblyOptions, TrainingParts
+from unisono.training.work_layout import Agreement, agreement_of
+
+
+def assemble(
+    resolved: ResolvedTask,
+    algorithm_name: str,
+    comm: Communicator,
+    options: AssemblyOptions = AssemblyOptions(),  # noqa: B008 - it cannot change
+) -> TrainingParts:
+    """Local, blocking: all parts of this rank's training."""
+    task = resolved.task
+    device = compute_device(options.device, comm, task.shards is not None)
+    agreed = agreement_of(resolved, algorithm_name, comm.size, options.layout, options.replay)
+    if task.step is not None and task.accumulate > 1:
+        raise UsageError(f"accumulate {task.accumulate} has no effect on a task's own step, which sees its whole part")
+    splits = make_splits(resolved)
+    model = make_model(resolved, device)
+    if task.shards is not None:
+        refuse_synchronised(model)
+    task = frontend_of(task, model).with_defaults()
+    front = frontend_of(task, model)
+    front.build(splits.train, device)
+    metrics = front.metrics()
+    plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows(splits))
+    body = front.body(Extent(plan.steps_per_epoch, comm.rank, comm.size), front.wants_outputs(metrics))
+    comparable = front.comparable_metrics(metrics, front.try_out(body, splits, device))
+    train_metrics = front.train_metrics(metrics)
+    empty = comm.empty if device == comm.device else partial(_empty, device)
+    adapter = TorchAdapter(
+        model,
+        body,
+        front.parameters(),
+        device,
+        empty,
+        measure=TrainMetrics(train_metrics) if train_metrics else None,
+        precision=task.precision,
+        clip_norm=task.clip_norm,
+        own_step=task.step,
+        aligns=task.shards is not None,
+    )
+    if options.on_nan == "stop":
+        for name, part in splits.parts().items():
+            if name != "train" or task.augment is None:
+                check_finite(name, part, with_targets=isinstance(task.loss, str))
+    front.try_losses(adapter, splits, metrics)
+    front.share_metrics(comm)
+    settings = _settings(front.schedules(adapter, plan))
+    if agreed.kind.has_server:
+        front.check_server(agreed.name)
+        algorithm = _server_algorithm(front, agreed, adapter, comm, options)
+        steps_of_workers = replace(plan, global_batch=agreed.batch).steps_per_epoch
+        settings = partial(_settings_of_worker, settings, agreed.roles.num_workers, steps_of_workers, plan.steps_per_epoch)
+    else:
+        algorithm = agreed.kind(comm, adapter, agreed.options, options.spans, agreed.roles.group)
+    return TrainingParts(
+        task=task,
+        splits=splits,
+        adapter=adapter,
+        algorithm=algorithm,
+        loader=_loader(task, splits, plan, agreed, comm, device),
+        metrics=metrics,
+        train_metrics=train_metrics,
+        settings=settings,
+        goals=make_goals(task, comparable, splits, options.on_nan),
+        comparable_metrics=comparable,
+    )
+
+
+def _empty(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(numel, dtype=dtype, device=device)
+
+
+def _loader(task: Task, splits: Splits, plan: Plan, agreed: Agreement, comm: Communicator, device: torch.device) -> Loader:
+    """Local: the part of every batch that this rank computes."""
+    roles = agreed.roles
+    own_shards = roles.shards[comm.rank] if isinstance(roles, LockStepRoles) and roles.shards is not None else None
+    return Loader(
+        splits.train,
+        replace(plan, global_batch=agreed.batch),
+        roles.shard(comm.rank),
+        roles.num_shards,
+        accumulate=task.accumulate,
+        augment=task.augment,
+        never_empty=task.step is not None,
+        own_shards=own_shards,
+        works_ahead=device.type == "cuda",  # a CPU that computes has no time to prepare the next batch beside it
+    )
+
+
+def _server_algorithm(
+    front: FrontEnd, agreed: Agreement, adapter: TorchAdapter, comm: Communicator, options: AssemblyOptions
+) -> Algorithm:
+    from unisono.training.server.background_evaluation import copy_of
+    from unisono.training.server.server_parts import make_server_algorithm
+
+    def make_evaluator() -> TorchAdapter:
+        """A replica that is evaluated and never trained."""
+        copied = replace(front, model=copy_of(adapter.model))
+        empty = partial(_empty, adapter.device)
+        return TorchAdapter(copied.model, copied.body(), copied.parameters(), adapter.device, empty, precision=front.task.precision)
+
+    return make_server_algorithm(agreed, comm, adapter, front.task, make_evaluator, options.spans)
+
+
+def _settings(schedules: Mapping[str, Schedule]) -> Callable[[int], Settings]:
+    if len(schedules) == 1:
+        ((name, only),) = schedules.items()
+        return lambda step: {name: only(step)}
+    return lambda step: {name: schedule(step) for name, schedule in schedules.items()}
+
+
+def _settings_of_worker(
+    settings: Callable[[int], Settings], num_workers: int, units_per_epoch: int, steps_per_epoch: int, step: int
+) -> Settings:
+    """Where a step is one worker's batch, schedules go on with every global batch, so that they mean the same everywhere."""
+    epoch, unit = divmod(step, units_per_epoch)
+    return settings(epoch * steps_per_epoch + unit // num_workers)
+
+
+def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: str) -> Goals:
+    """Pure: by what the epochs are compared: one of `known`, each with whether more of it is better; refuses another."""
+    asked = task.monitor
+    if asked is not None and asked not in known and metric_name("val_", asked) in known:
+        asked = metric_name("val_", asked)
+    if asked is not None and asked not in known:
+        raise UsageError(f"monitor {asked!r} of the task is no metric of it; known: {', '.join(known)}")
+    if splits.validation is None:
+        wanted = [name for name in ("monitor", "target", "patience") if getattr(task, name) is not None]
+        if wanted:
+            raise UsageError(f"{wanted[0]} of the task needs validation data; give un.Splits(..., validation=...)")
+        return Goals(task.epochs, None, on_nan=on_nan)
+    if not known:
+        wanted = [one for one in ("target", "patience") if getattr(task, one) is not None]
+        if wanted:
+            raise UsageError(f"{wanted[0]} of the task needs a metric or a loss to judge the epochs by; name metrics of the task")
+        return Goals(task.epochs, None, on_nan=on_nan)
+    name = asked or next(iter(known))
+    return Goals(task.epochs, name, known[name], task.target, task.patience, on_nan)
+
+
+def _windows(splits: Splits) -> Windows | None:
+    return None if splits.train.chunk_samples is None else Windows(splits.train.chunk_samples)

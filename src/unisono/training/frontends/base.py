@@ -1,0 +1,159 @@
+"""The interface of front ends: how one kind of model says its loss, metrics, optimiser and schedule, and what is checked first."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from unisono.comm.base import Communicator
+from unisono.data.plan import Plan
+from unisono.data.source import Source
+from unisono.data.splits import Splits
+from unisono.errors import UsageError, unknown_name
+from unisono.metrics import Metric
+from unisono.model.recognise import is_keras_module, is_lightning
+from unisono.model.torch.adapter import Body, TorchAdapter, trainable
+from unisono.optim.optimizers import make_optimizer, optimizer_class
+from unisono.optim.schedules import Schedule, make_schedule
+from unisono.task.task import Task
+from unisono.training.frontends.try_out import try_parts
+from unisono.training.train_metrics import summable_metrics
+
+DEFAULT_LR = 0.01
+
+
+class Extent(NamedTuple):
+    """How large a training is, for models that ask."""
+
+    steps_per_epoch: int = 1
+    rank: int = 0
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class FrontEnd(ABC):
+    """A task and its model. All methods are local; `assemble` calls them in the order in which they stand here."""
+
+    task: Task
+    model: nn.Module
+
+    @abstractmethod
+    def with_defaults(self) -> Task:
+        """Pure: the task with the optimizer and the learning rate that it leaves open; refuses settings without effect."""
+
+    def build(self, source: Source, device: torch.device) -> None:  # noqa: B027 - most models are built already
+        """Blocking: give loss and metrics their shapes by the first samples of the data."""
+
+    @abstractmethod
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics of the task, which read targets as its loss does."""
+
+    def wants_outputs(self, metrics: Sequence[Metric]) -> bool:
+        """Pure: whether these metrics look at the outputs of the model."""
+        return bool(metrics)
+
+    @abstractmethod
+    def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> Body:  # noqa: B008 - it cannot change
+        """How a batch becomes a loss."""
+
+    @abstractmethod
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:
+        """Blocking: two samples through the model, so that what does not fit is told before work starts. Gives what epochs can be
+        compared by besides the metrics, each with whether more of it is better."""
+
+    def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool]) -> dict[str, bool]:
+        """Pure: what epochs can be compared by; the first is the default."""
+        return {f"val_{metric.name}": metric.higher_is_better for metric in metrics} | dict(others)
+
+    def train_metrics(self, metrics: Sequence[Metric]) -> Sequence[Metric]:
+        """Pure: those that are computed in every training step."""
+        return () if self.task.step is not None else summable_metrics(metrics)
+
+    def parameters(self) -> dict[str, list[tuple[str, nn.Parameter]]]:
+        """The parameters of each optimiser: all of them, or of a task's own step those of the modules it names."""
+        task, model = self.task, self.model
+        if not isinstance(task.optimizer, Mapping):
+            return {"": trainable(model)}
+        if task.step is None:
+            raise UsageError("several optimizers need the task's own step (step=...), which says which of them learns from what")
+        children = {name for name, _ in model.named_modules() if name}
+        for name in task.optimizer:
+            if name not in children:
+                raise unknown_name("module of the model (optimizer of the task)", name, children)
+        parts = {name: [one for one in trainable(model) if one[0].startswith(f"{name}.")] for name in task.optimizer}
+        taken = [name for part in parts.values() for name, _ in part]
+        if len(set(taken)) < len(taken):
+            raise UsageError(f"the optimizers of the task ({', '.join(parts)}) share parameters; give each modules of its own")
+        return parts
+
+    def try_losses(self, adapter: TorchAdapter, splits: Splits, metrics: Sequence[Metric]) -> None:
+        """Blocking: two samples of each part of the data through model, loss and metrics."""
+        if self.task.step is None:
+            try_parts(adapter, splits, self.task, metrics)
+
+    def share_metrics(self, comm: Communicator) -> None:  # noqa: B027 - most models hold none
+        """Let metrics that the model itself holds gather what all workers have counted: then to compute them is collective."""
+
+    def schedules(self, adapter: TorchAdapter, plan: Plan) -> dict[str, Schedule]:
+        """The schedule of each part of the model, which now learns with its optimiser."""
+        task, found = self.task, {}
+        for name, part in adapter.parts.items():
+            spec, options = task.optimizer, dict(task.optimizer_options)
+            lr = DEFAULT_LR if task.lr is None else task.lr
+            if isinstance(spec, Mapping):
+                own = spec[name]
+                spec, more = own if isinstance(own, tuple) else (own, {})
+                options |= more
+                lr = options.pop("lr", lr)
+            optimizer = self.own_optimizer()
+            if optimizer is None:
+                optimizer = make_optimizer(spec, part.tensors, lr, with_fused(spec, options, adapter.device), self.model)
+            part.learn_with(optimizer)
+            found[name] = make_schedule(
+                task.schedule,
+                task.schedule_options,
+                num_steps=task.epochs * plan.steps_per_epoch,
+                steps_per_epoch=plan.steps_per_epoch,
+                optimizer=optimizer,
+            )
+        return found
+
+    def own_optimizer(self) -> Optimizer | None:
+        """An optimiser of the model's own kind, where the task or the model names one."""
+        return None
+
+    def check_server(self, algorithm: str) -> None:  # noqa: B027 - most can have one
+        """Refuse an algorithm with a server where it cannot train such a model."""
+
+
+def frontend_of(task: Task, model: nn.Module) -> FrontEnd:
+    """Local: the front end of a model as `make_model` gives it; only this one is loaded. A task's own step trains a plain module,
+    also where that is a LightningModule."""
+    if is_keras_module(model):
+        from unisono.training.frontends.keras_frontend import KerasFrontEnd
+
+        return KerasFrontEnd(task, model)
+    if task.step is None and is_lightning(model):
+        from unisono.training.frontends.lightning_frontend import LightningFrontEnd
+
+        return LightningFrontEnd(task, model)
+    from unisono.training.frontends.torch_frontend import TorchFrontEnd
+
+    return TorchFrontEnd(task, model)
+
+
+def with_fused(spec: object, options: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
+    """Pure: on a GPU torch's fused form of an optimiser by name, where it has one and nothing else was asked for: the same update
+    in one pass, and one that leaves out a step that is not finite without asking the host."""
+    asked = {"fused", "foreach", "differentiable", "capturable"} & set(options)
+    if device.type != "cuda" or not isinstance(spec, str) or asked:
+        return options
+    takes = inspect.signature(optimizer_class(spec)).parameters
+    return {**options, "fused": True} if "fused" in takes else options

@@ -1,0 +1,71 @@
+"""What the factories of a task give: its data, divided, and its model with the first weights."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import nn
+
+from unisono.data.fold_data import divided
+from unisono.data.splits import Splits
+from unisono.errors import UsageError
+from unisono.model.base import StreamKey
+from unisono.model.recognise import is_keras, is_keras_loaded, is_keras_module, is_lightning
+from unisono.task.overrides import ResolvedTask
+
+INITIAL_STEP = -1
+"""The step number of the random stream that makes the model."""
+
+
+def make_splits(resolved: ResolvedTask) -> Splits:
+    """Local, blocking: the data of the task."""
+    found = resolved.task.data(**resolved.data)
+    if not isinstance(found, Splits):
+        raise UsageError(f"data of the task must give un.Splits(train=..., validation=..., test=...); it gave {_kind(found)}")
+    return divided(found, resolved.division)
+
+
+def make_model(resolved: ResolvedTask, device: torch.device) -> nn.Module:
+    """Local: the model with its initial weights, a function of the seed alone."""
+    task = resolved.task
+    if isinstance(task.model, nn.Module) or is_keras(task.model):
+        raise UsageError(
+            f"model of the task is a {type(task.model).__name__} that is made already; give the function that makes it, "
+            "e.g. model=lambda: Net(), so that the seed decides its weights"
+        )
+    if is_keras_loaded():
+        from unisono.model.keras.backends import prepare_backend
+
+        prepare_backend()
+    first = StreamKey(task.seed, INITIAL_STEP, 0).value()
+    torch.manual_seed(first)
+    before = random.getstate()
+    random.seed(first)  # from which Keras draws the seeds of its initialisers
+    try:
+        model = task.model(**resolved.model)
+    finally:
+        random.setstate(before)
+    if is_keras(model):
+        from unisono.model.keras.take_over import take_over
+
+        model = take_over(model)
+    if is_keras_module(model) and device.type == "cuda" and not model.backend.takes_cuda:
+        raise UsageError(
+            "Keras on TensorFlow or JAX learns through the memory of the host here; give --engine shm (or gloo, mpi), or run Keras "
+            "on torch (KERAS_BACKEND=torch) to keep the vectors on the GPU"
+        )
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model of the task must give a torch.nn.Module or a Keras model; it gave {_kind(model)}")
+    if task.step is None and is_lightning(model):
+        from unisono.model.lightning.module import set_up
+
+        set_up(model)
+    if not model.training:  # as some libraries give theirs
+        model.train()
+    return model.to(device)
+
+
+def _kind(value: Any) -> str:
+    return "nothing (did it forget to return?)" if value is None else f"a {type(value).__name__}"

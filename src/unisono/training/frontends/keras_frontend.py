@@ -1,0 +1,126 @@
+"""A Keras model: its loss, metrics and optimiser may be those that it was compiled with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from unisono.data.source import Source
+from unisono.data.splits import Splits
+from unisono.errors import UsageError
+from unisono.metrics import Metric, resolve_metrics
+from unisono.metrics.find_metrics import METRICS, TOP
+from unisono.metrics.keras import KerasMetric, keras_metrics
+from unisono.model.keras.body import KerasBody
+from unisono.model.keras.module import KerasModule
+from unisono.model.keras.optimizer import keras_names, make_keras_optimizer, rate_of
+from unisono.model.keras.take_over import build_with, compile_as
+from unisono.model.recognise import is_keras_optimizer
+from unisono.model.torch.adapter import Body, in_three
+from unisono.optim.optimizers import optimizer_class
+from unisono.task.task import Task
+from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
+from unisono.training.frontends.try_out import first, first_outputs, try_out
+
+
+class KerasFrontEnd(FrontEnd):
+    """What the task names goes into `compile`, unless the model is compiled."""
+
+    @property
+    def module(self) -> KerasModule:
+        assert isinstance(self.model, KerasModule)
+        return self.model
+
+    def with_defaults(self) -> Task:
+        task = self._with_compiled_optimizer()
+        if not isinstance(task.optimizer, str) and task.optimizer is not None:
+            return task
+        optimizer = "sgd" if task.optimizer is None else task.optimizer
+        return replace(task, optimizer=optimizer, lr=DEFAULT_LR if task.lr is None else task.lr)
+
+    def _with_compiled_optimizer(self) -> Task:
+        """Pure: the task with the optimiser of the model where it names none. Plain SGD is ours, the same rule."""
+        model = self.module.pure.model
+        own = model.optimizer if model.compiled else None
+        if self.task.optimizer is not None or own is None:
+            return self.task
+        if type(own).__name__ == "SGD" and _is_plain(own, self.module):
+            return replace(self.task, optimizer="sgd", lr=rate_of(own) if self.task.lr is None else self.task.lr)
+        return replace(self.task, optimizer=own)
+
+    def build(self, source: Source, device: torch.device) -> None:
+        """Compile the model where it is not, and build loss and metrics with the first samples."""
+        task = self.task
+        if task.step is not None:
+            raise UsageError("a task's own step computes with torch modules; a Keras model says its loss in compute_loss")
+        if task.precision != "float32":
+            raise UsageError(
+                f"precision {task.precision!r} is for torch modules; a Keras model says it itself: "
+                "keras.config.set_dtype_policy('mixed_bfloat16')"
+            )
+        if task.loss_options:
+            raise UsageError("loss_options go with the losses of torch models; give a loss of Keras, with its options in it")
+        first_outputs(self.model, source, device, "the data")
+        compile_as(self.module, task.loss, [metric for metric in task.metrics if _is_of_keras(metric)])
+        inputs, targets, _ = in_three(first(source, self.model, device))
+        build_with(self.module, inputs, targets)
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Those that the model counts itself, and ours by name."""
+        ours = resolve_metrics([metric for metric in self.task.metrics if not _is_of_keras(metric)])
+        return (*keras_metrics(self.module.pure), *ours)
+
+    def wants_outputs(self, metrics: Sequence[Metric]) -> bool:
+        return any(not isinstance(metric, KerasMetric) for metric in metrics)
+
+    def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> Body:  # noqa: ARG002, B008
+        return KerasBody(with_outputs)
+
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:  # noqa: ARG002
+        try_out(self.model, splits, self.task, device)
+        return {"val_loss": False}
+
+    def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool]) -> dict[str, bool]:
+        """Metrics that Keras counts beside those of the outputs come last."""
+        beside = {f"val_{one.name}" for one in metrics if isinstance(one, KerasMetric) and one.is_beside}
+        return dict(sorted(super().comparable_metrics(metrics, others).items(), key=lambda pair: pair[0] in beside))
+
+    def own_optimizer(self) -> Optimizer | None:
+        spec = self.task.optimizer
+        if isinstance(spec, str):
+            try:
+                optimizer_class(spec)
+            except UsageError:
+                if spec.lower() not in keras_names():
+                    raise
+            else:
+                refuse_constraints(self.module)
+                return None
+        elif not is_keras_optimizer(spec):
+            return None
+        return make_keras_optimizer(self.module, spec, self.task.lr, dict(self.task.optimizer_options))
+
+
+def refuse_constraints(module: KerasModule) -> None:
+    """Local: which only optimisers of Keras keep."""
+    for variable in module.pure.trained:
+        if variable.constraint is not None:
+            raise UsageError(
+                f"the constraint of {variable.path} is kept by optimizers of Keras only; compile the model with one, "
+                "e.g. keras.optimizers.SGD(0.01)"
+            )
+
+
+def _is_of_keras(metric: Any) -> bool:
+    return not isinstance(metric, str) or metric == "accuracy" or (metric not in METRICS and not TOP.fullmatch(metric))
+
+
+def _is_plain(optimizer: Any, module: KerasModule) -> bool:
+    limits = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm, optimizer.weight_decay)
+    more = (optimizer.momentum, optimizer.gradient_accumulation_steps, optimizer.use_ema, optimizer.loss_scale_factor)
+    constrained = any(one.constraint is not None for one in module.pure.trained)
+    return not any(limits) and not any(more) and not constrained and not callable(optimizer._learning_rate)

@@ -1,0 +1,105 @@
+"""A LightningModule, whose own methods say its loss, what it logs, its optimiser and its schedule."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from unisono.comm.base import Communicator
+from unisono.data.plan import Plan
+from unisono.data.splits import Splits
+from unisono.errors import UsageError
+from unisono.metrics import Metric, resolve_metrics
+from unisono.metrics.metric_names import is_error, metric_name
+from unisono.model.base import TEST, VALIDATION
+from unisono.model.lightning.body import LightningBody, Surroundings, evaluation_step
+from unisono.model.lightning.module import configured
+from unisono.model.torch.adapter import Body, TorchAdapter
+from unisono.optim.optimizers import make_optimizer
+from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
+from unisono.task.task import Task
+from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
+from unisono.training.frontends.torchmetrics_states import share_metrics
+from unisono.training.frontends.try_out import first, trying
+
+SAID_BY_MODULE = ("loss", "loss_options", "optimizer", "optimizer_options", "lr", "schedule", "schedule_options")
+"""Settings of a task that `training_step` and `configure_optimizers` make instead."""
+
+
+class LightningFrontEnd(FrontEnd):
+    """It learns by its own steps; metrics of the task are computed from its `forward`."""
+
+    def with_defaults(self) -> Task:
+        for name in SAID_BY_MODULE:
+            if getattr(self.task, name) not in (None, {}):
+                raise UsageError(
+                    f"{name} of the task has no effect: {self._kind} is a LightningModule, whose training_step and "
+                    f"configure_optimizers say it; leave {name} out, or make it an argument of model (--set model.NAME=VALUE)"
+                )
+        return self.task
+
+    def metrics(self) -> tuple[Metric, ...]:
+        return resolve_metrics(self.task.metrics)
+
+    def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> LightningBody:  # noqa: B008
+        return LightningBody(self.model, Surroundings(self.task.epochs, *extent), with_outputs)
+
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:
+        """Two samples through its validation, as its Trainer would do before it starts."""
+        assert isinstance(body, LightningBody)
+        for stage, source in ((VALIDATION, splits.validation), (TEST, splits.test)):
+            if source is not None and evaluation_step(self.model, stage) is None and not body.with_outputs:
+                raise UsageError(
+                    f"there are {stage} data and {self._kind} has no validation_step; write it, name metrics of the task, "
+                    f"or leave the {stage} data out of un.Splits"
+                )
+        if splits.validation is None:
+            if any(is_lazy(parameter) for parameter in self.model.parameters()):
+                with trying(self.model):
+                    body(self.model, first(splits.train, self.model, device), 0)  # gives lazy modules their shapes
+            return {}
+        with body.sanity_check(), trying(self.model), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # metrics say that two samples are few
+            body.begin(VALIDATION)
+            seen = body.evaluate(self.model, first(splits.validation, self.model, device))
+            logged = body.end(VALIDATION)
+        found = {} if seen.loss_sum is None else {"val_loss": False}
+        found |= {metric_name("val_", name): not is_error(name) for name in logged}
+        if not found and not body.with_outputs:
+            raise UsageError(f"validation_step of {self._kind} returns no loss and logs nothing; do one of them")
+        return found
+
+    def train_metrics(self, metrics: Sequence[Metric]) -> Sequence[Metric]:  # noqa: ARG002
+        return ()
+
+    def try_losses(self, adapter: TorchAdapter, splits: Splits, metrics: Sequence[Metric]) -> None:
+        """They were tried with the model."""
+
+    def share_metrics(self, comm: Communicator) -> None:
+        share_metrics(self.model, comm)
+
+    def schedules(self, adapter: TorchAdapter, plan: Plan) -> dict[str, Schedule]:
+        part, model = adapter.parts[""], self.model
+        num_steps = self.task.epochs * plan.steps_per_epoch
+
+        def configure_optimizers(parameters: Any) -> Any:  # noqa: ARG001 - it takes them from the module itself
+            return configured(model).optimizer
+
+        optimizer = make_optimizer(configure_optimizers, part.tensors, DEFAULT_LR, {}, model)
+        part.learn_with(optimizer, as_one=False)  # the module may look at it, e.g. to log its learning rate
+        again = configured(model)  # a scheduler moves the settings of its optimizer ahead of time, so it gets one of its own
+        if again.scheduler is None:
+            return {"": make_schedule(None, {}, num_steps=num_steps, steps_per_epoch=plan.steps_per_epoch, optimizer=optimizer)}
+        steps_per_row = again.frequency * (1 if again.interval == "step" else plan.steps_per_epoch)
+        return {"": ready_schedule(again.scheduler, again.optimizer, num_steps=num_steps, steps_per_row=steps_per_row)}
+
+    def check_server(self, algorithm: str) -> None:
+        raise UsageError(f"--algorithm {algorithm} cannot train a LightningModule; use allreduce, or a plain module")
+
+    @property
+    def _kind(self) -> str:
+        return type(self.model).__name__

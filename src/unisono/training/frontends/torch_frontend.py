@@ -1,0 +1,58 @@
+"""A plain torch module, which has its loss, metrics and optimiser from the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from unisono.data.splits import Splits
+from unisono.errors import UsageError
+from unisono.metrics import Metric, resolve_metrics
+from unisono.model.losses import resolve_loss
+from unisono.model.torch.adapter import Body, LossBody
+from unisono.optim.optimizers import reads_lr
+from unisono.task.task import Task
+from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
+from unisono.training.frontends.try_out import try_out
+
+
+class TorchFrontEnd(FrontEnd):
+    """With a step of its own a task has a loss only where it is evaluated by one."""
+
+    def with_defaults(self) -> Task:
+        optimizer = "sgd" if self.task.optimizer is None else self.task.optimizer
+        reads = _reads_lr(optimizer)
+        if self.task.lr is not None and not reads:
+            raise UsageError(
+                f"lr {self.task.lr} of the task (--lr) has no effect: the optimizer sets its own learning rate; "
+                "let its function take `lr`, or leave lr out"
+            )
+        return replace(self.task, optimizer=optimizer, lr=DEFAULT_LR if self.task.lr is None and reads else self.task.lr)
+
+    def metrics(self) -> tuple[Metric, ...]:
+        if self.task.loss is None:
+            return resolve_metrics(self.task.metrics)
+        loss = resolve_loss(self.task.loss, self.task.loss_options)
+        return resolve_metrics(self.task.metrics, ignore_label=loss.ignore_label, one_hot=loss.one_hot)
+
+    def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> Body:  # noqa: ARG002, B008
+        task = self.task
+        if task.loss is None and task.step is None:
+            raise UsageError("the task has no loss; name one, e.g. loss='cross_entropy', or give a function of outputs and targets")
+        return LossBody(None if task.loss is None else resolve_loss(task.loss, task.loss_options))
+
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:  # noqa: ARG002
+        if self.task.step is None:
+            try_out(self.model, splits, self.task, device)
+        return {} if self.task.loss is None else {"val_loss": False}
+
+
+def _reads_lr(optimizer: Any) -> bool:
+    """Whether the learning rate of the task reaches an optimizer; of several one is enough."""
+    if not isinstance(optimizer, Mapping):
+        return reads_lr(optimizer) if isinstance(optimizer, str) or callable(optimizer) else True  # what it is, is told later
+    pairs = (own if isinstance(own, tuple) else (own, {}) for own in optimizer.values())
+    return any("lr" not in options and _reads_lr(spec) for spec, options in pairs)

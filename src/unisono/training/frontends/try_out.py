@@ -1,0 +1,110 @@
+"""Two samples through everything, so that what does not fit is told before work starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unisono.data.checks import PART_NAMES
+from unisono.data.source import Source
+from unisono.data.splits import Splits, check
+from unisono.errors import UsageError
+from unisono.launch.excepthook import user_code_line
+from unisono.metrics import Metric
+from unisono.metrics.base import GatheredMetric
+from unisono.model.torch.adapter import TorchAdapter, call
+from unisono.task.task import Task
+from unisono.training import determinism
+
+
+def try_out(model: nn.Module, splits: Splits, task: Task, device: torch.device) -> None:
+    """Local, blocking: two samples through the model, so that what does not fit is told before work starts. It also gives lazy
+    modules their shapes."""
+    outputs = first_outputs(model, splits.train, device, "the training data")
+    if task.loss in ("cross_entropy", "nll", "focal") and isinstance(outputs, Tensor) and outputs.dim() >= 2:
+        ignored = task.loss_options.get("ignore_label")
+        check(splits, outputs.shape[1], () if ignored is None else (ignored,))
+
+
+def try_parts(adapter: TorchAdapter, splits: Splits, task: Task, metrics: Sequence[Metric]) -> None:
+    """Local, blocking: two samples of each part through model, loss and metrics. A loss of the task's own may need what the model
+    gives only while it learns, so there the training data wait for the first step."""
+    for name, source in splits.parts().items():
+        what = f"the {PART_NAMES[name]} data"
+        if name == "train" and not isinstance(task.loss, str):
+            continue
+        first_outputs(adapter.model, source, adapter.device, what)
+        try:
+            seen = adapter.evaluate(source.read(np.arange(min(2, len(source)))))
+            for metric in metrics:
+                look = metric.rows if isinstance(metric, GatheredMetric) else metric.sums
+                look(seen.outputs, seen.targets, seen.weights)
+        except UsageError as error:
+            raise UsageError(f"{error} (the first samples of {what})") from error
+
+
+def first_outputs(model: nn.Module, source: Source, device: torch.device, what: str) -> Any:
+    """Local, blocking: what the model gives for two samples of `what`; refuses samples that it cannot take."""
+    batch = first(source, model, device)
+    inputs = batch[0] if isinstance(batch, tuple) else batch
+    with trying(model):
+        try:
+            with determinism.explained():
+                return call(model, inputs)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise UsageError(
+                f"the model cannot take the first samples of {what} ({_shapes(inputs)}): {_said(error)}"
+                f"{user_code_line(error.__traceback__, Path(torch.__file__).parent)}; "
+                "make the shapes and types of the data and of the model fit"
+            ) from error
+
+
+def first(source: Source, model: nn.Module, device: torch.device) -> Any:
+    """Local, blocking: the first two samples as tensors of the model's type."""
+    dtype = next((one.dtype for one in model.parameters()), torch.float32)
+    return _tensors(source.read(np.arange(min(2, len(source)))), dtype, device)
+
+
+@contextmanager
+def trying(model: nn.Module) -> Iterator[None]:
+    """Local: within it nothing learns; afterwards every module is in the mode in which it was."""
+    learning = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in learning:
+            module.training = True
+
+
+def _tensors(tree: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    if isinstance(tree, tuple):
+        return tuple(_tensors(part, dtype, device) for part in tree)
+    if isinstance(tree, dict):
+        return {name: _tensors(part, dtype, device) for name, part in tree.items()}
+    tensor = torch.as_tensor(tree)
+    return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
+
+
+def _shapes(tree: Any) -> str:
+    if isinstance(tree, tuple):
+        return ", ".join(_shapes(part) for part in tree)
+    if isinstance(tree, dict):
+        return ", ".join(f"{name}: {_shapes(part)}" for name, part in tree.items())
+    return f"{tree.dtype} {tuple(tree.shape)}"
+
+
+def _said(error: Exception) -> str:
+    """The line of a message that says what is wrong: Keras says first where it was, and colours the rest."""
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in str(error).splitlines()]
+    return next(
+        (line for line in lines if line and not line.startswith("Exception encountered when calling")), type(error).__name__
+    )

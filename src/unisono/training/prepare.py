@@ -1,0 +1,103 @@
+"""From what was asked for to one rank's training, ready to begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unisono.algorithms.roles import LayoutOptions
+from unisono.cluster.machine.worker_threads import set_threads
+from unisono.comm.base import Communicator
+from unisono.errors import UsageError
+from unisono.events import Spans
+from unisono.launch.this_process import prepare_cublas
+from unisono.model.packed import pack
+from unisono.optim.scaling import growth_note
+from unisono.task.overrides import ResolvedTask, change
+from unisono.task.task import Task
+from unisono.task.task_file import load_task
+from unisono.task.train_config import TrainConfig
+from unisono.training import determinism
+from unisono.training.checkpointing.saving import SaveInterval
+from unisono.training.frontends.assemble import assemble
+from unisono.training.frontends.device import compute_device
+from unisono.training.run_folder.run_record import record_of
+from unisono.training.run_folder.weights import initialise
+from unisono.training.shard_rules import lonely_note, shard_note
+from unisono.training.trainer_base import shown_lr
+from unisono.training.training_parts import AssemblyOptions, TrainingParts
+from unisono.training.work_layout import count_parts
+
+
+@dataclass(frozen=True)
+class Job:
+    """One rank's training, ready to begin."""
+
+    parts: TrainingParts
+    record: Mapping[str, Any]
+    """The configuration as it is written down."""
+    notes: Sequence[str]
+    save_interval: SaveInterval
+
+
+def without_goals(resolved: ResolvedTask) -> ResolvedTask:
+    """Pure: a training on all data has nothing to compare its epochs by, whatever the task says."""
+    if resolved.division is None or resolved.division["fold"] is not None:
+        return resolved
+    return replace(resolved, task=replace(resolved.task, monitor=None, target=None, patience=None))
+
+
+def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: Task | None, resumes: bool) -> Job:
+    """Local, blocking: all that can be wrong is told here. `resumes`: a state will be loaded, so no first weights are needed."""
+    resolved = change(load_task(config.task_file) if task is None else task, config.changes)
+    resolved = without_goals(replace(resolved, division=config.division))
+    layout = LayoutOptions(config.group, config.servers, config.simulate, config.elastic)
+    if resolved.task.shards is not None:
+        set_threads(config.threads or 1)  # another number gives other bits, so it must not depend on the machine
+        prepare_cublas()
+        if config.local_batch is not None:
+            raise UsageError(
+                "--local-batch makes the batch depend on the number of workers, which --shards excludes; use --global-batch"
+            )
+    if config.local_batch is not None:
+        num_workers = count_parts(resolved, config.algorithm, comm.size, layout)
+        resolved = replace(resolved, task=replace(resolved.task, global_batch=config.local_batch * num_workers))
+    if not resolved.task.name:
+        resolved = replace(resolved, task=replace(resolved.task, name=Path(config.task_file).stem or "task"))
+    options = AssemblyOptions(
+        layout=layout, device=config.device, on_nan=config.on_nan, replay=_recorded_calls(config), spans=spans
+    )
+    with ExitStack() as held:
+        if resolved.task.shards is not None:
+            held.enter_context(determinism.enforced(compute_device(config.device, comm, in_shards=True)))
+        parts = assemble(resolved, config.algorithm, comm, options)
+    task = parts.task
+    record = record_of(config, replace(resolved, task=task), comm.size)
+    if config.replay is not None:
+        from unisono.training.server.replay_check import check_same_experiment
+
+        check_same_experiment(Path(config.replay), record)
+    if config.hash_every is not None and parts.algorithm.has_server:
+        raise UsageError(
+            f"--hash-every has no effect with --algorithm {config.algorithm}, whose weights change with every call; leave it out"
+        )
+    if config.init_from is not None and not resumes:
+        initialise(parts.adapter.model, Path(config.init_from))
+    pack(parts.adapter.state(), {}, "state")  # what cannot be kept is said before work is done
+    notes = [f"warning: {text}" for text in parts.splits.warnings]
+    notes += [note for note in (shard_note(task), lonely_note(task, parts.adapter.model, len(parts.splits.train))) if note]
+    if config.local_batch is not None:
+        notes.append(growth_note(config.local_batch, num_workers, len(parts.splits.train), shown_lr(parts.settings(0))))
+    return Job(parts, record, notes, SaveInterval.parse(str(config.checkpoint_every)))
+
+
+def _recorded_calls(config: TrainConfig) -> Sequence[str] | None:
+    """Local: of the run that is to be repeated."""
+    if config.replay is None:
+        return None
+    from unisono.algorithms.server.call_record import read_arrivals
+
+    return read_arrivals(Path(config.replay))

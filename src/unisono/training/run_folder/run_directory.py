@@ -1,0 +1,290 @@
+"""The place of all that a run produces. One run, one directory: it holds nothing of another run, and only one process writes it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from unisono.errors import AnotherRun, InUse, UsageError
+from unisono.files.atomic import atomic_replacement, explain_os_errors
+
+CHECKPOINTS = "checkpoints"
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""What file systems answer that know no locks, e.g. Lustre mounted without them."""
+NO_EXPERIMENT = ("task_file", "num_workers")
+"""Parts of the configuration that may change from attempt to attempt: where the task lies (its contents count), how many work."""
+OF_A_RUN = (
+    "config.json",
+    CHECKPOINTS,
+    "metrics.jsonl",
+    "hashes.jsonl",
+    "weights.safetensors",
+    "best.safetensors",
+    "summary.json",
+    "status.json",
+    "curves.png",
+    "timeline.json",
+    "monitor",
+    "tensorboard",
+)
+"""What belongs to one run, the configuration first: what is left without it is seen to be no whole run. Others, e.g. the file of a
+job, belong to the directory."""
+SHOWN = 6
+"""Differences named in a message."""
+
+
+class RunDirectory:
+    """One run's directory, held by this process until `close`. Only rank 0 has one. Its methods are local and blocking."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_locked = False
+        """Whether a second run here would be refused while this one runs; False where the file system knows no locks."""
+        self.changes: tuple[str, ...] = ()
+        """What differs from the run that was there, and was accepted."""
+        self._lock: int | None = None
+
+    @classmethod
+    def open(
+        cls,
+        out: str | Path | None,
+        name: str,
+        config: Mapping[str, Any],
+        parent: str | Path = "runs",
+        *,
+        fresh: bool = False,
+        accept_changes: bool = False,
+        asked_by: str | None = None,
+    ) -> RunDirectory:
+        """Make and hold the directory `out`, or by default a new one, parent/name, parent/name-2, ..., and write config.json.
+
+        A directory that holds this same run is resumed, whatever the number of workers. Refuses one that another process holds, or
+        that holds another run: what differs is named. `fresh` puts aside what is there, once for each command `asked_by`, whose
+        later attempts resume what the first began; `accept_changes` resumes another run, whose changes are in `changes`; its
+        config.json stays until the caller knows that it can be resumed so.
+        """
+        directory = cls(_made(Path(out)) if out is not None else made_anew(Path(parent), name))
+        try:
+            directory._hold()
+            directory._clear()
+            if fresh:
+                directory._begin_afresh(asked_by)
+            directory._refuse_another(config, accept_changes)
+            if not directory.changes:
+                directory.write_json("config.json", config)
+        except BaseException:
+            directory.close()
+            raise
+        return directory
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.safetensors"
+
+    @property
+    def curves(self) -> Path:
+        return self.path / "curves.png"
+
+    @property
+    def timeline(self) -> Path:
+        return self.path / "timeline.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """A folder; whoever writes there makes it."""
+        return self.path / CHECKPOINTS
+
+    @property
+    def status(self) -> Path:
+        return self.path / "status.json"
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a file wholly or not at all. Numbers that are not finite become null, as JSON has none."""
+        path = self.path / name
+        with atomic_replacement(path) as draft:
+            draft.write_text(json.dumps(as_json(value), indent=2) + "\n")
+
+    def close(self) -> None:
+        """Let others have it. Idempotent."""
+        if self._lock is not None:
+            os.ftruncate(self._lock, 0)
+            if self.is_locked:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # for all forked processes that share the lock
+            os.close(self._lock)
+            self._lock, self.is_locked = None, False
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _hold(self) -> None:
+        path = self.path / ".lock"
+        with explain_os_errors(path):
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.is_locked = True
+        except BlockingIOError:
+            holder = _holder(os.pread(lock, 4096, 0))
+            os.close(lock)
+            raise InUse(f"{self.path} is in use by another run ({holder}); wait for it, or give another --out") from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(lock)
+                raise
+        self._lock = lock
+        with explain_os_errors(path):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+
+    def _clear(self) -> None:
+        """Remove what killed processes were writing. Without a lock somebody may be writing it now."""
+        with explain_os_errors(self.path):
+            for draft in self.path.glob(".*.draft") if self.is_locked else ():
+                draft.unlink(missing_ok=True)
+
+    def _refuse_another(self, config: Mapping[str, Any], accept_changes: bool) -> None:
+        if not self.config.exists():
+            files = (self.metrics, self.summary, self.weights, self.best, self.checkpoints)
+            if found := [file.name for file in files if file.exists()]:
+                raise AnotherRun(
+                    f"{self.path} holds {', '.join(found)} of a run without its config.json; give another --out, or --fresh"
+                )
+            return
+        try:
+            there = json.loads(self.config.read_text())
+        except ValueError as error:
+            raise AnotherRun(f"{self.config} is no JSON ({error}); give another --out, or --fresh to start over") from error
+        found = list(differences(_experiment(there), _experiment(as_json(config))))
+        if _epochs(there) < _epochs(config):  # more of the same
+            found = [one for one in found if not one.startswith("settings.epochs ")]
+        if found and not accept_changes:
+            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            raise AnotherRun(
+                f"{self.path} holds another run: {'; '.join(found[:SHOWN])}{more}. Give another --out, or --fresh to put that run "
+                "aside and start over, or --accept-changes to go on in it all the same"
+            )
+        self.changes = tuple(found)
+
+    def _begin_afresh(self, asked_by: str | None) -> None:
+        mark = self.path / ".fresh"
+        if asked_by is None:
+            self._put_aside()
+        elif not mark.exists() or mark.read_text() != asked_by:
+            self._put_aside()
+            with atomic_replacement(mark) as draft:
+                draft.write_text(asked_by)
+
+    def _put_aside(self) -> None:
+        """Into a folder earlier-N of the directory. If that is interrupted, what is left is refused, and can be put aside too."""
+        present = [path for name in OF_A_RUN if (path := self.path / name).exists()]
+        if not present:
+            return
+        with explain_os_errors(self.path):
+            aside = next(path for number in count(1) if not (path := self.path / f"earlier-{number}").exists())
+            aside.mkdir()
+            for path in present:
+                path.rename(aside / path.name)
+
+
+def _experiment(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: the part of a configuration that makes it the experiment it is."""
+    return {name: value for name, value in config.items() if name not in NO_EXPERIMENT}
+
+
+def _epochs(config: Mapping[str, Any]) -> int:
+    return int(config.get("settings", {}).get("epochs", 0))
+
+
+def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
+    """Pure: what differs between two values of JSON, key by key: "lr 0.1 there, 0.2 here"."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in [*there, *(key for key in here if key not in there)]:
+            yield from differences(there.get(key), here.get(key), f"{place}.{key}" if place else key)
+    elif there != here:
+        yield f"{place} {_short(there)} there, {_short(here)} here"
+
+
+def as_json(value: Any) -> Any:
+    """Pure: the value as JSON keeps it: NumPy numbers and paths as plain ones, not-finite numbers as None."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [as_json(part) for part in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(as_json(part) for part in value)
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # arrays, tensors and their numbers
+        return as_json(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _made(path: Path) -> Path:
+    with explain_os_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def new_names(parent: Path, name: str) -> Iterator[Path]:
+    """Pure: parent/name, parent/name-2, ..., without end; the name as a file system can hold it."""
+    base = re.sub(r"[^\w.+-]+", "_", name).strip(".") or "run"
+    yield from (parent / (base if number == 1 else f"{base}-{number}") for number in count(1))
+
+
+def made_anew(parent: Path, name: str) -> Path:
+    """Local: the first of `new_names` that is not there; making it is what claims it."""
+    _made(parent)
+    for path in new_names(parent, name):
+        try:
+            with explain_os_errors(path):
+                path.mkdir()
+        except UsageError as error:
+            if isinstance(error.__cause__, FileExistsError):
+                continue
+            raise
+        return path
+    raise AssertionError("counting has no end")
+
+
+def _holder(text: bytes) -> str:
+    try:
+        known = json.loads(text)
+        return f"process {known['pid']} on {known['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "a process that has not said who it is"
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

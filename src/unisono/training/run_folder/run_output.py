@@ -1,0 +1,130 @@
+"""Where a run is written, and the checkpoint that an earlier attempt has left there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unisono.cluster.resolve import launch_id
+from unisono.files.step_folders import StepFolders
+from unisono.task.train_config import TrainConfig
+from unisono.training import determinism
+from unisono.training.checkpointing.checkpoint import Checkpoints, CheckpointStore
+from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
+from unisono.training.run_folder.provenance import sources_of
+from unisono.training.run_folder.run_directory import CHECKPOINTS, RunDirectory, differences
+from unisono.training.run_folder.run_record import made_by
+from unisono.training.run_folder.run_status import read as read_status
+from unisono.training.training_parts import TrainingParts
+
+
+@dataclass(frozen=True)
+class RunOutput:
+    """What rank 0 holds of a run directory."""
+
+    directory: RunDirectory
+    record: Mapping[str, Any]
+    """The configuration, with the hashes of the task and its data."""
+    made_by: Mapping[str, Any]
+    """Of the task as it is now: it may be edited meanwhile."""
+    store: CheckpointStore
+    finished: Mapping[str, Any] | None
+    """The summary of a run that is over."""
+    notes: Sequence[str]
+
+    def about(self, mixed: Sequence[str]) -> dict[str, Any]:
+        """Pure: for the summary, what made the run, with what makes its workers round differently."""
+        promise = self.store.made_by["promise"]
+        return {
+            "config": self.record,
+            "promise": None if promise is None else {**promise, "mixed": list(mixed)},
+            "accepted_changes": list(self.directory.changes),
+            **self.made_by,
+        }
+
+
+def has_checkpoint(config: TrainConfig) -> bool:
+    """Local, on rank 0: whether there is a state to resume from, so that nothing else is needed to begin with."""
+    if config.out is None or config.fresh or not (Path(config.out) / CHECKPOINTS).is_dir():
+        return False
+    return bool(StepFolders(Path(config.out) / CHECKPOINTS).found())
+
+
+def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[str, Any], engine: str) -> RunOutput:
+    """Local, blocking, on rank 0: make or take the directory, and read what is there. The caller closes `directory`."""
+    made = made_by(config, parts.task)
+    split = parts.splits.record()
+    samples = {name: split[name] for name in ("num_samples", "sha256")}
+    record = {**record, "samples": samples, "sources": sources_of(made["provenance"]["task"])}
+    about = {
+        "config": record,
+        "num_workers": record["num_workers"],
+        "threads": torch.get_num_threads(),
+        "engine": engine,
+        "device": parts.adapter.device.type,
+        "promise": None if parts.task.shards is None else determinism.conditions(parts.adapter.device),
+        **made,
+    }
+    directory = RunDirectory.open(
+        config.out,
+        parts.task.name,
+        record,
+        fresh=config.fresh,
+        accept_changes=config.accept_changes,
+        asked_by=launch_id(),
+    )
+    try:
+        checkpoints = Checkpoints(directory.checkpoints, config.keep)
+        finished = None if directory.changes else _finished(directory, parts.task.epochs)
+        loaded = None if finished is not None else checkpoints.newest()
+        notes = [f"warning: {one}; the one before is used" for one in loaded.damaged] if loaded is not None else []
+        notes += [f"accepted change: {one}" for one in directory.changes]
+        if loaded is not None:
+            notes += [f"warning: {one}; the end will be {_end(one, parts)}" for one in _other_bits(loaded.made_by, about)]
+        elif directory.metrics.exists() and finished is None:
+            notes.append("this run ended before its first checkpoint; it starts from the beginning")
+    except BaseException:
+        directory.close()
+        raise
+    return RunOutput(directory, record, made, CheckpointStore(checkpoints, about, loaded), finished, notes)
+
+
+def _other_bits(before: Mapping[str, Any], now: Mapping[str, Any]) -> Sequence[str]:
+    """Pure: what makes the end of a run the same only to rounding. A package that one attempt did not load is not compared."""
+    if now["promise"] is not None and before["promise"] is not None:
+        return determinism.broken_by(before["promise"], now["promise"])
+    there, here = (
+        {
+            "workers": about["num_workers"],
+            "threads of each worker": about["threads"],
+            "engine": about["engine"],
+            "device": about["device"],
+            **about["versions"],
+        }
+        for about in (before, now)
+    )
+    common = [name for name in there if name in here]
+    return list(differences({name: there[name] for name in common}, {name: here[name] for name in common}))
+
+
+def _end(difference: str, parts: TrainingParts) -> str:
+    """Pure: what a difference makes of the end of a run."""
+    if parts.algorithm.depends_on_call_order:
+        return "another anyway, as the order of calls decides it"
+    is_another = parts.algorithm.has_own_replicas and difference.startswith("workers ")
+    return "another, as workers learn by themselves" if is_another else "the same only to rounding"
+
+
+def _finished(directory: RunDirectory, num_epochs: int) -> Mapping[str, Any] | None:
+    """Local: the summary of a run that is over. One that was killed while it wrote its results is not: the status comes last."""
+    status = read_status(directory.status)
+    if status is None or status["state"] != "finished" or not directory.summary.exists():
+        return None
+    summary: dict[str, Any] = json.loads(directory.summary.read_text())
+    over = summary["reason"] not in (INTERRUPTED, NOT_FINITE)
+    return summary if over and (summary["reason"] != FINISHED or summary["epochs"] >= num_epochs) else None

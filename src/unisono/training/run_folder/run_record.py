@@ -1,0 +1,105 @@
+"""What is written down of a run: its configuration before, its summary after, and what made it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from unisono.task.overrides import ResolvedTask
+from unisono.task.task import Task
+from unisono.task.train_config import TrainConfig
+from unisono.training.run_folder.provenance import provenance
+from unisono.training.shard_rules import SHARDED
+from unisono.training.trainer_base import TrainerBase
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""In the text of an object: another in every process."""
+
+
+def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[str, Any]:
+    """The configuration in plain values: what must be the same for two runs to be the same experiment."""
+    task = resolved.task
+    threads = {} if task.shards is None else {"threads": torch.get_num_threads()}  # they decide the bits of a training in shards
+    who: dict[str, Any] = {"group": config.group} if config.group is not None and config.group > 1 else {}
+    if config.elastic is not None:
+        who["elastic"] = config.elastic
+    if config.simulate is not None:  # its clock decides the order of calls
+        who["simulate"] = {"workers": config.simulate, **resolved.simulate}
+    settings = {
+        name: shown(getattr(task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data", "name", "space")
+    }
+    return {
+        "task": task.name,
+        "task_file": config.task_file or None,
+        "model": {name: shown(value) for name, value in resolved.model.items()},
+        "data": {name: shown(value) for name, value in resolved.data.items()},
+        "settings": settings,
+        "algorithm": {"name": config.algorithm if task.shards is None else SHARDED, **resolved.algorithm, **who},
+        "init_from": config.init_from,
+        **({} if config.division is None else {"division": dict(config.division)}),
+        "num_workers": size,
+        "on_nan": config.on_nan,
+        **threads,
+    }
+
+
+def shown(value: Any) -> Any:
+    """Pure: a value as JSON can hold it; functions by their names."""
+    if isinstance(value, Mapping):
+        return {str(name): shown(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shown(part) for part in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, partial):
+        return {"partial": shown(value.func), "arguments": shown(value.args), "keywords": shown(value.keywords)}
+    return getattr(value, "__qualname__", None) or ADDRESS.sub("", repr(value))
+
+
+def summary_of(trainer: TrainerBase, test: Mapping[str, float], began: float) -> dict[str, Any]:
+    """Local: what a training reached; `began` is of `time.perf_counter`."""
+    parts, task, done = trainer.parts, trainer.parts.task, trainer.progress
+    last = {**(done.history[-1]["metrics"] if done.history else {}), **trainer.unfinished}
+    best = done.history[done.best_epoch]["metrics"] if done.best_epoch is not None else {}
+    return {
+        "name": task.name,
+        "reason": done.reason,
+        "metrics": {**last, **test, **{f"best_{name}": value for name, value in best.items() if name.startswith("val_")}},
+        "monitor_metric": parts.goals.monitor,
+        "best_epoch": done.best_epoch,
+        "num_workers": parts.algorithm.num_workers,
+        **({"num_servers": parts.algorithm.num_servers} if parts.algorithm.num_servers else {}),
+        "global_batch": task.global_batch,
+        "epochs": done.epoch,
+        "steps": done.step,
+        "num_samples": done.num_samples,
+        "num_skipped_updates": done.num_skipped,
+        **parts.algorithm.summary(),
+        "samples_per_s": done.num_samples / done.train_s if done.train_s else None,
+        "wall_s": done.wall_s + perf_counter() - began,
+        "train_s": done.train_s,
+        "data_wait_s": done.data_wait_s,
+        **({"time_to_target_s": done.time_to_target_s, "target": parts.goals.target} if parts.goals.target is not None else {}),
+        "engine": trainer.comm.engine,
+        "device": str(parts.adapter.device),
+        "threads": torch.get_num_threads(),
+        "num_parameters": parts.adapter.num_parameters,
+        "split": parts.splits.record(),
+        "data": {name: dict(part.describe()) for name, part in parts.splits.parts().items()},
+        "history": done.history,
+    }
+
+
+def made_by(config: TrainConfig, task: Task) -> dict[str, Any]:
+    """Local, blocking for some tens of milliseconds: versions and provenance."""
+    if not config.task_file:
+        found = provenance(None, {"model": task.model, "data": task.data}, config.command)
+    else:
+        found = provenance(Path(config.task_file), None, config.command)
+    return {"versions": found.pop("versions"), "provenance": found}

@@ -1,0 +1,115 @@
+"""status.json: how far a run is and what each of its attempts did, for `unisono status`, for job scripts and for people.
+
+An attempt (in the file: a life) is one process of rank 0, from its start to its end; a run that is killed and resumed has several.
+The batch file of `unisono submit` reads the lines of "step" and "epoch", so they stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.files.atomic import atomic_replacement, explain_os_errors
+
+FILE = "status.json"
+STATES = ("running", "stopped", "finished", "failed")
+WRITE_EVERY_S = 30.0
+KILLED = "killed, or its machine failed"
+
+
+class Status:
+    """The file of one run, written by rank 0 alone. Methods are local; `at` is cheap and does not wait for the disk.
+
+    A file that cannot be written is told by `say` and tried again: a full disk must not end a training that goes well.
+    """
+
+    def __init__(self, path: Path, say: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._say = say
+        self._clock = clock
+        self._known: dict[str, Any] = {}
+        self._written_s = 0.0
+        self._told = ""
+
+    def begin(self, step: int, epoch: int, num_steps: int, num_workers: int, job: str | None = None) -> None:
+        """An attempt begins, with the step and epoch that it resumes from. `job` is SLURM's number of the job. Blocking."""
+        now = self._clock()
+        before = read(self.path)
+        attempts = [_closed(attempt, before["unix_s"]) for attempt in before["lives"]] if before else []
+        attempt = {"job": job, "num_workers": num_workers, "begin_unix_s": now, "end_unix_s": None}
+        self._known = {
+            "state": "running",
+            "exit_code": None,
+            "reason": None,
+            "step": step,
+            "epoch": epoch,
+            "num_steps": num_steps,
+            "unix_s": now,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "job": job,
+            "lives": [*attempts, {**attempt, "first_step": step, "last_step": step, "reason": None}],
+        }
+        self._write(durable=True)
+
+    def at(self, step: int, epoch: int) -> None:
+        """How far it is; written at most every 30 s."""
+        self._reach(step, epoch)
+        if self._known["unix_s"] - self._written_s >= WRITE_EVERY_S:
+            self._write(durable=False)
+
+    def end(self, state: str, exit_code: int, reason: str, step: int | None = None, epoch: int | None = None) -> None:
+        """The attempt ends as `state`, one of `STATES`; by default at the last step it was told of. Blocking."""
+        if state not in STATES:
+            raise ValueError(f"state must be one of {', '.join(STATES)}; received {state!r}")
+        self._reach(self._known["step"] if step is None else step, self._known["epoch"] if epoch is None else epoch)
+        self._known |= {"state": state, "exit_code": exit_code, "reason": reason}
+        self._known["lives"][-1] |= {"end_unix_s": self._known["unix_s"], "reason": reason}
+        self._write(durable=True)
+
+    def _reach(self, step: int, epoch: int) -> None:
+        self._known |= {"step": step, "epoch": epoch, "unix_s": self._clock()}
+        self._known["lives"][-1]["last_step"] = step
+
+    def _write(self, durable: bool) -> None:
+        self._written_s = self._known["unix_s"]
+        text = json.dumps(self._known, indent=2) + "\n"
+        try:
+            if durable:
+                with atomic_replacement(self.path) as draft:
+                    draft.write_text(text)
+            else:  # without waiting for the disk, which may take long while a checkpoint is written
+                draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.draft")
+                try:
+                    with explain_os_errors(self.path):
+                        draft.write_text(text)
+                        draft.replace(self.path)
+                finally:
+                    draft.unlink(missing_ok=True)
+        except UsageError as error:
+            if str(error) != self._told:
+                self._say(f"warning: {error}")
+            self._told = str(error)
+        else:
+            self._told = ""
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Local: what a status.json says; None where there is none, or none that can be read: a failing machine may tear it."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    complete = isinstance(found, dict) and isinstance(found.get("lives"), list) and found.get("state") in STATES
+    return found if complete and {"step", "epoch", "num_steps", "unix_s"} <= found.keys() else None
+
+
+def _closed(attempt: Mapping[str, Any], last_sign_unix_s: float) -> dict[str, Any]:
+    """An attempt that did not say how it ended was ended from outside."""
+    return dict(attempt) if attempt["end_unix_s"] is not None else {**attempt, "end_unix_s": last_sign_unix_s, "reason": KILLED}

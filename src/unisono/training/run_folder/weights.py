@@ -1,0 +1,154 @@
+"""Weights on the disk, as safetensors: plain `model.load_state_dict(safetensors.torch.load_file(path))` reads them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unisono.errors import UsageError
+from unisono.files.atomic import atomic_replacement
+from unisono.model.flat import hash_of
+
+INNER_NAMES = ("state_dict", "model_state_dict", "model")
+"""Under which checkpoints of other programs keep the weights."""
+SHOWN = 5
+"""Names of each kind in a message."""
+
+
+def save_weights(path: Path, tensors: Mapping[str, Tensor], *, task: str, step: int) -> str:
+    """Local, blocking: write these named tensors, wholly or not at all; gives their sha256, which the file holds too.
+
+    Tensors that share memory (tied weights, views of a flat vector) are written as copies of their own.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    sha256 = hash_of(own)
+    with atomic_replacement(path) as draft:
+        try:
+            save_file(own, draft, metadata={"format": "pt", "task": task, "step": str(step), "sha256": sha256})
+        except SafetensorError as error:
+            if (system := re.search(r"os error (\d+)", str(error))) is None:
+                raise
+            raise OSError(int(system[1]), os.strerror(int(system[1]))) from error
+    return sha256
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Local: what is saved of a model and compared between workers; a module may keep other things in its state."""
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Local, blocking: the named tensors of a .safetensors file, or of a .pt file that holds nothing but values, and what the file
+    says about itself (`task`, `step`, `sha256`; empty for .pt). In host memory."""
+    if not path.is_file():
+        near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1) if path.parent.is_dir() else []
+        hint = f"did you mean {path.with_name(near[0])}?" if near else "check the path"
+        raise UsageError(f"there is no weights file {path}; {hint}")
+    return _load_safetensors(path) if path.suffix == ".safetensors" else (_load_torch(path), {})
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How the names of a file and of a model agree."""
+
+    loaded: tuple[str, ...]
+    missing: tuple[str, ...]
+    """In the model, not in the file."""
+    unexpected: tuple[str, ...]
+    """In the file, not in the model."""
+    misshaped: tuple[str, ...]
+    """Sentences: name and both shapes."""
+    near: Mapping[str, str]
+    """Missing name -> the nearest unexpected one."""
+
+    @property
+    def is_exact(self) -> bool:
+        return not (self.missing or self.unexpected or self.misshaped)
+
+    def describe(self) -> str:
+        """Pure: what does not agree, for a message or the log."""
+        missing = [f"{name} (near: {self.near[name]})" if name in self.near else name for name in self.missing]
+        kinds = (("missing", missing), ("unexpected", self.unexpected), ("of another shape", self.misshaped))
+        return "; ".join(f"{len(names)} {kind}: {_listed(names)}" for kind, names in kinds if names) or "all names agree"
+
+
+def initialise(model: nn.Module, path: Path, *, strict: bool = True, place: str = "--init-from") -> Fit:
+    """Local, blocking: put the weights of a file into the model, in place.
+
+    With `strict` every name and shape must agree; without, what agrees is taken, which must be something. A weight that is tied to
+    one in the file need not be there itself. `place` is for messages.
+    """
+    tensors, _ = load_weights(path)
+    expected = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    found = _fit(tensors, expected)
+    if strict and not found.is_exact:
+        raise UsageError(f"{path} does not fit the model ({place}): {found.describe()}. Give weights that fit")
+    if not found.loaded:
+        raise UsageError(f"{path} has nothing for the model ({place}): {found.describe()}")
+    model.load_state_dict({name: tensors[name] for name in found.loaded}, strict=False)
+    return found
+
+
+def _fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Fit:
+    common = [name for name in expected if name in tensors]
+    loaded = [name for name in common if tensors[name].shape == expected[name].shape]
+    filled = {_memory(expected[name]) for name in loaded}
+    missing = [name for name in expected if name not in tensors and _memory(expected[name]) not in filled]
+    unexpected = [name for name in tensors if name not in expected]
+    near = {name: found[0] for name in missing if (found := get_close_matches(name, unexpected, 1))}
+    misshaped = [
+        f"{name} {tuple(tensors[name].shape)} in the file, {tuple(expected[name].shape)} in the model"
+        for name in common
+        if name not in loaded
+    ]
+    return Fit(tuple(loaded), tuple(missing), tuple(unexpected), tuple(misshaped), near)
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    """Equal for tied weights; an empty tensor has no memory, so it is only itself."""
+    return (tensor.data_ptr() or id(tensor), tensor.device, tuple(tensor.shape), tensor.stride())
+
+
+def _load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"{path} cannot be read as safetensors ({error}); it may be cut short: write or copy it again") from error
+
+
+def _load_torch(path: Path) -> dict[str, Tensor]:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UsageError(
+            f"{path} holds more than weights, which could run any program ({str(error).splitlines()[0]}); "
+            "save model.state_dict() with torch.save or safetensors"
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UsageError(f"{path} cannot be read by torch ({reason}); it may be cut short: write or copy it again") from error
+    for name in INNER_NAMES:
+        if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
+            found = found[name]
+    if not isinstance(found, Mapping) or not any(isinstance(value, Tensor) for value in found.values()):
+        raise UsageError(f"{path} holds no named tensors; save model.state_dict()")
+    return {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,0 +1,58 @@
+"""Where the processes of a training through a server find each other: which ends of an exchange each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from unisono.algorithms.server.server_layout import ServerLayout
+from unisono.algorithms.server.slices import Cut, SlicedCaller
+from unisono.comm.base import Communicator
+from unisono.comm.exchange.base import Caller, Server
+from unisono.comm.exchange.over_comm import MessageCaller, open_exchange
+from unisono.training.server.servers import Orders
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Those of one rank, by what it is."""
+
+    cut: Cut
+    server: Server | None = None
+    caller: Caller | None = None
+    """Of the first of a worker's processes."""
+    orders: Orders | None = None
+    """Of the first of several servers."""
+
+
+def open_ends(world: Communicator, layout: ServerLayout, values: Tensor, like: Tensor, most_numbers: int, held: ExitStack) -> Ends:
+    """Collective, blocking: between the first server and the first of each group; where there are more servers, also between those
+    and all of these. `values` are the weights, `like` a vector that travels; `held` closes them."""
+    cut = Cut.of(values, layout.servers)
+    num_bytes = [length * like.dtype.itemsize for length in cut.lengths(like.numel())]
+    serves, is_first = layout.is_server(world.rank), layout.shard(world.rank) == 0
+
+    def opened(has_part: bool, servers: Sequence[int], most_bytes: int) -> Server | list[MessageCaller]:
+        comm = world.split(0 if has_part else None)
+        if comm is None:
+            return []
+        held.callback(comm.close)
+        found = open_exchange(comm, servers, most_numbers, most_bytes)
+        for end in found if isinstance(found, list) else [found]:
+            held.callback(end.close)
+        return found
+
+    first = opened(is_first if not serves else world.rank == 0, (0,), num_bytes[0])
+    others = opened(is_first, range(1, layout.servers), max(num_bytes[1:])) if layout.servers > 1 else []
+    if serves:
+        own = first if world.rank == 0 else others
+        assert isinstance(own, Server)
+        return Ends(cut, own, orders=Orders(others) if isinstance(others, list) and others else None)
+    assert isinstance(first, list)
+    assert isinstance(others, list)
+    if others:
+        return Ends(cut, caller=SlicedCaller([*first, *others], cut, like))
+    return Ends(cut, caller=first[0] if first else None)

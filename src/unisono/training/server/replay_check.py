@@ -1,0 +1,35 @@
+"""Whether a run can repeat another one: only the same experiment gives its recorded calls a meaning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.training.run_folder.run_directory import as_json, differences
+
+COMPARED = ("task", "model", "data", "settings", "algorithm", "init_from", "on_nan")
+
+WHO = ("group", "simulate")
+"""Of the algorithm: who the workers are, which the recorded order does not ask."""
+
+
+def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:
+    """Local: refuse to repeat a run that was another experiment. Whether its workers were groups of processes does not matter."""
+    beside = (replay if replay.is_dir() else replay.parent) / "config.json"
+    if not beside.exists():  # a record by itself
+        return
+    there, here = _compared(json.loads(beside.read_text())), _compared(as_json(record))
+    found = "; ".join(differences(there, here))
+    if found:
+        raise UsageError(
+            f"the run that is to be repeated (--replay {replay}) was another experiment: {found}; give the same settings"
+        )
+
+
+def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: record.get(name) for name in COMPARED}
+    algorithm = found["algorithm"] or {}
+    return {**found, "algorithm": {name: value for name, value in algorithm.items() if name not in WHO}}

@@ -1,0 +1,121 @@
+"""From a task to an algorithm with a server: this rank's part, and the workers that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from unisono.algorithms.allreduce import ALGORITHM as AllReduce
+from unisono.algorithms.base import GroupSettings, Settings
+from unisono.algorithms.server.call_record import check_numbers
+from unisono.algorithms.server.protocol import MOST_UNITS
+from unisono.algorithms.server.replica import Home, Replica, check_model
+from unisono.algorithms.server.server_algorithm import ServerAlgorithm
+from unisono.algorithms.server.server_layout import ServerLayout
+from unisono.algorithms.server.slices import Cut
+from unisono.algorithms.server.worker import Worker
+from unisono.comm.base import Communicator
+from unisono.comm.engines.single import alone
+from unisono.data.loader import Loader, Portion
+from unisono.errors import UsageError
+from unisono.events import Spans
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.task.task import Task
+from unisono.training.work_layout import Agreement
+
+
+def make_server_algorithm(
+    agreement: Agreement,
+    world: Communicator,
+    adapter: TorchAdapter,
+    task: Task,
+    make_evaluator: Callable[[], TorchAdapter],
+    spans: Spans | None,
+) -> ServerAlgorithm:
+    """Local: the algorithm of this rank; refuses what its rule cannot use."""
+    kind, layout, replay = agreement.kind, agreement.roles, agreement.replay
+    assert issubclass(kind, ServerAlgorithm)
+    assert isinstance(layout, ServerLayout)
+    algorithm = kind(
+        alone(adapter.device),
+        adapter,
+        agreement.options,
+        spans,
+        world=world,
+        layout=layout,
+        make_evaluator=make_evaluator,
+        replay=replay,
+    )
+    algorithm.read_optimizer(task.optimizer, task.optimizer_options, task.clip_norm)
+    if layout.elastic is not None and not layout.is_virtual and find_spec("zmq") is None:
+        raise UsageError("--elastic needs ZeroMQ, which is not installed here; pip install 'unisono[zmq]'")
+    if replay is not None and layout.elastic is None:
+        check_numbers(replay, layout.num_workers)
+    check_model(adapter, agreement.name)
+    if layout.servers > 1:
+        _check_servers(algorithm, agreement.name, task)
+    return algorithm
+
+
+def _check_servers(algorithm: ServerAlgorithm, name: str, task: Task) -> None:
+    num_servers = algorithm.layout.servers
+    if algorithm.needs_whole or (algorithm.server_optimises and task.clip_norm is not None):
+        what = f"--algorithm {name}" if algorithm.needs_whole else f"clip_norm {task.clip_norm}"
+        remedy = "use one server" if algorithm.needs_whole else "use one server, or leave clip_norm out"
+        raise UsageError(
+            f"{what} needs a norm of the whole vector, of which each of {num_servers} servers has a slice (--servers); {remedy}"
+        )
+    part = algorithm.adapter.parts[""]
+    Cut.of(next(iter(part.values.values())), num_servers)
+    if algorithm.server_optimises:
+        part.check_narrow()
+
+
+def replica_of(adapter: TorchAdapter, group: Communicator, spans: Spans | None = None) -> Replica:
+    """Collective over a group of processes that act as one worker."""
+    inside = AllReduce(group, adapter, AllReduce.Options(), spans)
+    inside.start()
+    return Replica(adapter, inside)
+
+
+def like(replica: Replica) -> Tensor:
+    """Local: a vector like those that travel: weights, then running statistics."""
+    num = replica.values.numel() + replica.statistics.numel()
+    return torch.empty(num, dtype=replica.values.dtype, device=replica.values.device)
+
+
+@dataclass(frozen=True)
+class WorkerMaker:
+    """What all workers of this process have in common."""
+
+    algorithm: ServerAlgorithm
+    replica: Replica
+    loader: Loader
+    settings: Callable[[int], Settings]
+    seed: int
+
+    def make(self, out: Tensor, shard: int = 0, stop_requested: Callable[[], bool] = bool, home: Home | None = None) -> Worker:
+        """Local: a worker that forms in `out` what it sends; a virtual one has a `home`."""
+        units = self.loader.plan.steps_per_epoch
+        return Worker(
+            self.algorithm,
+            self.replica,
+            self._read,
+            self._settings,
+            self.seed,
+            shard,
+            out,
+            stop_requested,
+            home,
+            most_units=min(MOST_UNITS, max(1, units // self.algorithm.num_workers)),
+        )
+
+    def _read(self, unit: int) -> Portion:
+        return self.loader.portion(*divmod(unit, self.loader.plan.steps_per_epoch))
+
+    def _settings(self, step: int) -> GroupSettings:
+        return self.settings(step)[""]

@@ -1,0 +1,294 @@
+"""The server's loop: calls in, replies out, and between them epochs, evaluations, saves and the decision to stop."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from unisono.algorithms.server.call_record import LOST, STOP, Arrivals, InOrder
+from unisono.algorithms.server.service import Applied, Service
+from unisono.algorithms.server.simulated import SimulatedServer
+from unisono.algorithms.server.waits import Waits
+from unisono.comm.exchange.base import Request, Server
+from unisono.events import StepDone
+from unisono.training.epoch_sums import EpochSums
+from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
+from unisono.training.server.background_evaluation import BackgroundEvaluation
+from unisono.training.trainer_base import shown_lr
+
+if TYPE_CHECKING:
+    from unisono.training.server.server_trainer import ServerTrainer
+
+SLICE_S = 0.05
+"""How long the server waits for a call before it looks round."""
+MOST_SHOWN = 10
+
+
+@dataclass
+class EndedEpoch:
+    """One whose evaluation is missing."""
+
+    sums: EpochSums
+    waits: Waits
+
+
+@dataclass
+class Serving:
+    """One attempt of a server."""
+
+    trainer: ServerTrainer
+    server: Server
+    service: Service
+    evaluation: BackgroundEvaluation[EndedEpoch]
+    arrivals: Arrivals | None
+    sums: EpochSums
+    waits: Waits
+    pending: EpochSums | None = None
+    """Of an epoch whose evaluation was cut short, here or in an earlier attempt."""
+    _num_stops: int = 0
+    _is_past_end: bool = False
+    """Of a run that is repeated: whether it was told that the record is over."""
+    _stop_is_recorded: bool = False
+    """Whether the record of a run that is repeated says to stop here; then all can be saved here, as it was."""
+    _verdict: str = ""
+    """Of a run that is repeated: what an evaluation has decided. The recorded run heard of it when the next epoch ended, or before,
+    so it looked at no other."""
+    _saved_at: int = 0
+    _save_requested: bool = False
+    _is_last: bool = False
+    """Whether the save under way is the last one."""
+
+    def run(self) -> None:
+        """Local, blocking: until every worker was told that it is over."""
+        service, server = self.service, self.server
+        self._saved_at = service.step
+        if self.pending is not None:
+            pending, self.pending = self.pending, None
+            self._evaluate(pending, Waits())
+        while not service.is_over:
+            request = server.receive(SLICE_S)
+            began = perf_counter()
+            for caller in server.newly_lost():
+                self._lose(caller, "is gone")
+            for caller in server.newly_left():
+                self._lose(caller, "has left")
+            if request is not None:
+                self._handle(request)
+            self._end_epochs()
+            self._decide()
+            self._save()
+            for answer in service.take_answers():
+                server.reply(*answer)
+            ended = perf_counter()
+            self.waits.busy_s += ended - began
+            if self.trainer.spans is not None and request is not None:
+                self.trainer.spans.add("compute", "serve a call", int(began * 1e9), int(ended * 1e9))
+
+    # ---- calls -----------------------------------------------------------------------------------------------------
+
+    def _handle(self, request: Request) -> None:
+        if self.service.is_of_consequence(request):
+            self._record(str(request.caller))
+        for applied in self.service.handle(request):
+            self._account(applied)
+        if isinstance(self.server, InOrder) and self.server.is_past_end and not self._is_past_end:
+            self._is_past_end = True
+            self.trainer.tell("warning: the record that is repeated (--replay) ends here; calls now come in an order of their own")
+
+    def _lose(self, caller: int, how: str) -> None:
+        if caller not in self.service.workers:  # it was told to end, and did
+            return
+        self._record(f"{LOST}{caller}")
+        num = self.service.lose(caller)
+        self.trainer.tell(f"warning: worker {caller} {how}; {num} of its batches are dealt out again")
+        for applied in self.service.apply_round():
+            self._account(applied)
+
+    def _account(self, applied: Applied) -> None:
+        trainer, stats = self.trainer, applied.stats
+        done = trainer.progress
+        self.waits.add(applied)
+        self._num_stops += stats.num_stops
+        done.step = self.service.step
+        done.step_in_epoch = done.step - done.epoch * self.service.ledger.units_per_epoch
+        done.num_samples += stats.num_samples
+        if stats.num_not_finite:
+            self._not_finite(applied)
+        elif not stats.weight:
+            done.num_skipped += 1
+            trainer.tell(
+                f"warning: no sample of worker {applied.lease.worker} counts (all are ignored or weighted 0); nothing is learned"
+            )
+        if not stats.weight:
+            return
+        self.sums.add(stats)
+        settings = trainer.settings(max(0, done.step - 1))
+        event = StepDone(
+            done.step - 1,
+            done.epoch,
+            done.step_in_epoch - 1,
+            stats.loss,
+            shown_lr(settings),
+            stats.num_samples,
+            trainer.wall_s(),
+            0.0,
+            self.sums.metrics_so_far,
+        )
+        for observer in trainer.observers:
+            observer.step(event)
+
+    def _not_finite(self, applied: Applied) -> None:
+        """Nothing of such a batch is in the server's weights: its worker sent a gradient of zero."""
+        trainer, plan = self.trainer, self.trainer.loader.plan
+        epoch, step = divmod(applied.lease.units[0], plan.steps_per_epoch)
+        samples = plan.order(epoch)[plan.batch(step)]
+        shown = ", ".join(map(str, samples[:MOST_SHOWN])) + (", ..." if len(samples) > MOST_SHOWN else "")
+        what = f"the loss or gradient of worker {applied.lease.worker} is not finite (its batches began with samples {shown})"
+        trainer.progress.num_skipped += applied.stats.num_not_finite
+        if trainer.goals.on_nan == "stop":
+            trainer.progress.reason = NOT_FINITE
+            trainer.progress.failure = f"{what}; the run stopped; --on-nan skip --accept-changes would leave such updates out"
+        else:
+            trainer.tell(f"warning: {what}; the update is left out (--on-nan skip)")
+
+    # ---- epochs ----------------------------------------------------------------------------------------------------
+
+    def _end_epochs(self) -> None:
+        trainer, service = self.trainer, self.service
+        done, units = trainer.progress, service.ledger.units_per_epoch
+        if self.evaluation.is_finished():
+            self._end_epoch()
+        num_begun = done.epoch + (self.evaluation.about is not None)
+        if service.step < (num_begun + 1) * units or self._ends_in_this_epoch():
+            return
+        if self.evaluation.about is not None:  # evaluations are slower than epochs: the server waits for the one before
+            self._end_epoch()
+            if self._ends_in_this_epoch():
+                return
+        done.train_s += self.waits.took_s()
+        self.sums.took_s += self.waits.took_s()
+        self._evaluate(self.sums, self.waits)
+        self.sums, self.waits = EpochSums(trainer.train_metrics), Waits()
+
+    def _ends_in_this_epoch(self) -> bool:
+        """Whether the run ends within the epoch in hand. A request to stop alone does not say so: the batches that still come may
+        complete the epoch, and those after them belong to the next one."""
+        trainer = self.trainer
+        is_over = trainer.progress.reason not in ("", INTERRUPTED) or self.service.is_ending
+        return is_over or bool(self._verdict) or self.pending is not None
+
+    def _evaluate(self, sums: EpochSums, waits: Waits) -> None:
+        self.trainer.show_server()
+        self.evaluation.begin(self.trainer.adapter.model, EndedEpoch(sums, waits))
+        if self.evaluation.is_finished():
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        trainer = self.trainer
+        ended, found = self.evaluation.take()
+        if found is None:  # stopped meanwhile: the next attempt evaluates
+            self.pending = ended.sums
+            trainer.progress.reason = trainer.progress.reason or INTERRUPTED
+            return
+        before, more = trainer.progress.reason, ended.waits.metrics()
+        if isinstance(self.server, SimulatedServer):
+            more |= self.server.metrics()
+        trainer.end_of_epoch(ended.sums, ended.sums.values() | found | more, self.evaluation.copy.model)
+        done = trainer.progress
+        done.step_in_epoch = done.step - done.epoch * self.service.ledger.units_per_epoch
+        if before or isinstance(self.server, InOrder):  # decided already, or by the record
+            self._verdict = self._verdict or done.reason
+            done.reason = before
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """Whether to stop, and why."""
+        trainer, done, ledger = self.trainer, self.trainer.progress, self.service.ledger
+        decision = self.server.decision() if isinstance(self.server, InOrder) else None
+        if decision is not None:
+            done.reason = decision
+            self._stop_is_recorded = True
+        elif not done.reason:
+            is_enough = trainer.max_steps is not None and done.step >= trainer.max_steps
+            if self._num_stops or is_enough or trainer.stop_requested():
+                done.reason = INTERRUPTED
+            elif isinstance(self.server, InOrder) and self.server.is_past_end:
+                done.reason = self._verdict
+        if not done.reason and ledger.is_over and self.evaluation.about is None and done.epoch >= trainer.goals.num_epochs:
+            done.reason = FINISHED
+
+    def _save(self) -> None:
+        trainer, service = self.trainer, self.service
+        done, saving = trainer.progress, trainer.saving
+        if service.has_all_states:
+            if self.evaluation.about is not None:
+                return  # the state would lack its epoch; no worker is answered meanwhile, so no other evaluation begins
+            if not service.is_ending:  # else it failed while the states came: those before the failure are kept
+                trainer.show_server()
+                service.gather()
+                if self.arrivals is not None:
+                    self.arrivals.flush()
+                trainer.keep(self._state(), bool(done.step_in_epoch), self._is_last)
+            if self._is_last:
+                service.end()
+            service.end_save()
+            if self._is_last or not done.reason:
+                return
+        if service.is_ending:
+            return
+        if done.reason:
+            self._begin_end()
+            return
+        if saving is None:
+            return
+        steps = saving.interval.steps
+        is_due = steps is not None and done.step // steps > self._saved_at // steps
+        requested = trainer.take_save_request()
+        self._save_requested = self._save_requested or requested or is_due or saving.is_due_by_clock()
+        if self._save_requested and service.can_save and self._lets_save:
+            self._save_requested = False
+            self._saved_at = done.step
+            service.begin_save()
+
+    @property
+    def _lets_save(self) -> bool:
+        return not isinstance(self.server, InOrder) or self.server.lets_save(self.service.busy)
+
+    def _begin_end(self) -> None:
+        trainer, service, done = self.trainer, self.service, self.trainer.progress
+        if self.evaluation.about is not None:
+            self._end_epoch()
+        if done.reason == NOT_FINITE or trainer.saving is None:
+            self._record(f"{STOP}{done.reason}")
+            service.end()
+        elif self._is_last or not service.can_save:
+            return
+        elif not (self._stop_is_recorded or self._lets_save):  # a stop was requested where the recorded run had none
+            trainer.tell("warning: the recorded order lets no state be saved here; the same command repeats more of it")
+            assert isinstance(self.server, InOrder)
+            self.server.give_up()
+            service.end()
+        else:
+            if done.reason != FINISHED:
+                self._record(f"{STOP}{done.reason}")
+            self._is_last = True
+            service.begin_save()
+
+    def _state(self) -> dict[str, Any]:
+        num_lines = 0 if self.arrivals is None else self.arrivals.num_lines
+        sums = copy(self.sums)
+        sums.took_s += self.waits.took_s()
+        return {
+            **self.trainer.state(sums),
+            "next_number": getattr(self.server, "next_number", 0),
+            "num_lines": num_lines,
+            "waits": self.waits.state(),
+            "pending": None if self.pending is None else self.pending.state(),
+        }
+
+    def _record(self, line: str) -> None:
+        if self.arrivals is not None:
+            self.arrivals.write(line)

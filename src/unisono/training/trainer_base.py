@@ -1,0 +1,210 @@
+"""What trainers share, whatever the kind of algorithm: resuming, the end of an epoch, checkpoints, evaluation, observers."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+from torch import nn
+
+from unisono.algorithms.base import Algorithm, Settings
+from unisono.comm.base import Communicator
+from unisono.comm.on_all_ranks import on_all_ranks
+from unisono.data.source import Source
+from unisono.events import EpochDone, Observer, Spans
+from unisono.model.base import LOOKING, StreamKey
+from unisono.training.checkpointing.checkpoint import Loaded
+from unisono.training.checkpointing.saving import Saving
+from unisono.training.checkpointing.state import Restored, share_state
+from unisono.training.epoch_sums import EpochSums
+from unisono.training.evaluation import EvaluationPlan, Shards, evaluate
+from unisono.training.progress import INTERRUPTED, NOT_FINITE, PRUNED, Progress
+from unisono.training.run_hooks import RunHooks
+from unisono.training.training_parts import TrainingParts
+
+
+@dataclass(kw_only=True)
+class TrainerBase(ABC):
+    """One training on one rank. All ranks make the same calls."""
+
+    comm: Communicator
+    parts: TrainingParts
+    evaluation_batch: int
+    """Samples of a rank at a time where nothing is learned."""
+    hooks: RunHooks = field(default_factory=RunHooks)
+    observers: Sequence[Observer] = ()
+    saving: Saving | None = None
+    spans: Spans | None = None
+    max_steps: int | None = None
+    """After so many steps of the whole run it stops, as if that was requested."""
+    progress: Progress = field(default_factory=Progress)
+    algorithm: Algorithm = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = self.parts
+        self.adapter, self.algorithm, self.loader = parts.adapter, parts.algorithm, parts.loader
+        self.settings, self.goals, self.seed = parts.settings, parts.goals, parts.task.seed
+        self.train_metrics, self.validation = parts.train_metrics, parts.splits.validation
+        self.progress = replace(self.progress, monitor=self.goals.monitor)
+        self.restored: Restored | None = None
+        """The state to resume from, until the first epoch has begun with it."""
+        self.evaluated_model: nn.Module = self.adapter.model
+        """The model whose weights the newest evaluation saw."""
+        self.unfinished: Mapping[str, float] = {}
+        """Loss and metrics of an epoch that was cut short."""
+        self.save_requested = False
+        """Whether the state is to be saved as soon as it can be."""
+        self._began = perf_counter()
+
+    @abstractmethod
+    def train(self) -> Progress:
+        """Collective, blocking: train to the end, whatever ends it."""
+
+    # ---- resume ----------------------------------------------------------------------------------------------------
+
+    def resume(self, loaded: Loaded | None) -> list[str] | None:
+        """Collective, blocking, before `train`: take up the checkpoint that rank 0 has loaded. Gives what a user should know of it;
+        None where there is no checkpoint."""
+        state = None if loaded is None else loaded.snapshot.state()
+        state = share_state(self.comm, state, self.algorithm)
+        return None if state is None else on_all_ranks(self.comm, lambda: self.restore(Restored(state)))
+
+    def restore(self, restored: Restored) -> list[str]:
+        """Local, before `train`: take up an earlier attempt. Gives what a user should know of it."""
+        notes = []
+        restored.before_start(self.adapter)
+        saved = Progress(**restored.trainer["progress"])
+        same_batches = restored.trainer["plan"] == self._plan
+        if saved.step_in_epoch and not same_batches:
+            notes.append("warning: the batches have other samples than before, so the epoch in hand starts again")
+        self.restored, self.progress = restored, saved.resumed(self.goals, same_batches)
+        return notes + restored.notes(self.comm, bool(self.progress.step_in_epoch))
+
+    def state(self, sums: EpochSums | None) -> dict[str, Any]:
+        """Local: what `restore` needs besides the state of the replicas, in plain values."""
+        progress = replace(self.progress, wall_s=perf_counter() - self._began)
+        return {"progress": asdict(progress), "sums": None if sums is None else sums.state(), "plan": self._plan}
+
+    @property
+    def _stream(self) -> int:
+        """Whose random numbers are drawn outside of steps: this worker's own, or with shards the same on all."""
+        return self.loader.shard if self.loader.own_shards is None else 0
+
+    @property
+    def _plan(self) -> list[int]:
+        """What says which samples a step of an epoch has."""
+        plan = self.loader.plan
+        return [plan.num_samples, plan.global_batch, plan.seed, int(plan.shuffle)]
+
+    # ---- the end of an epoch ---------------------------------------------------------------------------------------
+
+    def _finish_epoch(self, sums: EpochSums, metrics: Mapping[str, float]) -> None:
+        done, goals = self.progress, self.goals
+        value = metrics.get(goals.monitor) if goals.monitor is not None else None
+        is_best = value is not None and goals.better(value, done.best_value)
+        if value is not None and is_best:
+            done.keep_best(value)
+            self.hooks.keep_best(self.evaluated_model, done.step)
+        event = EpochDone(
+            epoch=done.epoch,
+            step=done.step,
+            metrics=metrics,
+            lr=shown_lr(self.settings(max(done.step - 1, 0))),
+            samples_per_s=sums.num_samples / sums.took_s if sums.took_s else 0.0,
+            wall_s=perf_counter() - self._began,
+            data_wait_s=sums.waited_s,
+            is_best=is_best,
+            weights=self.hooks.hash_weights(self.evaluated_model),
+        )
+        for observer in self.observers:
+            observer.epoch(event)
+        done.finish_epoch(asdict(event), goals)
+        if not self.should_continue(metrics) and done.epoch < goals.num_epochs:
+            done.stop(PRUNED)
+        is_last = done.reason or done.epoch == goals.num_epochs  # which `train` saves
+        if self.saving is not None and not is_last and self.saving.after_epoch(done.epoch):
+            self._save_checkpoint(self.state(None), mid_epoch=False)
+
+    def stop_requested(self) -> bool:
+        """Local; cheap: whether this process was asked to stop."""
+        return self.hooks.stop_requested()
+
+    def should_continue(self, metrics: Mapping[str, float]) -> bool:
+        """Collective, blocking for as long as the answer takes: whether more epochs are worth while; all end at the same step."""
+        ask = self.hooks.should_continue
+        if ask is None:
+            return True
+        # It may depend on a training that is slower than this one by hours, so the others wait for rank 0 without the limit of
+        # other calls. Should it die, they hear of that as ever.
+        answer = ask(self.progress.epoch, metrics) if self.comm.rank == 0 else None
+        return bool(self.comm.broadcast_object(answer, timeout_s=math.inf))
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save_final(self) -> None:
+        """Collective: the state of a training that has come to its end."""
+        if self.progress.reason not in (INTERRUPTED, NOT_FINITE):
+            self._save_checkpoint(self.state(None), mid_epoch=False, is_last=True)
+
+    def _save_checkpoint(self, state: Mapping[str, Any], mid_epoch: bool, is_last: bool = False) -> None:
+        """Collective."""
+        if self.saving is None:
+            return
+        for observer in self.observers:
+            observer.saving()
+        self.saving.save(self.progress.step, state, mid_epoch, is_last)
+
+    # ---- evaluation ------------------------------------------------------------------------------------------------
+
+    def test(self) -> Mapping[str, float]:
+        """Collective, blocking, after `train`: the metrics of the test data. Where a stop cuts that short, the training counts as
+        interrupted, so that another attempt makes it."""
+        source = self.parts.splits.test
+        if source is None or self.progress.reason in (INTERRUPTED, NOT_FINITE):
+            return {}
+        found = self.evaluate(source, "test_")
+        if found is None:
+            self.progress = replace(self.progress, reason=INTERRUPTED)
+        return found or {}
+
+    def evaluate(self, source: Source, prefix: str) -> dict[str, float] | None:
+        """Collective, blocking: each sample of a source once; None if a stop was requested of a rank meanwhile. What a model draws
+        here is a function of the step too, so that another attempt draws the same."""
+
+        def draw_as(shard: int) -> None:
+            self.adapter.seed(StreamKey(self.seed, self.progress.step, shard, LOOKING))
+
+        own, shards = self.loader.own_shards, None
+        draw_as(self._stream)
+        if own is not None:
+            state = self.algorithm.shard_state
+
+            def begin(shard: int) -> None:
+                if shard == own.start:
+                    state.begin()
+                else:
+                    state.put_back()
+                draw_as(shard)
+
+            shards = Shards(self.loader.num_shards, own, begin)
+        plan = EvaluationPlan(self.parts.metrics, self.evaluation_batch, self._tell_evaluating, self.stop_requested, shards)
+        return evaluate(self.comm, self.adapter, source, plan, prefix)
+
+    # ---- what observers hear ---------------------------------------------------------------------------------------
+
+    def _tell_evaluating(self, done: int, total: int) -> None:
+        for observer in self.observers:
+            observer.evaluating(done, total)
+
+    def _say(self, text: str) -> None:
+        for observer in self.observers:
+            observer.say(text)
+
+
+def shown_lr(settings: Settings) -> float:
+    """Pure: the learning rate to be shown, that of the first group."""
+    return next(iter(settings.values()))[0].get("lr", math.nan)

@@ -1,0 +1,164 @@
+"""Proposals made before they are asked for, so that no block waits for one: a thread fills a small store and, when results have
+come in, makes what lies there anew, where that costs little."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+from unisono.tuning.search.search import Proposal, Search
+
+MAX_PREFETCHED = 32
+SMOOTHING = 0.2
+RENEW_SHARE = 0.25
+"""Proposals are made anew only where all of them take less than this share of the time between two results."""
+WAIT_SHARE = 0.05
+"""A block does not wait longer than this share of a trial where the search has a stopgap."""
+FRESH_SHARE = 0.005
+"""A block waits for one that knows all results where that costs less than this share of a trial; then nothing is made ahead."""
+
+
+class Proposals(Protocol):
+    """Where a coordinator gets points from."""
+
+    def next_proposal(self, trial_s: float | None) -> Proposal | None:
+        """Not blocking: the newest; None where one is being made, and the coordinator is woken when it is there."""
+
+    def on_result(self, result_every_s: float | None) -> None:
+        """Not blocking: results have come in; one comes every so many seconds."""
+
+    def close(self) -> None:
+        """Blocking for one proposal."""
+
+
+class NoPrefetch:
+    """For a search whose points are known by the number of the trial."""
+
+    def next_proposal(self, trial_s: float | None) -> Proposal | None:  # noqa: ARG002
+        return None
+
+    def on_result(self, result_every_s: float | None) -> None:
+        """Nothing would change."""
+
+    def close(self) -> None:
+        """Nothing is at work."""
+
+
+@dataclass
+class _Prefetched:
+    proposal: Proposal
+    version: int
+
+
+class Prefetcher:
+    """The thread. `wake` is called by it, whenever something is ready or has failed."""
+
+    def __init__(self, search: Search, depth: int, wake: Callable[[], None]) -> None:
+        self._search = search
+        self._depth = min(max(depth, 1), MAX_PREFETCHED)
+        self._wake = wake
+        self._ready: deque[_Prefetched] = deque()
+        self._version = 0
+        self._proposal_s = 0.0
+        self._result_every_s: float | None = None
+        self._making_since: float | None = None
+        """When the one that is being made was begun."""
+        self._is_closed = self._is_awaited = self._is_on_demand = False
+        self._changed = threading.Condition()
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="unisono-proposals", daemon=True)
+        self._warming = threading.Thread(target=search.warm_up, name="unisono-warm-up", daemon=True)
+        self._thread.start()
+        self._warming.start()
+
+    def next_proposal(self, trial_s: float | None) -> Proposal | None:
+        with self._changed:
+            if self.failure is not None:
+                raise self.failure
+            if (
+                not self._ready
+                and trial_s is not None
+                and self._search.has_fallback
+                and self._expected_wait_s() > WAIT_SHARE * trial_s
+            ):
+                return self._search.propose_by_fallback()
+            self._is_on_demand = trial_s is not None and self._proposal_s < FRESH_SHARE * trial_s and self._is_cheap(1)
+            if not self._ready or (self._is_on_demand and self._is_old(self._ready[-1])):
+                self._is_awaited = True
+                self._changed.notify()
+                return None
+            found = self._ready.pop() if self._is_old(self._ready[0]) else self._ready.popleft()
+            self._is_awaited = False
+            self._changed.notify()
+            return found.proposal
+
+    def on_result(self, result_every_s: float | None) -> None:
+        with self._changed:
+            self._version += 1
+            self._result_every_s = result_every_s
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+        self._warming.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not self._is_closed and not self._has_work():
+                        self._changed.wait()
+                    if self._is_closed:
+                        return
+                    version, self._making_since = self._version, perf_counter()
+                self._withdraw_old()
+                self._make(version)
+                self._wake()
+        except BaseException as error:  # noqa: BLE001 - told to whoever takes
+            self.failure = error
+            self._wake()
+
+    def _expected_wait_s(self) -> float:
+        """How long a proposal takes, or already has."""
+        return max(self._proposal_s, 0.0 if self._making_since is None else perf_counter() - self._making_since)
+
+    def _has_work(self) -> bool:
+        if self._is_awaited and (not self._ready or self._is_old(self._ready[-1])):
+            return True
+        if self._is_on_demand:
+            return False
+        return len(self._ready) < self._depth or (self._is_cheap(self._depth) and self._is_old(self._ready[0]))
+
+    def _is_cheap(self, num_proposals: int) -> bool:
+        """Whether they can be made anew before the next result comes in."""
+        return self._result_every_s is not None and num_proposals * self._proposal_s < RENEW_SHARE * self._result_every_s
+
+    def _is_old(self, ready: _Prefetched) -> bool:
+        return self._search.learns and ready.version != self._version
+
+    def _withdraw_old(self) -> None:
+        """Those that are made anew; before that, as a search keeps away from what it has proposed. The last stays for a block that
+        does not wait for a better one."""
+        old = list[_Prefetched]()
+        with self._changed:
+            if self._is_awaited or self._is_cheap(self._depth):
+                while len(self._ready) > (not self._is_awaited) and self._is_old(self._ready[0]):
+                    old.append(self._ready.popleft())
+        for one in old:
+            self._search.withdraw(one.proposal)
+
+    def _make(self, version: int) -> None:
+        began = perf_counter()
+        proposal = self._search.propose()
+        took_s = perf_counter() - began
+        with self._changed:
+            self._proposal_s += (took_s - self._proposal_s) * (SMOOTHING if self._proposal_s else 1.0)
+            self._ready.append(_Prefetched(proposal, version))
+            self._making_since = None

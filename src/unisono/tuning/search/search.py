@@ -1,0 +1,372 @@
+"""The search: proposes points and prunes trials, by Optuna's ask and tell. The only file that loads Optuna for a search.
+
+Numbers of trials are those of our study; Optuna's own never leave this file. A proposal that nobody takes is withdrawn and is then
+as if it had never been made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from unisono.errors import UsageError, unknown_name
+from unisono.task.task import Choice
+from unisono.tuning.search.distributions import distributions_of
+from unisono.tuning.search.grid import grid
+from unisono.tuning.search.space import Dimension, Space
+from unisono.tuning.study.study import COMPLETE, PRUNED, Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+SEARCHES = ("tpe", "gp", "cmaes", "evolution", "random", "grid")
+PRUNERS = ("none", "asha", "median", "wilcoxon")
+NUM_STARTUP_TRIALS = 10
+"""Results before which settings are drawn at random."""
+HALVING = 3
+"""Of all trials that reach a rung of successive halving, one in so many goes on."""
+NUM_RUNGS = 2
+MEDIAN_STARTUP = 5
+"""Trials that are finished before others are compared with their median."""
+LEAST_PAIRS, LEAST_CHANCE = 4, 0.2
+"""A trial is hopeless where the chance that it is as good as the best is below this; of three pairs the least chance is 1/8."""
+MAX_REDRAWS = 10
+"""Draws of a point that was tried before, after which it is tried again: a small space may have no other."""
+LEAST_ALIKE = 2
+"""Trials of an objective that must want to know the same before it is proposed to others."""
+EXTRA_PACKAGES: Mapping[str, str] = {"cmaes": "cmaes", "gp": "scipy"}
+"""What a search needs besides Optuna."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point that may be tried."""
+
+    values: Mapping[str, Any]
+    trial: Any
+    """As Optuna has it."""
+
+
+@dataclass
+class Search:
+    """One study as Optuna sees it. `propose` and `withdraw` may be called by one thread, all else by another."""
+
+    space: Space | None
+    """None: whatever an objective asks for."""
+    name: str
+    higher_is_better: Sequence[bool]
+    seed: int = 0
+    prune: str = "none"
+    num_steps: int = 1
+    """At most so many reports of one trial, by which rungs are laid out."""
+    num_trials: int = 100
+    has_fallback: bool = False
+    """Whether TPE may propose where this search would keep a block waiting."""
+    first_point: Mapping[str, Any] | None = None
+    """Tried before all others, e.g. the task's own settings."""
+    _trials: dict[int, Any] = field(default_factory=dict)
+    _ended: set[int] = field(default_factory=set)
+    _seen: set[str] = field(default_factory=set)
+    _num_results: int = 0
+    _fallback: Any = None
+    """The same study with another search."""
+
+    def __post_init__(self) -> None:
+        if self.name not in SEARCHES:
+            raise unknown_name("search (--search)", self.name, ("auto", *SEARCHES))
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(f"--seed must lie in 0..{2**32 - 1}; received {self.seed}")
+        if self.prune not in PRUNERS:
+            raise unknown_name("way to prune (--prune)", self.prune, PRUNERS)
+        if self.prune != "none" and len(self.higher_is_better) > 1:
+            raise UsageError(
+                "--prune compares one number, and several metrics are asked for; leave --prune or all but one --metric out"
+            )
+        if self.name == "cmaes" and len(self.higher_is_better) > 1:
+            raise UsageError("--search cmaes is for one metric; use tpe, gp or evolution for several")
+        if self.name == "grid" and self.space is None:
+            raise UsageError("--search grid needs to know the space before; use another search for an objective")
+        self._optuna = load_optuna(self.name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that some of its samplers are experimental is not for the user of ours
+            self._study = self._optuna.create_study(
+                directions=["maximize" if one else "minimize" for one in self.higher_is_better],
+                sampler=self._sampler(),
+                pruner=self._pruner(),
+            )
+        self._grid = grid(self.space, self.num_trials) if self.name == "grid" and self.space is not None else []
+
+    @property
+    def learns(self) -> bool:
+        """Whether results change where it looks, as they do after the first draws."""
+        return self.name not in ("random", "grid") and self._num_results >= self._num_startup_trials
+
+    def draws_independently(self, num_trials: int) -> bool:
+        """Pure: whether the first so many are drawn whatever comes of them."""
+        return self.name in ("random", "grid") or self._num_results + num_trials <= self._num_startup_trials
+
+    def warm_up(self) -> None:
+        """Local, blocking for seconds: load what the first proposal that knows results would load."""
+        if self.name == "gp":
+            with suppress(ImportError):  # a part of Optuna that is its own; then the first proposal takes longer
+                importlib.import_module("optuna._gp.gp")
+
+    def propose(self) -> Proposal:
+        """Local, blocking for milliseconds, with `gp` for seconds: another point. Of a grid, `planned` gives them."""
+        if self.first_point is not None:
+            self._study.enqueue_trial(dict(self.first_point))
+            self.first_point = None
+        for _ in range(MAX_REDRAWS):
+            proposal = self._ask()
+            if self.space is None or _key(proposal.values) not in self._seen:  # a point that was tried gives nothing new
+                break
+            self._discard(proposal)
+        else:
+            proposal = self._ask()
+        self._seen.add(_key(proposal.values))
+        return proposal
+
+    def propose_by_fallback(self) -> Proposal:
+        """Local, blocking for milliseconds: another point, by TPE, which knows the same; may be called beside `propose`."""
+        if self._fallback is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                sampler = self._optuna.samplers.TPESampler(seed=(self.seed + 1) % 2**32)  # else both draw the same at first
+                self._fallback = self._optuna.load_study(
+                    study_name=self._study.study_name, storage=self._study._storage, sampler=sampler
+                )
+        proposal = self._ask(self._fallback)
+        self._seen.add(_key(proposal.values))
+        return proposal
+
+    def grid_point(self, number: int) -> Proposal | None:
+        """Local: the point that a trial of this number has in any case, as in a grid, which several jobs then share; else None."""
+        if self.name != "grid":
+            return None
+        self._study.enqueue_trial(self._grid[number])
+        return self._ask()
+
+    def _ask(self, study: Any = None) -> Proposal:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trial = (study or self._study).ask()
+            if self.space is None:
+                known = self._optuna.search_space.intersection_search_space(self._study.get_trials(deepcopy=False))
+                return Proposal({name: trial._suggest(name, one) for name, one in known.items()}, trial)
+            values: dict[str, Any] = {}
+            for dimension in self.space.dimensions:
+                if self.space.is_active(dimension, values):
+                    values[dimension.name] = _suggest(trial, dimension)
+        return Proposal(values, trial)
+
+    def suggest(self, number: int, name: str, distribution: str) -> Any:
+        """Local: one more value of a trial under way, of a distribution as Optuna writes it in JSON. Raises `ValueError` for one
+        that contradicts an earlier one."""
+        wanted = self._optuna.distributions.json_to_distribution(distribution)
+        storage, key = self._study._storage, self._trials[number]._trial_id
+        trial = storage.get_trial(key)
+        if trial.distributions.get(name) == wanted:
+            return trial.params[name]
+        if isinstance(self._trials[number], self._optuna.trial.Trial) and name not in trial.distributions:
+            return self._trials[number]._suggest(name, wanted)
+        # Proposed ahead in another range, or a trial of an earlier job: Optuna would insist on what it has.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = self._study.sampler.sample_independent(self._study, trial, name, wanted)
+        storage.set_trial_param(key, name, wanted.to_internal_repr(value), wanted)
+        return value
+
+    def suggest_known_names(self, number: int) -> dict[str, Any]:
+        """Local: values of all that other trials have asked for so far, for one that was proposed before anybody had."""
+        trials = [one for one in self._study.get_trials(deepcopy=False) if one.distributions]
+        others = [one.distributions for one in trials if one.state.is_finished()] or [one.distributions for one in trials]
+        if len(others) < LEAST_ALIKE:
+            return {}  # one may have asked for what only it wants to know
+        wanted = (
+            [(name, one) for name, one in others[0].items() if all(other.get(name) == one for other in others)] if others else []
+        )
+        return {name: self._trials[number]._suggest(name, one) for name, one in wanted}
+
+    def distributions(self, number: int) -> dict[str, str]:
+        """Local: of what was suggested for a trial so far, as JSON."""
+        found = self._frozen(number).distributions
+        return {name: self._optuna.distributions.distribution_to_json(one) for name, one in found.items()}
+
+    def withdraw(self, proposal: Proposal) -> None:
+        """Local: nobody will try it."""
+        self._discard(proposal)
+        self._seen.discard(_key(proposal.values))
+
+    def _discard(self, proposal: Proposal) -> None:
+        self._study.tell(proposal.trial, state=self._optuna.trial.TrialState.FAIL)
+
+    def start_trial(self, number: int, proposal: Proposal) -> None:
+        """Local: it is being tried under this number."""
+        self._trials[number] = proposal.trial
+
+    def add_known_trial(self, trial: Trial) -> None:
+        """Local: add a trial from the journal, of an earlier or another job; once more where more is known of it."""
+        if trial.number in self._ended or trial.values is None:
+            return
+        self._seen.add(_key(trial.values))
+        if trial.number not in self._trials:
+            self._add(trial)
+            return
+        known = self._frozen(trial.number)
+        for step, value in trial.reports.items():
+            if step not in known.intermediate_values:
+                self._study._storage.set_trial_intermediate_value(known._trial_id, step, value)
+        for name, value in self._rungs(trial.reports).items():
+            self._study._storage.set_trial_system_attr(known._trial_id, name, value)
+        if trial.result is not None:
+            self.tell(trial.number, trial.result.state, trial.result.values)
+
+    def _frozen(self, number: int) -> Any:
+        return self._study._storage.get_trial(self._trials[number]._trial_id)
+
+    def tell(self, number: int, state: str, values: Sequence[float]) -> None:
+        """Local: how a trial ended; a second time counts for nothing."""
+        if number in self._ended or number not in self._trials:
+            return
+        self._ended.add(number)
+        self._num_results += state in (COMPLETE, PRUNED)
+        ended = self._state_of(state, values)
+        is_complete = ended == self._optuna.trial.TrialState.COMPLETE
+        self._study.tell(self._trials[number].number, list(values) if is_complete else None, ended)
+
+    def _state_of(self, state: str, values: Sequence[float]) -> Any:
+        """As Optuna calls it, to which a result without numbers is a failure."""
+        states = self._optuna.trial.TrialState
+        if state == COMPLETE:
+            return states.COMPLETE if self._is_valid(values) else states.FAIL
+        return states.PRUNED if state == PRUNED else states.FAIL
+
+    def report(self, number: int, step: int, value: float) -> None:
+        """Local: the objective in the middle of a trial."""
+        if number in self._trials and number not in self._ended:
+            self._study._storage.set_trial_intermediate_value(self._trials[number]._trial_id, step, value)
+
+    def should_prune(self, number: int) -> bool:
+        """Local: whether a trial should be pruned after what was last reported of it."""
+        if self.prune == "none" or number not in self._trials:
+            return False
+        trial = self._frozen(number)
+        if not trial.intermediate_values:
+            return False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return bool(self._study.pruner.prune(self._study, trial))
+
+    def _add(self, trial: Trial) -> None:
+        """As it is, with what pruning needs of it."""
+        assert trial.values is not None
+        result = trial.result
+        state = self._state_of(result.state, result.values) if result is not None else self._optuna.trial.TrialState.RUNNING
+        distributions = distributions_of(self._optuna, self.space, trial.values, trial.distributions)
+        if result is not None:
+            self._ended.add(trial.number)
+            self._num_results += result.state in (COMPLETE, PRUNED)
+        frozen = self._optuna.trial.create_trial(
+            state=state,
+            values=list(result.values) if result is not None and state == self._optuna.trial.TrialState.COMPLETE else None,
+            params={name: value for name, value in trial.values.items() if name in distributions},
+            distributions=distributions,
+            intermediate_values=dict(trial.reports),
+            system_attrs=self._rungs(trial.reports),
+        )
+        storage = self._study._storage
+        self._trials[trial.number] = storage.get_trial(storage.create_new_trial(self._study._study_id, template_trial=frozen))
+
+    def _is_valid(self, values: Sequence[float]) -> bool:
+        return len(values) == len(self.higher_is_better) and all(math.isfinite(one) for one in values)
+
+    def _rungs(self, reports: Mapping[int, float]) -> dict[str, float]:
+        """The rungs of successive halving that a trial has passed, as Optuna keeps them."""
+        found: dict[str, float] = {}
+        if self.prune == "asha":
+            for rung in itertools.count():
+                steps = [step for step in reports if step >= self._first_rung * HALVING**rung]
+                if not steps:
+                    break
+                found[f"completed_rung_{rung}"] = reports[min(steps)]
+        return found
+
+    @property
+    def _first_rung(self) -> int:
+        return int(max(1, self.num_steps // HALVING**NUM_RUNGS))
+
+    @property
+    def _num_startup_trials(self) -> int:
+        """Results that there must be before they say where to look."""
+        if self.name == "evolution":
+            return min(50, max(4, self.num_trials // 5))
+        return 1 if self.name == "cmaes" else NUM_STARTUP_TRIALS
+
+    def _sampler(self) -> Any:
+        samplers, seed = self._optuna.samplers, self.seed
+        if self.name == "tpe":
+            conditional = self.space is not None and any(one.when for one in self.space.dimensions)
+            return samplers.TPESampler(
+                seed=seed,
+                constant_liar=True,
+                group=conditional,
+                n_startup_trials=self._num_startup_trials,
+            )
+        if self.name == "gp":
+            return samplers.GPSampler(seed=seed, warn_independent_sampling=False, n_startup_trials=self._num_startup_trials)
+        if self.name == "cmaes":
+            return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        if self.name == "evolution":
+            return samplers.NSGAIISampler(seed=seed, population_size=self._num_startup_trials)
+        return samplers.RandomSampler(seed=seed)
+
+    def _pruner(self) -> Any:
+        pruners = self._optuna.pruners
+        if self.prune == "asha":
+            return pruners.SuccessiveHalvingPruner(min_resource=self._first_rung, reduction_factor=HALVING)
+        if self.prune == "median":
+            return pruners.MedianPruner(n_startup_trials=MEDIAN_STARTUP, n_warmup_steps=self.num_steps // 10)
+        if self.prune == "wilcoxon":
+            if self.num_steps < LEAST_PAIRS:
+                raise UsageError(
+                    f"--prune wilcoxon compares trainings pair by pair and needs several of them; received folds times repeats = "
+                    f"{self.num_steps}; use at least {LEAST_PAIRS}, or --prune asha"
+                )
+            return pruners.WilcoxonPruner(p_threshold=LEAST_CHANCE, n_startup_steps=2)
+        return pruners.NopPruner()
+
+
+def _key(values: Mapping[str, Any]) -> str:
+    return json.dumps(dict(values), sort_keys=True)
+
+
+def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
+    values = dimension.values
+    if isinstance(values, Choice):
+        return trial.suggest_categorical(dimension.name, values.values)
+    if dimension.is_integer:
+        return trial.suggest_int(dimension.name, int(values.low), int(values.high), log=values.log)
+    return trial.suggest_float(dimension.name, values.low, values.high, log=values.log)
+
+
+def load_optuna(search: str) -> Any:
+    """Local: the library, which says nothing by itself."""
+    missing = []
+    for package in ("optuna", *([EXTRA_PACKAGES[search]] if search in EXTRA_PACKAGES else [])):
+        try:
+            __import__(package)
+        except ImportError:
+            missing.append(package)
+    if missing:
+        raise UsageError(f"--search {search} needs {' and '.join(missing)}, which is not installed; pip install 'unisono[tune]'")
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

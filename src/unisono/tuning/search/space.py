@@ -1,0 +1,332 @@
+"""What a search may change: a dimension for each setting, from the annotations of the task's functions or from a file.
+
+[lr]                                  # as --set calls it; in TOML, nested tables mean the same: [optimizer.momentum]
+low = 1e-4
+high = 1.0
+log = true
+
+[optimizer.momentum]
+low = 0.0
+high = 0.99
+when = { optimizer = "sgd" }          # only where that is so; a list for several values
+
+[global_batch]
+choice = [32, 64, 128]
+
+[model.width]
+fixed = 64                            # not searched, though the task would let it
+"""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError, unknown_name
+from unisono.task.overrides import FACTORIES, OPTION_FIELDS, change, hints_of
+from unisono.task.task import Choice, Range, Task
+
+LEAF_KEYS = ("low", "high", "log", "choice", "fixed", "when")
+PLAIN = (str, bool, int, float, type(None))
+ALGORITHM = "algorithm"
+"""A name that `train` has an option for and a task has not."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One setting and the values that may be tried."""
+
+    name: str
+    """As --set has it: model.width, lr, optimizer.momentum; or algorithm."""
+    values: Range | Choice
+    is_integer: bool = False
+    """Whether the numbers of a Range are whole."""
+    when: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Other dimensions, and the values that each must have so that this one means something."""
+
+    def contains(self, value: Any) -> bool:
+        """Pure: whether a value lies in it."""
+        if isinstance(self.values, Choice):
+            return value in self.values.values
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number and self.values.low <= value <= self.values.high and (not self.is_integer or value == int(value))
+
+    def boundary_values(self) -> Sequence[Any]:
+        """Pure: all values of a choice, the ends of a range."""
+        if isinstance(self.values, Choice):
+            return self.values.values
+        kind = int if self.is_integer else float
+        return kind(self.values.low), kind(self.values.high)
+
+    def __str__(self) -> str:
+        if isinstance(self.values, Choice):
+            return f"{self.name}: one of {', '.join(map(str, self.values.values))}"
+        return f"{self.name}: {self.values.low:g} to {self.values.high:g}{', by powers' if self.values.log else ''}"
+
+
+@dataclass(frozen=True)
+class Space:
+    """All dimensions, those that others depend on first; and settings that a file has fixed."""
+
+    dimensions: Sequence[Dimension]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_active(self, dimension: Dimension, values: Mapping[str, Any]) -> bool:
+        """Pure: whether a dimension takes part where the others have these values."""
+        known = {**self.fixed, **values}
+        return all(name in known and known[name] in wanted for name, wanted in dimension.when.items())
+
+    def largest(self, name: str, default: Any) -> Any:
+        """Pure: the most that a number may be in any trial; `usual` is what it is where it is not searched."""
+        found = [one for one in self.dimensions if one.name == name]
+        return max([value for one in found for value in one.boundary_values()] + [default] * (not found or bool(found[0].when)))
+
+    def described(self) -> dict[str, Any]:
+        """Pure: in plain values, by which a study knows its space again."""
+        dimensions = [
+            {
+                "name": one.name,
+                **({"choice": list(one.values.values)} if isinstance(one.values, Choice) else _range(one.values)),
+                "whole": one.is_integer,
+                "when": {name: list(wanted) for name, wanted in one.when.items()},
+            }
+            for one in self.dimensions
+        ]
+        return {"dimensions": dimensions, "fixed": dict(self.fixed)}
+
+
+def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | None = None) -> Space:
+    """Local, blocking: what the annotations of the task say, and a file in their place where it says something. Refuses what
+    nothing reads, and a space without dimensions. Conditions also see settings that are `given` (--set); what these fulfil is no
+    condition any more."""
+    given = given or {}
+    found = {one.name: one for one in _annotated(task)}
+    fixed: dict[str, Any] = {}
+    named = set[str]()
+    for name, leaf in _leaves(_read(file)) if file is not None else ():
+        where = f"{name} in {file}"
+        if name in named:
+            raise UsageError(f"{where} is given twice; give it once")
+        named.add(name)
+        if "fixed" in leaf:
+            if len(leaf) > 1:
+                raise UsageError(f"{where} is fixed and has other keys too; leave one out")
+            found.pop(name, None)
+            fixed[name] = leaf["fixed"]
+        else:
+            found[name] = _dimension(task, name, leaf, where)
+    if not found and not fixed:
+        raise UsageError(
+            "there is nothing to search: annotate arguments of the model, e.g. width: Annotated[int, un.Range(16, 256, log=True)], "
+            "give the task a space, e.g. space={'lr': un.Range(0.001, 1, log=True)}, or give a file (--space)"
+        )
+    for dimension in found.values():
+        _check_values(dimension)
+        _check_conditions(dimension, found, {**given, **fixed})
+    for name, one in found.items():
+        found[name] = replace(one, when={other: wanted for other, wanted in one.when.items() if other in found or other in fixed})
+    space = Space(_ordered(found), fixed)
+    usual = {
+        **fixed,
+        **{one.name: one.boundary_values()[0] for one in found.values()},
+    }  # so that arguments without a default have a value
+    for name, value in (*fixed.items(), *((one.name, value) for one in found.values() for value in one.boundary_values())):
+        try:
+            _check_name(task, {**usual, name: value})
+        except UsageError as error:
+            where = "the space of the task" if file is None else f"the space ({file}, or the task's own)"
+            raise UsageError(f"{where}: {error}") from error
+    return space
+
+
+def _annotated(task: Task) -> Iterator[Dimension]:
+    for factory in FACTORIES:
+        for name, hint in hints_of(getattr(task, factory)).items():
+            if typing.get_origin(hint) is typing.Annotated:
+                inner, *extras = typing.get_args(hint)
+                for extra in extras:
+                    if isinstance(extra, (Range, Choice)):
+                        is_whole = isinstance(extra, Range) and _is_integer_hint(inner, extra)
+                        yield Dimension(f"{factory}.{name}", extra, is_whole, _listed(extra.when))
+    for name, values in task.space.items():
+        yield Dimension(name, values, isinstance(values, Range) and _is_integer(task, name, values), _listed(values.when))
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {file} (--space): {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} (--space) is no TOML: {error}") from error
+
+
+def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for key, value in table.items():
+        name = f"{above}{key}"
+        if not isinstance(value, Mapping):
+            raise UsageError(
+                f"{name} = {value!r} in the space (--space) is no dimension; write [{name}] with low and high, choice, or fixed"
+            )
+        if not value:
+            raise UsageError(f"[{name}] in the space (--space) is empty; give low and high, choice, or fixed")
+        leaf = {one: part for one, part in value.items() if not isinstance(part, Mapping)}
+        if "when" in value and leaf:  # else it is an argument of that name
+            leaf["when"] = value["when"]
+        if leaf:
+            yield name, leaf
+        yield from _leaves({one: part for one, part in value.items() if one not in leaf}, f"{name}.")
+
+
+def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Dimension:
+    for key in leaf:
+        if key not in LEAF_KEYS:
+            raise unknown_name(f"key of {where}", key, LEAF_KEYS)
+    if not isinstance(leaf.get("when", {}), Mapping):
+        raise UsageError(
+            f"when of {where} must name other dimensions, e.g. when = {{ optimizer = 'sgd' }}; received {leaf['when']!r}"
+        )
+    when = _listed(dict(_flat(leaf.get("when", {}))))
+    if "choice" in leaf:
+        if {"low", "high", "log"} & leaf.keys():
+            raise UsageError(f"{where} has choice and low or high; leave one out")
+        if not isinstance(leaf["choice"], list) or not leaf["choice"]:
+            raise UsageError(f"choice of {where} must be a list with at least one value; received {leaf['choice']!r}")
+        return Dimension(name, Choice(*leaf["choice"]), False, when)
+    if not {"low", "high"} <= leaf.keys():
+        raise UsageError(f"{where} needs low and high, or choice, or fixed")
+    for key in ("low", "high"):
+        if isinstance(leaf[key], bool) or not isinstance(leaf[key], (int, float)):
+            raise UsageError(f"{key} of {where} must be a number; received {leaf[key]!r}")
+    if not isinstance(leaf.get("log", False), bool):
+        raise UsageError(f"log of {where} must be true or false; received {leaf['log']!r}")
+    try:
+        values = Range(leaf["low"], leaf["high"], leaf.get("log", False))
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    return Dimension(name, values, _is_integer(task, name, values), when)
+
+
+def _is_integer(task: Task, name: str, values: Range) -> bool:
+    """By the type of what it sets; where that is not known, by how its ends are written."""
+    head, dot, rest = name.partition(".")
+    hints = hints_of(getattr(task, head)) if dot and head in FACTORIES else {} if dot else typing.get_type_hints(Task)
+    hint = hints.get(rest if dot else head)
+    return _is_integer_hint(typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint, values)
+
+
+def _is_integer_hint(hint: Any, values: Range) -> bool:
+    kinds = {hint, *typing.get_args(hint)}
+    if int in kinds or float in kinds:
+        return float not in kinds
+    return isinstance(values.low, int) and isinstance(values.high, int)
+
+
+def _listed(when: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    return {name: list(wanted) if isinstance(wanted, (list, tuple)) else [wanted] for name, wanted in when.items()}
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _check_values(dimension: Dimension) -> None:
+    if isinstance(dimension.values, Choice):
+        for value in dimension.values.values:
+            if not isinstance(value, PLAIN):
+                raise UsageError(
+                    f"{dimension.name} may be {value!r}, which is neither a text, a number, a truth value nor nothing, so a study "
+                    "could not write it down; let the choice be of names, and look the thing up in the model"
+                )
+    elif dimension.is_integer and (dimension.values.low % 1 or dimension.values.high % 1):
+        raise UsageError(
+            f"{dimension.name} takes whole numbers, and its range is {dimension.values.low:g} to {dimension.values.high:g}; give "
+            "whole ends"
+        )
+
+
+def _check_conditions(dimension: Dimension, found: Mapping[str, Dimension], fixed: Mapping[str, Any]) -> None:
+    for other, wanted in dimension.when.items():
+        if not wanted or (other in fixed and fixed[other] not in wanted):
+            raise UsageError(f"{dimension.name} could never take part: it depends on {other} being one of {list(wanted)} (when)")
+        if other == dimension.name or (other not in found and other not in fixed):
+            raise UsageError(
+                f"{dimension.name} depends on {other} (when), which is no other dimension of the space; name one, or fix it"
+            )
+        for value in wanted:
+            if other in found and not found[other].contains(value):
+                raise UsageError(f"{dimension.name} depends on {other} being {value!r} (when), which it never is: {found[other]}")
+
+
+def _ordered(found: Mapping[str, Dimension]) -> list[Dimension]:
+    """Those that others depend on first."""
+    ordered: dict[str, Dimension] = {}
+
+    def add(name: str, above: tuple[str, ...]) -> None:
+        if name in above:
+            raise UsageError(f"dimensions of the space depend on each other in a circle: {' -> '.join((*above, name))}")
+        if name in found and name not in ordered:
+            for other in found[name].when:
+                add(other, (*above, name))
+            ordered[name] = found[name]
+
+    for name in found:
+        add(name, ())
+    return list(ordered.values())
+
+
+def _check_name(task: Task, values: Mapping[str, Any]) -> None:
+    """Refuses names that nothing reads and values of a wrong type, as `train` does."""
+    if ALGORITHM in values:
+        from unisono.algorithms.base import find_algorithm  # it loads PyTorch, which a supervisor must not
+
+        find_algorithm(values[ALGORITHM])
+    change(task, {name: value for name, value in values.items() if name != ALGORITHM})
+
+
+def _range(values: Range) -> dict[str, Any]:
+    return {"low": values.low, "high": values.high, "log": values.log}
+
+
+def space_from(described: Mapping[str, Any]) -> Space:
+    """Pure: the space that `Space.described` told of."""
+    dimensions = [
+        Dimension(
+            one["name"],
+            Choice(*one["choice"]) if "choice" in one else Range(one["low"], one["high"], one["log"]),
+            one["whole"],
+            one["when"],
+        )
+        for one in described["dimensions"]
+    ]
+    return Space(dimensions, described["fixed"])
+
+
+def defaults_of(task: Task, space: Space, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: what the task itself says of the dimensions, as far as it lies in them; a search begins there."""
+    found: dict[str, Any] = {}
+    for dimension in space.dimensions:
+        value = fixed.get(dimension.name, _default(task, dimension.name))
+        value = int(value) if dimension.is_integer and isinstance(value, float) and value.is_integer() else value
+        if dimension.contains(value) and Space(space.dimensions, fixed).is_active(dimension, found):
+            found[dimension.name] = value
+    return found
+
+
+def _default(task: Task, name: str) -> Any:
+    head, dot, rest = name.partition(".")
+    if head in FACTORIES:
+        argument = inspect.signature(getattr(task, head)).parameters.get(rest)
+        return None if argument is None or argument.default is argument.empty else argument.default
+    if dot:
+        return getattr(task, OPTION_FIELDS[head]).get(rest) if head in OPTION_FIELDS else None
+    return "allreduce" if name == ALGORITHM else getattr(task, name)

@@ -1,0 +1,134 @@
+"""What a study has found, ready to be used: a line to type, a file to read, and the models of the best trial's folds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.files.atomic import atomic_replacement
+from unisono.task.name_value import literal
+from unisono.tuning.search.space import ALGORITHM
+from unisono.tuning.search_progress import shown_settings, shown_values
+from unisono.tuning.study.kept_models import WEIGHTS
+from unisono.tuning.study.store import records_of
+from unisono.tuning.study.study import Study, Trial
+from unisono.tuning.study.study_file import ABOUT, known_sources, read_study
+from unisono.tuning.study.trial_plan import Objective
+
+BEST = "best.toml"
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""A key that TOML takes without quotes."""
+
+
+def load_study(folder: Path) -> tuple[dict[str, Any], Study]:
+    """Local, blocking: a study as it is on the disk."""
+    about = read_study(folder)
+    study = Study()
+    for record in records_of(folder, about):
+        study.apply(record)
+    return about, study
+
+
+def best_of(folder: Path) -> tuple[dict[str, Any], Trial]:
+    """Local, blocking: what the study is, and its best trial by the first objective; refuses one without any."""
+    about, study = load_study(folder)
+    best = study.best(about["objectives"][0]["higher_is_better"])
+    if best is None or best.values is None:
+        raise UsageError(f"no trial of {folder} has given a value yet; let the study go on first")
+    return about, best
+
+
+def settings_of(about: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
+    """Pure: all settings of a trial, those that the study has fixed among them."""
+    return {**about.get("fixed", {}), **(trial.values or {})}
+
+
+@dataclass(frozen=True)
+class BestSettings:
+    """As `unisono train` takes them."""
+
+    changes: Mapping[str, Any]
+    algorithm: str
+
+
+def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSettings:
+    """Local, blocking: of a study of this task; refuses one of another, or of a file that has changed since."""
+    about, best = best_of(folder)
+    if not about.get("task_file"):
+        raise UsageError(f"{folder} is a study of an objective, not of a task (--from-study); give one of this task")
+    then = [one[task_file.name] for one in known_sources(about) if task_file.name in one]
+    now = hashlib.sha256(task_file.read_bytes()).hexdigest() if task_file.is_file() else None
+    if not accept_changes and (not then or (now is not None and now not in then)):
+        what = "has changed since" if then else f"is not that of the study ({about['task_file']})"
+        raise UsageError(
+            f"{task_file} {what}, so the settings of {folder} may be no good for it; --accept-changes takes them anyway"
+        )
+    settings = settings_of(about, best)
+    algorithm = settings.pop(ALGORITHM, "allreduce")
+    return BestSettings(settings, algorithm)
+
+
+def command_of(about: Mapping[str, Any], trial: Trial) -> str:
+    """Pure: the command that trains with the settings of a trial and with those that the study has fixed."""
+    values = {**((about.get("space") or {}).get("fixed") or {}), **(about.get("fixed") or {}), **(trial.values or {})}
+    words = ["unisono", "train", str(about.get("task_file") or about.get("task") or "TASK")]
+    if (workers := about.get("workers") or 1) > 1:
+        words += ["-n", str(workers)]
+    if ALGORITHM in values:
+        words += ["--algorithm", str(values.pop(ALGORITHM))]
+    for name, value in values.items():
+        plain = str(value)
+        is_same = type(literal(plain)) is type(value) and literal(plain) == value
+        words += ["--set", f"{name}={plain if is_same else repr(value)}"]
+    return shlex.join(words)
+
+
+def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective]) -> None:
+    """Local, blocking: a file that --space reads too, with nothing left to search, e.g. to measure the best on more folds."""
+    assert best.result is not None
+    lines = [f"# the best of {folder.name}: trial {best.number}"]
+    lines.append(f"# {shown_values(objectives, best.result.values)}")
+    lines.append(f"# {command_of(about, best)}")
+    for name, value in settings_of(about, best).items():
+        if value is None:
+            lines.append(f"# {name} is none, which TOML cannot say")
+            continue
+        key = ".".join(json.dumps(part, ensure_ascii=False) if not BARE.fullmatch(part) else part for part in name.split("."))
+        lines += ["", f"[{key}]", f"fixed = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")]
+    with atomic_replacement(folder / BEST) as draft:
+        draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def describe_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective], num_parts: int) -> str:
+    """Pure: for the last lines of the command."""
+    assert best.result is not None
+    spread = best.result.details.get("spread")
+    over = f" ± {spread:.2g} over {num_parts} trainings" if spread else ""
+    text = f"best: trial {best.number}, {shown_values(objectives, best.result.values)}{over}"
+    if not about.get("task_file"):
+        return f"{text}: {shown_settings(best.values)}"
+    words = ("unisono", "train", str(about["task_file"]), "--from-study", str(folder))
+    return f"{text}\nagain: {command_of(about, best)}\non all data: {shlex.join(words)}"
+
+
+def is_study(path: Path) -> bool:
+    """Local."""
+    return (path / ABOUT).is_file()
+
+
+def fold_models(folder: Path) -> list[Path]:
+    """Local: the run directories of the best trial, whose models predict together."""
+    _, best = best_of(folder)
+    found = sorted(path.parent for path in (folder / "trials" / f"{best.number:06d}").glob(f"*/{WEIGHTS[0]}"))
+    if not found:
+        raise UsageError(
+            f"{folder} has no models of its best trial, {best.number}; train one with its settings: --from-study {folder}"
+        )
+    return found

@@ -1,0 +1,268 @@
+"""A study on the disk, shared by any number of jobs without a server and without locks: a journal, and a file for each claim.
+
+studies/x/study.json          what is searched, and how; written once
+         /journal/JOB.journal one for each job
+         /claims/000007.0     who has attempt 0 of trial 7
+         /trials/000007/      runs of its folds
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, time
+from typing import Any
+from uuid import uuid4
+
+from unisono.files.claims import Claims
+from unisono.files.journal import SUFFIX, Reader, Record, Writer
+from unisono.tuning.study.database import Database, DatabaseClaims, DatabaseReader, DatabaseWriter
+from unisono.tuning.study.study import ALIVE, ENDED, JOB, LEFT, Study, Trial, asked, began, given_back
+
+ALIVE_EVERY_S = 15.0
+READ_EVERY_S = 1.0
+SYNC_EVERY_S = 0.2
+"""A disk may take milliseconds for it, in which blocks would wait."""
+DEAD_AFTER_S = 90.0
+"""A job on another machine that has written nothing for so long, by our clock, is gone."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """A trial that somebody must begin."""
+
+    number: int
+    attempt: int
+    values: Mapping[str, Any] | None
+    """None where new values must be proposed."""
+    is_new: bool = False
+    """Whether its values stand nowhere yet."""
+
+
+@dataclass
+class Store:
+    """The study as one job sees it. Local; methods block for as long as the file system takes."""
+
+    folder: Path
+    about: Mapping[str, Any]
+    num_trials: int
+    job: str
+    clock: Callable[[], float] = time
+    read_every_s: float = 0.0
+    """How often at most what other jobs have written is read: a network file system need not be asked after every letter."""
+    study: Study = field(default_factory=Study)
+
+    def __post_init__(self) -> None:
+        database = database_of(self.folder, self.about)
+        self.claims: Claims | DatabaseClaims = Claims(self.folder / "claims")
+        self._reader: Reader | DatabaseReader = Reader(self.folder / "journal", self.job)
+        self._writer: Writer | DatabaseWriter
+        if database is None:
+            self._writer = Writer(self.folder / "journal", self.job)
+        else:
+            self.claims, self._reader = DatabaseClaims(database), DatabaseReader(database, self.job)
+            self._writer = DatabaseWriter(database, self.job)
+        self._last_heard: dict[str, float] = {}
+        """Job -> when it last gave a sign of life, by our clock."""
+        self._alive_at = self._settle_at = self._look_at = self._read_at = 0.0
+        self._num_written = 0
+        self._changed: dict[int, Trial] = {}
+        """Trials of which something new is known since `refresh` was last asked."""
+        self._ended: set[int] = set()
+        self._next = 0
+        """The first trial that was not looked at."""
+        self._free: list[int] = []
+        """Looked at, and nobody has them in hand."""
+        self._others: set[int] = set()
+        """In the hands of other jobs, as far as we know."""
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def record_join(self, about: Mapping[str, Any]) -> None:
+        """Say that this job works here."""
+        self.append({"event": JOB, "job": self.job, "at_s": self.clock(), **identity(), **about})
+
+    def record_leave(self, reason: str) -> None:
+        """Say that this job works here no more; what it has in hand is anybody's."""
+        self.append({"event": LEFT, "job": self.job, "at_s": self.clock(), "reason": reason})
+        self._writer.settle()
+        self._writer.close()
+
+    def append(self, value: Mapping[str, Any]) -> None:
+        """Write a record, and know it; should this process die, it is there, and should the machine, after `settle`."""
+        self._writer.append(value, later=True)
+        self._apply(Record(self.job, self._num_written, value))
+        self._num_written += 1
+
+    def sync(self) -> None:
+        """What was written is on the disk, but for the last moments, and others see that we live."""
+        now = monotonic()
+        if now >= self._alive_at:
+            self._alive_at = now + ALIVE_EVERY_S
+            self.append({"event": ALIVE, "job": self.job, "at_s": self.clock(), **identity()})
+        if now >= self._settle_at:
+            self._settle_at = now + SYNC_EVERY_S
+            self._writer.settle()
+
+    def record_values(self, due: Due, distributions: Mapping[str, str] | None = None) -> None:
+        """Write what a trial that `next_due` gave is to try; with the ranges where no space says them."""
+        if due.is_new and due.values is not None:
+            self.append(asked(due.number, due.values, distributions))
+
+    def record_begin(self, due: Due, block: int) -> None:
+        """Write that a block of ours is at a trial."""
+        self.append(began(due.number, due.attempt, f"{self.job}/{block}", self.clock()))
+
+    def give_back(self, number: int, attempt: int, reason: str, died: bool = False) -> None:
+        """Write that nobody is at a trial of ours any more."""
+        self.append(given_back(number, attempt, reason, self.clock(), died))
+        heapq.heappush(self._free, number)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> list[Trial]:
+        """All trials of which something new is known: of ours at once, of others now and then."""
+        if monotonic() >= self._read_at:
+            self._read()
+        found, self._changed = list(self._changed.values()), {}
+        return found
+
+    def _read(self) -> None:
+        self._read_at = monotonic() + self.read_every_s
+        for record in self._reader.read():
+            self._last_heard[record.writer] = monotonic()
+            self._apply(record)
+
+    def _apply(self, record: Record) -> None:
+        self.study.apply(record)
+        number = record.value.get("trial")
+        if number is not None and number in self.study.trials:
+            self._changed[number] = self.study.trials[number]
+            if record.value["event"] == ENDED and number < self.num_trials:
+                self._ended.add(number)
+
+    @property
+    def losses(self) -> list[str]:
+        """What could not be read of the journal so far."""
+        if isinstance(self._reader, DatabaseReader):
+            return [str(one) for one in self._reader.damages]
+        cut = [path for path in self._reader.unfinished() if not self._is_job_alive(path.name.removesuffix(SUFFIX))]
+        return [
+            *map(str, self._reader.damages),
+            *(f"{path}: its end cannot be read; at most one record is lost there" for path in cut),
+        ]
+
+    def num_open(self) -> int:
+        """Trials that have no result."""
+        return self.num_trials - len(self._ended)
+
+    def claim_next(self) -> Due | None:
+        """Claim the first trial that nobody has in hand: one that was given back or whose job died, else a new one."""
+        self._reclaim_from_others()
+        while self._free or self._next < self.num_trials:
+            if self._free:
+                number = heapq.heappop(self._free)
+            else:
+                number, self._next = self._next, self._next + 1
+            if self._has_result(number):
+                continue
+            attempt = self._next_attempt(number)
+            if attempt:
+                self._read()  # another may have ended it before he died
+                if self._has_result(number):
+                    continue
+            if attempt is not None and self.claims.claim(number, attempt, self.job):
+                trial = self.study.trials.get(number)
+                return Due(number, attempt, None if trial is None else trial.values)
+            self._others.add(number)
+        return None
+
+    def _reclaim_from_others(self) -> None:
+        """Trials of jobs that gave them back, or died, are free again."""
+        if not self._others or monotonic() < self._look_at:
+            return
+        self._look_at = monotonic() + READ_EVERY_S
+        for number in tuple(self._others):
+            if self._has_result(number) or self._next_attempt(number) is not None:
+                self._others.discard(number)
+                heapq.heappush(self._free, number)
+
+    def _has_result(self, number: int) -> bool:
+        return number in self.study.trials and self.study.trials[number].result is not None
+
+    def _next_attempt(self, number: int) -> int | None:
+        """The number that a new attempt has, where nobody is at the trial; None where another job is."""
+        trial = self.study.trials.get(number)
+        attempt = 0 if trial is None else trial.next_attempt
+        while self.claims.owner(number, attempt) is not None:  # claimed, and the record of it is lost or on its way
+            attempt += 1
+        if not attempt or (trial is not None and attempt - 1 in trial.given_back):
+            return attempt
+        owner = self.claims.owner(number, attempt - 1)
+        if owner is None and trial is not None and attempt - 1 in trial.attempts:
+            owner = trial.attempts[attempt - 1].who.partition("/")[0]
+        return attempt if owner is None or owner == self.job or not self._is_job_alive(owner) else None
+
+    def _is_job_alive(self, name: str) -> bool:
+        if name in self.study.left_at:
+            return False
+        job = self.study.jobs.get(name)
+        if job is not None and job.about.get("machine") == machine():
+            return is_alive(job.about)
+        return monotonic() - self._last_heard.setdefault(name, monotonic()) < DEAD_AFTER_S
+
+
+def database_of(folder: Path, about: Mapping[str, Any]) -> Database | None:
+    """Local, blocking: where the journal of a study is, unless it is in files."""
+    url = about.get("storage")
+    return None if url is None else Database(url, about.get("id") or folder.resolve().name, about)
+
+
+def records_of(folder: Path, about: Mapping[str, Any]) -> list[Record]:
+    """Local, blocking: all that can be read of a study."""
+    database = database_of(folder, about)
+    reader = Reader(folder / "journal") if database is None else DatabaseReader(database)
+    return reader.read(is_over=True)
+
+
+def new_job(hint: str = "") -> str:
+    """Local: a name that no other job has."""
+    return f"{hint or socket.gethostname().split('.')[0]}-{uuid4().hex[:8]}"
+
+
+def machine() -> str:
+    """Local: what tells one running machine, and one container of it, from another."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
+
+
+def identity() -> dict[str, Any]:
+    """Local: by which others see whether this process lives."""
+    return {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def is_alive(about: Mapping[str, Any]) -> bool:
+    """Local: whether a process of this machine lives; its number may have gone to another."""
+    try:
+        os.kill(about["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return bool(_started(about["pid"]) == about["started"])
+
+
+def _started(pid: int) -> str | None:
+    """When a process began, in ticks since the machine did; a zombie has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else fields[19]

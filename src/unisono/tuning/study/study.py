@@ -1,0 +1,222 @@
+"""What a study knows: its trials, folded from the records of its journal.
+
+Records of different writers have no common order; so the fold gives the same whatever the order in which they come, and as often as
+they come. A trial may be begun several times (attempts), as workers die; the first attempt that ended counts, and a second result
+is kept and ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from unisono.files.journal import Record
+
+ASKED, BEGAN, REPORTED, GIVEN_BACK, ENDED = "asked", "began", "reported", "given back", "ended"
+JOB, ALIVE, LEFT = "job", "alive", "left"
+TRIAL_EVENTS = (ASKED, BEGAN, REPORTED, GIVEN_BACK, ENDED)
+COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
+"""How an attempt ends."""
+WAITING, RUNNING = "waiting", "running"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a trial by one block."""
+
+    number: int
+    who: str
+    """JOB/BLOCK."""
+    began_s: float
+    """Since 1970, by the clock of its machine."""
+
+
+@dataclass(frozen=True, order=True)
+class Result:
+    """How an attempt ended. In the order in which one is preferred to others of the same trial."""
+
+    attempt: int
+    writer: str
+    record_number: int
+    """Of its record."""
+    state: str = field(compare=False)
+    values: Sequence[float] = field(compare=False)
+    """One for each objective; empty where it failed."""
+    reason: str = field(compare=False)
+    took_s: float = field(compare=False)
+    details: Mapping[str, Any] = field(compare=False)
+    """E.g. `parts`, what every training of the trial gave: {"fold", "repeat", "values", "epochs", "took_s"}."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A set of processes that works at the study together."""
+
+    name: str
+    about: Mapping[str, Any]
+    """`host`, `pid`, `num_ranks`, `num_blocks`, `block_size`, `command`, `at_s`."""
+
+
+@dataclass
+class Trial:
+    """One point of the space."""
+
+    number: int
+    asked: Mapping[str, Any] | None = None
+    """What was proposed; None where the record that says it was lost."""
+    ranges: Mapping[str, str] = field(default_factory=dict)
+    """Of an objective: from which ranges, as Optuna writes them."""
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    reports: dict[int, float] = field(default_factory=dict)
+    """Step -> the objective so far."""
+    report_records: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Step -> the record that said it."""
+    given_back: dict[int, float] = field(default_factory=dict)
+    """Attempt -> when, since 1970."""
+    deaths: set[int] = field(default_factory=set)
+    """Attempts that ended as a process of theirs died."""
+    results: dict[tuple[str, int], Result] = field(default_factory=dict)
+
+    @property
+    def values(self) -> Mapping[str, Any] | None:
+        """Its point; an objective says only while it runs what it wants to know."""
+        result = self.result
+        return self.asked if result is None else result.details.get("asked", self.asked)
+
+    @property
+    def distributions(self) -> Mapping[str, str]:
+        """The ranges of `values`, where an objective chose them."""
+        result = self.result
+        found: Mapping[str, str] = self.ranges if result is None else result.details.get("distributions", self.ranges)
+        return found
+
+    @property
+    def result(self) -> Result | None:
+        """The one that counts."""
+        return min(self.results.values(), default=None)
+
+    @property
+    def state(self) -> str:
+        if (result := self.result) is not None:
+            return result.state
+        return RUNNING if self.attempts.keys() - self.given_back.keys() else WAITING
+
+    @property
+    def next_attempt(self) -> int:
+        """The number that a new attempt has."""
+        return max((*self.attempts, *self.given_back), default=-1) + 1
+
+
+@dataclass
+class Study:
+    """All trials. Local; `apply` may see a record twice, and records in any order."""
+
+    trials: dict[int, Trial] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    left_at: dict[str, float] = field(default_factory=dict)
+    """Job -> when it went, since 1970; missing where it is at work, or died."""
+    last_seen: dict[str, float] = field(default_factory=dict)
+    """Job -> its last sign of life, since 1970, by the clock of its machine."""
+
+    def apply(self, record: Record) -> None:
+        """Local: one record of the journal; events of other kinds are for others."""
+        event, value = record.value.get("event"), record.value
+        if event == JOB:
+            self.jobs[value["job"]] = Job(value["job"], value)
+        elif event == ALIVE and "machine" in value:  # also says who, should the first record be lost
+            self.jobs.setdefault(value["job"], Job(value["job"], value))
+        elif event == LEFT:
+            self.left_at[value["job"]] = value["at_s"]
+        if event in (JOB, ALIVE, LEFT, BEGAN) and "at_s" in value:
+            job = value["job"] if "job" in value else value["who"].partition("/")[0]
+            self.last_seen[job] = max(value["at_s"], self.last_seen.get(job, -math.inf))
+        if event not in TRIAL_EVENTS:
+            return
+        trial = self.trials.setdefault(value["trial"], Trial(value["trial"]))
+        if event == ASKED:
+            trial.asked, trial.ranges = dict(value["values"]), dict(value.get("distributions", {}))
+        elif event == BEGAN:
+            trial.attempts[value["attempt"]] = Attempt(value["attempt"], value["who"], value["at_s"])
+        elif event == REPORTED:
+            before = trial.report_records.get(value["step"])
+            if before is None or (record.writer, record.number) <= before:  # of several attempts always the same one
+                trial.report_records[value["step"]] = (record.writer, record.number)
+                trial.reports[value["step"]] = value["value"]
+        elif event == GIVEN_BACK:
+            trial.given_back[value["attempt"]] = value["at_s"]
+            if value.get("died"):
+                trial.deaths.add(value["attempt"])
+        else:
+            trial.results[record.writer, record.number] = Result(
+                value["attempt"],
+                record.writer,
+                record.number,
+                value["state"],
+                tuple(value["values"]),
+                value.get("reason", ""),
+                value["took_s"],
+                value.get("details", {}),
+            )
+
+    def num_wanted(self, first: int) -> int:
+        """Pure: trials that it is to have: as many as the job that asked for most; `first` is what the study was made with."""
+        return max([first, *(int(job.about.get("trials") or 0) for job in self.jobs.values())])
+
+    def in_state(self, *states: str) -> list[Trial]:
+        """Pure: in the order of their numbers."""
+        return [self.trials[number] for number in sorted(self.trials) if self.trials[number].state in states]
+
+    def best(self, higher_is_better: bool) -> Trial | None:
+        """Pure: of one objective; the first of equals."""
+        complete = [trial for trial in self.in_state(COMPLETE) if trial.result is not None and _is_number(trial.result.values)]
+        sign = -1 if higher_is_better else 1
+        return min(complete, key=lambda trial: (sign * trial.result.values[0], trial.number), default=None)  # type: ignore[union-attr]
+
+
+def _is_number(values: Sequence[float]) -> bool:
+    return bool(values) and math.isfinite(values[0])
+
+
+def asked(trial: int, values: Mapping[str, Any], distributions: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Pure: the record of a proposal; with the ranges where no space says them."""
+    ranges = {} if distributions is None else {"distributions": dict(distributions)}
+    return {"event": ASKED, "trial": trial, "values": dict(values), **ranges}
+
+
+def began(trial: int, attempt: int, who: str, at_s: float) -> dict[str, Any]:
+    """Pure: the record of a block that takes a trial in hand."""
+    return {"event": BEGAN, "trial": trial, "attempt": attempt, "who": who, "at_s": at_s}
+
+
+def reported(trial: int, step: int, value: float) -> dict[str, Any]:
+    """Pure: the record of the objective in the middle of a trial, by which others may be pruned."""
+    return {"event": REPORTED, "trial": trial, "step": step, "value": value}
+
+
+def given_back(trial: int, attempt: int, reason: str, at_s: float, died: bool = False) -> dict[str, Any]:
+    """Pure: the record of an attempt that nobody is at any more, as it was stopped, or as a process of it died."""
+    return {"event": GIVEN_BACK, "trial": trial, "attempt": attempt, "reason": reason, "at_s": at_s, "died": died}
+
+
+def ended(
+    trial: int,
+    attempt: int,
+    state: str,
+    values: Sequence[float],
+    took_s: float,
+    reason: str = "",
+    details: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Pure: the record of a result."""
+    return {
+        "event": ENDED,
+        "trial": trial,
+        "attempt": attempt,
+        "state": state,
+        "values": list(values),
+        "took_s": took_s,
+        "reason": reason,
+        "details": dict(details or {}),
+    }

@@ -1,0 +1,127 @@
+"""What a study is (study.json): written by its first job; all others must ask for the same, or trials could not be compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from unisono.errors import UsageError
+from unisono.files.atomic import atomic_replacement, explain_os_errors, fsync_path
+from unisono.training.run_folder.run_directory import as_json, differences
+
+ABOUT = "study.json"
+SAME_STUDY = ("task", "sources", "space", "fixed", "objectives", "folds", "fold_by", "repeats", "seed", "storage")
+"""What must not change in a study."""
+OURS = (ABOUT, "journal", "claims", "trials", "objective-")
+"""What a study may have before it is written down what it is."""
+BY_EPOCHS = ("asha", "median")
+"""Ways to prune that compare trials epoch by epoch, all waves of their trainings counted."""
+SHOWN, HASH_DIGITS = 4, 12
+
+
+def make_study(folder: Path, about: Mapping[str, Any], accept_changes: bool = False) -> dict[str, Any]:
+    """Local, blocking: write down what the study is, unless that was done before; refuses another study that is there. With
+    `accept_changes` the files of the task may have changed, which is written down too."""
+    path = folder / ABOUT
+    with explain_os_errors(path):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        found = sorted(one.name for one in folder.iterdir() if not one.name.startswith((".", *OURS)))
+        if found:
+            raise UsageError(f"{folder} holds other things ({', '.join(found[:3])}) and no study; give another --out")
+        draft = folder / f".{ABOUT}.{uuid4().hex}"
+        with explain_os_errors(path):
+            try:
+                draft.write_text(json.dumps({"id": _new_id(folder), **as_json(about)}, indent=2) + "\n")
+                fsync_path(draft)
+                os.link(draft, path)  # of jobs that come at the same time one makes it
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink(missing_ok=True)
+    there, here = read_study(folder), as_json(about)
+    is_known = (here.get("sources") or {}) in known_sources(there)
+    names = [name for name in SAME_STUDY if name != "sources" or not is_known]
+    found = [one for name in names for one in differences(_shown(name, there), _shown(name, here), name)]
+    if found and (not accept_changes or not _are_of_sources(found)):
+        raise UsageError(_refusal(folder, there, here, found))
+    _check_steps(folder, there, here)
+    if found:
+        there["accepted"] = [*there.get("accepted", ()), {"sources": here["sources"], "changes": found, "at_s": time.time()}]
+        with atomic_replacement(path) as draft:
+            draft.write_text(json.dumps(there, indent=2) + "\n")
+    return there
+
+
+def read_study(folder: Path) -> dict[str, Any]:
+    """Local, blocking: what a study is."""
+    path = folder / ABOUT
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{folder} holds no study ({ABOUT} is missing); check the path") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}; give another study") from error
+    return found
+
+
+def known_sources(about: Mapping[str, Any]) -> list[Mapping[str, str | None]]:
+    """Pure: the files by which a study was made, and those that were accepted later: each by its hash."""
+    return [about.get("sources") or {}, *(one["sources"] for one in about.get("accepted", ()))]
+
+
+def _new_id(folder: Path) -> str:
+    """Local: by which a database knows the study, also if the folder is moved; studies in folders of one name differ."""
+    return f"{folder.resolve().name}-{uuid4().hex[:12]}"
+
+
+def _are_of_sources(found: Sequence[str]) -> bool:
+    return all(one.startswith("sources") for one in found)
+
+
+def _refusal(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], found: Sequence[str]) -> str:
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    differ = f"{'; '.join(found[:SHOWN])}{more}"
+    if _are_of_sources(found):
+        return (
+            f"{folder} holds a study of files that have changed since: {differ}. Where that changes no result, --accept-changes "
+            "goes on; else give another --out"
+        )
+    what = "another task" if there.get("task") != here.get("task") else "a study with other settings"
+    if any(one.startswith("space") for one in found):
+        what = "a study of another space"
+    return f"{folder} holds {what}: {differ}. Trials of both cannot be compared; give another --out"
+
+
+def _check_steps(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Trials are pruned by what others had reached at the same step, so a step must mean the same in all jobs."""
+    then, now = there.get("prune", "none"), here.get("prune", "none")
+    if "none" not in (then, now) and (then in BY_EPOCHS) != (now in BY_EPOCHS):
+        raise UsageError(
+            f"{folder} is pruned by {then}, and {now} (--prune) compares other things; use --prune {then}, --prune none, or "
+            "another --out"
+        )
+    folds, ours = there.get("parallel_folds", 1), here.get("parallel_folds", 1)
+    if now in BY_EPOCHS and folds != ours:
+        raise UsageError(
+            f"{folder} trains {folds} of a trial's folds at a time, here it would be {ours} (--parallel-folds), and --prune {now} "
+            f"compares trials after so many epochs of all folds together; use --parallel-folds {folds}, or --prune none"
+        )
+
+
+def _shown(name: str, about: Mapping[str, Any]) -> Any:
+    """Pure: a part of it so that a difference is short and says whose it is: a space by its dimensions, a file by a few digits."""
+    value = about.get(name)
+    if name == "sources":
+        return {file: sha256 and sha256[:HASH_DIGITS] for file, sha256 in (value or {}).items()}
+    if not isinstance(value, Mapping) or "dimensions" not in value:
+        return value
+    return {
+        **{one["name"]: one for one in value["dimensions"]},
+        **{key: part for key, part in value.items() if key != "dimensions"},
+    }

@@ -1,0 +1,184 @@
+"""What a job of a study was asked for, as the command line or `un.tune` says it, and what follows from it for the study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unisono.errors import UsageError
+from unisono.task.durations import DURATION_FORMS
+from unisono.task.options import REQUIRED, check, option
+from unisono.task.overrides import with_settings
+from unisono.task.train_config import MACHINE, time_limit_option
+from unisono.tuning.search.grid import describe_grid, grid
+from unisono.tuning.search.space import Space
+from unisono.tuning.study.trial_plan import Objective
+
+AUTO = "auto"
+MOST_MODELLED, MOST_SERVED = 200, 32
+"""Trials and blocks up to which `auto` is a Gaussian process, which takes tenths of a second for a proposal, later seconds."""
+FILE, ANYWHERE = "sqlite:///", ("sqlite:////", "sqlite:///:memory:")
+NUM_TRIALS = 20
+"""Of a study of which nobody says how many."""
+JOB_OPTIONS = ("trials", "accept_changes", "threads", "device", "time_limit", "trial_limit", "attempts", "quiet")
+"""What may differ from job to job; all else is the study's."""
+STUDY = "the study"
+SEARCHED = "what is searched"
+MEASURED = "how a trial is measured"
+LIMITS = "limits"
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """What a job of a study was asked for."""
+
+    out: str = option(REQUIRED, "folder of the study (default studies/NAME); an existing study resumes", "DIR", group=STUDY)
+    order: Mapping[str, Any] = REQUIRED
+    """What its workers do: see `fork_server.make_runner`."""
+    trials: int | None = option(
+        None, f"points to try, over all jobs together (default {NUM_TRIALS} in a new study); more enlarge it", "T", least=1
+    )
+    seed: int = option(0, "of the search and the folds", "S", least=0, most=2**32 - 1)
+    storage: str | None = option(None, "keep the study in a database of Optuna's (sqlite:///..., postgresql://...)", "URL")
+    accept_changes: bool = option(False, "resume although files of the task have changed")
+
+    search: str = option(AUTO, "auto (gp for few trials, else tpe), tpe, gp, cmaes, evolution, random or grid", "S", group=SEARCHED)
+    prune: str = option("none", "end hopeless trials early: asha, median or wilcoxon (over folds)", "P")
+    metrics: Sequence[str] = option(
+        (),
+        "what is to be best: val_accuracy, best_val_loss, time_s, ..., also M:max or M:min; may be given again (default: the "
+        "metric that decides in the task)",
+        "M",
+        flag="--metric",
+        is_keyword=False,
+    )
+
+    folds: int = option(
+        1, "train on each of K folds (default 1: the task's own split)", "K", group=MEASURED, least=1, is_keyword=False
+    )
+    repeats: int = option(1, "random starts on each fold", "R", least=1, is_keyword=False)
+
+    workers: int = option(1, "processes that train one model together", "W", group=MACHINE, least=1, is_keyword=False)
+    parallel_folds: int = option(1, "trainings of a trial at the same time", "P", least=1, is_keyword=False)
+    threads: int | None = option(None, "threads of each rank (default: the CPUs divided by the ranks)", "T", least=1)
+    device: str = option("auto", "auto, cpu or cuda", "D", is_keyword=False)
+
+    time_limit_s: float | None = time_limit_option(
+        f"stop and save before this time is over: {DURATION_FORMS}", group=LIMITS, flag="--time-limit"
+    )
+    trial_limit_s: float | None = time_limit_option("a trial that runs longer has failed", flag="--trial-limit")
+    attempts: int = option(5, "how often a trial is started whose process is killed", "A", least=1)
+    quiet: bool = option(False, "print nothing but errors", is_keyword=False)
+
+    joins: bool = False
+    """The study must be there."""
+    command: Sequence[str] = ()
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Of every training, as `TrainConfig` has them."""
+        return {} if self.device == "auto" else {"device": self.device}
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "storage", whole_url(self.storage))
+        check(self)
+        num_parts = self.folds * self.repeats
+        if self.parallel_folds > num_parts:
+            raise UsageError(
+                f"--parallel-folds {self.parallel_folds} is more than the {num_parts} trainings of a trial (folds times repeats); "
+                f"use at most {num_parts}"
+            )
+
+
+@dataclass(frozen=True)
+class TaskTrials:
+    """What the trials of a task are. (Those of an objective are what it is.)"""
+
+    space: str | None = option(
+        None, "ranges and choices, beside and in place of the task's annotations", "FILE.toml", group=SEARCHED
+    )
+    changes: Mapping[str, Any] = option(
+        {}, "a setting of all trials, as in unisono train", "NAME=VALUE", flag="--set", example="model.width=128"
+    )
+    algorithm: str | None = option(None, "how the workers of a model agree, where it is not searched", "A")
+    fold_by: str | None = option(
+        None, "random, stratified, group or blocks (default: as the task splits its data)", "HOW", group=MEASURED
+    )
+    block_size: int | None = option(None, "of spatial blocks", "PIXELS")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def order(self, task: str, settings: Mapping[str, Any], folds: int, seed: int) -> dict[str, Any]:
+        """Local: what the workers of a study do; `settings` of the task have options of their own."""
+        if self.algorithm is not None:
+            settings = {**settings, "algorithm": self.algorithm}
+        return {
+            "kind": "task",
+            "file": str(Path(task).absolute()),
+            "typed": task,
+            "changes": with_settings(self.changes, settings),
+            "space_file": None if self.space is None else str(Path(self.space).absolute()),
+            "folding": {"folds": folds, "by": self.fold_by, "seed": seed, "block_size": self.block_size},
+        }
+
+
+def whole_url(url: str | None) -> str | None:
+    """Local: with the whole path of a file, so that it is the same from every folder."""
+    if url is None or not url.startswith(FILE) or url.startswith(ANYWHERE):
+        return url
+    return FILE + str(Path(url.removeprefix(FILE)).resolve())
+
+
+def choose_search(config: TuneConfig, space: Space | None, num_trials: int, num_blocks: int) -> str:
+    """Pure: the search that is meant. A Gaussian process finds more with few trials than other searches, but takes its time, which
+    an objective may not, knows no conditions, and learns nothing from trials that were pruned."""
+    if config.search != AUTO:
+        return config.search
+    is_plain = space is not None and not any(one.when for one in space.dimensions)
+    is_small = num_trials <= MOST_MODELLED and num_blocks <= MOST_SERVED
+    return "gp" if is_plain and is_small and config.prune == "none" and len(config.metrics) <= 1 else "tpe"
+
+
+def choose_num_trials(config: TuneConfig, space: Space | None, there: int | None = None) -> tuple[int, list[str]]:
+    """Pure: how many trials there are to be as far as this job is concerned, and what its user is to know of that. `there`: trials
+    that were asked for before, where the study is there."""
+    found, said = config.trials or there or NUM_TRIALS, list[str]()
+    if config.search == "grid" and space is not None:
+        said.append(describe_grid(space, found))
+        found = len(grid(space, found))
+    if there is not None and found > there:
+        said.append(f"the study grows from {there} to {found} trials")
+    elif there is not None and found < there:
+        said.append(f"this job works at the first {found} of {there} trials")
+    return found, said
+
+
+def description_of(
+    config: TuneConfig, about: Mapping[str, Any], objectives: Sequence[Objective], space: Space | None
+) -> dict[str, Any]:
+    """Pure: what study.json says of a study that this job makes; `about` is what the work says of itself."""
+    return {
+        "task": about["task"],
+        "task_file": config.order["typed"] if config.order["kind"] == "task" else None,
+        "sources": about["sources"],
+        "space": about["space"],
+        "fixed": about["fixed"],
+        "first": about["first"],
+        "objectives": [one._asdict() for one in objectives],
+        "folds": config.folds,
+        "fold_by": about["fold_by"],
+        "num_samples": about["num_samples"],
+        "repeats": config.repeats,
+        "search": config.search,
+        "prune": config.prune,
+        "trials": choose_num_trials(config, space)[0],
+        "seed": config.seed,
+        "storage": config.storage,
+        "workers": config.workers,
+        "parallel_folds": config.parallel_folds,
+        "order": dict(config.order),
+        "made_by": about["versions"],
+    }

@@ -1,0 +1,133 @@
+"""What a trial consists of: trainings on every fold from every random start, some at the same time; and what they amount to."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from unisono.errors import UsageError
+
+TIME = "time_s"
+"""An objective that every task has: seconds of training."""
+
+
+class Objective(NamedTuple):
+    """A number that a trial gives."""
+
+    metric: str
+    higher_is_better: bool
+
+
+class Part(NamedTuple):
+    """One training of a trial."""
+
+    fold: int
+    repeat: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The same for all trials of a study. Pure."""
+
+    objectives: Sequence[Objective]
+    folds: int = 1
+    repeats: int = 1
+    parallel: int = 1
+    """Trainings of one trial at the same time."""
+    workers: int = 1
+    epochs: int = 1
+    """Of one training, at most; by which reports of parts are lined up."""
+    prune: str = "none"
+    attempts: int = 5
+    """How often a trial may be begun whose process is killed."""
+    limit_s: float | None = None
+    """Of one trial."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of every training, as `TrainConfig` has them."""
+
+    @property
+    def waves(self) -> list[list[Part]]:
+        """Which parts run at the same time, wave after wave."""
+        parts = [Part(fold, repeat) for repeat in range(self.repeats) for fold in range(self.folds)]
+        return [parts[first : first + self.parallel] for first in range(0, len(parts), self.parallel)]
+
+    @property
+    def num_parts(self) -> int:
+        return self.folds * self.repeats
+
+    @property
+    def num_steps(self) -> int:
+        """Reports of one trial, at most."""
+        return self.num_parts if self.prune == "wilcoxon" else len(self.waves) * self.epochs
+
+
+def objectives_of(asked: Sequence[str], about: Mapping[str, Any]) -> list[Objective]:
+    """Pure: refuses a metric that the task does not report."""
+    known: Mapping[str, bool] = about["metrics"]
+    if about["space"] is None:  # an objective gives what it gives
+        return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in asked)]
+    names = list(asked) or ([about["monitor"]] if about["monitor"] else [])
+    if not names:
+        raise UsageError(
+            "the task reports nothing by which trials can be compared; name metrics of the task, or give it validation data"
+        )
+    found = []
+    for text in names:
+        name, colon, direction = text.partition(":")
+        if colon and direction not in ("max", "min"):
+            raise UsageError(f"--metric {text}: after the colon comes max or min; received {direction!r}")
+        base = name.removeprefix("best_")
+        judged = next((one for one in (base, f"val_{base}") if one in known), None)
+        if name == TIME:
+            found.append(Objective(TIME, direction == "max"))
+        elif judged is None:
+            options = ", ".join([*known, TIME])
+            raise UsageError(f"the task does not report {name!r} (--metric); it reports {options}, each also as best_...")
+        else:
+            metric = f"best_{judged}" if name.startswith("best_") else judged
+            found.append(Objective(metric, direction == "max" if colon else known[judged]))
+    twice = [one.metric for number, one in enumerate(found) if one.metric in [other.metric for other in found[:number]]]
+    if twice:
+        raise UsageError(f"--metric {twice[0]} is given twice; give it once")
+    return found
+
+
+def values_of(objectives: Sequence[Objective], metrics: Mapping[str, Any], took_s: float) -> list[float]:
+    """Pure: of one training; NaN where a metric is missing or has no value."""
+    found = {**metrics, TIME: took_s}
+    return [math.nan if found.get(one.metric) is None else float(found[one.metric]) for one in objectives]
+
+
+def mean_of(parts: Sequence[Sequence[float]]) -> list[float]:
+    """Pure: of each objective over the parts of a trial."""
+    return [statistics.fmean(column) for column in zip(*parts, strict=True)]
+
+
+def spread_of(parts: Sequence[Sequence[float]]) -> float:
+    """Pure: the standard deviation of the first objective over the parts; 0 of one alone, and no number where one is none."""
+    first = [values[0] for values in parts]
+    if not all(map(math.isfinite, first)):
+        return math.nan
+    return statistics.stdev(first) if len(first) > 1 else 0.0
+
+
+def final_values(objectives: Sequence[Objective], message: Mapping[str, Any]) -> list[float]:
+    """Pure: what a worker's last letter says of its training; an objective of Optuna's gives the numbers itself."""
+    if "values" in message:
+        return [float(one) for one in message["values"]]
+    return values_of(objectives, message["metrics"], message.get("all_lives_s", message["took_s"]))
+
+
+def problem_of(objectives: Sequence[Objective], parts: Sequence[Sequence[float]]) -> str:
+    """Pure: why these are no result; nothing where they are one."""
+    wanted = len(objectives)
+    for values in parts:
+        if len(values) != wanted:
+            return f"{wanted} number{'s' * (wanted > 1)} were asked for, and it gave {len(values)}"
+        for objective, value in zip(objectives, values, strict=True):
+            if math.isnan(value):
+                return f"{objective.metric} has no value (nan)"
+    return ""

@@ -1,0 +1,284 @@
+"""All worker processes of a job as its coordinator sees them: those of its own node, and those of other supervisors, who have come
+to it over the network and forward messages."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from unisono.cluster.rendezvous import ports
+from unisono.cluster.topology import Topology
+from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
+from unisono.comm.control_plane.meeting import connect_to_hub, is_loopback, listen, plain_address
+from unisono.comm.control_plane.plain import encode
+from unisono.errors import CommError, TrainingFailed, UsageError, join_ranks
+from unisono.stopping.stop_request import StopRequest
+from unisono.tuning.workers.messages import FOREVER_S, Message, parse_message, send_message
+from unisono.tuning.workers.worker_slots import WorkerMessage, WorkerSlots
+
+HANDSHAKE_WAIT_S = 10.0
+LATE_S = 60.0
+"""After which it is said who has not come."""
+LOST = "lost"
+"""What is heard of a rank whose supervisor is gone."""
+
+
+@dataclass
+class _Supervisor:
+    channel: Channel
+    challenge: Challenge | None
+    """None once it has shown that it belongs to the job."""
+    peer: str
+    deadline: float
+    ranks: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class AllWorkers:
+    """All workers of a job, for its coordinator. Local; nothing blocks. What comes is seen by `selector`."""
+
+    def __init__(
+        self,
+        slots: WorkerSlots,
+        local_places: Mapping[int, Mapping[str, Any]],
+        selector: selectors.BaseSelector,
+        at: Topology,
+        address: str,
+    ) -> None:
+        """`own` has the ranks of this process and their places."""
+        self._slots, self._local_places, self._selector = slots, local_places, selector
+        self._at, self._address = at, address
+        self._supervisors: dict[int, _Supervisor] = {}
+        """By rank."""
+        self._connections: list[_Supervisor] = []
+        self._listener: socket.socket | None = None
+        self._missing: set[int] = set()
+        """Ranks that have not come so far."""
+        self._report_late_at: float | None = None
+        """When to look for them."""
+        self._refused: list[tuple[_Supervisor, str]] = []
+        """Who could not load the task, and why."""
+        self._reported_reasons: set[str] = set()
+        """Of those who were let tell them."""
+
+    def listen(self) -> None:
+        """Let other supervisors come."""
+        assert self._at.address is not None
+        self._listener = listen(self._at.address, ports(self._at.port, self._at.token), 128)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._missing = {rank for rank in range(1, self._at.world_size) if rank not in self._local_places}
+        self._report_late_at = monotonic() + LATE_S
+
+    def start(self, rank: int) -> None:
+        if rank in self._local_places:
+            self._slots.start(rank)
+        else:
+            self._forward(rank, {"do": "start"})
+
+    def send(self, rank: int, message: Message) -> None:
+        if rank in self._local_places:
+            self._slots.send(rank, message)
+        else:
+            self._forward(rank, {"do": "send", "letter": message})
+
+    def signal(self, rank: int, signum: int) -> None:
+        if rank in self._local_places:
+            self._slots.signal(rank, signum)
+        else:
+            self._forward(rank, {"do": "signal", "signum": int(signum)})
+
+    def place_of(self, rank: int) -> Mapping[str, Any]:
+        if rank in self._local_places:
+            return {**self._local_places[rank], "address": self._address}
+        supervisor = self._supervisors.get(rank)
+        return (
+            {"node": "", "address": "", "gpus": (), "our_gpus": (), "threads": None}
+            if supervisor is None
+            else supervisor.ranks[rank]
+        )
+
+    def flush(self) -> None:
+        """Local: send what sockets did not take at once; drop visitors who do not say who they are; answer those who could not
+        load the task."""
+        now = monotonic()
+        for one in tuple(self._connections):
+            if one.channel.unsent:
+                one.channel.flush()
+            if one.challenge is not None and now > one.deadline:
+                self._drop(one)
+        while self._refused and self._slots.is_loaded:  # else we have the same trouble, and tell it ourselves
+            supervisor, reason = self._refused.pop()
+            send_message(supervisor.channel, {"do": "end", "code": 1} if reason in self._reported_reasons else {"do": "tell"})
+            self._reported_reasons.add(reason)
+
+    def late_ranks_text(self) -> str:
+        """Local: once, a minute after the others could come: who of them has not; empty where there is nothing to say."""
+        if self._report_late_at is None or monotonic() < self._report_late_at:
+            return ""
+        self._report_late_at = None
+        if not self._missing:
+            return ""
+        assert self._listener is not None
+        has, its = ("has", "its block waits") if len(self._missing) == 1 else ("have", "their blocks wait")
+        port = self._listener.getsockname()[1]
+        return (
+            f"{join_ranks(self._missing)} {has} not come yet, so {its}; look at what is printed there, and whether "
+            f"{self._at.address}, port {port}, can be reached from there"
+        )
+
+    def close(self, code: int = 0) -> None:
+        """Local, blocking for moments: all workers end, and the supervisors with them, by this exit code."""
+        for one in tuple(self._connections):
+            send_message(one.channel, {"do": "end", "code": code})
+            one.channel.end_sending()
+            self._drop(one)
+        if self._listener is not None:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+        self._slots.close()
+
+    def _forward(self, rank: int, message: Message) -> None:
+        supervisor = self._supervisors.get(rank)
+        if supervisor is not None:
+            send_message(supervisor.channel, {"rank": rank, **message})
+
+    def _accept(self) -> Iterator[WorkerMessage]:
+        assert self._listener is not None
+        try:
+            sock, peer = self._listener.accept()
+        except OSError:
+            return
+        set_tcp_options(sock)
+        port = self._listener.getsockname()[1]
+        visitor = _Supervisor(
+            Channel(sock), Challenge(self._at.token, port), plain_address(str(peer[0])), monotonic() + HANDSHAKE_WAIT_S
+        )
+        self._connections.append(visitor)
+        self._selector.register(sock, selectors.EVENT_READ, lambda: self._on_supervisor(visitor))
+        yield from ()
+
+    def _on_supervisor(self, supervisor: _Supervisor) -> Iterator[WorkerMessage]:
+        try:
+            for data in supervisor.channel.receive():
+                if supervisor.challenge is not None:
+                    self._handshake(supervisor, data)
+                else:
+                    message = parse_message(data)
+                    if message["is"] == "refused":
+                        self._refused.append((supervisor, message["reason"]))
+                    else:
+                        yield message.pop("rank"), message
+        except (OSError, HandshakeFailed, CommError):
+            supervisor.channel.ended = True
+        if supervisor.channel.ended:
+            self._drop(supervisor)
+            for rank in supervisor.ranks:
+                yield rank, {"is": LOST}
+
+    def _handshake(self, supervisor: _Supervisor, message: bytes) -> None:
+        assert supervisor.challenge is not None
+        if not supervisor.challenge.answered:
+            supervisor.channel.send(supervisor.challenge.answer(message))
+            return
+        hello = supervisor.challenge.verify(message)
+        supervisor.challenge = None
+        supervisor.channel.limit_bytes = AUTHENTICATED_LIMIT_BYTES
+        rank = hello["rank"]
+        if rank in self._supervisors or rank in self._local_places:
+            supervisor.channel.send(encode(("refused", f"rank {rank} is here already; were two jobs started as one?")))
+            return
+        address = self._address if is_loopback(supervisor.peer) else supervisor.peer
+        supervisor.ranks[rank] = {**hello["place"], "address": address}
+        self._supervisors[rank] = supervisor
+        self._missing.discard(rank)
+        supervisor.channel.send(encode(("joined",)))
+
+    def _drop(self, supervisor: _Supervisor) -> None:
+        if supervisor in self._connections:
+            self._connections.remove(supervisor)
+            self._selector.unregister(supervisor.channel.sock)
+            supervisor.channel.close()
+        for rank in supervisor.ranks:
+            self._supervisors.pop(rank, None)
+
+
+def supervise(
+    slots: WorkerSlots, rank: int, place: Mapping[str, Any], at: Topology, selector: selectors.BaseSelector, wait_s: float
+) -> int:
+    """Local, blocking: supervise one rank until the coordinator says that all is over, or is gone; gives the exit code."""
+    assert at.address is not None
+    hello = {"rank": rank, "place": {**place, "gpus": list(place["gpus"]), "our_gpus": list(place["our_gpus"])}}
+    channel = connect_to_hub(rank, at.address, ports(at.port, at.token), at.token, hello, monotonic() + wait_s, wait_s, at.job)
+    exit_codes: list[int] = []
+
+    def on_coordinator() -> Iterator[WorkerMessage]:
+        try:
+            messages = [parse_message(data) for data in channel.receive()]
+        except OSError:
+            messages, channel.ended = [], True
+        for message in messages:
+            if message["do"] == "start":
+                slots.start(message["rank"])
+            elif message["do"] == "send":
+                slots.send(message["rank"], message["letter"])
+            elif message["do"] == "signal":
+                slots.signal(message["rank"], message["signum"])
+            else:
+                exit_codes.append(message["code"])
+        if channel.ended and not exit_codes:
+            exit_codes.append(1)
+        yield from ()
+
+    with StopRequest():  # those signals come to all ranks, and the coordinator decides
+        try:
+            selector.register(channel.sock, selectors.EVENT_READ, on_coordinator)
+            slots.start_fork_server()
+            is_started = False
+            while not exit_codes:
+                for _, message in receive_messages(selector, 1.0):
+                    if (
+                        message["is"] == "loaded" and not is_started
+                    ):  # later ones are started when the coordinator has heard of an end
+                        slots.start(rank)
+                        is_started = True
+                    elif message["is"] != "loaded":
+                        send_message(channel, {"rank": rank, **message})
+                channel.flush()
+        except (UsageError, TrainingFailed) as error:
+            code = _code_if_reported_elsewhere(channel, rank, str(error))
+            if code is not None:
+                return code
+            raise TrainingFailed(f"rank {rank} on {socket.gethostname()}: {error}") from error
+        finally:
+            slots.close()
+            channel.close()
+    return exit_codes[0]
+
+
+def _code_if_reported_elsewhere(channel: Channel, rank: int, reason: str) -> int | None:
+    """Local, blocking until the coordinator knows the task itself: with which code to end without a word, as what is wrong is said
+    by it or by another; None where we must say it."""
+    send_message(channel, {"rank": rank, "is": "refused", "reason": reason})
+    try:
+        while (message := parse_message(channel.receive_one(monotonic() + FOREVER_S)))["do"] not in ("tell", "end"):
+            continue  # it does not know yet
+    except (EOFError, OSError):
+        return None
+    return int(message["code"]) if message["do"] == "end" else None
+
+
+Hears = Callable[[], Iterator[WorkerMessage]]
+"""What is registered with the selector for each socket."""
+
+
+def receive_messages(selector: selectors.BaseSelector, wait_s: float) -> Iterator[WorkerMessage]:
+    """Local, blocking for at most so long: all that has come."""
+    found: Sequence[Any] = selector.select(wait_s)
+    for key, _ in found:
+        now = selector.get_map().get(key.fd)
+        if now is key:  # it may have gone with an earlier one
+            yield from now.data()

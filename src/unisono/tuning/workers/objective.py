@@ -1,0 +1,170 @@
+"""A plain objective of Optuna's, unchanged, as the work of a study: `def objective(trial): x = trial.suggest_float("x", -1, 1)`.
+
+The trial that it is given asks the coordinator for what was not proposed ahead; after the first few trials that is nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from unisono.errors import TrainingFailed, UsageError
+from unisono.files.atomic import atomic_replacement, explain_os_errors
+from unisono.files.journal import plain
+from unisono.training.run_folder.provenance import source_of, versions
+from unisono.tuning.workers.messages import Mailbox, Message
+from unisono.tuning.workers.trial_worker import TrialRunner
+
+Ranges = dict[str, tuple[Any, str]]
+"""What an objective has asked for -> as Optuna has it, and as JSON."""
+
+
+@dataclass
+class ObjectiveTrialRunner(TrialRunner):
+    """Calls of a function."""
+
+    objective: Callable[[Any], Any]
+    name: str
+    sha256: str | None
+    leaves_files: ClassVar[bool] = False
+    _ranges: Ranges = field(default_factory=dict)
+
+    @classmethod
+    def load_from(cls, file: str) -> ObjectiveTrialRunner:
+        """Local: what `write_objective` wrote. Modules are looked for where they were there."""
+        paths, name, sha256, value = pickle.loads(Path(file).read_bytes())
+        sys.path.extend(path for path in paths if path not in sys.path)
+        return cls(pickle.loads(value), name, sha256)
+
+    def load(self) -> None:
+        """What the function needs was loaded with it; what its trials need, here once for all workers."""
+        importlib.import_module("optuna.distributions")
+        importlib.import_module("optuna.exceptions")
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "task": self.name,
+            "space": None,
+            "fixed": {},
+            "first": {},
+            "epochs": 1,
+            "metrics": {},
+            "monitor": None,
+            "fold_by": None,
+            "num_samples": {},
+            "warnings": [],
+            "sources": {self.name: self.sha256},
+            "versions": versions(),
+        }
+
+    def run(self, order: Message, mailbox: Mailbox) -> dict[str, Any]:
+        from optuna.exceptions import TrialPruned
+
+        trial = ObjectiveTrial(order, mailbox, self._ranges)
+        try:
+            value = self.objective(trial)
+        except TrialPruned:
+            return {"reason": "pruned", "values": [], "params": trial.params, "user": trial.user_attrs}
+        values = list(value) if isinstance(value, Sequence) else [value]
+        try:
+            found = [float(one) for one in values]
+        except (TypeError, ValueError):
+            raise TrainingFailed(f"the objective must give a number, or several; it gave {value!r}") from None
+        return {"reason": "", "values": found, "params": trial.params, "user": trial.user_attrs}
+
+
+@dataclass
+class ObjectiveTrial:
+    """What an objective sees of its trial: the part of Optuna's `Trial` that objectives use."""
+
+    _order: Message
+    _mailbox: Mailbox
+    _ranges: Ranges = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+    user_attrs: dict[str, Any] = field(default_factory=dict)
+    distributions: dict[str, Any] = field(default_factory=dict)
+    datetime_start: datetime = field(default_factory=datetime.now)
+    _should_prune: bool = False
+
+    @property
+    def number(self) -> int:
+        return int(self._order["number"])
+
+    def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
+        return float(self._suggest(name, "FloatDistribution", low, high, log, step))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        return int(self._suggest(name, "IntDistribution", low, high, log, step))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        return self._suggest(name, "CategoricalDistribution", tuple(choices))
+
+    def report(self, value: float, step: int) -> None:
+        """Blocking for the coordinator's answer."""
+        self._mailbox.send({"is": "report", "id": self._order["id"], "step": int(step), "value": float(value)})
+        self._should_prune = not self._mailbox.wait_for_answer()["go"]
+
+    def should_prune(self) -> bool:
+        return self._should_prune
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        try:
+            self.user_attrs[key] = json.loads(json.dumps(value, default=plain))
+        except TypeError as error:
+            raise TypeError(
+                f"user attribute {key!r} cannot be written down: {error}; give numbers, texts, lists or dicts"
+            ) from None
+
+    def _suggest(self, name: str, *limits: Any) -> Any:
+        if name in self.params:
+            return self.params[name]
+        distribution, text = self._range(limits)
+        values: Mapping[str, Any] = self._order["values"]
+        known: Mapping[str, str] = self._order["distributions"]
+        if name in values and known.get(name, text) == text:
+            found = values[name]
+        else:
+            self._mailbox.send({"is": "suggest", "id": self._order["id"], "name": name, "distribution": text})
+            found = self._mailbox.wait_for_answer()["value"]
+        self.params[name], self.distributions[name] = found, distribution
+        return found
+
+    def _range(self, limits: tuple[Any, ...]) -> tuple[Any, str]:
+        """As Optuna has it, and as JSON; made once in a process, as the next trial asks for the same."""
+        key = repr(limits)  # 1 and 1.0 are equal, and another range
+        if key not in self._ranges:
+            from optuna import distributions
+
+            kind, *values = limits
+            made = getattr(distributions, kind)(*values)
+            self._ranges[key] = (made, distributions.distribution_to_json(made))
+        return self._ranges[key]
+
+
+def write_objective(objective: Callable[[Any], Any], folder: Path) -> Path:
+    """Local, blocking: a file by which any process can call it; functions of a notebook travel by value."""
+    import cloudpickle
+
+    name = getattr(objective, "__name__", type(objective).__name__)
+    text = source_of(objective)
+    sha256 = None if text is None else hashlib.sha256(text.encode()).hexdigest()
+    try:
+        value = cloudpickle.dumps(objective)
+    except (TypeError, pickle.PicklingError) as error:
+        raise UsageError(
+            f"the objective cannot travel to its workers: {error}; open files, locks and the like inside of it"
+        ) from error
+    file = folder / f"objective-{hashlib.sha256(value).hexdigest()[:8]}.cloudpickle"
+    with explain_os_errors(file):
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_replacement(file) as draft:
+            draft.write_bytes(pickle.dumps((list(sys.path), name, sha256, value)))
+    return file

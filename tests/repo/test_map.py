@@ -1,0 +1,155 @@
+"""The map is true: packages, names of files, sizes, and the words that newcomers search for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src" / "unisono"
+
+MOST_FILES = 40
+MOST_LINES = 350
+MOST_LONG_FILES = 11
+LONG_FILES = MappingProxyType(
+    {
+        "algorithms/server/service.py": "one state machine: what the server does with each call",
+        "comm/base.py": "the whole interface of a communicator, most of it contract",
+        "comm/control_plane/hub.py": "one state machine: what rank 0 knows of every rank",
+        "comm/control_plane/tcp_control.py": "one connection, whose parts share every invariant",
+        "horovod/_impl/elastic/elastic_job.py": "one state machine: workers that come, go and die",
+        "model/torch/adapter.py": "the whole interface of a replica",
+        "model/torch/parameters.py": "one idea, flat vectors with views, whose parts share every invariant",
+        "run.py": "the only wiring",
+        "training/server/server_trainer.py": "both roles of one training",
+        "tuning/search/search.py": "samplers and pruners behind one class",
+        "tuning/workers/coordinator.py": "one state machine: trials, blocks and results",
+    }
+)
+"""Files over 350 lines, each with its reason."""
+
+SHARED_NAMES = MappingProxyType(
+    {
+        "base": "the interface of a package",
+        "run": "the composition root, and the verb",
+        "module": "the same part of each framework's front end",
+        "body": "the same part of each framework's front end",
+    }
+)
+"""Names that several modules may have."""
+
+PUBLIC_FORMS = ("horovod",)
+"""Packages whose inner names are those of another project or mirror each other by framework: programs import them by path."""
+
+OLD_WORDS = (
+    *("goes_on", "go_on_from", "told_to_stop", "looked_at", "no_time_to_evaluate_", "AlreadyTold", "wishes_of", "check_wishes"),
+    *("Nursery", "nursery_", "Mortality", "Estranged"),
+)
+"""Identifiers that were renamed to words of the field."""
+
+OLD_PHRASES = ("goes on with", "gone on", "earlier life", "read by nobody", "told to stop")
+
+
+def packages() -> list[Path]:
+    return sorted(file.parent for file in SRC.rglob("__init__.py"))
+
+
+def modules() -> list[Path]:
+    return sorted(file for file in SRC.rglob("*.py") if file.name != "__init__.py")
+
+
+# ---- packages --------------------------------------------------------------------------------------------------------
+
+
+def test_the_map_lists_exactly_the_packages_that_exist() -> None:
+    listed = set(re.findall(r"^\| `([a-z_/]+)/`", (ROOT / "docs" / "concepts.md").read_text(), re.M))
+    there = {str(folder.relative_to(SRC)) for folder in packages() if folder != SRC and len(folder.relative_to(SRC).parts) == 1}
+    assert listed == there
+
+
+@pytest.mark.parametrize("folder", [one for one in packages() if one != SRC], ids=lambda one: str(one.relative_to(SRC)))
+def test_every_package_says_what_lives_there_and_what_may_import_it(folder: Path) -> None:
+    if folder.relative_to(SRC).parts[0] in PUBLIC_FORMS and "_impl" not in folder.parts:
+        return
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert "Imported by" in text and not text.startswith("Imported by"), text
+
+
+def test_no_package_is_a_heap() -> None:
+    counts = {str(folder.relative_to(SRC)): len(list(folder.glob("*.py"))) for folder in packages()}
+    assert {name: count for name, count in counts.items() if count > MOST_FILES} == {}
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_module_is_known_by_its_name_alone() -> None:
+    named: dict[str, list[str]] = defaultdict(list)
+    for file in modules():
+        where = file.relative_to(SRC)
+        if where.parts[0] not in PUBLIC_FORMS and not where.stem.startswith("on_"):
+            named[where.stem].append(str(where))
+    repeated = {name: files for name, files in named.items() if len(files) > 1 and name not in SHARED_NAMES}
+    assert repeated == {}
+
+
+def test_long_files_have_a_reason() -> None:
+    long = {str(file.relative_to(SRC)) for file in modules() if len(file.read_text().splitlines()) > MOST_LINES}
+    assert long == set(LONG_FILES)
+    assert len(long) <= MOST_LONG_FILES
+
+
+def mirrored(folder: Path) -> bool:
+    """The tests of a way in leave out the folder `_impl`."""
+    return (SRC / folder).is_dir() or (SRC / folder.parts[0] / "_impl" / Path(*folder.parts[1:])).is_dir()
+
+
+def test_unit_tests_mirror_the_packages() -> None:
+    unit = ROOT / "tests" / "unit"
+    of_others = {"bench", "examples", "programs"}
+    folders = {file.parent.relative_to(unit) for file in unit.rglob("test_*.py")}
+    strange = [str(one) for one in folders if not mirrored(one) and not of_others & set(one.parts)]
+    assert strange == []
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def identifiers(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.alias):
+            yield node.name.split(".")[-1]
+
+
+def test_renamed_identifiers_are_gone() -> None:
+    found = [
+        f"{file.relative_to(SRC)}: {name}"
+        for file in modules()
+        for name in sorted(set(identifiers(ast.parse(file.read_text()))) & set(OLD_WORDS))
+    ]
+    assert found == []
+
+
+def test_old_phrases_are_gone() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "how-to").glob("*.md")]
+    found = [
+        f"{file.relative_to(ROOT)}: {phrase}"
+        for file in (*modules(), *pages)
+        for phrase in OLD_PHRASES
+        if phrase in re.sub(r"\s+", " ", file.read_text())
+    ]
+    assert found == []

@@ -1,0 +1,63 @@
+"""How far a training is, and how another attempt takes it up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from unisono.training.progress import EARLY, FINISHED, INTERRUPTED, NOT_FINITE, TARGET, Goals, Progress
+
+GOALS = Goals(num_epochs=5, monitor="val_accuracy", target=0.9, patience=2)
+
+
+def trained(*values: float, monitor: str = "val_accuracy") -> Progress:
+    """After an epoch for each of the values."""
+    done = Progress(monitor=monitor)
+    for value in values:
+        if GOALS.better(value, done.best_value):
+            done.keep_best(value)
+        done.finish_epoch({"metrics": {monitor: value}, "wall_s": 10.0 * (done.epoch + 1)}, GOALS)
+    return done
+
+
+def test_the_first_reason_counts_but_a_failure() -> None:
+    done = Progress()
+    done.stop(INTERRUPTED)
+    done.stop(FINISHED)
+    assert done.reason == INTERRUPTED
+    done.fail("loss of step 3")
+    assert (done.reason, done.failure) == (NOT_FINITE, "loss of step 3")
+
+
+def test_an_epoch_ends_by_the_goals() -> None:
+    assert trained(0.2, 0.4).reason == ""
+    assert trained(0.4, 0.3, 0.2).reason == EARLY
+    done = trained(0.4, 0.95)
+    assert (done.reason, done.epoch, done.best_epoch, done.time_to_target_s) == (TARGET, 2, 1, 20.0)
+
+
+def test_it_is_resumed_with_other_goals() -> None:
+    """Its own epochs are judged by the new goals: values of another metric are none of theirs."""
+    done = trained(0.4, 0.95)
+    assert done.resumed(GOALS, same_batches=True) == done
+    more = done.resumed(Goals(5, "val_accuracy", target=0.99), same_batches=True)
+    assert (more.reason, more.time_to_target_s, more.best_value) == ("", None, 0.95)
+    other = done.resumed(Goals(5, "val_loss", higher_is_better=False), same_batches=True)
+    assert (other.reason, other.monitor, other.best_epoch, other.best_value) == ("", "val_loss", None, None)
+
+
+@pytest.mark.parametrize("same_batches", [True, False])
+def test_an_epoch_that_is_under_way_goes_on_or_starts_again(same_batches: bool) -> None:
+    done = trained(0.95)
+    done.count_step(0)
+    done.count_step(1)
+    resumed = done.resumed(GOALS, same_batches)
+    assert resumed.step_in_epoch == (2 if same_batches else 0)
+    assert resumed.reason == ("" if same_batches else TARGET), "the goal was reached by the epoch before"
+
+
+def test_files_keep_its_form() -> None:
+    """Names in progress.json."""
+    names = "step epoch step_in_epoch history monitor best_epoch best_value num_skipped train_s wall_s num_samples data_wait_s"
+    assert list(asdict(Progress())) == [*names.split(), "time_to_target_s", "reason", "failure"]

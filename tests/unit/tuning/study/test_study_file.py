@@ -1,0 +1,189 @@
+"""What a study is, is written down once; whoever asks for something else in the same folder is refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unisono.errors import CannotWrite, UsageError
+from unisono.tuning.study.study_file import known_sources, make_study, read_study
+
+ABOUT: Mapping[str, Any] = {
+    "task": "digits",
+    "sources": {"digits.py": "abc"},
+    "space": {"dimensions": [{"name": "lr", "low": 0.1, "high": 1.0, "log": False, "whole": False, "when": {}}], "fixed": {}},
+    "fixed": {"epochs": 5},
+    "objectives": ({"metric": "val_accuracy", "higher_is_better": True},),
+    "folds": 3,
+    "fold_by": "stratified",
+    "repeats": 1,
+    "seed": 0,
+    "search": "tpe",
+    "prune": "none",
+    "trials": 20,
+}
+
+
+def test_a_study_is_made_once_and_found_again(tmp_path: Path) -> None:
+    folder = tmp_path / "studies" / "digits"
+    made = make_study(folder, ABOUT)
+    assert made == read_study(folder) == make_study(folder, ABOUT)
+    assert made["objectives"] == [{"metric": "val_accuracy", "higher_is_better": True}]
+    assert [one.name for one in folder.iterdir()] == ["study.json"]
+
+
+def test_what_may_differ_from_job_to_job(tmp_path: Path) -> None:
+    make_study(tmp_path, ABOUT)
+    found = make_study(tmp_path, {**ABOUT, "trials": 50, "search": "gp", "prune": "asha", "workers": 4})
+    assert found["trials"] == 20, "what it was made with stays"
+
+
+def test_a_folder_that_a_job_has_begun_to_use_is_no_obstacle(tmp_path: Path) -> None:
+    for name in ("journal", "claims", "trials"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "objective-0a.cloudpickle").touch()
+    (tmp_path / ".hidden").touch()
+    make_study(tmp_path, ABOUT)
+
+
+DIFFERENT: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "task": ({"task": "letters"}, 'holds another task: task "digits" there, "letters" here'),
+    "space": (
+        {"space": {"dimensions": [], "fixed": {}}},
+        r"holds a study of another space: space\.lr .*\. Trials of both cannot be compared; give another --out",
+    ),
+    "source": (
+        {"sources": {"digits.py": "abd"}},
+        r'holds a study of files that have changed since: sources\.digits\.py "abc" there, "abd" here\. Where that changes no '
+        "result, --accept-changes goes on; else give another --out",
+    ),
+    "objectives": ({"objectives": [{"metric": "val_loss", "higher_is_better": False}]}, "objectives"),
+    "folds": ({"folds": 5}, "folds 3 there, 5 here"),
+    "seed": ({"seed": 1}, "seed 0 there, 1 here"),
+    "many": ({"seed": 1, "folds": 2, "repeats": 2, "fold_by": "random", "sources": {}}, "and 1 more"),
+    "settings of all trials": ({"fixed": {"epochs": 50}}, r"fixed\.epochs 5 there, 50 here"),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_another_study_in_the_folder_is_refused(tmp_path: Path, what: str) -> None:
+    change, message = DIFFERENT[what]
+    make_study(tmp_path, ABOUT)
+    before = (tmp_path / "study.json").read_bytes()
+    with pytest.raises(UsageError, match=message):
+        make_study(tmp_path, {**ABOUT, **change})
+    assert (tmp_path / "study.json").read_bytes() == before
+
+
+def test_other_things_in_the_folder_are_refused(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "c.txt", "d.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(UsageError, match=r"holds other things \(a\.txt, b\.txt, c\.txt\) and no study; give another --out"):
+        make_study(tmp_path, ABOUT)
+    assert not (tmp_path / "study.json").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    for out in (tmp_path / "x", tmp_path / "x" / "y"):
+        with pytest.raises(CannotWrite, match="a file is where a directory should be; give another place"):
+            make_study(out, ABOUT)
+
+
+def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no study \(study\.json is missing\); check the path"):
+        read_study(tmp_path)
+    for text in ("{", ""):
+        (tmp_path / "study.json").write_text(text)
+        with pytest.raises(UsageError, match=r"study\.json cannot be read: .*; give another study"):
+            read_study(tmp_path)
+
+
+def test_a_study_that_is_made_by_another_just_now_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_study(tmp_path, ABOUT)
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # as it was when we looked
+    assert make_study(tmp_path, ABOUT)["task"] == "digits"
+    with pytest.raises(UsageError, match="holds another task"):
+        make_study(tmp_path, {**ABOUT, "task": "letters"})
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_of_jobs_that_come_at_the_same_time_one_makes_it(tmp_path: Path, same: bool) -> None:
+    ready = threading.Barrier(8)
+
+    def make(number: int) -> Any:
+        about = {**ABOUT, "seed": 0 if same else number}
+        ready.wait(30)
+        try:
+            return make_study(tmp_path, about)["seed"]
+        except UsageError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(make, range(8)))
+    winner = json.loads((tmp_path / "study.json").read_text())["seed"]
+    if same:
+        assert found == [0] * 8
+    else:
+        assert found.pop(winner) == winner
+        assert all(f"seed {winner} there" in text for text in found)
+    assert [one.name for one in tmp_path.iterdir()] == ["study.json"], "no draft is left"
+
+
+# ---- changed files -------------------------------------------------------------------------------------------------------
+
+
+def test_files_that_have_changed_may_be_accepted(tmp_path: Path) -> None:
+    made = make_study(tmp_path, ABOUT)
+    second = {**ABOUT, "sources": {"digits.py": "abd", "layers.py": None}}
+    found = make_study(tmp_path, second, accept_changes=True)
+    assert found["sources"] == made["sources"] == {"digits.py": "abc"} and found["id"] == made["id"]
+    (accepted,) = found["accepted"]
+    assert accepted["sources"] == second["sources"] and 'sources.digits.py "abc" there, "abd" here' in accepted["changes"]
+    assert make_study(tmp_path, second) == found == make_study(tmp_path, ABOUT, accept_changes=True), "both are known from now on"
+    with pytest.raises(UsageError, match="have changed since"):
+        make_study(tmp_path, {**ABOUT, "sources": {"digits.py": "abe"}})
+    assert known_sources(found) == [ABOUT["sources"], second["sources"]]
+
+
+def test_nothing_but_files_may_change(tmp_path: Path) -> None:
+    made = make_study(tmp_path, ABOUT)
+    with pytest.raises(UsageError, match=r"sources\.digits\.py .*; folds 3 there, 5 here\. Trials of both cannot be compared"):
+        make_study(tmp_path, {**ABOUT, "sources": {"digits.py": "abd"}, "folds": 5}, accept_changes=True)
+    assert read_study(tmp_path) == made
+
+
+# ---- pruning -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [("asha", "none"), ("asha", "median"), ("median", "asha"), ("none", "asha"), ("none", "wilcoxon"), ("wilcoxon", "wilcoxon")],
+)
+def test_jobs_may_prune_in_ways_that_mean_the_same(tmp_path: Path, then: str, now: str) -> None:
+    make_study(tmp_path, {**ABOUT, "prune": then})
+    make_study(tmp_path, {**ABOUT, "prune": now})
+    if now in ("none", "wilcoxon"):
+        make_study(tmp_path, {**ABOUT, "prune": now, "parallel_folds": 3})
+
+
+@pytest.mark.parametrize("then", ["none", "asha"])
+@pytest.mark.parametrize("now", ["asha", "median"])
+def test_who_prunes_by_epochs_trains_as_many_folds_at_a_time(tmp_path: Path, then: str, now: str) -> None:
+    make_study(tmp_path, {**ABOUT, "prune": then, "parallel_folds": 3})
+    message = rf"folds at a time, here it would be 1 \(--parallel-folds\), .*--prune {now} .*; use --parallel-folds 3"
+    with pytest.raises(UsageError, match=message):
+        make_study(tmp_path, {**ABOUT, "prune": now, "parallel_folds": 1})
+
+
+@pytest.mark.parametrize(("then", "now"), [("asha", "wilcoxon"), ("wilcoxon", "median")])
+def test_epochs_and_folds_are_not_compared_with_each_other(tmp_path: Path, then: str, now: str) -> None:
+    make_study(tmp_path, {**ABOUT, "prune": then})
+    with pytest.raises(UsageError, match=rf"is pruned by {then}, and {now} \(--prune\) compares other things; use --prune {then}"):
+        make_study(tmp_path, {**ABOUT, "prune": now})
