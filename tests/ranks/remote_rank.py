@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import fcntl
 import os
 import random
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
@@ -211,12 +211,19 @@ def until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
     return value
 
 
+def _write_stacks(file: int) -> None:
+    for frame in sys._current_frames().values():
+        names = [f" in {one.f_code.co_name}\n" for one, _ in traceback.walk_stack(frame)]
+        os.write(file, "".join(names).encode())
+
+
 def main() -> None:
     pipe = Connection(int(sys.argv[1]))
     stacks = int(sys.argv[2])
     for file in (pipe.fileno(), stacks):
         os.set_inheritable(file, False)
-    faulthandler.register(signal.SIGUSR1, stacks)
+    # Not faulthandler: it reads the stacks of running threads without the interpreter's lock, and crashes now and then.
+    signal.signal(signal.SIGUSR1, lambda *_: _write_stacks(stacks))
     os.write(stacks, b"ready\n")
     commands = Commands()
     while True:

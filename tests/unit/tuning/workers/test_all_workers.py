@@ -22,13 +22,13 @@ TOKEN = "0123456789abcdef"
 PLACE: Mapping[str, Any] = {"node": "n", "gpus": (), "our_gpus": (), "threads": 1}
 
 
-class FakeSeats:
+class FakeWorkerSlots:
     """What a node has, without processes: it loads, or it cannot."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure, self.is_loaded = failure, False
 
-    def begin(self) -> None:
+    def start_fork_server(self) -> None:
         if self.failure is not None:
             raise self.failure
 
@@ -44,7 +44,7 @@ class Job:
     """A coordinator's end, and supervisors in threads."""
 
     def __init__(self, size: int) -> None:
-        self.selector, self.seats, self.size = selectors.DefaultSelector(), FakeSeats(), size
+        self.selector, self.seats, self.size = selectors.DefaultSelector(), FakeWorkerSlots(), size
         self.workers = AllWorkers(cast("WorkerSlots", self.seats), {0: PLACE}, self.selector, at(0, size), "127.0.0.1")
         self.workers.listen()
         self.ended: dict[int, int | Exception] = {}
@@ -56,7 +56,7 @@ class Job:
         def body() -> None:
             with selectors.DefaultSelector() as selector:
                 try:
-                    seats = cast("WorkerSlots", FakeSeats(failure))
+                    seats = cast("WorkerSlots", FakeWorkerSlots(failure))
                     self.ended[rank] = supervise(seats, rank, PLACE, at(rank, self.size), selector, WAIT_S)
                 except Exception as error:  # noqa: BLE001 - what a test looks at
                     self.ended[rank] = error
