@@ -42,7 +42,7 @@ PROGRAMS = {
 MOST_FOR_HELP = 20
 MOST_FOR_A_VERB = 50
 """Its options come from the files that read them: `unisono submit --help` has those of the training and of the job."""
-MOST_FOR_A_TRAINING = 252
+MOST_FOR_A_TRAINING = 200
 NOT_FOR_A_TRAINING = ("tuning", "doctor", "predict", "horovod", "compat", "slurm_jobs", "api")
 
 
