@@ -1,4 +1,4 @@
-"""The table of docs/how-to/stop-and-go-on.md, cell by cell: who started the training, what tells it to stop, what is then saved and
+"""The table of docs/how-to/stop-and-resume.md, cell by cell: who started the training, what tells it to stop, what is then saved and
 which exit code comes out. Whatever happens, the same command again ends with the weights of a run that nobody disturbed.
 
 To start Python and PyTorch is most of the time here, so each launcher has a test of some cells, which then go on in ranks that are
