@@ -147,19 +147,33 @@ def _newest_process() -> str:
     return Path("/proc/loadavg").read_text().split()[-1]
 
 
+_seen: dict[int, bool] = {}
+"""Process number -> whether it descends from this session. Each process is asked once, as asking all of them at every test costs minutes."""
+
+
 def _descendants() -> list[psutil.Process]:
     """Children of any depth, zombies included, and orphans that carry our mark."""
-    own = psutil.Process()
-    found = {process.pid: process for process in own.children(recursive=True)}
-    mark = f"{MARK}=1".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) in (own.pid, *found):
-            continue
-        with suppress(OSError, psutil.NoSuchProcess):  # it ended while we looked, or belongs to somebody else
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found[int(entry.name)] = psutil.Process(int(entry.name))
+    now = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    for pid in _seen.keys() - now:
+        del _seen[pid]
+    for pid in sorted(now - _seen.keys()):  # a parent before its children, but where the numbers began again
+        _seen[pid] = _descends(pid)
+    found = []
+    for pid in (pid for pid, is_ours in _seen.items() if is_ours):
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
     # The tracker that the standard library starts once serves the whole session.
-    return [process for process in found.values() if "multiprocessing.resource_tracker" not in _describe(process)]
+    return [process for process in found if "multiprocessing.resource_tracker" not in _describe(process)]
+
+
+def _descends(pid: int) -> bool:
+    with suppress(OSError, psutil.NoSuchProcess):  # it ended while we looked, or belongs to somebody else
+        parent = psutil.Process(pid).ppid()
+        if parent == os.getpid() or _seen.get(parent, False):
+            return True
+        if f"{MARK}=1".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return pid != os.getpid()
+    return False
 
 
 def _describe(process: psutil.Process) -> str:
