@@ -1,7 +1,7 @@
 """The control plane of ranks that are processes: every rank holds one connection to a hub in rank 0's process.
 
-The hub tells all ranks which ranks are lost. It ends with rank 0: from then on no rank learns anything new about the others, and
-an exchange between the remaining ranks raises `PeerLost` with rank 0.
+The hub tells all ranks which are lost. It ends with rank 0: from then on no rank learns anything new about the others, and an
+exchange between ranks that stayed raises `PeerLost` with rank 0.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from typing import Any
 
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel
 from unisono.comm.control_plane.control import Control, CurrentCall, Loss, Report
-from unisono.comm.control_plane.find_hub import HUB_GRACE_S, await_welcome, connect_to_hub, is_loopback, listen, plain_address
 from unisono.comm.control_plane.handshake import check_hello
 from unisono.comm.control_plane.hub import DIED, LEAVE_WAIT_S, TICK_S, VANISHED, Hub, reason_of
+from unisono.comm.control_plane.meeting import HUB_GRACE_S, connect_to_hub, is_loopback, listen, plain_address
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UsageError, join_ranks
 
 ANSWER_WAIT_S = 2.0
-"""How long the hub may take to relay a message."""
+"""How long the hub may take to pass a message on."""
+ATTEND_S = 0.25
+"""How often the caller may look after other things while others are awaited."""
 
 
 class TcpControl(Control):
-    """One rank's end of the connection to the hub, which rank 0 also owns. Created by `connect`."""
+    """One rank's end of the connection to the hub (which rank 0 also owns). Made by `connect`."""
 
     local_address: str
     """Numeric address of the interface through which the other ranks reach this one; loopback if all are on this host."""
@@ -47,17 +49,17 @@ class TcpControl(Control):
         self._link = link
         self._hub = hub
         self._changed = threading.Condition()
-        """Guards the fields below; notified when an answer arrives or the connection ends."""
-        self._pending: dict[str, list[Any]] = {}
+        """Guards all below; announced whenever an answer came or the connection ended."""
+        self._waiting: dict[str, list[Any]] = {}
         self._reports: dict[int, dict[int, Report | None]] = {}
-        self._report_numbers = itertools.count()
-        self._closed_reason: str | None = None
-        """Why this rank's connection is closed; None while it is open."""
-        self._hub_lost = False
-        self._close_deadline = float("inf")
-        self._wake_sender, self._wake_receiver = socket.socketpair()
-        self._wake_sender.setblocking(False)
-        self._wake_receiver.setblocking(False)
+        self._numbers = itertools.count()
+        self._over: str | None = None
+        """Reason why this rank's own connection is closed; None while it is open."""
+        self._hub_gone = False
+        self._leave_by = float("inf")
+        self._bell, self._ear = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ear.setblocking(False)
         self._thread: threading.Thread | None = None
 
     @classmethod
@@ -71,19 +73,19 @@ class TcpControl(Control):
         timeout_s: float,
         info: Mapping[Any, Any] | None = None,
         job: str = "",
-        while_waiting: Callable[[], None] | None = None,
+        attend: Callable[[], None] | None = None,
     ) -> TcpControl:
-        """Collective over all ranks of the job, blocking until all have joined. `info` is small plain data for the others, `job` a
-        name for messages. `while_waiting` is called several times a second; an exception from it ends the wait on all ranks.
+        """Collective over all ranks of the job, blocking until all are there. `info` is small plain data for the others, `job` a
+        name for messages. `attend` is called several times a second; what it raises ends the wait, for the others too.
 
-        Rank 0 listens at `address` on the first free one of `ports`; the others search for it there and accept only a server that
-        knows `token`. Raises `UsageError` if ranks contradict each other, `CollectiveTimeout` with the ranks that did not join,
-        and `PeerLost` if a rank joined and was lost again.
+        Rank 0 listens at `address` on the first free of `ports`; the others look for it there and believe only a server that
+        knows `token`. Raises `UsageError` if ranks contradict each other, `CollectiveTimeout` with those who did not come
+        and `PeerLost` if one came and went.
         """
         _check(rank, size, ports, token, timeout_s)
         deadline = monotonic() + timeout_s
-        process = f"process {os.getpid()} on {socket.gethostname()}"
-        hello = {"rank": int(rank), "size": int(size), "left_s": float(timeout_s), "who": process, "info": dict(info or {})}
+        who = f"process {os.getpid()} on {socket.gethostname()}"
+        hello = {"rank": int(rank), "size": int(size), "left_s": float(timeout_s), "who": who, "info": dict(info or {})}
         check_hello(hello)
         if size == 1:
             alone = decode(encode([hello["info"]]))
@@ -95,8 +97,8 @@ class TcpControl(Control):
                 link = Channel(hub.start(), AUTHENTICATED_LIMIT_BYTES)
                 link.send(encode(hello))
             else:
-                link = connect_to_hub(rank, address, ports, token, hello, deadline, timeout_s, job, while_waiting)
-            infos, reached_at = await_welcome(rank, link, deadline + HUB_GRACE_S, timeout_s, while_waiting)
+                link = connect_to_hub(rank, address, ports, token, hello, deadline, timeout_s, job, attend)
+            infos, reached_at = _await_welcome(rank, link, deadline + HUB_GRACE_S, timeout_s, attend)
             own = plain_address(link.sock.getsockname()[0]) if rank else reached_at
             # Ranks beside rank 0 reach it over loopback, but other hosts do not reach them there.
             local_address = reached_at if is_loopback(own) or is_loopback(reached_at) else own
@@ -112,32 +114,32 @@ class TcpControl(Control):
 
     def exchange(self, key: str, members: Sequence[int], obj: Any, timeout_s: float) -> list[Any]:
         where = f"exchange {key!r} on rank {self.rank}"
-        group = tuple(int(member) for member in members)
-        if self.rank not in group or len(set(group)) != len(group) or not all(0 <= m < self.size for m in group):
+        together = tuple(int(member) for member in members)
+        if self.rank not in together or len(set(together)) != len(together) or not all(0 <= m < self.size for m in together):
             raise UsageError(
-                f"{where}: members must be distinct ranks of 0..{self.size - 1} and include {self.rank}; received {group}"
+                f"{where}: members must be distinct ranks of 0..{self.size - 1} and include {self.rank}; received {together}"
             )
         content = encode(obj)
-        if len(group) == 1:
+        if len(together) == 1:
             return [decode(content)]
         with self._changed:
             self._check_open(where)
-            if key in self._pending:
+            if key in self._waiting:
                 raise UsageError(f"{where} is already under way in another thread; use every key once")
-            answers = self._pending[key] = []
+            answers = self._waiting[key] = []
         try:
-            self._send(("put", key, group, content))
+            self._post(("put", key, together, content))
             if not self._wait(lambda: bool(answers), timeout_s):
-                self._send(("late", key))
+                self._post(("late", key))
                 self._wait(lambda: bool(answers), ANSWER_WAIT_S)
         finally:
             with self._changed:
-                del self._pending[key]
+                del self._waiting[key]
         match answers[0] if answers else None:
             case ("all", list(objects)):
                 return [decode(one) for one in objects]
             case ("void", list(gone)):
-                raise PeerLost(gone, f"{where} cannot finish: {self._reasons(gone)}")
+                raise PeerLost(gone, f"{where} cannot finish: {self._why(gone)}")
             case ("clash", str(text)):
                 raise MismatchedCall(text)
             case ("late", list(missing)):
@@ -149,10 +151,10 @@ class TcpControl(Control):
         others = [int(member) for member in members if member != self.rank]
         gone_before = set(self.lost)
         with self._changed:
-            number = next(self._report_numbers)
+            number = next(self._numbers)
             answers = self._reports[number] = {}
-        if others and self._closed_reason is None and not self._hub_lost:
-            self._send(("ask", number, others))
+        if others and self._over is None and not self._hub_gone:
+            self._post(("ask", number, others))
             self._wait(lambda: all(m in answers or (m in self.lost and m not in gone_before) for m in others), timeout_s)
         with self._changed:
             del self._reports[number]
@@ -160,32 +162,32 @@ class TcpControl(Control):
         return {**found, self.rank: self.own_report()} if self.rank in members else found
 
     def give_up(self, reason: str, causes: Sequence[int] = ()) -> None:
-        self._send(("give_up", reason, [int(cause) for cause in causes]))
-        if self._hub is not None and self._closed_reason is None:
-            self._hub.wait_announced(ANSWER_WAIT_S)  # rank 0 often dies right after this, and the hub with it
+        self._post(("give_up", reason, [int(cause) for cause in causes]))
+        if self._hub is not None and self._over is None:
+            self._hub.wait_announced(ANSWER_WAIT_S)  # rank 0 often dies right after, and the hub with it; it needs a moment
 
     def close(self) -> None:
-        """Local: leave the job cleanly. Idempotent. Blocks for a bounded time, until the others have read what was sent to them."""
+        """Local: leave the job cleanly. Idempotent. Blocks only as long as others take to take what was sent, and not for ever."""
         with self._changed:
-            first, self._closed_reason = self._closed_reason is None, self._closed_reason or "it was closed"
+            first, self._over = self._over is None, self._over or "it was closed"
             thread = self._thread
             self._changed.notify_all()
         if first and self._link is not None:
-            self._send(("bye", self.done()))
+            self._post(("bye", self.done()))
             self._link.end_sending()
-            self._close_deadline = monotonic() + LEAVE_WAIT_S
+            self._leave_by = monotonic() + LEAVE_WAIT_S
             self._wake()
         if thread is not None:
             thread.join()
         if self._hub is not None:
             self._hub.join()
-        self._wake_sender.close()
-        self._wake_receiver.close()
+        self._bell.close()
+        self._ear.close()
 
-    # ---- the listening thread --------------------------------------------------------------------------------------
+    # ---- the thread that listens -----------------------------------------------------------------------------------
 
     def _started(self) -> TcpControl:
-        # A forked child (a data loader's worker) would keep the connection open after this process died, and could send on it.
+        # A forked child (a data loader's worker) would keep the connection open after our death, and could speak in our name.
         os.register_at_fork(after_in_child=partial(_abandon, weakref.ref(self)))
         if self._link is not None:
             self._thread = threading.Thread(target=self._listen, args=(self._link,), name="unisono-control", daemon=True)
@@ -196,8 +198,8 @@ class TcpControl(Control):
         reason = DIED
         try:
             poller = select.poll()
-            poller.register(self._wake_receiver, select.POLLIN)
-            while not link.ended and (left_s := self._close_deadline - monotonic()) > 0:
+            poller.register(self._ear, select.POLLIN)
+            while not link.ended and (left_s := self._leave_by - monotonic()) > 0:
                 for message in link.receive():
                     self._handle(decode(message))
                 if link.silent():
@@ -207,7 +209,7 @@ class TcpControl(Control):
                 if not link.ended:
                     poller.poll(min(left_s, TICK_S) * 1000)
                 with suppress(BlockingIOError):
-                    self._wake_receiver.recv(64)
+                    self._ear.recv(64)
                 link.flush()
         except OSError as error:
             reason = reason_of(error)
@@ -219,9 +221,9 @@ class TcpControl(Control):
         finally:
             link.close()
             with self._changed:
-                if self._closed_reason is None:
+                if self._over is None:
                     self.lost.setdefault(0, Loss(reason))
-                self._hub_lost = True
+                self._hub_gone = True
                 self._changed.notify_all()
 
     def _handle(self, message: Any) -> None:
@@ -232,13 +234,13 @@ class TcpControl(Control):
                     self._changed.notify_all()
             case ("all" | "void" | "clash" | "late" as kind, str(key), content):
                 with self._changed:
-                    if key in self._pending:  # otherwise its caller has stopped waiting
-                        self._pending[key].append((kind, content))
+                    if key in self._waiting:  # otherwise its time was up, and nobody waits for it any more
+                        self._waiting[key].append((kind, content))
                         self._changed.notify_all()
             case ("ask", int(number), int(asker)):
                 report = self.own_report()
                 doing = {name: (entry.seq, entry.call) for name, entry in report.current_calls.items()}
-                self._send(("report", number, asker, (doing, report.stack)))
+                self._post(("report", number, asker, (doing, report.stack)))
             case ("report", int(number), int(rank), answer):
                 with self._changed:
                     if number in self._reports:
@@ -247,37 +249,37 @@ class TcpControl(Control):
             case _:
                 raise CommError("it has an unknown form")
 
-    # ---- sending and waiting ---------------------------------------------------------------------------------------
+    # ---- small parts -----------------------------------------------------------------------------------------------
 
-    def _send(self, message: tuple[Any, ...]) -> None:
-        """Not blocking: the listening thread sends what the socket does not accept now."""
+    def _post(self, message: tuple[Any, ...]) -> None:
+        """Not blocking: what the socket does not take now is left to the listening thread."""
         if self._link is not None:
             self._link.send(encode(message))
             if self._link.unsent:
                 self._wake()
 
     def _wake(self) -> None:
-        with suppress(OSError):  # full: the thread wakes up anyway; closed: there is no thread
-            self._wake_sender.send(b"!")
+        with suppress(OSError):  # full: the thread will wake up anyhow; closed: there is no thread
+            self._bell.send(b"!")
 
     def _wait(self, done: Callable[[], bool], timeout_s: float) -> bool:
         with self._changed:
             return self._changed.wait_for(
-                lambda: done() or self._hub_lost or self._closed_reason is not None, min(timeout_s, threading.TIMEOUT_MAX)
+                lambda: done() or self._hub_gone or self._over is not None, min(timeout_s, threading.TIMEOUT_MAX)
             )
 
     def _check_open(self, where: str) -> None:
-        if self._closed_reason is not None:
-            raise CommError(f"{where}: the control connection of this rank cannot be used any more: {self._closed_reason}")
-        if self._hub_lost:
-            raise PeerLost([0], f"{where} cannot finish: {self._reasons([0])}")
+        if self._over is not None:
+            raise CommError(f"{where}: the control connection of this rank cannot be used any more: {self._over}")
+        if self._hub_gone:
+            raise PeerLost([0], f"{where} cannot finish: {self._why([0])}")
 
-    def _reasons(self, ranks: Sequence[int]) -> str:
+    def _why(self, ranks: Sequence[int]) -> str:
         return "; ".join(f"rank {rank} {self.lost[rank].reason}" for rank in ranks)
 
     def _abandon(self) -> None:
-        """In a forked child: give up the parent's connection. Takes no lock, as its holder may not exist in the child."""
-        self._closed_reason = "this process was forked from a rank, and only the parent speaks for the rank"
+        """In a forked child: this connection is the parent's. No lock is taken, as its holder may not exist here."""
+        self._over = "this process was forked from a rank, and only the parent speaks for the rank"
         self._changed = threading.Condition()
         self._thread = None
         if self._link is not None:
@@ -285,8 +287,8 @@ class TcpControl(Control):
         if self._hub is not None:
             self._hub.abandon()
             self._hub = None
-        self._wake_sender.close()
-        self._wake_receiver.close()
+        self._bell.close()
+        self._ear.close()
 
 
 def _abandon(held: weakref.ref[TcpControl]) -> None:
@@ -300,6 +302,42 @@ def _report(answer: Any) -> Report | None:
         return None
     doing, stack = answer
     return Report({name: CurrentCall(seq, call) for name, (seq, call) in doing.items()}, stack)
+
+
+def _await_welcome(
+    rank: int, link: Channel, deadline: float, timeout_s: float, attend: Callable[[], None] | None
+) -> tuple[list[dict[Any, Any]], str]:
+    """Blocking: until the hub says that all are there."""
+    where = f"rank {rank} could not meet the others"
+    try:
+        while (answer := decode(_receive_one(link, deadline, attend))) == ("joined",):  # rank 0 is taken in like everybody
+            continue
+    except TimeoutError:
+        raise CollectiveTimeout([0], f"{where}: rank 0 took it in but does not answer within {timeout_s:g} s") from None
+    except EOFError:
+        raise PeerLost([0], f"{where}: rank 0 {DIED}") from None
+    except OSError as error:
+        raise PeerLost([0], f"{where}: rank 0 {reason_of(error)}") from error
+    match answer:
+        case ("welcome", list(infos), str(reached_at)):
+            return infos, reached_at
+        case ("refused", str(text)):
+            raise UsageError(text)
+        case ("missing", list(missing), str(text)):
+            raise CollectiveTimeout(missing, f"{where} within {timeout_s:g} s: {text}")
+        case ("lost", int(gone), str(reason), _, _):
+            raise PeerLost([gone], f"{where}: rank {gone} {reason}")
+    raise CommError(f"{where}: the hub gave an answer that is none; do all ranks run the same version of unisono?")
+
+
+def _receive_one(link: Channel, deadline: float, attend: Callable[[], None] | None) -> bytes:
+    while attend is not None:
+        attend()
+        with suppress(TimeoutError):
+            if monotonic() < deadline:
+                return link.receive_one(min(deadline, monotonic() + ATTEND_S))
+            break
+    return link.receive_one(deadline)
 
 
 def _check(rank: int, size: int, ports: Sequence[int], token: str, timeout_s: float) -> None:
