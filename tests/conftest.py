@@ -148,12 +148,12 @@ def _newest_process() -> str:
 
 
 _seen: dict[int, bool] = {}
-"""Process number -> whether it descends from this session. Each process is asked once, as asking all of them at every test costs minutes."""
+"""Process number -> whether it descends from this session. Each process is asked once: asking all at every test costs minutes."""
 
 
 def _descendants() -> list[psutil.Process]:
     """Children of any depth, zombies included, and orphans that carry our mark."""
-    now = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    now = set(psutil.pids())
     for pid in _seen.keys() - now:
         del _seen[pid]
     for pid in sorted(now - _seen.keys()):  # a parent before its children, but where the numbers began again

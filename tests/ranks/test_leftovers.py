@@ -189,7 +189,8 @@ def test_ranks_die_with_the_launcher_even_without_the_guard(script: Script) -> N
 def test_the_guard_outlasts_the_signals_that_end_others(script: Script) -> None:
     with Launcher("-n", "1", script(LEAVE + "leave('setsid'); pid(); wait_for_ever()")) as launcher:
         pids = family(launcher, 1)
-        (guard,) = [one for one in psutil.Process(launcher.process.pid).children() if "unisono.launch.watchdog" in " ".join(one.cmdline())]
+        children = psutil.Process(launcher.process.pid).children()
+        (guard,) = [one for one in children if "unisono.launch.watchdog" in " ".join(one.cmdline())]
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             guard.send_signal(signum)
         launcher.process.kill()

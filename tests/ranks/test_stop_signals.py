@@ -1,5 +1,5 @@
-"""The table of docs/how-to/stop-and-resume.md, cell by cell: who started the training, what tells it to stop, what is then saved and
-which exit code comes out. Whatever happens, the same command again ends with the weights of a run that nobody disturbed.
+"""The table of docs/how-to/stop-and-resume.md, cell by cell: what started the training, what stops it, what is then saved and which
+exit code comes out. Whatever happens, the same command again ends with the weights of a run that nobody disturbed.
 
 To start Python and PyTorch is most of the time here, so each launcher has a test of some cells, which then go on in ranks that are
 there at once, and one of all, which go on by the same command. `make test` has some cells of our launcher and of mpirun, and
