@@ -91,9 +91,13 @@ class Progress:
         self.num_samples += num_samples
         self.data_wait_s += wait_s
 
-    def count_skipped(self) -> None:
-        """Local: an update was left out."""
-        self.num_skipped += 1
+    def follow_server(self, step: int, steps_per_epoch: int) -> None:
+        """Local: this is the server's counter, which is the step of an asynchronous run."""
+        self.step, self.step_in_epoch = step, step - self.epoch * steps_per_epoch
+
+    def count_skipped(self, num: int = 1) -> None:
+        """Local: so many updates were left out."""
+        self.num_skipped += num
 
     def count_time(self, seconds: float) -> None:
         """Local: spent in steps."""
@@ -102,6 +106,10 @@ class Progress:
     def stop(self, reason: str) -> None:
         """Local: the training ends; the first reason counts."""
         self.reason = self.reason or reason
+
+    def end_as(self, reason: str) -> None:
+        """Local: a record that is repeated decides why the training ends; empty: it does not."""
+        self.reason = reason
 
     def fail(self, failure: str) -> None:
         """Local: the training ends as a loss is not finite, whatever else would end it."""

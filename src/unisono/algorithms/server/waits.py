@@ -35,6 +35,10 @@ class Waits:
         self.wait_s += applied.report.wait_s
         self.work_s += applied.report.work_s
 
+    def add_busy(self, seconds: float) -> None:
+        """Local: the server spent it with a call."""
+        self.busy_s += seconds
+
     def took_s(self) -> float:
         """Local: since it began in this attempt."""
         return perf_counter() - self.began_s

@@ -79,8 +79,7 @@ class FlatParameters:
         self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
         self._whole: Optimizer | None = None
         self._is_narrow = False
-        self.whole_state: Mapping[str, Tensor] = {}
-        """Of a narrowed one, for a save: as `stretch_state`, of the whole vector, by those that move the rest of it."""
+        self._whole_state: Mapping[str, Tensor] = {}
         self._buckets: list[Bucket] = []
         self._bucket_of: list[int] = []
         self._missing: list[int] = []
@@ -335,9 +334,13 @@ class FlatParameters:
         if self._is_narrow:
             (values,), (gradients,) = self.values.values(), self.gradients.values()
             # Before anything was gathered somebody may ask how much it will be.
-            vectors = self.whole_state or {name: one.new_empty(values.shape) for name, one in self.stretch_state().items()}
+            vectors = self._whole_state or {name: one.new_empty(values.shape) for name, one in self.stretch_state().items()}
             whole = widened(whole, values, gradients, vectors)
         return state_of_vector(whole, self._made, self.layout.entries)
+
+    def hold_whole_state(self, vectors: Mapping[str, Tensor]) -> None:
+        """Local: what a narrowed one saves: the vectors of `stretch_state`, gathered from all servers."""
+        self._whole_state = vectors
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
         """Local: go on with what `optimizer_state` gave, here or elsewhere. Tensors are copied."""

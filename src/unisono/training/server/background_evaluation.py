@@ -78,6 +78,5 @@ class BackgroundEvaluation(Generic[T]):
 def copy_of(model: nn.Module) -> nn.Module:
     """Local: a model like this one, with memory of its own."""
     found = copy.deepcopy(model)
-    for parameter in found.parameters():
-        parameter.grad = None
+    found.zero_grad(set_to_none=True)
     return found

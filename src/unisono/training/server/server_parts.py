@@ -102,15 +102,15 @@ class WorkerMaker:
         """Local: a worker that forms in `out` what it sends; a virtual one has a `home`."""
         units = self.loader.plan.steps_per_epoch
         return Worker(
-            self.algorithm,
-            self.replica,
-            self._read,
-            self._settings,
-            self.seed,
-            shard,
-            out,
-            stop_requested,
-            home,
+            rule=self.algorithm,
+            replica=self.replica,
+            read=self._read,
+            settings=self._settings,
+            seed=self.seed,
+            shard=shard,
+            out=out,
+            stop_requested=stop_requested,
+            home=home,
             most_units=min(MOST_UNITS, max(1, units // self.algorithm.num_workers)),
         )
 

@@ -232,7 +232,16 @@ class ServerTrainer(TrainerBase):
                 arrivals = Arrivals(self.server.arrivals, resumed.num_lines, resumed.anew)
             if arrivals is not None:
                 held.callback(arrivals.close)
-            serving = Serving(self, server, service, evaluation, arrivals, sums, waits, resumed.pending)
+            serving = Serving(
+                trainer=self,
+                server=server,
+                service=service,
+                evaluation=evaluation,
+                arrivals=arrivals,
+                sums=sums,
+                waits=waits,
+                pending=resumed.pending,
+            )
             serving.run()
         self.show_server()
         service.close()
@@ -290,8 +299,9 @@ class ServerTrainer(TrainerBase):
         saved, ledger, layout = self.algorithm.saved_service, service.ledger, self.algorithm.layout
         assert saved is not None
         if left["plan"] != self._plan:
-            self.progress.step = self.progress.epoch * self._units
-            ledger.skip_to(self.progress.step)
+            step = self.progress.epoch * self._units
+            self.progress.follow_server(step, self._units)
+            ledger.skip_to(step)
             return "it went on with other batches"
         if layout.elastic is None:
             callers: Collection[int] = range(layout.num_workers)

@@ -92,7 +92,8 @@ class LeadingService(Service):
     def end_save(self) -> None:
         self.orders.give(END_SAVE)
         super().end_save()
-        self._gathered, self.part.whole_state = [], {}
+        self._gathered = []
+        self.part.hold_whole_state({})
 
     def lose(self, caller: int) -> int:
         raise CommError(f"worker {caller} is lost, and the other servers cannot be told so")
@@ -109,7 +110,7 @@ class LeadingService(Service):
             for place, vector in enumerate([*own, *of_optimizer.values()])
         ]
         self._gathered = gathered[: len(own)]
-        self.part.whole_state = dict(zip(of_optimizer, gathered[len(own) :], strict=True))
+        self.part.hold_whole_state(dict(zip(of_optimizer, gathered[len(own) :], strict=True)))
 
     def state(self) -> dict[str, Any]:
         state = super().state()

@@ -34,7 +34,7 @@ class EndedEpoch:
     waits: Waits
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Serving:
     """One attempt of a server."""
 
@@ -82,7 +82,7 @@ class Serving:
             for answer in service.take_answers():
                 server.reply(*answer)
             ended = perf_counter()
-            self.waits.busy_s += ended - began
+            self.waits.add_busy(ended - began)
             if self.trainer.spans is not None and request is not None:
                 self.trainer.spans.add("compute", "serve a call", int(began * 1e9), int(ended * 1e9))
 
@@ -111,13 +111,12 @@ class Serving:
         done = trainer.progress
         self.waits.add(applied)
         self._num_stops += stats.num_stops
-        done.step = self.service.step
-        done.step_in_epoch = done.step - done.epoch * self.service.ledger.units_per_epoch
-        done.num_samples += stats.num_samples
+        done.follow_server(self.service.step, self.service.ledger.units_per_epoch)
+        done.count_data(stats.num_samples, 0.0)
         if stats.num_not_finite:
             self._not_finite(applied)
         elif not stats.weight:
-            done.num_skipped += 1
+            done.count_skipped()
             trainer.tell(
                 f"warning: no sample of worker {applied.lease.worker} counts (all are ignored or weighted 0); nothing is learned"
             )
@@ -126,15 +125,15 @@ class Serving:
         self.sums.add(stats)
         settings = trainer.settings(max(0, done.step - 1))
         event = StepDone(
-            done.step - 1,
-            done.epoch,
-            done.step_in_epoch - 1,
-            stats.loss,
-            shown_lr(settings),
-            stats.num_samples,
-            trainer.wall_s(),
-            0.0,
-            self.sums.metrics_so_far,
+            step=done.step - 1,
+            epoch=done.epoch,
+            step_in_epoch=done.step_in_epoch - 1,
+            loss=stats.loss,
+            lr=shown_lr(settings),
+            num_samples=stats.num_samples,
+            wall_s=trainer.wall_s(),
+            data_wait_s=0.0,
+            so_far=self.sums.metrics_so_far,
         )
         for observer in trainer.observers:
             observer.step(event)
@@ -146,10 +145,9 @@ class Serving:
         samples = plan.order(epoch)[plan.batch(step)]
         shown = ", ".join(map(str, samples[:MOST_SHOWN])) + (", ..." if len(samples) > MOST_SHOWN else "")
         what = f"the loss or gradient of worker {applied.lease.worker} is not finite (its batches began with samples {shown})"
-        trainer.progress.num_skipped += applied.stats.num_not_finite
+        trainer.progress.count_skipped(applied.stats.num_not_finite)
         if trainer.goals.on_nan == "stop":
-            trainer.progress.reason = NOT_FINITE
-            trainer.progress.failure = f"{what}; the run stopped; --on-nan skip --accept-changes would leave such updates out"
+            trainer.progress.fail(f"{what}; the run stopped; --on-nan skip --accept-changes would leave such updates out")
         else:
             trainer.tell(f"warning: {what}; the update is left out (--on-nan skip)")
 
@@ -167,8 +165,9 @@ class Serving:
             self._end_epoch()
             if self._ends_in_this_epoch():
                 return
-        done.train_s += self.waits.took_s()
-        self.sums.took_s += self.waits.took_s()
+        took_s = self.waits.took_s()
+        done.count_time(took_s)
+        self.sums.add_time(took_s)
         self._evaluate(self.sums, self.waits)
         self.sums, self.waits = EpochSums(trainer.train_metrics), Waits()
 
@@ -190,17 +189,17 @@ class Serving:
         ended, found = self.evaluation.take()
         if found is None:  # stopped meanwhile: the next attempt evaluates
             self.pending = ended.sums
-            trainer.progress.reason = trainer.progress.reason or INTERRUPTED
+            trainer.progress.stop(INTERRUPTED)
             return
         before, more = trainer.progress.reason, ended.waits.metrics()
         if isinstance(self.server, SimulatedServer):
             more |= self.server.metrics()
         trainer.end_of_epoch(ended.sums, ended.sums.values() | found | more, self.evaluation.copy.model)
         done = trainer.progress
-        done.step_in_epoch = done.step - done.epoch * self.service.ledger.units_per_epoch
+        done.follow_server(self.service.step, self.service.ledger.units_per_epoch)
         if before or isinstance(self.server, InOrder):  # decided already, or by the record
             self._verdict = self._verdict or done.reason
-            done.reason = before
+            done.end_as(before)
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
@@ -209,16 +208,16 @@ class Serving:
         trainer, done, ledger = self.trainer, self.trainer.progress, self.service.ledger
         decision = self.server.decision() if isinstance(self.server, InOrder) else None
         if decision is not None:
-            done.reason = decision
+            done.end_as(decision)
             self._stop_is_recorded = True
         elif not done.reason:
             is_enough = trainer.max_steps is not None and done.step >= trainer.max_steps
             if self._num_stops or is_enough or trainer.stop_requested():
-                done.reason = INTERRUPTED
+                done.stop(INTERRUPTED)
             elif isinstance(self.server, InOrder) and self.server.is_past_end:
-                done.reason = self._verdict
+                done.stop(self._verdict)
         if not done.reason and ledger.is_over and self.evaluation.about is None and done.epoch >= trainer.goals.num_epochs:
-            done.reason = FINISHED
+            done.stop(FINISHED)
 
     def _save(self) -> None:
         trainer, service = self.trainer, self.service
@@ -280,7 +279,7 @@ class Serving:
     def _state(self) -> dict[str, Any]:
         num_lines = 0 if self.arrivals is None else self.arrivals.num_lines
         sums = copy(self.sums)
-        sums.took_s += self.waits.took_s()
+        sums.add_time(self.waits.took_s())
         return {
             **self.trainer.state(sums),
             "next_number": getattr(self.server, "next_number", 0),

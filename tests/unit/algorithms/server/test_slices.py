@@ -157,7 +157,7 @@ def test_slices_move_as_the_whole(kind: type[torch.optim.Optimizer], rows: int) 
         (moved,) = part.values.values()
         assert torch.equal(moved[cut.where(server)], values[cut.where(server)])
     own = [part.stretch_state() for part in parts]
-    parts[0].whole_state = {name: cut.joined([one[name] for one in own]) for name in own[0]}
+    parts[0].hold_whole_state({name: cut.joined([one[name] for one in own]) for name in own[0]})
     saved, expected = parts[0].optimizer_state(), one.optimizer_state()
     assert saved.keys() == expected.keys() and saved["groups"] == expected["groups"]
     for name, of_one in expected["each"].items():
