@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+STOPPED_CODE = 75
+"""Exit code: stopped, checkpoint saved; the same command resumes. As sysexits.h calls it: try again later."""
+
 
 class UnisonoError(Exception):
     """Base of all errors raised on purpose."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +13,9 @@ from typing import Any
 
 import torch
 
-from unisono.cluster.resolve import slurm_job
 from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
-from unisono.errors import CannotWrite, ReportedElsewhere, TrainingFailed, UsageError
+from unisono.errors import CannotWrite, ReportedElsewhere, TrainingFailed
 from unisono.events import Observer, RunEnded, RunStarted, Spans
 from unisono.model.flat import hash_of
 from unisono.observe.console import Console
@@ -37,6 +35,7 @@ from unisono.training.clock import Clock
 from unisono.training.evaluation import evaluation_batch
 from unisono.training.prepare import prepare
 from unisono.training.progress import FINISHED, INTERRUPTED, Progress
+from unisono.training.run_folder.attempt_record import recorded_attempt
 from unisono.training.run_folder.hash_record import open_hash_record, short_hash
 from unisono.training.run_folder.run_directory import as_json
 from unisono.training.run_folder.run_output import RunOutput, has_checkpoint, open_run_output
@@ -47,9 +46,6 @@ from unisono.training.run_hooks import RunHooks
 from unisono.training.trainer import Trainer
 from unisono.training.trainer_base import TrainerBase
 from unisono.training.training_parts import TrainingParts
-
-STOPPED_CODE = 75
-"""Of a process that stopped in time with everything saved, as sysexits.h calls it: try again later."""
 
 
 @dataclass(frozen=True)
@@ -234,46 +230,11 @@ def _attempt(run: RunContext, notes: Sequence[str]) -> RunResult:
             from unisono.training.server.joining import write_invitation
 
             write_invitation(output.directory.path, run.config)
-    with _recorded(run.status, trainer):
+    with recorded_attempt(run.status, trainer):
         test = _train(run, trainer, notes)
         result = _finish(run, trainer, test, mixed)
     run.comm.barrier()  # a launcher may end the others as soon as the first has left with a code that is not 0
     return result
-
-
-@contextmanager
-def _recorded(status: Status | None, trainer: TrainerBase) -> Iterator[None]:
-    """Local: within it status.json says that the run is under way, and then how this attempt ended."""
-    if status is None:
-        yield
-        return
-
-    def end(state: str, code: int, reason: str) -> None:
-        status.end(state, code, reason, trainer.progress.step, trainer.progress.epoch)
-
-    parts, done = trainer.parts, trainer.progress
-    num_steps = parts.task.epochs * parts.loader.plan.steps_per_epoch
-    status.begin(done.step, done.epoch, num_steps, parts.algorithm.num_workers, slurm_job())
-    try:
-        yield
-    except CannotWrite as error:  # a mistake before the training, a failure after it
-        end("failed", 1, str(error))
-        raise TrainingFailed(str(error)) from error
-    except BaseException as error:
-        end("failed", _code_of(error), f"{type(error).__name__}: {error}")
-        raise
-    finally:
-        if trainer.saving is not None:
-            trainer.saving.close()
-    reason = trainer.progress.reason
-    end("stopped", STOPPED_CODE, reason) if reason == INTERRUPTED else end("finished", 0, reason)
-
-
-def _code_of(error: BaseException) -> int:
-    """Pure: with which code the process ends of it."""
-    if isinstance(error, ReportedElsewhere):
-        return error.code
-    return 2 if isinstance(error, UsageError) else 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
 def _train(run: RunContext, trainer: TrainerBase, notes: Sequence[str]) -> Mapping[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unisono.errors import ReportedElsewhere, TrainingFailed, UsageError
+from unisono.errors import STOPPED_CODE, ReportedElsewhere, TrainingFailed, UsageError
 from unisono.launch.worker_options import WorkerOptions
 from unisono.task.options import check, option, take
 from unisono.task.overrides import with_settings
@@ -109,8 +109,6 @@ def _screen(config: TrainConfig) -> Screen | None:
 
 def exit_code(ended: RunResult) -> int:
     """Pure: of a process whose training is over."""
-    from unisono.run import STOPPED_CODE
-
     return STOPPED_CODE if ended.summary["reason"] == "interrupted" else 0
 
 

@@ -22,7 +22,8 @@ from unisono.data.tree import map_tree
 from unisono.model.base import StreamKey
 from unisono.model.losses import resolve_loss
 from unisono.model.tail import StepStats
-from unisono.model.torch.adapter import LossBody, TorchAdapter, trainable
+from unisono.model.torch.adapter import TorchAdapter, trainable
+from unisono.model.torch.body import LossBody
 from unisono.task.overrides import change
 from unisono.task.task import Task
 from unisono.testing.thread_communicator import run_threads

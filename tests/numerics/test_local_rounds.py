@@ -23,7 +23,8 @@ from unisono.comm.base import Communicator
 from unisono.comm.engines.single import alone
 from unisono.errors import UsageError
 from unisono.model.flat import hash_of
-from unisono.model.torch.adapter import LossBody, TorchAdapter, trainable
+from unisono.model.torch.adapter import TorchAdapter, trainable
+from unisono.model.torch.body import LossBody
 from unisono.task.overrides import change
 from unisono.task.task import Task
 from unisono.testing.thread_communicator import run_threads

@@ -25,7 +25,8 @@ from unisono.comm.replicate import replicate
 from unisono.errors import UsageError
 from unisono.model.flat import Bucket
 from unisono.model.tail import StepStats
-from unisono.model.torch.adapter import Outcome, TorchAdapter
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.body import Outcome
 from unisono.model.torch.own_step import OwnStep, StepFunction, loss_name
 from unisono.model.torch.parameters import FlatParameters
 from unisono.task.options import option

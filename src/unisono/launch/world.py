@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from time import monotonic
 
 from unisono.cluster.machine.process_tree import Process
-from unisono.errors import join_ranks
+from unisono.errors import STOPPED_CODE, join_ranks
 from unisono.launch.control_messages import failure_report
 from unisono.launch.orphans import OrphanGuard
 from unisono.launch.output import LauncherOutput
 from unisono.launch.rank_process import RankProcess
 from unisono.launch.signals import SignalInbox
 
-STOPPED_CODE = 75
-"""Exit code of ranks that were requested to stop and have saved everything: the others are about to do the same."""
 FAILURE_GRACE_S = 5.0
 """After one rank failed: how long the others have to notice it and report what they saw."""
 STOP_GRACE_S = 30.0

@@ -17,7 +17,8 @@ from unisono.data.loader import in_order
 from unisono.data.plan import cut
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
-from unisono.model.torch.adapter import TorchAdapter, call
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.body import call
 from unisono.predict.apply_inputs import Inputs, class_names, file_inputs, sample_names, split_inputs
 from unisono.predict.evaluate_run import Tell
 from unisono.predict.finished_run import FinishedRun, open_run, refuse_idle_workers

@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unisono.errors import UsageError
+from unisono.errors import STOPPED_CODE, UsageError
 from unisono.task.durations import parse_duration
 
 FILE = "job.sh"
 LOG = "jobs.log"
 """Beside it in the run directory: what each job of the chain did, as it says itself; see `job_log`."""
-STOPPED_CODE = 75
-"""Exit code of `unisono train`: stopped, checkpoint saved; run the same command to resume."""
 MAX_JOBS = 100
 START_ALLOWANCE_S = 10
 """What passes between the start of a job and that of its training, beside what the batch file measures itself."""

@@ -16,7 +16,7 @@ from unisono.cluster.machine import affinity
 from unisono.cluster.machine.worker_threads import threads_from_environment
 from unisono.cluster.resolve import NO_OVERRIDES, current_topology, environment
 from unisono.cluster.topology import Topology
-from unisono.errors import CannotWrite, TrainingFailed, UsageError
+from unisono.errors import STOPPED_CODE, CannotWrite, TrainingFailed, UsageError
 from unisono.observe.bar import Bar
 from unisono.stopping.deadline import deadline_of_this_process
 from unisono.stopping.stop_request import StopRequest
@@ -36,7 +36,6 @@ from unisono.tuning.workers.block_layout import Layout, layout_of
 from unisono.tuning.workers.coordinator import Coordinator
 from unisono.tuning.workers.worker_slots import WorkerSlots
 
-STOPPED_CODE = 75
 FIND_COORDINATOR_S = 600.0
 """How long a supervisor looks for the coordinator."""
 SWITCH_S = 0.0005

@@ -24,12 +24,11 @@ from unisono.comm.control_plane.handshake import check_hello
 from unisono.comm.control_plane.hub import DIED, LEAVE_WAIT_S, TICK_S, VANISHED, Hub, reason_of
 from unisono.comm.control_plane.meeting import HUB_GRACE_S, connect_to_hub, is_loopback, listen, plain_address
 from unisono.comm.control_plane.plain import decode, encode
+from unisono.comm.control_plane.welcome import await_welcome
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UsageError, join_ranks
 
 ANSWER_WAIT_S = 2.0
 """How long the hub may take to pass a message on."""
-ATTEND_S = 0.25
-"""How often the caller may look after other things while others are awaited."""
 
 
 class TcpControl(Control):
@@ -98,7 +97,7 @@ class TcpControl(Control):
                 link.send(encode(hello))
             else:
                 link = connect_to_hub(rank, address, ports, token, hello, deadline, timeout_s, job, attend)
-            infos, reached_at = _await_welcome(rank, link, deadline + HUB_GRACE_S, timeout_s, attend)
+            infos, reached_at = await_welcome(rank, link, deadline + HUB_GRACE_S, timeout_s, attend)
             own = plain_address(link.sock.getsockname()[0]) if rank else reached_at
             # Ranks beside rank 0 reach it over loopback, but other hosts do not reach them there.
             local_address = reached_at if is_loopback(own) or is_loopback(reached_at) else own
@@ -302,42 +301,6 @@ def _report(answer: Any) -> Report | None:
         return None
     doing, stack = answer
     return Report({name: CurrentCall(seq, call) for name, (seq, call) in doing.items()}, stack)
-
-
-def _await_welcome(
-    rank: int, link: Channel, deadline: float, timeout_s: float, attend: Callable[[], None] | None
-) -> tuple[list[dict[Any, Any]], str]:
-    """Blocking: until the hub says that all are there."""
-    where = f"rank {rank} could not meet the others"
-    try:
-        while (answer := decode(_receive_one(link, deadline, attend))) == ("joined",):  # rank 0 is taken in like everybody
-            continue
-    except TimeoutError:
-        raise CollectiveTimeout([0], f"{where}: rank 0 took it in but does not answer within {timeout_s:g} s") from None
-    except EOFError:
-        raise PeerLost([0], f"{where}: rank 0 {DIED}") from None
-    except OSError as error:
-        raise PeerLost([0], f"{where}: rank 0 {reason_of(error)}") from error
-    match answer:
-        case ("welcome", list(infos), str(reached_at)):
-            return infos, reached_at
-        case ("refused", str(text)):
-            raise UsageError(text)
-        case ("missing", list(missing), str(text)):
-            raise CollectiveTimeout(missing, f"{where} within {timeout_s:g} s: {text}")
-        case ("lost", int(gone), str(reason), _, _):
-            raise PeerLost([gone], f"{where}: rank {gone} {reason}")
-    raise CommError(f"{where}: the hub gave an answer that is none; do all ranks run the same version of unisono?")
-
-
-def _receive_one(link: Channel, deadline: float, attend: Callable[[], None] | None) -> bytes:
-    while attend is not None:
-        attend()
-        with suppress(TimeoutError):
-            if monotonic() < deadline:
-                return link.receive_one(min(deadline, monotonic() + ATTEND_S))
-            break
-    return link.receive_one(deadline)
 
 
 def _check(rank: int, size: int, ports: Sequence[int], token: str, timeout_s: float) -> None:

@@ -18,14 +18,14 @@ from unisono.comm.replicate import replicate
 from unisono.data.plan import Plan
 from unisono.data.source import Source
 from unisono.data.splits import Splits
-from unisono.errors import TrainingFailed, UsageError
+from unisono.errors import STOPPED_CODE, TrainingFailed, UsageError
 from unisono.keras._impl.backup import Backup, find_backup
 from unisono.keras._impl.callbacks import CallbackGoals, Callbacks, watches_batches
 from unisono.keras._impl.fit_inputs import Stream, StreamLoader
 from unisono.model.base import BEGINNING, StreamKey
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import rate_of
-from unisono.run import STOPPED_CODE, RunContext, build_trainer, execute
+from unisono.run import RunContext, build_trainer, execute
 from unisono.stopping.deadline import deadline_of_this_process
 from unisono.stopping.stop_request import StopRequest
 from unisono.task.overrides import change

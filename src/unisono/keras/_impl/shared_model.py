@@ -27,7 +27,8 @@ from unisono.keras._impl.gathering import rows_of_all
 from unisono.model.keras.backends import Backend
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.take_over import take_over
-from unisono.model.torch.adapter import TorchAdapter, call
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.body import call
 from unisono.task.task import Task
 from unisono.training.evaluation import EvaluationPlan, evaluate
 from unisono.training.frontends.keras_frontend import KerasFrontEnd

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import IO
 
 from unisono.cluster.resolve import environment
-from unisono.errors import UsageError
+from unisono.errors import STOPPED_CODE, UsageError
 from unisono.launch.control_messages import SIGNAL_RECEIVED, ControlInput, parse_failure_report
 from unisono.launch.last_lines import exit_code_of_lost_output, flush_output
 from unisono.launch.orphans import preexec_of_rank
@@ -21,7 +21,7 @@ from unisono.launch.output import LauncherOutput, Stream
 from unisono.launch.output_sink import Sink
 from unisono.launch.rank_process import start_process
 from unisono.launch.signals import SignalInbox
-from unisono.launch.world import FAILURE_GRACE_S, STOP_GRACE_S, STOP_SIGNALS, STOPPED_CODE, TERM_GRACE_S, wait_for_events
+from unisono.launch.world import FAILURE_GRACE_S, STOP_GRACE_S, STOP_SIGNALS, TERM_GRACE_S, wait_for_events
 
 SSH_FAILED_CODE = 255
 PEER_LOST_CODE = 1

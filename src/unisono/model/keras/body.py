@@ -9,7 +9,7 @@ from torch import nn
 from unisono.model.base import Evaluated
 from unisono.model.keras.backends import Seen
 from unisono.model.keras.module import KerasModule
-from unisono.model.torch.adapter import LossBody, Outcome, in_three, num_rows
+from unisono.model.torch.body import LossBody, Outcome, in_three, num_rows
 
 
 class KerasBody(LossBody):

@@ -12,7 +12,7 @@ from unisono.model.keras.backends import make_backend
 from unisono.model.keras.hidden_state import refuse_changes, refuse_hidden
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.pure import Pure
-from unisono.model.torch.adapter import call
+from unisono.model.torch.body import call
 
 
 def take_over(model: Any, learns: bool = True) -> KerasModule:

@@ -19,7 +19,7 @@ from unisono.errors import UsageError
 from unisono.model.base import TEST, TRAIN, Evaluated, Logged, SoFar
 from unisono.model.lightning.module import defines
 from unisono.model.packed import pack
-from unisono.model.torch.adapter import Outcome, call, in_three, num_rows
+from unisono.model.torch.body import Outcome, call, in_three, num_rows
 
 Running = tuple[Tensor | float, Tensor | float]
 """A sum and its weight, on the device while it goes on."""

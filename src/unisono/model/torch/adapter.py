@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import sqrt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,45 +15,13 @@ from torch import Tensor, nn
 from unisono.errors import UsageError
 from unisono.model.base import TRAIN, Evaluated, Logged, ModelAdapter, Ready, SoFar, StreamKey
 from unisono.model.tail import LOSS, NOT_FINITE, WEIGHT, Tail
+from unisono.model.torch.body import Body, Outcome
 from unisono.model.torch.buffers import Buffers
 from unisono.model.torch.own_step import StepFunction
-from unisono.model.torch.parameters import NO_GRADIENT, Empty, FlatParameters, Gradients
+from unisono.model.torch.parameters import NO_GRADIENT, Empty, FlatParameters
 
 CLIP_EPS = 1e-6
 """As in torch.nn.utils.clip_grad_norm_, so that both clip alike."""
-
-
-class Outcome(NamedTuple):
-    """What a body computed from a batch: summed loss and its weight, and what metrics look at."""
-
-    loss_sum: Tensor | float
-    weight: Tensor | float
-    outputs: Any
-    targets: Any
-    weights: Tensor | None
-    num_samples: int
-    gradients: Gradients | None = None
-    """Where a framework has computed them with the loss; else autograd does."""
-
-
-class Body(Protocol):
-    """From a batch of tensors to a loss: how a plain module with a loss does it, or a LightningModule."""
-
-    def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome: ...
-
-    def evaluate(self, model: nn.Module, batch: Any) -> Evaluated: ...
-
-    def begin(self, stage: str, step: int | None, epoch: int | None) -> None: ...
-
-    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None: ...
-
-    def end(self, stage: str) -> Logged | None: ...
-
-    def so_far(self) -> SoFar | None: ...
-
-    def kept(self) -> Mapping[str, Any]: ...
-
-    def restore(self, kept: Mapping[str, Any]) -> None: ...
 
 
 class Measure(Protocol):
@@ -272,84 +240,6 @@ class TorchAdapter(ModelAdapter):
         if self.device.type != "cpu":
             return tensor.to(self.device, non_blocking=True)
         return tensor.clone(memory_format=torch.contiguous_format) if self.aligns else tensor
-
-
-class LossBody:
-    """A plain module with a loss: batch = (inputs, targets[, weights])."""
-
-    def __init__(self, loss: Callable[..., tuple[Tensor, Tensor | float]] | None) -> None:
-        self.loss = loss
-
-    def begin(self, stage: str, step: int | None, epoch: int | None) -> None:
-        """A loss keeps nothing from batch to batch."""
-
-    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None:
-        """Nothing was logged."""
-
-    def end(self, stage: str) -> None:  # noqa: ARG002
-        return None
-
-    def so_far(self) -> None:
-        return None
-
-    def kept(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """It has nothing to keep."""
-
-    def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
-        assert self.loss is not None
-        inputs, targets, weights = in_three(batch)
-        outputs = call(model, inputs)
-        try:
-            loss_sum, weight = self.loss(outputs, targets, weights)
-        except IndexError as error:  # so torch calls a label that has no class
-            raise UsageError(f"the loss cannot use the targets of a batch: {error}; labels must lie in 0..classes-1") from error
-        return Outcome(loss_sum, weight, outputs, targets, weights, num_rows(inputs))
-
-    def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
-        inputs, targets, weights = in_three(batch)
-        outputs = call(model, inputs)
-        if self.loss is None:
-            return Evaluated(outputs, targets, weights, None, 0.0, num_rows(inputs))
-        loss_sum, weight = self.loss(outputs, targets, weights)
-        return Evaluated(outputs, targets, weights, loss_sum, weight, num_rows(inputs))
-
-
-def in_three(batch: Any) -> tuple[Any, Any, Tensor | None]:
-    """Pure: inputs, targets and sample weights of a batch."""
-    if isinstance(batch, tuple):
-        if len(batch) == 2:
-            return batch[0], batch[1], None
-        if len(batch) == 3:
-            return batch
-    raise UsageError(
-        "a batch to learn from must be (inputs, targets) or (inputs, targets, weights), each any nesting of dicts and tuples; "
-        f"received {_shown(batch)}; change the data of the task, or give the task its own step"
-    )
-
-
-def call(model: nn.Module, inputs: Any) -> Any:
-    """Local: a dict of inputs goes to the arguments of these names, a tuple to the arguments in order."""
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    if isinstance(inputs, tuple):
-        return model(*inputs)
-    return model(inputs)
-
-
-def num_rows(inputs: Any) -> int:
-    """Pure: samples in a batch of tensors."""
-    while not isinstance(inputs, Tensor):
-        inputs = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs[0]
-    return len(inputs)
-
-
-def _shown(batch: Any) -> str:
-    if isinstance(batch, tuple):
-        return f"a tuple of {len(batch)}"
-    return f"a dict with {', '.join(map(str, batch))}" if isinstance(batch, dict) else f"one {type(batch).__name__}"
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -19,7 +19,8 @@ from unisono.data.splits import Splits
 from unisono.errors import UsageError, unknown_name
 from unisono.metrics import Metric
 from unisono.model.recognise import is_keras_module, is_lightning
-from unisono.model.torch.adapter import Body, TorchAdapter, trainable
+from unisono.model.torch.adapter import TorchAdapter, trainable
+from unisono.model.torch.body import Body
 from unisono.optim.optimizers import make_optimizer, optimizer_class
 from unisono.optim.schedules import Schedule, make_schedule
 from unisono.task.task import Task

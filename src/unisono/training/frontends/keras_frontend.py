@@ -20,7 +20,7 @@ from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import keras_names, make_keras_optimizer, rate_of
 from unisono.model.keras.take_over import build_with, compile_as
 from unisono.model.recognise import is_keras_optimizer
-from unisono.model.torch.adapter import Body, in_three
+from unisono.model.torch.body import Body, in_three
 from unisono.optim.optimizers import optimizer_class
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd

@@ -18,7 +18,8 @@ from unisono.metrics.metric_names import is_error, metric_name
 from unisono.model.base import TEST, VALIDATION
 from unisono.model.lightning.body import LightningBody, Surroundings, evaluation_step
 from unisono.model.lightning.module import configured
-from unisono.model.torch.adapter import Body, TorchAdapter
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.body import Body
 from unisono.optim.optimizers import make_optimizer
 from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
 from unisono.task.task import Task

@@ -12,7 +12,7 @@ from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.metrics import Metric, resolve_metrics
 from unisono.model.losses import resolve_loss
-from unisono.model.torch.adapter import Body, LossBody
+from unisono.model.torch.body import Body, LossBody
 from unisono.optim.optimizers import reads_lr
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd

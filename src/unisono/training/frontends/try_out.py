@@ -19,7 +19,8 @@ from unisono.errors import UsageError
 from unisono.launch.excepthook import user_code_line
 from unisono.metrics import Metric
 from unisono.metrics.base import GatheredMetric
-from unisono.model.torch.adapter import TorchAdapter, call
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.body import call
 from unisono.task.task import Task
 from unisono.training import determinism
 

@@ -7,7 +7,6 @@ as if it had never been made.
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import math
 import warnings
@@ -20,23 +19,13 @@ from unisono.errors import UsageError, unknown_name
 from unisono.task.task import Choice
 from unisono.tuning.search.distributions import distributions_of
 from unisono.tuning.search.grid import grid
+from unisono.tuning.search.samplers import PRUNERS, SEARCHES, completed_rungs, make_pruner, make_sampler, num_startup_trials
 from unisono.tuning.search.space import Dimension, Space
 from unisono.tuning.study.study import COMPLETE, PRUNED, Trial
 
 if TYPE_CHECKING:
     import optuna
 
-SEARCHES = ("tpe", "gp", "cmaes", "evolution", "random", "grid")
-PRUNERS = ("none", "asha", "median", "wilcoxon")
-NUM_STARTUP_TRIALS = 10
-"""Results before which settings are drawn at random."""
-HALVING = 3
-"""Of all trials that reach a rung of successive halving, one in so many goes on."""
-NUM_RUNGS = 2
-MEDIAN_STARTUP = 5
-"""Trials that are finished before others are compared with their median."""
-LEAST_PAIRS, LEAST_CHANCE = 4, 0.2
-"""A trial is hopeless where the chance that it is as good as the best is below this; of three pairs the least chance is 1/8."""
 MAX_REDRAWS = 10
 """Draws of a point that was tried before, after which it is tried again: a small space may have no other."""
 LEAST_ALIKE = 2
@@ -94,12 +83,13 @@ class Search:
         if self.name == "grid" and self.space is None:
             raise UsageError("--search grid needs to know the space before; use another search for an objective")
         self._optuna = load_optuna(self.name)
+        conditional = self.space is not None and any(one.when for one in self.space.dimensions)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that some of its samplers are experimental is not for the user of ours
             self._study = self._optuna.create_study(
                 directions=["maximize" if one else "minimize" for one in self.higher_is_better],
-                sampler=self._sampler(),
-                pruner=self._pruner(),
+                sampler=make_sampler(self._optuna, self.name, self.seed, self._num_startup_trials, conditional),
+                pruner=make_pruner(self._optuna, self.prune, self.num_steps),
             )
         self._grid = grid(self.space, self.num_trials) if self.name == "grid" and self.space is not None else []
 
@@ -288,59 +278,11 @@ class Search:
         return len(values) == len(self.higher_is_better) and all(math.isfinite(one) for one in values)
 
     def _rungs(self, reports: Mapping[int, float]) -> dict[str, float]:
-        """The rungs of successive halving that a trial has passed, as Optuna keeps them."""
-        found: dict[str, float] = {}
-        if self.prune == "asha":
-            for rung in itertools.count():
-                steps = [step for step in reports if step >= self._first_rung * HALVING**rung]
-                if not steps:
-                    break
-                found[f"completed_rung_{rung}"] = reports[min(steps)]
-        return found
-
-    @property
-    def _first_rung(self) -> int:
-        return int(max(1, self.num_steps // HALVING**NUM_RUNGS))
+        return completed_rungs(reports, self.num_steps) if self.prune == "asha" else {}
 
     @property
     def _num_startup_trials(self) -> int:
-        """Results that there must be before they say where to look."""
-        if self.name == "evolution":
-            return min(50, max(4, self.num_trials // 5))
-        return 1 if self.name == "cmaes" else NUM_STARTUP_TRIALS
-
-    def _sampler(self) -> Any:
-        samplers, seed = self._optuna.samplers, self.seed
-        if self.name == "tpe":
-            conditional = self.space is not None and any(one.when for one in self.space.dimensions)
-            return samplers.TPESampler(
-                seed=seed,
-                constant_liar=True,
-                group=conditional,
-                n_startup_trials=self._num_startup_trials,
-            )
-        if self.name == "gp":
-            return samplers.GPSampler(seed=seed, warn_independent_sampling=False, n_startup_trials=self._num_startup_trials)
-        if self.name == "cmaes":
-            return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-        if self.name == "evolution":
-            return samplers.NSGAIISampler(seed=seed, population_size=self._num_startup_trials)
-        return samplers.RandomSampler(seed=seed)
-
-    def _pruner(self) -> Any:
-        pruners = self._optuna.pruners
-        if self.prune == "asha":
-            return pruners.SuccessiveHalvingPruner(min_resource=self._first_rung, reduction_factor=HALVING)
-        if self.prune == "median":
-            return pruners.MedianPruner(n_startup_trials=MEDIAN_STARTUP, n_warmup_steps=self.num_steps // 10)
-        if self.prune == "wilcoxon":
-            if self.num_steps < LEAST_PAIRS:
-                raise UsageError(
-                    f"--prune wilcoxon compares trainings pair by pair and needs several of them; received folds times repeats = "
-                    f"{self.num_steps}; use at least {LEAST_PAIRS}, or --prune asha"
-                )
-            return pruners.WilcoxonPruner(p_threshold=LEAST_CHANCE, n_startup_steps=2)
-        return pruners.NopPruner()
+        return num_startup_trials(self.name, self.num_trials)
 
 
 def _key(values: Mapping[str, Any]) -> str:

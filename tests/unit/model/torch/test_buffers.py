@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from unisono.model.losses import resolve_loss
 from unisono.model.packed import pack, unpack
-from unisono.model.torch.adapter import LossBody, TorchAdapter, trainable
+from unisono.model.torch.adapter import TorchAdapter, trainable
+from unisono.model.torch.body import LossBody
 
 
 class Net(nn.Module):

@@ -14,7 +14,8 @@ from unisono.errors import UsageError
 from unisono.files.journal import Record
 from unisono.task.task import Choice, Range
 from unisono.tuning.search.grid import NUM_VALUES, describe_grid, grid
-from unisono.tuning.search.search import SEARCHES, Proposal, Search
+from unisono.tuning.search.samplers import SEARCHES
+from unisono.tuning.search.search import Proposal, Search
 from unisono.tuning.search.space import Dimension, Space
 from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, Study, asked, began, ended, given_back, reported
 

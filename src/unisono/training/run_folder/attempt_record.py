@@ -1,0 +1,48 @@
+"""How one attempt of a run ends, whatever ends it, for status.json."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from unisono.cluster.resolve import slurm_job
+from unisono.errors import STOPPED_CODE, CannotWrite, ReportedElsewhere, TrainingFailed, UsageError
+from unisono.training.progress import INTERRUPTED
+from unisono.training.run_folder.run_status import Status
+from unisono.training.trainer_base import TrainerBase
+
+
+@contextmanager
+def recorded_attempt(status: Status | None, trainer: TrainerBase) -> Iterator[None]:
+    """Local: within it status.json says that the run is under way, and then how this attempt ended."""
+    if status is None:
+        yield
+        return
+
+    def end(state: str, code: int, reason: str) -> None:
+        status.end(state, code, reason, trainer.progress.step, trainer.progress.epoch)
+
+    parts, done = trainer.parts, trainer.progress
+    num_steps = parts.task.epochs * parts.loader.plan.steps_per_epoch
+    status.begin(done.step, done.epoch, num_steps, parts.algorithm.num_workers, slurm_job())
+    try:
+        yield
+    except CannotWrite as error:  # a mistake before the training, a failure after it
+        end("failed", 1, str(error))
+        raise TrainingFailed(str(error)) from error
+    except BaseException as error:
+        end("failed", _code_of(error), f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        if trainer.saving is not None:
+            trainer.saving.close()
+    reason = trainer.progress.reason
+    end("stopped", STOPPED_CODE, reason) if reason == INTERRUPTED else end("finished", 0, reason)
+
+
+def _code_of(error: BaseException) -> int:
+    """Pure: with which code the process ends of it."""
+    if isinstance(error, ReportedElsewhere):
+        return error.code
+    return 2 if isinstance(error, UsageError) else 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1

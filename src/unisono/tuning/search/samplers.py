@@ -1,0 +1,75 @@
+"""Optuna's samplers and pruners by the names that users type. Optuna is handed in; `search.py` alone loads it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from unisono.errors import UsageError
+
+SEARCHES = ("tpe", "gp", "cmaes", "evolution", "random", "grid")
+PRUNERS = ("none", "asha", "median", "wilcoxon")
+NUM_STARTUP_TRIALS = 10
+"""Results before which settings are drawn at random."""
+HALVING = 3
+"""Of all trials that reach a rung of successive halving, one in so many continues."""
+NUM_RUNGS = 2
+MEDIAN_STARTUP = 5
+"""Trials that are finished before others are compared with their median."""
+LEAST_PAIRS, LEAST_CHANCE = 4, 0.2
+"""A trial is hopeless where the chance that it is as good as the best is below this; of three pairs the least chance is 1/8."""
+
+
+def num_startup_trials(search: str, num_trials: int) -> int:
+    """Pure: results that there must be before they say where to look."""
+    if search == "evolution":
+        return min(50, max(4, num_trials // 5))
+    return 1 if search == "cmaes" else NUM_STARTUP_TRIALS
+
+
+def make_sampler(optuna: Any, search: str, seed: int, num_startup: int, conditional: bool) -> Any:
+    """Local: Optuna's sampler. `conditional`: whether some settings exist only for some values of others."""
+    samplers = optuna.samplers
+    if search == "tpe":
+        return samplers.TPESampler(seed=seed, constant_liar=True, group=conditional, n_startup_trials=num_startup)
+    if search == "gp":
+        return samplers.GPSampler(seed=seed, warn_independent_sampling=False, n_startup_trials=num_startup)
+    if search == "cmaes":
+        return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+    if search == "evolution":
+        return samplers.NSGAIISampler(seed=seed, population_size=num_startup)
+    return samplers.RandomSampler(seed=seed)
+
+
+def make_pruner(optuna: Any, prune: str, num_steps: int) -> Any:
+    """Local: Optuna's pruner for trials that report at most `num_steps` times."""
+    pruners = optuna.pruners
+    if prune == "asha":
+        return pruners.SuccessiveHalvingPruner(min_resource=first_rung(num_steps), reduction_factor=HALVING)
+    if prune == "median":
+        return pruners.MedianPruner(n_startup_trials=MEDIAN_STARTUP, n_warmup_steps=num_steps // 10)
+    if prune == "wilcoxon":
+        if num_steps < LEAST_PAIRS:
+            raise UsageError(
+                f"--prune wilcoxon compares trainings pair by pair and needs several of them; received folds times repeats = "
+                f"{num_steps}; use at least {LEAST_PAIRS}, or --prune asha"
+            )
+        return pruners.WilcoxonPruner(p_threshold=LEAST_CHANCE, n_startup_steps=2)
+    return pruners.NopPruner()
+
+
+def first_rung(num_steps: int) -> int:
+    """Pure: the report at which successive halving compares for the first time."""
+    return int(max(1, num_steps // HALVING**NUM_RUNGS))
+
+
+def completed_rungs(reports: Mapping[int, float], num_steps: int) -> dict[str, float]:
+    """Pure: the rungs of successive halving that a trial has passed, as Optuna keeps them."""
+    found: dict[str, float] = {}
+    for rung in itertools.count():
+        steps = [step for step in reports if step >= first_rung(num_steps) * HALVING**rung]
+        if not steps:
+            return found
+        found[f"completed_rung_{rung}"] = reports[min(steps)]
+    raise AssertionError("unreachable")
