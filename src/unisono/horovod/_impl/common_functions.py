@@ -11,6 +11,10 @@ from typing import TypeVar
 
 from unisono.horovod._impl.job import basics
 
+__all__ = ["check_extension", "check_installed_version", "extension_available", "gpu_available", "is_iterable"]
+__all__ += ["is_version_greater_equal_than", "num_rank_is_power_2", "split_list", "mpi_built", "gloo_built", "nccl_built"]
+__all__ += ["ddl_built", "ccl_built"]
+
 T = TypeVar("T")
 
 FRAMEWORKS = ("torch", "tensorflow", "keras")

@@ -7,150 +7,24 @@ hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 """
 
-from unisono.horovod._impl.common_functions import check_extension
-from unisono.horovod._impl.exceptions import HorovodInternalError
-from unisono.horovod._impl.job.basics import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from unisono.horovod._impl.job.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    init,
-    remove_process_set,
-)
-from unisono.horovod._impl.torch.blocking_calls import (
-    allgather,
-    allreduce,
-    allreduce_,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_reducescatter,
-    reducescatter,
-)
-from unisono.horovod._impl.torch.compression import Compression
-from unisono.horovod._impl.torch.distributed_optimizer import DistributedOptimizer
-from unisono.horovod._impl.torch.object_exchange import allgather_object, broadcast_object
-from unisono.horovod._impl.torch.operations import (
-    allgather_async,
-    allreduce_async,
-    allreduce_async_,
-    alltoall_async,
-    barrier,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather_async,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter_async,
-    join,
-    poll,
-    reducescatter_async,
-    sparse_allreduce_async,
-    synchronize,
-)
-from unisono.horovod._impl.torch.replicas import broadcast_optimizer_state, broadcast_parameters
-from unisono.horovod._impl.torch.submission import Adasum, Average, Max, Min, Product, Sum
-from unisono.horovod._impl.torch.sync_batch_norm import SyncBatchNorm
-from unisono.horovod.torch import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm
-
-__all__ = [
-    "init",
-    "shutdown",
-    "is_initialized",
-    "rank",
-    "size",
-    "local_rank",
-    "local_size",
-    "cross_rank",
-    "cross_size",
-    "is_homogeneous",
-    "mpi_threads_supported",
-    "mpi_enabled",
-    "mpi_built",
-    "gloo_enabled",
-    "gloo_built",
-    "nccl_built",
-    "ddl_built",
-    "ccl_built",
-    "cuda_built",
-    "rocm_built",
-    "check_extension",
-    "start_timeline",
-    "stop_timeline",
-    "Average",
-    "Sum",
-    "Adasum",
-    "Min",
-    "Max",
-    "Product",
-    "Compression",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "sparse_allreduce_async",
-    "allgather",
-    "allgather_async",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "alltoall",
-    "alltoall_async",
-    "reducescatter",
-    "reducescatter_async",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "barrier",
-    "join",
-    "poll",
-    "synchronize",
-    "broadcast_object",
-    "allgather_object",
-    "broadcast_parameters",
-    "broadcast_optimizer_state",
-    "DistributedOptimizer",
-    "SyncBatchNorm",
-    "ProcessSet",
-    "global_process_set",
-    "add_process_set",
-    "remove_process_set",
-    "HorovodInternalError",
-    "elastic",
-    "compression",
-    "functions",
-    "mpi_ops",
-    "optimizer",
-    "sync_batch_norm",
-]
+from unisono.horovod._impl.common_functions import check_extension as check_extension
+from unisono.horovod._impl.exceptions import HorovodInternalError as HorovodInternalError
+from unisono.horovod._impl.job.basics import *
+from unisono.horovod._impl.job.process_sets import *
+from unisono.horovod._impl.job.process_sets import init as init
+from unisono.horovod._impl.torch.blocking_calls import *
+from unisono.horovod._impl.torch.compression import Compression as Compression
+from unisono.horovod._impl.torch.distributed_optimizer import DistributedOptimizer as DistributedOptimizer
+from unisono.horovod._impl.torch.object_exchange import allgather_object as allgather_object
+from unisono.horovod._impl.torch.object_exchange import broadcast_object as broadcast_object
+from unisono.horovod._impl.torch.operations import *
+from unisono.horovod._impl.torch.replicas import broadcast_optimizer_state as broadcast_optimizer_state
+from unisono.horovod._impl.torch.replicas import broadcast_parameters as broadcast_parameters
+from unisono.horovod._impl.torch.submission import *
+from unisono.horovod._impl.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+from unisono.horovod.torch import compression as compression
+from unisono.horovod.torch import elastic as elastic
+from unisono.horovod.torch import functions as functions
+from unisono.horovod.torch import mpi_ops as mpi_ops
+from unisono.horovod.torch import optimizer as optimizer
+from unisono.horovod.torch import sync_batch_norm as sync_batch_norm

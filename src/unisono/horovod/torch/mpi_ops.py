@@ -1,158 +1,17 @@
 """What `from horovod.torch.mpi_ops import ...` gives."""
 
-from unisono.horovod._impl.common_functions import (
-    gpu_available,
-    num_rank_is_power_2,
-)
-from unisono.horovod._impl.exceptions import (
-    HorovodInternalError,
-)
-from unisono.horovod._impl.job.basics import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from unisono.horovod._impl.job.basics_object import (
-    HorovodBasics,
-)
-from unisono.horovod._impl.job.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    init,
-    remove_process_set,
-)
-from unisono.horovod._impl.torch.blocking_calls import (
-    allgather,
-    allreduce,
-    allreduce_,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_reducescatter,
-    reducescatter,
-)
-from unisono.horovod._impl.torch.compression import (
-    Compression,
-)
-from unisono.horovod._impl.torch.operations import (
-    allgather_async,
-    allreduce_async,
-    allreduce_async_,
-    alltoall_async,
-    barrier,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather_async,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter_async,
-    join,
-    poll,
-    reducescatter_async,
-    sparse_allreduce_async,
-    synchronize,
-)
-from unisono.horovod._impl.torch.submission import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-)
-from unisono.horovod._impl.torch.submission import (
-    chosen_op as handle_average_backwards_compatibility,
-)
+from unisono.horovod._impl.common_functions import gpu_available as gpu_available
+from unisono.horovod._impl.common_functions import num_rank_is_power_2 as num_rank_is_power_2
+from unisono.horovod._impl.exceptions import HorovodInternalError as HorovodInternalError
+from unisono.horovod._impl.job.basics import *
+from unisono.horovod._impl.job.basics_object import HorovodBasics as HorovodBasics
+from unisono.horovod._impl.job.process_sets import *
+from unisono.horovod._impl.job.process_sets import init as init
+from unisono.horovod._impl.torch.blocking_calls import *
+from unisono.horovod._impl.torch.compression import Compression as Compression
+from unisono.horovod._impl.torch.operations import *
+from unisono.horovod._impl.torch.submission import *
+from unisono.horovod._impl.torch.submission import chosen_op
 
 _basics = HorovodBasics()
-
-__all__ = [
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "gloo_built",
-    "gloo_enabled",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "rocm_built",
-    "gpu_available",
-    "num_rank_is_power_2",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-    "HorovodBasics",
-    "HorovodInternalError",
-    "ProcessSet",
-    "add_process_set",
-    "global_process_set",
-    "remove_process_set",
-    "init",
-    "allgather",
-    "allreduce",
-    "allreduce_",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_reducescatter",
-    "reducescatter",
-    "Compression",
-    "allgather_async",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall_async",
-    "barrier",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather_async",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "reducescatter_async",
-    "sparse_allreduce_async",
-    "synchronize",
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
-    "handle_average_backwards_compatibility",
-    "_basics",
-]
+handle_average_backwards_compatibility = chosen_op

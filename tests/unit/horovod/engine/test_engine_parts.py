@@ -109,9 +109,11 @@ def test_modules_that_programs_import_by_path() -> None:
     from unisono.horovod.common.util import extension_available, gloo_built, is_version_greater_equal_than, split_list
     from unisono.horovod.torch import mpi_ops
 
-    for name in ("functions", "optimizer", "compression", "sync_batch_norm", "mpi_ops"):
+    for name in ("functions", "optimizer", "compression", "sync_batch_norm"):
         module = importlib.import_module(f"unisono.horovod.torch.{name}")
         assert all(hasattr(module, given) for given in module.__all__)
+    for given in ("allreduce_async_", "synchronize", "Sum", "init", "rank", "handle_average_backwards_compatibility"):
+        assert hasattr(mpi_ops, given)
     assert isinstance(mpi_ops._basics, HorovodBasics)
     assert (mpi_ops._basics.Average, mpi_ops._basics.Product) == (0, 5)
     with pytest.raises(ValueError, match="init"):

@@ -7,6 +7,10 @@ import torch
 from unisono.horovod._impl.job.process_place import mpi_is_installed
 from unisono.horovod._impl.job.process_state import PROCESS
 
+__all__ = ["shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "is_homogeneous"]
+__all__ += ["mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built", "nccl_built", "ddl_built"]
+__all__ += ["ccl_built", "cuda_built", "rocm_built", "start_timeline", "stop_timeline"]
+
 
 def shutdown() -> None:
     """Local, blocking for a moment: end; what is in flight fails. `init` may follow."""

@@ -8,6 +8,8 @@ from typing import Any
 from unisono.horovod._impl.engine.process_set_channel import Channel
 from unisono.horovod._impl.job.process_state import GLOBAL_ID, PROCESS
 
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
+
 
 class ProcessSet:
     """Some ranks of the job. It can be used once it is registered: by `init`, or by `add_process_set`."""

@@ -22,6 +22,8 @@ from unisono.horovod._impl.torch.operations import (
 )
 from unisono.horovod._impl.torch.submission import Average, Sum
 
+__all__ = ["allgather", "allreduce", "broadcast", "reducescatter"]
+
 
 def allreduce(
     value: Any,

@@ -12,6 +12,8 @@ from unisono.horovod._impl.job import basics
 from unisono.horovod._impl.job.process_state import GLOBAL_ID, PROCESS
 from unisono.horovod._impl.tensorflow.function_tracing import as_written
 
+__all__ = ["local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op"]
+
 NOT_BEGUN, UNKNOWN_SET = -1, -3
 """What `process_set_included_op` says where there is no answer."""
 

@@ -18,6 +18,9 @@ from unisono.horovod._impl.torch.operations import (
 )
 from unisono.horovod._impl.torch.submission import Average, chosen_op
 
+__all__ = ["allgather", "allreduce", "allreduce_", "alltoall", "broadcast", "broadcast_", "grouped_allgather"]
+__all__ += ["grouped_allreduce", "grouped_allreduce_", "grouped_reducescatter", "reducescatter"]
+
 
 def allreduce(
     tensor: Tensor,

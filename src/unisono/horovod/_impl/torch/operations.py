@@ -28,6 +28,10 @@ from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_se
 from unisono.horovod._impl.job.process_state import GLOBAL_ID, PROCESS
 from unisono.horovod._impl.torch.submission import Average, Sum, chosen_op, start
 
+__all__ = ["allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async", "barrier", "broadcast_async"]
+__all__ += ["broadcast_async_", "grouped_allgather_async", "grouped_allreduce_async", "grouped_allreduce_async_"]
+__all__ += ["grouped_reducescatter_async", "join", "poll", "reducescatter_async", "sparse_allreduce_async", "synchronize"]
+
 
 def poll(handle: int) -> bool:
     """Local, not blocking: whether `synchronize` would return at once."""

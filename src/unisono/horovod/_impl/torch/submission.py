@@ -26,6 +26,8 @@ from unisono.horovod._impl.exceptions import HorovodInternalError
 from unisono.horovod._impl.job.process_sets import ProcessSet
 from unisono.horovod._impl.job.process_state import PROCESS
 
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
+
 Average, Sum, Adasum, Min, Max, Product = _OPS = tuple(int(op) for op in ReduceOp)
 
 _OF_TRUTH = (Min, Max, Product)

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from unisono.horovod._impl.keras import distributed_optimizer as optimizer
-from unisono.horovod.keras import *  # noqa: F403
+from unisono.horovod.keras import *
 
 # Another order of arguments:
 DistributedOptimizer = optimizer.DistributedOptimizer  # type: ignore[assignment]

@@ -1,3 +1,3 @@
 """What `horovod.tensorflow.keras.elastic` gives."""
 
-from unisono.horovod.keras.elastic import *  # noqa: F403
+from unisono.horovod.keras.elastic import *
