@@ -20,7 +20,7 @@ import pytest
 from tests.system.nursery import Nursery
 from tests.system.processes import Program, plain_environment
 from unisono.cli import main
-from unisono.testing.ranks import Ended
+from unisono.testing.ranks import GroupResult
 
 LIMIT_S = 100.0
 TASK = """
@@ -153,8 +153,8 @@ def test_a_full_disk_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     *warnings, error = capsys.readouterr().err.splitlines()
-    assert warnings[0].startswith("warning: run/metrics.jsonl cannot be written: ") and "the training goes on" in warnings[0]
-    assert any("No checkpoint was saved; the training goes on and tries again" in warning for warning in warnings)
+    assert warnings[0].startswith("warning: run/metrics.jsonl cannot be written: ") and "the training continues" in warnings[0]
+    assert any("No checkpoint was saved; the training continues and tries again" in warning for warning in warnings)
     assert error.startswith("unisono: error: cannot write run/")
     assert json.loads(Path("run/status.json").read_text())["state"] == "failed"
     capsys.readouterr()
@@ -180,7 +180,7 @@ def test_two_runs_at_once_have_directories_of_their_own(capsys: pytest.CaptureFi
 # ---- two workers ---------------------------------------------------------------------------------------------------------
 
 
-def on_two_ranks(nursery: Nursery, *options: str) -> Ended:
+def on_two_ranks(nursery: Nursery, *options: str) -> GroupResult:
     return nursery.run(["-m", "unisono.cli", "train", "task.py", "--out", "run", *options], 2, "shm", LIMIT_S)
 
 

@@ -26,17 +26,17 @@ class Torch:
     """PyTorch as this process finds it."""
 
     version: str = ""
-    """Empty if it is not installed or cannot be imported; `error` says why."""
+    """Its version; empty if it is not installed or cannot be imported: `error` says why."""
     error: str = ""
     threads: int | None = None
     cuda: str = ""
     """Version of CUDA that it was built for; empty for a build without."""
     num_gpus: int = 0
-    """How many it can use."""
+    """Number of GPUs that it can use."""
     gpu_error: str = ""
-    """What CUDA said when it could use none."""
+    """The error of CUDA when it can use none."""
     gpu_ids: tuple[str, ...] = ()
-    """Of the GPUs that it can use, in its order: the hardware's own names, which no launcher renumbers."""
+    """The hardware ids of the GPUs that it can use, in its order; no launcher renumbers them."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Mpi:
     mpi4py: str = ""
     """Its version; empty if it is not installed."""
     library: str = ""
-    """What the library behind mpi4py calls itself."""
+    """The name and version of the library behind mpi4py, as it gives them."""
     error: str = ""
     rank: int | None = None
     size: int | None = None
@@ -56,36 +56,36 @@ class Mpi:
 
 @dataclass(frozen=True)
 class Facts:
-    """One rank."""
+    """What is known about one rank and its node."""
 
     rank: int
     size: int
     launcher: str
     node: str
-    """What the launcher says the node is; never the host name."""
+    """The node by the launcher's name or number; never the host name."""
     host: str
     pid: int = 0
     engine: str = "auto"
-    """As asked for."""
+    """The engine that was requested."""
     address: str = "127.0.0.1"
     """The interface through which the other ranks reach this one."""
     host_addresses: tuple[str, ...] = ()
-    """What our own host name resolves to, here."""
+    """The addresses to which the own host name resolves on this node."""
     host_error: str = ""
     cpus: tuple[int, ...] = ()
     """The affinity mask."""
     parent_cpus: tuple[int, ...] = ()
     """The mask of the process that started us."""
     cpu_quota: float | None = None
-    """How many CPUs' time the control group may use."""
+    """Number of CPUs whose time the control group may use."""
     cpus_per_task: int | None = None
     """CPUs that SLURM was asked for."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Those of the environment that matter to threads and networks, if set."""
+    """The environment variables for threads and networks that are set."""
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
     memory_bytes: int | None = None
-    """What is still available to this node's ranks together."""
+    """Bytes of memory that are still available to this node's ranks together."""
     gpus: tuple[str, ...] = ()
     our_gpus: tuple[str, ...] = ()
     interfaces: tuple[Interface, ...] = ()
@@ -113,12 +113,12 @@ class Facts:
         return self.our_gpus if len(self.gpus) > 1 or self.launcher == "unisono" else ()
 
     def plain(self) -> dict[str, Any]:
-        """As plain data, for other processes."""
+        """The facts as plain data, for other processes."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Facts:
-        """From `plain`, also after a way through JSON."""
+        """Makes facts from what `plain` gave, also after conversion to JSON and back."""
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
         values["interfaces"] = tuple(
             Interface(**{**one, "addresses": tuple(one["addresses"])}) for one in values.get("interfaces", ())
@@ -130,7 +130,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What went between two ranks through one engine, or why nothing did."""
+    """Speed and latency between two ranks through one engine, or why they could not be measured."""
 
     engine: str
     ranks: tuple[int, int]
@@ -147,20 +147,20 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Job:
-    """All that the checks may look at."""
+    """Everything that the checks can use: the ranks of a job and the measurements between them."""
 
     ranks: tuple[Facts, ...]
-    """Those that answered, by rank."""
+    """The ranks that answered, in order."""
     launcher: str
     size: int
-    """How many processes the launcher says there are."""
+    """Number of processes, as the launcher says."""
     note: str = ""
-    asked: int | None = None
-    """How many the user expects."""
+    num_expected: int | None = None
+    """Number of processes that the user expects (-n); None where they did not say."""
     started: int = 0
-    """How many local ranks were started only for this examination; then `ranks` are those."""
+    """Number of local ranks that were started only for this examination; then `ranks` are those."""
     origin: str = ""
-    """How the communicator of the job came about, in its own words."""
+    """How the engine of the job was chosen, as the communicator says it."""
     measurements: tuple[Measurement, ...] = ()
 
     @property
@@ -170,8 +170,8 @@ class Job:
         return {name: tuple(facts for facts in self.ranks if facts.node == name) for name in names}
 
 
-def shown_ranks(ranks: Sequence[int]) -> str:
-    """'rank 3' or 'ranks 0-3, 7'."""
+def describe_ranks(ranks: Sequence[int]) -> str:
+    """The ranks in words: 'rank 3' or 'ranks 0-3, 7'."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:
@@ -181,6 +181,6 @@ def shown_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) != 1 else ''} " + ", ".join("-".join(map(str, run)) for run in runs)
 
 
-def counted(number: int, what: str) -> str:
-    """'1 rank' or '2 ranks'."""
+def with_unit(number: int, what: str) -> str:
+    """A number with its unit in the singular or plural: '1 rank' or '2 ranks'."""
     return f"{number} {what}{'' if number == 1 else 's' if not what.endswith('s') else 'es'}"

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a progress bar on a terminal, plain lines elsewhere."""
+"""The progress of a run on the console: a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from unisono.observe.bar import DRAW_EVERY_S, Bar
 from unisono.observe.quantities import duration, rate, value
 
 LINE_EVERY_S = 30.0
-"""How often a long epoch says where it stands in a log file."""
+"""Interval of lines about a long epoch in a log file."""
 NOTABLE_WAIT = 0.05
 """Share of an epoch spent waiting for data from which on a user should know of it."""
 SMOOTHING_S = 2.0
 SPARE = ("step", "rate", "metric", "left", "loss")
-"""What goes first on a narrow terminal."""
+"""Fields that are left out first on a narrow terminal."""
 
 BOLD, FAINT, GREEN, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m"
 
 
 class Console(Observer):
-    """Progress for people. Local; `step` is as good as free when there is nothing to draw."""
+    """Shows the progress of a run. Local; `step` costs next to nothing when there is nothing to draw."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Console(Observer):
         )
         self._bar.say(f"{self._strong(event.name or 'run')}: {', '.join(parts)}; results in {event.out}")
         if event.first_step:
-            self._bar.say(f"goes on after step {event.first_step}")
+            self._bar.say(f"resumed after step {event.first_step}")
 
     def step(self, event: StepDone) -> None:
         now = self._clock()
@@ -82,7 +82,7 @@ class Console(Observer):
         took_s, self._epoch_began_s = now - self._epoch_began_s, now
         parts = [
             self._progress.name_of(event.epoch),
-            *_shown(event.metrics),
+            *_metrics_text(event.metrics),
             f"{rate(event.samples_per_s)} samples/s",
             duration(took_s),
         ]
@@ -90,12 +90,12 @@ class Console(Observer):
             parts.append(f"waited {event.data_wait_s / took_s:.0%} of it for data")
         if event.is_best:
             self._best = event
-            parts.append(self._coloured("best", GREEN))
+            parts.append(self._colour_text("best", GREEN))
         if event.weights:
-            parts.append(self._coloured(f"weights {event.weights}", FAINT))
+            parts.append(self._colour_text(f"weights {event.weights}", FAINT))
         self._bar.say("  ".join(parts))
         self._progress.pause()
-        self._bar.hasten()  # the first step of an epoch is always seen: there its time begins
+        self._bar.draw_soon()  # the first step of an epoch is always seen: there its time begins
 
     def say(self, text: str) -> None:
         self._bar.say(text)
@@ -106,11 +106,11 @@ class Console(Observer):
         text = f"{event.reason}: {'' if steps is None else f'{steps} steps in '}{duration(wall_s)}"
         if self._best is not None:
             monitored = None if self._run is None else self._run.monitor
-            shown = _shown({name: number for name, number in self._best.metrics.items() if monitored in (None, name)})
+            shown = _metrics_text({name: number for name, number in self._best.metrics.items() if monitored in (None, name)})
             text += f"; best epoch {self._best.epoch + 1} ({', '.join(shown)})"
         tested = {name: number for name, number in event.summary.get("metrics", {}).items() if name.startswith("test_")}
         if tested:
-            text += f"; {'  '.join(_shown(tested))}"
+            text += f"; {'  '.join(_metrics_text(tested))}"
         self._bar.say(self._strong(text))
         if self._run is not None:
             self._bar.say(f"results in {self._run.out}: curves.png (a picture), summary.json, metrics.jsonl, weights.safetensors")
@@ -120,14 +120,14 @@ class Console(Observer):
         self._bar.close()
 
     def _strong(self, text: str) -> str:
-        return self._coloured(text, BOLD)
+        return self._colour_text(text, BOLD)
 
-    def _coloured(self, text: str, colour: str) -> str:
+    def _colour_text(self, text: str, colour: str) -> str:
         return f"{colour}{text}{PLAIN}" if self._colour and text else text
 
 
 class _Progress:
-    """How far a run is, how fast it goes and when it will be over."""
+    """The progress of a run, its speed and the time left."""
 
     def __init__(self, run: RunStarted) -> None:
         self._run = run
@@ -137,7 +137,7 @@ class _Progress:
         self._samples_per_s = 0.0
         self._left_s: float | None = None
         self.fraction = 0.0
-        """Of the epoch."""
+        """The share of the epoch that is done."""
         self.epoch_text = self.name_of(run.first_step // max(run.steps_per_epoch, 1))
 
     def name_of(self, epoch: int) -> str:
@@ -145,11 +145,11 @@ class _Progress:
         return f"epoch {epoch + 1:>{len(total)}}/{total}"
 
     def pause(self) -> None:
-        """What comes now is no training, so that the next step begins a new measurement of its speed."""
+        """Pauses the measurement of speed: what comes now is no training, so the next step begins a new one."""
         self._mark = None
 
     def note(self, event: StepDone, now: float) -> bool:
-        """Take the measurements; whether this is the first step since a pause."""
+        """Measures a step; returns whether it is the first since a pause."""
         first = self._mark is None
         if self._mark is not None and now > self._mark[0] and event.step > self._mark[1]:
             elapsed_s = now - self._mark[0]
@@ -167,7 +167,7 @@ class _Progress:
         return first
 
     def fields(self, event: StepDone) -> dict[str, str]:
-        """In the order in which they are shown, after the epoch."""
+        """The fields of a line about a step, in the order in which they are shown, after the epoch."""
         found = {
             "step": f"step {event.step_in_epoch + 1}/{self._run.steps_per_epoch}",
             "loss": f"loss {value(event.loss)}",
@@ -182,5 +182,5 @@ class _Progress:
         return found
 
 
-def _shown(metrics: Mapping[str, float]) -> list[str]:
+def _metrics_text(metrics: Mapping[str, float]) -> list[str]:
     return [f"{name} {value(number)}" for name, number in metrics.items()]

@@ -1,4 +1,5 @@
-"""Trained models applied to inputs: exact, in the order of the inputs whatever the number of workers, and going on after a stop."""
+"""Applies trained models to inputs: exact, in the order of the inputs whatever the number of workers, and resumable after a
+stop."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from unisono.training.frontends.factories import make_splits
 
 @dataclass(frozen=True)
 class Applied:
-    """An application that is over."""
+    """The result of applying models: what was written, and how much of it."""
 
     out: Path
     kind: str
@@ -45,20 +46,20 @@ class Applied:
 
 
 def apply_runs(
-    asked: ApplyConfig, comm: Communicator, tell: Tell | None = None, say: Callable[[str], None] | None = None
+    config: ApplyConfig, comm: Communicator, tell: Tell | None = None, say: Callable[[str], None] | None = None
 ) -> Applied:
     """Collective, blocking: the predictions of one model, or the mean of several, in a file that rank 0 writes at the end.
 
-    What is done is kept beside it: the same command, on as many workers as one likes, goes on where a killed one stopped."""
+    Finished pieces are kept beside it: after a stop the same command resumes, on any number of workers."""
     began = perf_counter()
-    job = on_all_ranks(comm, lambda: _prepare(asked, comm))
+    job = on_all_ranks(comm, lambda: _prepare(config, comm))
     told = on_all_ranks(comm, lambda: job.pieces.open() if comm.rank == 0 else None)
     todo, num_removed = comm.broadcast_object(told)
     if say is not None:
         if num_removed:
             say(f"removed {num_removed} pieces of other work from {job.pieces.folder}")
         if 0 < len(todo) < len(job.pieces):
-            say(f"goes on: {len(job.pieces) - len(todo)} of {len(job.pieces)} pieces are there already")
+            say(f"resumed: {len(job.pieces) - len(todo)} of {len(job.pieces)} pieces are there already")
     mine = todo[cut(len(todo), comm.size, comm.rank)]
     total, done = num_samples_of(job.pieces, mine), 0
     for number in mine:
@@ -87,7 +88,7 @@ class _Job:
     weights: str
 
     def outputs(self, batch: Any) -> list[torch.Tensor]:
-        """Local, blocking: of each model for one batch."""
+        """Local, blocking: the outputs of each model for one batch."""
         inputs = batch[0] if isinstance(batch, tuple) else batch
         found = []
         for member in self.members:
@@ -96,71 +97,71 @@ class _Job:
         return found
 
 
-def _prepare(asked: ApplyConfig, comm: Communicator) -> _Job:
-    out = Path(asked.out)
-    _refuse_output(asked, out)
-    runs = [open_run(path) for path in asked.runs]
-    tasks = [rebuild_task(run, asked.task_file, asked.accept_changes) for run in runs]
-    splits = None if asked.as_is and asked.inputs else _splits(asked, runs, tasks)
-    if asked.inputs:
-        inputs = file_inputs(asked.inputs, asked.options, splits)
+def _prepare(config: ApplyConfig, comm: Communicator) -> _Job:
+    out = Path(config.out)
+    _refuse_output(config, out)
+    runs = [open_run(path) for path in config.runs]
+    tasks = [rebuild_task(run, config.task_file, config.accept_changes) for run in runs]
+    splits = None if config.as_is and config.inputs else _splits(config, runs, tasks)
+    if config.inputs:
+        inputs = file_inputs(config.inputs, config.options, splits)
     else:
         assert splits is not None
-        inputs = split_inputs(splits, asked.split)
+        inputs = split_inputs(splits, config.split)
     refuse_idle_workers(comm.size, len(inputs.source))
-    weights = asked.weights or ("best" if all(run.has_best for run in runs) else "final")
+    weights = config.weights or ("best" if all(run.has_best for run in runs) else "final")
     members, first, hashes = [], [], []
     for run, changed in zip(runs, tasks, strict=True):
         model, outputs, sha256 = rebuild_model(run, changed, weights, comm.device, inputs.source, inputs.what)
         members.append(make_adapter(changed, model.eval(), comm.device))
         first.append(outputs)
         hashes.append(sha256)
-    kind = make_kind(asked.kind, [changed.task for changed in tasks], first)
+    kind = make_kind(config.kind, [changed.task for changed in tasks], first)
     classes = () if splits is None else class_names(splits)
     batch = min(map(batch_of, runs))
     made_by = [kind.name, hashes, [changed.task.precision for changed in tasks], inputs.description]
     pieces = make_pieces(out, len(inputs.source), batch, made_by)
-    return _Job(inputs, members, kind, pieces, batch, _layout(asked, out, inputs, kind, first[0], classes), out, weights)
+    return _Job(inputs, members, kind, pieces, batch, _layout(config, out, inputs, kind, first[0], classes), out, weights)
 
 
-def _layout(asked: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: Any, classes: Sequence[str]) -> Layout:
+def _layout(config: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: Any, classes: Sequence[str]) -> Layout:
     names = sample_names(inputs.source)
     shape = tuple(first.shape[1:])
     columns = (
-        choose_columns(asked.columns, kind.fields(shape, classes), asked.id_name, names is not None) if is_table(out) else None
+        choose_columns(config.columns, kind.fields(shape, classes), config.id_name, names is not None) if is_table(out) else None
     )
     is_class = kind.name == "label" and kind.reading is not None and kind.reading.are_exclusive
     words = classes if is_class and len(shape) == 1 and len(classes) == shape[0] else ()
     return Layout(len(inputs.source), names, columns, words)
 
 
-def _splits(asked: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[ResolvedTask]) -> Splits:
-    """The data of the first run; the other runs must have been made with the same."""
+def _splits(config: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[ResolvedTask]) -> Splits:
+    """Rebuilds the data of the first run; refuses other runs that were trained on other data."""
     found = {run.summary["split"]["sha256"] for run in runs}
-    if asked.split == "test" and all(run.config.get("division", {}).get("held_out") for run in runs):
+    if config.split == "test" and all(run.config.get("division", {}).get("held_out") for run in runs):
         found = {make_splits(replace(changed, division=None)).sha256() for changed in tasks}  # folds of one search share it
-    if len(found) > 1 and not asked.inputs:
+    if len(found) > 1 and not config.inputs:
         listed = ", ".join(f"{run.path} ({run.summary['split']['sha256'][:12]})" for run in runs)
         raise UsageError(f"these runs divide their data differently, so they have no common --split: {listed}; give inputs")
-    if not asked.inputs:
-        return rebuild_splits(runs[0], tasks[0], asked.accept_changes)
+    if not config.inputs:
+        return rebuild_splits(runs[0], tasks[0], config.accept_changes)
     try:
         return rebuild_splits(runs[0], tasks[0], accept_changes=True)  # only their form is needed, not their samples
     except UsageError as error:
         raise UsageError(f"{error} (the data of the task say how inputs are prepared; give prepared ones with --as-is)") from error
 
 
-def _refuse_output(asked: ApplyConfig, out: Path) -> None:
+def _refuse_output(config: ApplyConfig, out: Path) -> None:
     writer(out)
     if out.is_dir():
         raise UsageError(f"--out {out} is a folder; give a file")
-    if out.exists() and not asked.overwrite:
+    if out.exists() and not config.overwrite:
         raise UsageError(f"{out} is there already; give another --out, or --overwrite")
-    if not is_table(out) and (asked.columns or asked.id_name):
+    if not is_table(out) and (config.columns or config.id_name):
         raise UsageError(f"--columns and --id are for tables (.csv); {out.name} holds one array")
-    if asked.options and not asked.inputs:
+    if config.options and not config.inputs:
         raise UsageError("--open is for inputs from files; a split of the task opens its own")
-    if asked.as_is and not asked.inputs:
+    if config.as_is and not config.inputs:
         raise UsageError("--as-is is for inputs from files; a split of the task is changed as the task says")
 
 

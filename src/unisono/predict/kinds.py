@@ -1,4 +1,4 @@
-"""What is made of the outputs of a model, or of several: labels, probabilities, one score, or the outputs themselves.
+"""Kinds of predictions from the outputs of one or several models: labels, probabilities, one score, or the outputs themselves.
 
 probabilities = mean over the models of softmax(outputs)        or sigmoid, as the loss of the task reads them
 label         = the class with the largest probability          or each label whose probability is above 1/2
@@ -23,7 +23,7 @@ from unisono.task.task import Task
 
 @dataclass(frozen=True)
 class Probabilities:
-    """How the outputs of a model are read as probabilities."""
+    """The way in which a model's outputs become probabilities."""
 
     of: Callable[[Tensor], Tensor]
     are_exclusive: bool
@@ -44,19 +44,19 @@ BY_MODULE: Mapping[type, Probabilities] = MappingProxyType(
 
 
 def probabilities_of(task: Task) -> Probabilities | None:
-    """Pure: as the loss of the task reads its outputs; None for a loss that says nothing about probabilities."""
+    """Pure: how the loss of the task reads outputs as probabilities; None for a loss that does not."""
     return BY_LOSS.get(task.loss) if isinstance(task.loss, str) else BY_MODULE.get(type(task.loss))
 
 
 @dataclass(frozen=True)
 class Kind:
-    """From the outputs of the models for one batch to what is written. Pure."""
+    """Computes what is written from the outputs of the models for one batch. Pure."""
 
     name: str
     reading: Probabilities | None
 
     def __call__(self, outputs: Sequence[Tensor]) -> Any:
-        """A NumPy array: whole numbers for labels, else float32."""
+        """Computes the predictions as a NumPy array: whole numbers for labels, else float32."""
         # In float64 the order of outputs survives, so that a label is the one that an evaluation decides for.
         wide = [one.detach().to("cpu", torch.float64) for one in outputs]
         if self.reading is None or self.name == "raw":
@@ -69,7 +69,7 @@ class Kind:
         return shares.float().numpy()
 
     def fields(self, shape: tuple[int, ...], classes: Sequence[str]) -> tuple[str, ...] | None:
-        """Names of the numbers of one sample, whose outputs have this shape; None where they are no row."""
+        """The field names of one sample's predictions, whose outputs have this shape; None where they are no row."""
         width = shape[0] if len(shape) == 1 else 1
         if len(shape) > 1:
             return None
@@ -86,8 +86,8 @@ class Kind:
 
 
 def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> Kind:
-    """Pure: what is asked for, or labels where the loss makes them; refuses what these models cannot give. `first` are their
-    outputs for the first samples."""
+    """Pure: the requested kind, or by default labels where the loss has them; refuses what these models cannot give. `first` are
+    their outputs for the first samples."""
     readings = [probabilities_of(task) for task in tasks]
     reading = readings[0]
     name = name or ("label" if reading is not None else "raw")
@@ -95,7 +95,9 @@ def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> 
         raise unknown_name("kind of predictions (--kind)", name, KINDS)
     for outputs in first:
         if not isinstance(outputs, Tensor):
-            raise UsageError(f"the model gives {_described(outputs)}; apply can write the outputs of models that give one array")
+            raise UsageError(
+                f"the model gives {_describe_shape(outputs)}; apply can write the outputs of models that give one array"
+            )
     if len({tuple(outputs.shape[1:]) for outputs in first}) > 1:
         shapes = ", ".join(str(tuple(outputs.shape[1:])) for outputs in first)
         raise UsageError(f"the outputs of these runs do not fit each other: each sample gives {shapes}; average runs of one kind")
@@ -111,5 +113,5 @@ def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> 
     return Kind(name, reading)
 
 
-def _described(outputs: Any) -> str:
+def _describe_shape(outputs: Any) -> str:
     return f"{len(outputs)} outputs ({type(outputs).__name__})" if hasattr(outputs, "__len__") else f"a {type(outputs).__name__}"

@@ -13,16 +13,16 @@ from unisono.data.source import Source
 from unisono.metrics import Accumulator, Metric
 from unisono.metrics.metric_names import metric_name
 from unisono.model.base import TEST, VALIDATION, Evaluated, Logged
-from unisono.training.logged_values import means
+from unisono.training.logged_values import mean_logged_values
 
 
 def evaluation_batch(global_batch: int, size: int) -> int:
-    """Pure: samples of one worker in a step without gradients, which needs less memory than one with them."""
+    """Pure: number of samples of one worker in a step without gradients, which needs less memory than one with them."""
     return max(64, 2 * -(-global_batch // size))
 
 
 class Evaluates(Protocol):
-    """A replica, as far as an evaluation needs it."""
+    """The methods of a replica that an evaluation uses."""
 
     def begin(self, stage: str) -> None: ...
 
@@ -33,7 +33,7 @@ class Evaluates(Protocol):
 
 @dataclass(frozen=True)
 class Shards:
-    """Parts of fixed content, so that no bit of an evaluation depends on the number of workers."""
+    """Divides an evaluation into parts of fixed content, so that no bit of it depends on the number of workers."""
 
     number: int
     own: range
@@ -43,23 +43,24 @@ class Shards:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """How a data set is evaluated."""
+    """The metrics, the batch size and the hooks with which a data set is evaluated."""
 
     metrics: Sequence[Metric]
     batch: int
-    """Samples of a rank at a time."""
+    """Number of samples that a rank evaluates at a time."""
     tell: Callable[[int, int], None] | None = None
-    """Told how many samples of this rank are done, and how many it has."""
+    """Called with the number of samples of this rank that are done, and that of all."""
     stop_requested: Callable[[], bool] | None = None
-    """Asked after each batch."""
+    """Called after each batch: whether to stop."""
     shards: Shards | None = None
 
 
 def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: EvaluationPlan, prefix: str) -> dict[str, float] | None:
-    """Collective, blocking: loss and metrics over all samples. Each rank takes one stretch, in the order of ranks, so that scores
-    gathered by rank are in the order of samples. None if a stop was requested of a rank before its end.
+    """Collective, blocking: computes loss and metrics over all samples. Each rank takes one stretch, in the order of ranks, so
+    that scores gathered by rank are in the order of samples. None if a stop was requested of a rank before its end.
 
-    With `shards` the stretches are those of the shards, whoever holds them, and their sums are added in the order of shards."""
+    With `shards` the stretches are those of the shards, wherever they are computed, and their sums are added in the order of
+    shards."""
     found, shards = Accumulator(plan.metrics), plan.shards
     stage = TEST if prefix == "test_" else VALIDATION
     adapter.begin(stage)
@@ -93,4 +94,4 @@ def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: Evalu
         return values
     if not found.loss_weight:  # a validation_step need not return one
         del values[f"{prefix}loss"]
-    return values | {metric_name(prefix, name): value for name, value in means(comm, logged).items()}
+    return values | {metric_name(prefix, name): value for name, value in mean_logged_values(comm, logged).items()}

@@ -1,4 +1,4 @@
-"""Limits of the shell that stop large jobs: open files, and locked memory for InfiniBand."""
+"""Checks limits of the shell that stop large jobs: open files, and locked memory for InfiniBand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unisono.doctor.facts import Job
 from unisono.doctor.finding import OK, WARN, Finding
 
 FILES, FILES_FOR_RANK = 256, 4
-"""What a rank opens anyhow, and for each other rank (connections of the engine, of the control plane, and segments)."""
+"""Files that a rank opens in any case, and for each other rank (connections of the engine, of the control plane, and segments)."""
 LEAST_LOCKED = 1 << 30
 
 

@@ -1,4 +1,4 @@
-"""The outputs of all workers, in the order of their inputs."""
+"""Gathers the outputs of all workers, in the order of their inputs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from unisono.data.tree import leaves, map_tree
 
 
 def rows_of_all(comm: Communicator, batches: list[Any]) -> Any:
-    """Collective, blocking: the rows of all workers one after the other, as Keras gives them; a worker may have none."""
+    """Collective, blocking: gathers the rows of all workers one after the other, as Keras returns them; a worker may have none."""
     kinds = comm.allgather_object([map_tree(_kind, batches[0])] if batches else [])
     nesting = next(one[0] for one in kinds if one)
     places = [place for place, _ in leaves(nesting)]
     mine = [dict(leaves(batch)) for batch in batches]
-    gathered = {place: _gathered(comm, [batch[place] for batch in mine], kind) for place, kind in leaves(nesting)}
+    gathered = {place: _gather_leaf(comm, [batch[place] for batch in mine], kind) for place, kind in leaves(nesting)}
     ordered = iter([gathered[place] for place in places])
     return _with_lists(map_tree(lambda _: next(ordered), nesting))
 
 
-def _gathered(comm: Communicator, parts: list[Tensor], kind: str) -> Any:
+def _gather_leaf(comm: Communicator, parts: list[Tensor], kind: str) -> Any:
     dtype, *lengths = kind.split()
     shape = [int(length) for length in lengths]
     mine = torch.cat(parts) if parts else torch.empty(0, *shape, dtype=getattr(torch, dtype))
@@ -37,5 +37,5 @@ def _kind(output: Tensor) -> str:
 
 
 def _with_lists(tree: Any) -> Any:
-    """Several outputs are a list in Keras."""
+    """Converts tuples to lists, which Keras uses for several outputs."""
     return list(tree) if isinstance(tree, tuple) else tree

@@ -1,4 +1,4 @@
-"""What every algorithm must do, with each of its examples. A check is collective over all ranks."""
+"""Checks that every algorithm must pass, with each of its examples. A check is collective over all ranks."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from time import monotonic
 import torch
 from torch import Tensor, nn
 
-from unisono.algorithms.base import LockStepAlgorithm, Weights
+from unisono.algorithms.base import LockStepAlgorithm, ModelSize
 from unisono.comm.base import Communicator
 from unisono.errors import UnisonoError
 from unisono.task.train_config import TrainConfig
 from unisono.testing.checks.algorithm_trainings import (
     BATCH,
     Case,
-    NotHere,
-    linear,
+    NotApplicable,
+    linear_model,
     make_task,
-    normed,
-    only_training,
+    model_with_norm,
+    only_training_data,
     plain_training,
     samples,
     train,
-    wide,
+    wide_model,
 )
 from unisono.testing.checks.expected import expect
 from unisono.testing.counting import Counting
@@ -37,18 +37,18 @@ LUCKY_CALLS = 6
 ENDS_S = 15.0
 """A training of a few steps that one rank ends by an exception is over on all ranks within so long."""
 LEARNED = 0.01
-"""What is left of the first loss when a quadratic was learned."""
+"""Largest share of the first loss that may be left when a quadratic has converged."""
 FEW_STEPS, MANY_STEPS = 24, 48
 """Whole rounds of 1, 2, 3 and 4 steps; what begins and ends a training cancels in their difference."""
 TRAFFIC_TOLERANCE = 0.06
 
 
 def check_one_worker_is_plain_training(comm: Communicator, case: Case, folder: Path) -> None:
-    """Where the algorithm says so (`equals_plain_training`): the weights of PyTorch's own loop, but for rounding."""
+    """One worker gives the weights of PyTorch's own loop, up to rounding, if the algorithm says so (`equals_plain_training`)."""
     if comm.size > 1:
-        raise NotHere("it is about one worker alone")
-    if not case.kind.equals_plain_training(case.agreement(1).options):
-        raise NotHere("one worker learns something else, as the algorithm says")
+        raise NotApplicable("it is about one worker alone")
+    if not case.kind.equals_plain_training(case.setup(1).options):
+        raise NotApplicable("one worker learns something else, as the algorithm says")
     found = train(comm, case, folder / "run").model.state_dict()
     for name, value in plain_training(case).items():
         difference = float((found[name] - value).abs().max())
@@ -60,9 +60,9 @@ def check_one_worker_is_plain_training(comm: Communicator, case: Case, folder: P
 
 
 def check_replicas_are_equal_after_start(comm: Communicator, case: Case, folder: Path) -> None:
-    """Weights, running statistics and counters, though every rank begins with its own."""
+    """After `start` weights, running statistics and counters are equal, though every rank began with its own."""
     config = TrainConfig("", case.changes, case.name, out=str(folder / "run"), device="cpu", quiet=True)
-    parts = prepare(config, comm, None, make_task(normed), resumes=False).parts
+    parts = prepare(config, comm, None, make_task(model_with_norm), resumes=False).parts
     for vector in parts.adapter.shared_state():
         vector.add_(comm.rank)
     parts.algorithm.start()
@@ -78,13 +78,13 @@ def check_replicas_are_equal_after_start(comm: Communicator, case: Case, folder:
 def check_resuming_equals_going_through(comm: Communicator, case: Case, folder: Path) -> None:
     """Stopped in the middle of an epoch and resumed: the same bits as without a stop; where chance decides the order of calls, the
     same bits as that order repeated without a stop."""
-    task = make_task(normed)
+    task = make_task(model_with_norm)
     cut = train(comm, case, folder / "cut", task, max_steps=STOPS_AT)
     expect(
         cut.summary["reason"] == "interrupted", f"it ended as {cut.summary['reason']!r} instead of stopping after {STOPS_AT} steps"
     )
     resumed = train(comm, case, folder / "cut", task)
-    is_by_chance = case.kind.has_server and case.agreement(comm.size).roles.num_workers > 1
+    is_by_chance = case.kind.has_server and case.setup(comm.size).roles.num_workers > 1
     through = train(comm, case, folder / "through", task, replay=folder / "cut" if is_by_chance else None)
     expect(
         (resumed.summary["steps"], resumed.losses) == (through.summary["steps"], through.losses),
@@ -95,13 +95,13 @@ def check_resuming_equals_going_through(comm: Communicator, case: Case, folder: 
 
 
 def check_an_exception_on_one_rank_ends_all(comm: Communicator, case: Case, folder: Path) -> None:
-    """Every rank raises, soon, and none ends as if nothing had happened. Spends the communicator."""
+    """An exception on one rank makes every rank raise soon; none ends as if nothing had happened. Spends the communicator."""
     if comm.size == 1:
-        raise NotHere("there are no others")
+        raise NotApplicable("there are no others")
     train(comm, case, folder / "first", max_steps=1)  # so that loading packages does not count
     began, culprit = monotonic(), comm.size - 1
     try:
-        train(comm, case, folder / "run", make_task(OutOfLuck if comm.rank == culprit else linear))
+        train(comm, case, folder / "run", make_task(OutOfLuck if comm.rank == culprit else linear_model))
     except RuntimeError as error:
         expect(comm.rank == culprit and str(error) == OutOfLuck.WORDS, f"rank {comm.rank} raised {error!r}")
     except UnisonoError as error:
@@ -114,13 +114,13 @@ def check_an_exception_on_one_rank_ends_all(comm: Communicator, case: Case, fold
 
 
 class OutOfLuck(nn.Module):
-    """Raises after some passes."""
+    """A model that raises after some forward passes."""
 
     WORDS = "out of luck"
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = linear()
+        self.inner = linear_model()
         self.num_calls = 0
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -132,11 +132,11 @@ class OutOfLuck(nn.Module):
 
 
 def check_nothing_is_left_in_flight(comm: Communicator, case: Case, folder: Path) -> None:
-    """Every message was received, every started operation awaited, every group closed."""
+    """At the end every message was received, every started operation awaited, every group closed."""
     counting = Counting(comm)
     train(counting, case, folder / "run")
     tally = counting.tally
-    everybody = comm.allgather_object([len(tally.sends), tally.num_received, tally.left()])
+    everybody = comm.allgather_object([len(tally.sends), tally.num_received, tally.open_operations()])
     left = [f"rank {rank}: {', '.join(words)}" for rank, (_, _, words) in enumerate(everybody) if words]
     num_lost = sum(sent - received for sent, received, _ in everybody)
     expect(not left, f"left behind: {'; '.join(left)}")
@@ -144,7 +144,7 @@ def check_nothing_is_left_in_flight(comm: Communicator, case: Case, folder: Path
 
 
 def check_a_quadratic_converges(comm: Communicator, case: Case, folder: Path) -> None:
-    (inputs, targets), before = samples(), linear()
+    (inputs, targets), before = samples(), linear_model()
     found = train(comm, case, folder / "run", make_task(epochs=30))
     with torch.no_grad():
         first, last = (
@@ -156,21 +156,21 @@ def check_a_quadratic_converges(comm: Communicator, case: Case, folder: Path) ->
 
 
 def check_it_sends_as_many_bytes_as_it_states(comm: Communicator, case: Case, folder: Path) -> None:
-    """`traffic`, within a few percent for what travels beside the weights."""
-    roles = case.agreement(comm.size).roles
+    """The bytes that are sent are those of `traffic`, within a few percent for what travels beside the weights."""
+    roles = case.setup(comm.size).roles
     if comm.size == 1:
-        raise NotHere("nothing is sent")
+        raise NotApplicable("nothing is sent")
     if case.kind.has_server and roles.num_workers > 1:
-        raise NotHere("chance decides how many steps each worker takes")
+        raise NotApplicable("chance decides how many steps each worker takes")
     sent = []
     for steps in (FEW_STEPS, MANY_STEPS):
         counting = Counting(comm)
-        task = make_task(wide, partial(only_training, steps * BATCH), lr=1e-6, epochs=1)
+        task = make_task(wide_model, partial(only_training_data, steps * BATCH), lr=1e-6, epochs=1)
         train(counting, case, folder / f"run-{steps}", task)
         sent.append(sum(comm.allgather_object(counting.tally.num_bytes)))
     found = (sent[1] - sent[0]) / (MANY_STEPS - FEW_STEPS)
-    numel = sum(parameter.numel() for parameter in wide().parameters())
-    stated = case.kind.traffic(case.agreement(comm.size).options, Weights(numel, torch.float64.itemsize))
+    numel = sum(parameter.numel() for parameter in wide_model().parameters())
+    stated = case.kind.traffic(case.setup(comm.size).options, ModelSize(numel, torch.float64.itemsize))
     expected = 2 * (comm.size - 1) * stated.summed + stated.pushed + stated.pulled
     expect(
         abs(found - expected) <= TRAFFIC_TOLERANCE * max(expected, 1.0),

@@ -1,5 +1,5 @@
-"""From a task to the parts of a training: data, model, loss, optimiser, algorithm. Every mistake that can be seen is told here,
-before any work starts."""
+"""Makes the parts of a training from a task: data, model, loss, optimiser, algorithm. Mistakes that can be seen before any work
+starts are reported here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unisono.training.progress import Goals
 from unisono.training.shard_rules import refuse_synchronised
 from unisono.training.train_metrics import TrainMetrics
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
-from unisono.training.work_layout import Agreement, agreement_of
+from unisono.training.work_layout import AlgorithmSetup, set_up_algorithm
 
 
 def assemble(
@@ -38,10 +38,10 @@ def assemble(
     comm: Communicator,
     options: AssemblyOptions = AssemblyOptions(),  # noqa: B008 - it cannot change
 ) -> TrainingParts:
-    """Local, blocking: all parts of this rank's training."""
+    """Local, blocking: makes all parts of this rank's training."""
     task = resolved.task
     device = compute_device(options.device, comm, task.shards is not None)
-    agreed = agreement_of(resolved, algorithm_name, comm.size, options.layout, options.replay)
+    setup = set_up_algorithm(resolved, algorithm_name, comm.size, options.layout, options.replay)
     if task.step is not None and task.accumulate > 1:
         raise UsageError(f"accumulate {task.accumulate} has no effect on a task's own step, which sees its whole part")
     splits = make_splits(resolved)
@@ -53,7 +53,7 @@ def assemble(
     front.build(splits.train, device)
     metrics = front.metrics()
     plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows(splits))
-    body = front.body(Extent(plan.steps_per_epoch, comm.rank, comm.size), front.wants_outputs(metrics))
+    body = front.body(Extent(plan.steps_per_epoch, comm.rank, comm.size), front.needs_outputs(metrics))
     comparable = front.comparable_metrics(metrics, front.try_out(body, splits, device))
     train_metrics = front.train_metrics(metrics)
     empty = comm.empty if device == comm.device else partial(_empty, device)
@@ -76,19 +76,19 @@ def assemble(
     front.try_losses(adapter, splits, metrics)
     front.share_metrics(comm)
     settings = _settings(front.schedules(adapter, plan))
-    if agreed.kind.has_server:
-        front.check_server(agreed.name)
-        algorithm = _server_algorithm(front, agreed, adapter, comm, options)
-        steps_of_workers = replace(plan, global_batch=agreed.batch).steps_per_epoch
-        settings = partial(_settings_of_worker, settings, agreed.roles.num_workers, steps_of_workers, plan.steps_per_epoch)
+    if setup.kind.has_server:
+        front.check_server(setup.name)
+        algorithm = _server_algorithm(front, setup, adapter, comm, options)
+        steps_of_workers = replace(plan, global_batch=setup.batch).steps_per_epoch
+        settings = partial(_settings_of_worker, settings, setup.roles.num_workers, steps_of_workers, plan.steps_per_epoch)
     else:
-        algorithm = agreed.kind(comm, adapter, agreed.options, options.spans, agreed.roles.group)
+        algorithm = setup.kind(comm, adapter, setup.options, options.spans, setup.roles.group)
     return TrainingParts(
         task=task,
         splits=splits,
         adapter=adapter,
         algorithm=algorithm,
-        loader=_loader(task, splits, plan, agreed, comm, device),
+        loader=_loader(task, splits, plan, setup, comm, device),
         metrics=metrics,
         train_metrics=train_metrics,
         settings=settings,
@@ -101,13 +101,13 @@ def _empty(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor
     return torch.empty(numel, dtype=dtype, device=device)
 
 
-def _loader(task: Task, splits: Splits, plan: Plan, agreed: Agreement, comm: Communicator, device: torch.device) -> Loader:
-    """Local: the part of every batch that this rank computes."""
-    roles = agreed.roles
+def _loader(task: Task, splits: Splits, plan: Plan, setup: AlgorithmSetup, comm: Communicator, device: torch.device) -> Loader:
+    """Local: the loader of the part of every batch that this rank computes."""
+    roles = setup.roles
     own_shards = roles.shards[comm.rank] if isinstance(roles, LockStepRoles) and roles.shards is not None else None
     return Loader(
         splits.train,
-        replace(plan, global_batch=agreed.batch),
+        replace(plan, global_batch=setup.batch),
         roles.shard(comm.rank),
         roles.num_shards,
         accumulate=task.accumulate,
@@ -119,18 +119,18 @@ def _loader(task: Task, splits: Splits, plan: Plan, agreed: Agreement, comm: Com
 
 
 def _server_algorithm(
-    front: FrontEnd, agreed: Agreement, adapter: TorchAdapter, comm: Communicator, options: AssemblyOptions
+    front: FrontEnd, setup: AlgorithmSetup, adapter: TorchAdapter, comm: Communicator, options: AssemblyOptions
 ) -> Algorithm:
-    from unisono.training.server.background_evaluation import copy_of
+    from unisono.training.server.background_evaluation import copy_model
     from unisono.training.server.server_parts import make_server_algorithm
 
     def make_evaluator() -> TorchAdapter:
-        """A replica that is evaluated and never trained."""
-        copied = replace(front, model=copy_of(adapter.model))
+        """Makes a replica that is evaluated and never trained."""
+        copied = replace(front, model=copy_model(adapter.model))
         empty = partial(_empty, adapter.device)
         return TorchAdapter(copied.model, copied.body(), copied.parameters(), adapter.device, empty, precision=front.task.precision)
 
-    return make_server_algorithm(agreed, comm, adapter, front.task, make_evaluator, options.spans)
+    return make_server_algorithm(setup, comm, adapter, front.task, make_evaluator, options.spans)
 
 
 def _settings(schedules: Mapping[str, Schedule]) -> Callable[[int], Settings]:
@@ -143,18 +143,20 @@ def _settings(schedules: Mapping[str, Schedule]) -> Callable[[int], Settings]:
 def _settings_of_worker(
     settings: Callable[[int], Settings], num_workers: int, units_per_epoch: int, steps_per_epoch: int, step: int
 ) -> Settings:
-    """Where a step is one worker's batch, schedules go on with every global batch, so that they mean the same everywhere."""
+    """The settings of a step that is one worker's batch: schedules advance with every global batch, so that they mean the same
+    with every algorithm."""
     epoch, unit = divmod(step, units_per_epoch)
     return settings(epoch * steps_per_epoch + unit // num_workers)
 
 
 def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: str) -> Goals:
-    """Pure: by what the epochs are compared: one of `known`, each with whether more of it is better; refuses another."""
-    asked = task.monitor
-    if asked is not None and asked not in known and metric_name("val_", asked) in known:
-        asked = metric_name("val_", asked)
-    if asked is not None and asked not in known:
-        raise UsageError(f"monitor {asked!r} of the task is no metric of it; known: {', '.join(known)}")
+    """Pure: the goals of the training. Epochs are compared by one of `known`, each with whether higher is better; refuses
+    others."""
+    monitor = task.monitor
+    if monitor is not None and monitor not in known and metric_name("val_", monitor) in known:
+        monitor = metric_name("val_", monitor)
+    if monitor is not None and monitor not in known:
+        raise UsageError(f"monitor {monitor!r} of the task is no metric of it; known: {', '.join(known)}")
     if splits.validation is None:
         wanted = [name for name in ("monitor", "target", "patience") if getattr(task, name) is not None]
         if wanted:
@@ -165,7 +167,7 @@ def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: st
         if wanted:
             raise UsageError(f"{wanted[0]} of the task needs a metric or a loss to judge the epochs by; name metrics of the task")
         return Goals(task.epochs, None, on_nan=on_nan)
-    name = asked or next(iter(known))
+    name = monitor or next(iter(known))
     return Goals(task.epochs, name, known[name], task.target, task.patience, on_nan)
 
 

@@ -1,4 +1,4 @@
-"""Hashes of the weights while they are trained, so that two runs can be compared step by step, tensor by tensor (hashes.jsonl)."""
+"""Records hashes of the weights during training, so that two runs can be compared step by step, tensor by tensor (hashes.jsonl)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ SHORT = 12
 
 
 def short_hash(tensors: Mapping[str, Tensor]) -> str:
-    """Local: of all tensors together."""
+    """Local: one short hash of all tensors together."""
     return hash_of(tensors)[:SHORT]
 
 
 class HashRecord:
-    """One row after every `every`-th step and after the `first` ones, with the hash of each tensor. Local, blocking; one rank."""
+    """Writes a row after every `every`-th step and after the `first` ones, with the hash of each tensor. Local, blocking; one
+    rank."""
 
     def __init__(self, path: Path, every: int | None, model: nn.Module, first: int = 0) -> None:
         self._path = path
@@ -35,7 +36,7 @@ class HashRecord:
         self._begin = "\n" if path.exists() else ""  # an attempt that was killed may have left half a line
 
     def after_step(self, step: int) -> None:
-        """`step` steps are done."""
+        """Records the hashes after `step` steps, if a row is due."""
         if step > self._first and (self._every is None or step % self._every):
             return
         tensors = {name: short_hash({name: value}) for name, value in weights_of(self._model).items()}
@@ -46,7 +47,8 @@ class HashRecord:
 
 
 def open_hash_record(folder: Path, every: int | None, model: nn.Module, in_shards: bool) -> HashRecord | None:
-    """Local: of the rows that were asked for, and of the first steps of a training in shards; None where there are none."""
+    """Local: opens the record for the rows that were requested, and for the first steps of a training in shards; None without
+    any."""
     is_small = sum(one.nbytes for one in weights_of(model).values()) <= FIRST_BYTES
     num_first = FIRST if in_shards and is_small else 0
     return None if every is None and not num_first else HashRecord(folder / FILE, every, model, num_first)

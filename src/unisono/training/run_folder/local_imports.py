@@ -1,4 +1,4 @@
-"""Which files beside a task belong to it: its imports, and theirs, read from the syntax trees without running anything."""
+"""Finds the local files that a task imports, directly or through others, from the syntax trees without running anything."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 @dataclass(frozen=True)
 class LocalImports:
-    """What a file imports, directly or through others."""
+    """The local files and packages that a file imports, directly or through others."""
 
     files: tuple[Path, ...]
-    """That lie beside it or in its package, without itself, in the order of their names."""
+    """The files beside it or in its package, without itself, in the order of their names."""
     unreadable: tuple[Path, ...]
     """Among them those that are no valid Python, so that their own imports are not known."""
     outside: frozenset[str]
@@ -23,7 +23,8 @@ class LocalImports:
 
 
 def local_imports(file: Path) -> LocalImports:
-    """Local, blocking: reads every file once. Imports whose names are made while running are not seen."""
+    """Local, blocking: finds what a file imports; reads every file once. Imports whose names are made while running are not
+    seen."""
     start = file.resolve()
     roots = tuple(dict.fromkeys((start.parent, _package_root(start))))
     seen: dict[Path, bool] = {}
@@ -34,7 +35,7 @@ def local_imports(file: Path) -> LocalImports:
         if now in seen:
             continue
         try:
-            names = list(_imported(ast.parse(now.read_bytes()), now))
+            names = list(_imported_names(ast.parse(now.read_bytes()), now))
             seen[now] = True
         except (SyntaxError, ValueError):
             names, seen[now] = [], False
@@ -57,8 +58,8 @@ def _package_root(file: Path) -> Path:
     return folder
 
 
-def _imported(tree: ast.Module, file: Path) -> Iterator[tuple[Path | None, tuple[str, ...]]]:
-    """Every name imported, as (folder of a relative import, parts of the name)."""
+def _imported_names(tree: ast.Module, file: Path) -> Iterator[tuple[Path | None, tuple[str, ...]]]:
+    """Returns every imported name, as (folder of a relative import, parts of the name)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

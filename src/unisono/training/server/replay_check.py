@@ -1,4 +1,4 @@
-"""Whether a run can repeat another one: only the same experiment gives its recorded calls a meaning."""
+"""Checks whether a run can repeat another one: recorded calls make sense only in the same experiment."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from unisono.training.run_folder.run_directory import as_json, differences
 COMPARED = ("task", "model", "data", "settings", "algorithm", "init_from", "on_nan")
 
 WHO = ("group", "simulate")
-"""Of the algorithm: who the workers are, which the recorded order does not ask."""
+"""Options of the algorithm about the processes of workers, which need not be the same in a replay."""
 
 
 def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:
-    """Local: refuse to repeat a run that was another experiment. Whether its workers were groups of processes does not matter."""
+    """Local: refuses to repeat a run that was another experiment. Whether its workers were groups of processes does not matter."""
     beside = (replay if replay.is_dir() else replay.parent) / "config.json"
     if not beside.exists():  # a record by itself
         return
-    there, here = _compared(json.loads(beside.read_text())), _compared(as_json(record))
+    there, here = _comparable_part(json.loads(beside.read_text())), _comparable_part(as_json(record))
     found = "; ".join(differences(there, here))
     if found:
         raise UsageError(
@@ -29,7 +29,7 @@ def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:
         )
 
 
-def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable_part(record: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: record.get(name) for name in COMPARED}
     algorithm = found["algorithm"] or {}
     return {**found, "algorithm": {name: value for name, value in algorithm.items() if name not in WHO}}
