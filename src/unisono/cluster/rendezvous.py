@@ -48,12 +48,14 @@ def chosen_rendezvous(env: Mapping[str, str]) -> str | None:
     return None if env.get("UNISONO_RANK") else env.get("UNISONO_RENDEZVOUS") or None
 
 
-def host_port(text: str, place: str) -> tuple[str, int]:
-    """Split host:port or [ipv6]:port; `place` says where the text stood."""
+def host_port(text: str, source: str) -> tuple[str, int]:
+    """Split host:port or [ipv6]:port; `source` says where the text stood."""
     host, colon, port = text.rpartition(":")
     is_ipv6 = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if is_ipv6 else host
     number = int(port) if re.fullmatch("[0-9]{1,5}", port) else 0
     if not colon or not 1 <= number <= MAX_PORT or not re.fullmatch(r"\S+", host) or is_ipv6 != (":" in host):
-        raise UsageError(f"{place} must be host:port with a port in 1..{MAX_PORT} (an IPv6 address in brackets); received {text!r}")
+        raise UsageError(
+            f"{source} must be host:port with a port in 1..{MAX_PORT} (an IPv6 address in brackets); received {text!r}"
+        )
     return host, number

@@ -24,7 +24,7 @@ def combine(first: Tensor, second: Tensor, op: Op, out: Tensor) -> None:
     _COMBINE[op](first, second, out=out)
 
 
-def reduced(parts: Sequence[Tensor], op: Op) -> Tensor:
+def reduce_parts(parts: Sequence[Tensor], op: Op) -> Tensor:
     """Local: a new tensor, `parts` combined from first to last."""
     dtype = parts[0].dtype
     wide = torch.float32 if op is SUM and dtype in HALF_TYPES else dtype
@@ -42,7 +42,7 @@ class Scratch:
         self._kept: dict[torch.dtype, Tensor] = {}
 
     def get(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """Local: uninitialised, and valid until the next `take` of this type."""
+        """Local: uninitialised, and valid until the next `get` of this type."""
         kept = self._kept.get(dtype)
         if kept is None or kept.numel() < numel:
             kept = self._kept[dtype] = self._comm.empty(numel, dtype)

@@ -54,10 +54,10 @@ def gpu_index(at: Topology) -> int | None:
     return index if index < torch.cuda.device_count() else 0
 
 
-def choose_engine(asked: str, launcher: str, members: list[ProcessInfo]) -> tuple[str, str]:
+def choose_engine(requested: str, launcher: str, members: list[ProcessInfo]) -> tuple[str, str]:
     """Pure: engine and reason."""
-    if asked != "auto":
-        return asked, "as asked"
+    if requested != "auto":
+        return requested, "as asked"
     if len(members) == 1:
         return ("nccl", "one process with a GPU") if members[0].gpu else ("single", "one process")
     own_gpus = {(member.node, member.gpu) for member in members if member.gpu}
@@ -88,18 +88,19 @@ def check_engine(engine: str, me: ProcessInfo, nodes: list[int]) -> None:
         raise UsageError(f"engine nccl needs CUDA, which PyTorch does not find here; {INSTALL['nccl']}")
 
 
-def choose_allreduce(asked: str, engine: str, nodes: Sequence[int], num_nodes: int) -> str:
+def choose_allreduce(requested: str, engine: str, nodes: Sequence[int], num_nodes: int) -> str:
     """Pure: the algorithm's name for a group whose members are on `nodes`, in a job of `num_nodes`.
 
     In a job of one node, and on GPUs, the engines know best. In a job of several, members that share a node go through its
     memory first, also those of a group that lies within one node.
     """
-    if asked not in ("auto", "engine") and engine == "nccl":
+    if requested not in ("auto", "engine") and engine == "nccl":
         raise UsageError(
-            f"allreduce {asked} cannot be used with engine nccl, which has its own (--allreduce or UNISONO_ALLREDUCE); leave it out"
+            f"allreduce {requested} cannot be used with engine nccl, which has its own (--allreduce or UNISONO_ALLREDUCE); "
+            "leave it out"
         )
-    if asked != "auto":
-        return asked
+    if requested != "auto":
+        return requested
     if num_nodes == 1 or engine not in ("gloo", "mpi"):
         return "engine"
     return "node_aware" if len(set(nodes)) < len(nodes) else choose_allreduce_between_nodes(engine)

@@ -68,7 +68,7 @@ def connect(
 
 
 @dataclass(frozen=True)
-class Job:
+class ConnectedJob:
     """All processes, once they have met."""
 
     at: Topology
@@ -98,13 +98,13 @@ def _seconds(time_limit_s: object) -> float:
     raise UsageError(f"time_limit_s must be a number of seconds above 0; received {time_limit_s!r} (connect(time_limit_s=...))")
 
 
-def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> Job:
+def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> ConnectedJob:
     """Collective: get to know all members."""
     me = describe_process(at)
     if at.world_size == 1:
         from unisono.comm.engines.single import SoloControl
 
-        return Job(at, SoloControl(), "127.0.0.1", [me], [0], limit_s)
+        return ConnectedJob(at, SoloControl(), "127.0.0.1", [me], [0], limit_s)
     from unisono.comm.control_plane.tcp_control import TcpControl
 
     if at.address is None:
@@ -124,24 +124,24 @@ def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> Jo
         attend=attend,
     )
     members = [ProcessInfo(**{**info, "cpus": tuple(info["cpus"])}) for info in control.peers_info]
-    return Job(at, control, control.local_address, members, node_indices(members), limit_s)
+    return ConnectedJob(at, control, control.local_address, members, node_indices(members), limit_s)
 
 
-def _open_chosen(job: Job, asked: str) -> tuple[Communicator, str]:
+def _open_chosen(job: ConnectedJob, requested: str) -> tuple[Communicator, str]:
     """Collective: the communicator, and why it is this one."""
     rank, everybody = job.at.global_rank, tuple(range(len(job.members)))
-    name, reason = choose_engine(asked, job.at.launcher, job.members)
+    name, reason = choose_engine(requested, job.at.launcher, job.members)
     check_engine(name, job.members[rank], job.nodes)
     try:
         return _open(job, name, Group("world", rank, everybody, everybody)), reason
     except UsageError as error:
-        if asked != "auto" or name != "shm":
+        if requested != "auto" or name != "shm":
             raise
         # Processes that cannot open each other's memory find out together, so all come here.
         return _open(job, "gloo", Group("world", rank, everybody, everybody)), str(error)
 
 
-def _open(job: Job, name: str, group: Group) -> Communicator:
+def _open(job: ConnectedJob, name: str, group: Group) -> Communicator:
     if name == "single":
         from unisono.comm.engines.single import SingleCommunicator
 
@@ -160,7 +160,7 @@ def _open(job: Job, name: str, group: Group) -> Communicator:
     return open_torch(group, job.control, device, job.limit_s, name, job.host)
 
 
-def _num_cpus(job: Job, group: Group) -> int:
+def _num_cpus(job: ConnectedJob, group: Group) -> int:
     """Number of CPUs on which a group of one node may spin: 0 unless every process of the node can have its own."""
     node = job.nodes[group.members[0]]
     together = [job.members[r] for r, other in enumerate(job.nodes) if other == node]
@@ -168,12 +168,12 @@ def _num_cpus(job: Job, group: Group) -> int:
     return len(cpus) if len(together) <= len(cpus) else 0
 
 
-def _allreduce(job: Job, asked: str) -> AllreduceInstaller:
-    steered = ", ".join(f"{name}={value}" for name, value in job.at.mpi_selection)
-    return AllreduceInstaller(asked, job.nodes, partial(_open_node, job), steered)
+def _allreduce(job: ConnectedJob, requested: str) -> AllreduceInstaller:
+    mpi_settings = ", ".join(f"{name}={value}" for name, value in job.at.mpi_selection)
+    return AllreduceInstaller(requested, job.nodes, partial(_open_node, job), mpi_settings)
 
 
-def _open_node(job: Job, comm: Communicator) -> Communicator:
+def _open_node(job: ConnectedJob, comm: Communicator) -> Communicator:
     """Collective: the members of this node among themselves, through shared memory where all of them can, on every node."""
     mine = job.nodes[comm.members[comm.rank]]
     if comm.engine == "shm":  # a split: it knows the same memory, and a rank that waits in it moves all messages on

@@ -14,7 +14,7 @@ Pack = tuple[Tensor, list[Tensor]]
 """The message, and the buffers whose contents it carries."""
 
 
-def packed(bufs: Sequence[Tensor], wire: Mapping[torch.dtype, torch.dtype]) -> list[Pack]:
+def pack(bufs: Sequence[Tensor], wire: Mapping[torch.dtype, torch.dtype]) -> list[Pack]:
     """Local: flat buffers as they travel, in the types that `wire` says. Empty ones are left out."""
     packs: list[Pack] = []
     short: dict[torch.dtype, list[Tensor]] = {}

@@ -14,7 +14,7 @@ from unisono.errors import UsageError
 
 PART_NAMES: Mapping[str, str] = {"train": "training", "validation": "validation", "test": "test"}
 """A part of the data -> how messages call it."""
-LOOKED_AT_BYTES = 1 << 30
+CHECKED_BYTES = 1 << 30
 """Of one part, for values that are not finite: about a second."""
 
 
@@ -28,7 +28,7 @@ def origin(source: Source) -> tuple[Source, Indices | None]:
     return source, indices
 
 
-def members(source: Source) -> tuple[Source, Indices]:
+def sample_ids(source: Source) -> tuple[Source, Indices]:
     """Pure: as `origin`, with the numbers of the samples written out."""
     whole, indices = origin(source)
     return whole, np.arange(len(whole), dtype=np.int64) if indices is None else indices
@@ -65,7 +65,7 @@ def check_labels(part: str, source: Source, num_outputs: int, ignored: Collectio
 
 
 def check_finite(part: str, source: Source, with_targets: bool) -> None:
-    """Local, blocking for one pass over at most `LOOKED_AT_BYTES`: refuses NaN and infinity in the inputs, and where asked in the
+    """Local, blocking for one pass over at most `CHECKED_BYTES`: refuses NaN and infinity in the inputs, and where asked in the
     targets, of samples that lie in memory as they are used. Others show when their loss is not finite."""
     indices: Indices | None = None
     while isinstance(source, Subset):
@@ -74,7 +74,7 @@ def check_finite(part: str, source: Source, with_targets: bool) -> None:
     if not isinstance(source, Arrays):
         return
     checked = source.batch[: 2 if with_targets else 1]
-    if sum(leaf.nbytes for _, leaf in leaves(checked)) > LOOKED_AT_BYTES or first_not_finite(checked) is None:
+    if sum(leaf.nbytes for _, leaf in leaves(checked)) > CHECKED_BYTES or first_not_finite(checked) is None:
         return
     used = checked if indices is None else map_tree(lambda leaf: leaf[indices], checked)
     if (found := first_not_finite(used)) is not None:
@@ -102,7 +102,7 @@ def first_not_finite(batch: Any) -> tuple[str, int] | None:
 
 
 def _refuse_common_samples(first: str, one: Source, second: str, other: Source) -> None:
-    (whole, mine), (other_whole, theirs) = members(one), members(other)
+    (whole, mine), (other_whole, theirs) = sample_ids(one), sample_ids(other)
     if whole is not other_whole:
         return
     common = np.intersect1d(mine, theirs)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unisono.data.checks import PART_NAMES, members
+from unisono.data.checks import PART_NAMES, sample_ids
 from unisono.data.source import Indices, Mapped, Source, Subset
-from unisono.data.splits import HOWS, Splits, folds
+from unisono.data.splits import METHODS, Splits, folds
 from unisono.errors import UsageError
 
 
@@ -37,14 +37,14 @@ class Folding:
     def __post_init__(self) -> None:
         if self.folds < 1:
             raise UsageError(f"--folds must be at least 1; received {self.folds}")
-        if self.by is not None and self.by not in HOWS:
-            raise UsageError(f"folds can be made by {', '.join(HOWS)}; received {self.by!r} (--fold-by)")
+        if self.by is not None and self.by not in METHODS:
+            raise UsageError(f"folds can be made by {', '.join(METHODS)}; received {self.by!r} (--fold-by)")
         if self.folds == 1 and (self.by is not None or self.block_size is not None):
             given = "--block-size" if self.by is None else "--fold-by"
             raise UsageError(f"--folds 1 keeps the task's own division, so nothing reads {given}; leave it out, or give --folds 3")
 
 
-def folded(splits: Splits, folding: Folding) -> list[Splits]:
+def make_folds(splits: Splits, folding: Folding) -> list[Splits]:
     """Local, blocking for one read of the labels: the data of each fold. The test part is in none of them, so that nothing of it
     can steer a search.
 
@@ -72,7 +72,7 @@ def folded(splits: Splits, folding: Folding) -> list[Splits]:
     return [_fold(one, joined, notes, by, folding.seed) for one in made]
 
 
-def whole(splits: Splits) -> Splits:
+def merge_train_validation(splits: Splits) -> Splits:
     """Local: training and validation together as training, and the test part; for the last training with the settings that were
     found. A validation part from another source stays what it is, and the warnings say so."""
     if splits.validation is None:
@@ -92,15 +92,15 @@ def whole(splits: Splits) -> Splits:
     )
 
 
-def divided(splits: Splits, how: Mapping[str, Any] | None) -> Splits:
+def apply_division(splits: Splits, how: Mapping[str, Any] | None) -> Splits:
     """Local, as `folded`: the data as a run divides them. None leaves them as they are; {"fold": 1, ...} with the fields of a
     `Folding` is one fold, with the numbers of samples that are `held_out` of all of them; {"fold": None} is `whole`."""
     if how is None:
         return splits
     if how["fold"] is None:
-        return whole(splits)
+        return merge_train_validation(splits)
     fold: int = how["fold"]
-    return folded(splits, Folding(**{name: value for name, value in how.items() if name not in ("fold", "held_out")}))[fold]
+    return make_folds(splits, Folding(**{name: value for name, value in how.items() if name not in ("fold", "held_out")}))[fold]
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ class _Joined:
 
 
 def _joined(splits: Splits) -> _Joined:
-    source, indices = members(splits.train)
+    source, indices = sample_ids(splits.train)
     changes = other_changes = _changes(splits.train)
     with_validation = False
     if splits.validation is not None:
-        other, others = members(splits.validation)
+        other, others = sample_ids(splits.validation)
         with_validation = other is source
         if with_validation:
             indices, other_changes = np.concatenate([indices, others]), _changes(splits.validation)
@@ -171,7 +171,7 @@ def _by(splits: Splits, folding: Folding, joined: _Joined) -> str:
     if folding.by is not None:
         return folding.by
     as_made = splits.how.split(",")[0]  # "blocks, fold 0 of 3"
-    if as_made in HOWS:
+    if as_made in METHODS:
         return as_made
     # Of the parts and not of their source: a change of the whole batch may have made something else of its targets.
     parts = [splits.train] if splits.validation is None or not joined.with_validation else [splits.train, splits.validation]
@@ -205,7 +205,7 @@ def _refuse_unknown(by: str, folding: Folding, joined: _Joined) -> None:
 
 def _fold(made: Splits, joined: _Joined, notes: Sequence[str], by: str, seed: int) -> Splits:
     assert made.validation is not None
-    train, validation = members(made.train)[1], members(made.validation)[1]
+    train, validation = sample_ids(made.train)[1], sample_ids(made.validation)[1]
     mixed = [] if by == "group" else _mixed_groups(joined.source, train, validation)
     return Splits(
         joined.training(train),

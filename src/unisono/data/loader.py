@@ -50,7 +50,7 @@ class Loader:
     """Where a short batch has no sample for this worker, give it the first of the batch, to be computed and not counted."""
     own_shards: range | None = None
     """Those of `num_shards` that this worker computes, each as a micro-batch of its own; None where it has just `shard`."""
-    works_ahead: bool = False
+    prefetches: bool = False
     """Make ready the next steps in a thread also where the data are in memory, as their preparation takes time beside a GPU."""
 
     _orders: dict[int, Indices] = field(default_factory=dict, init=False)
@@ -69,7 +69,7 @@ class Loader:
             return lambda: self._read(own, epoch) if len(own) or not self.never_empty else self._company(step, order, epoch)
 
         jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
-        return in_bursts(jobs) if self.source.in_memory and not self.works_ahead else read_ahead(jobs)
+        return in_bursts(jobs) if self.source.in_memory and not self.prefetches else read_ahead(jobs)
 
     def portion(self, epoch: int, step: int) -> Portion:
         """Local, blocking: one portion by itself, for those who are told which one comes next."""
@@ -101,7 +101,7 @@ class Loader:
         return changed
 
 
-def in_order(source: Source, where: slice, batch: int) -> Iterator[tuple[slice, Any]]:
+def batches_in_order(source: Source, where: slice, batch: int) -> Iterator[tuple[slice, Any]]:
     """Local, blocking: a stretch of a source in batches, in order, with the place of each."""
 
     def job(start: int) -> Callable[[], tuple[slice, Any]]:
@@ -109,10 +109,10 @@ def in_order(source: Source, where: slice, batch: int) -> Iterator[tuple[slice, 
         return lambda: (slice(start, stop), source.read(np.arange(start, stop)))
 
     jobs = (job(start) for start in range(where.start, where.stop, batch))
-    return one_by_one(jobs) if source.in_memory else read_ahead(jobs)
+    return one_at_a_time(jobs) if source.in_memory else read_ahead(jobs)
 
 
-def one_by_one(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
+def one_at_a_time(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
     """Local: the results, each made when it is asked for."""
     return (job() for job in jobs)
 

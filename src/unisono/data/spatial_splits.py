@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.plan import Indices
-from unisono.data.split_rules import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted, by_group, folds_by_group
+from unisono.data.split_rules import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted, folds_by_group, group_parts
 from unisono.errors import UsageError
 
 Coordinates = npt.NDArray[np.int64]
@@ -35,7 +35,7 @@ def blocks(
     block_of = _block_of(coordinates, patch_size, block_size)
     best: tuple[tuple[int, int], Parts] | None = None
     for number in range(1 if labels is None else _TRIES):
-        parts = guarded(coordinates, patch_size, by_group(block_of, wanted, seed, number))
+        parts = apply_guard_margin(coordinates, patch_size, group_parts(block_of, wanted, seed, number))
         if not (parts == TRAIN).any():
             continue
         left_out = {} if labels is None else classes_left_out(parts, labels)
@@ -54,11 +54,11 @@ def blocks(
 
 
 def block_folds(coordinates: Coordinates, patch_size: int, num_folds: int, seed: int, block_size: int | None) -> Indices:
-    """The fold of each sample; whole blocks, no margin dropped yet (see `guarded`)."""
+    """The fold of each sample; whole blocks, no margin dropped yet (see `apply_guard_margin`)."""
     return folds_by_group(_block_of(coordinates, patch_size, block_size), num_folds, seed)
 
 
-def guarded(coordinates: Coordinates, patch_size: int, parts: Parts) -> Parts:
+def apply_guard_margin(coordinates: Coordinates, patch_size: int, parts: Parts) -> Parts:
     """The same parts without the pixels whose patch overlaps a patch of another part."""
     found = parts.copy()
     reach = patch_size - 1  # patches around pixels further apart than this in a row or column share nothing

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data import spatial_splits, split_rules
-from unisono.data.checks import check_labels, check_parts, members, origin
+from unisono.data.checks import check_labels, check_parts, origin, sample_ids
 from unisono.data.source import Source
 from unisono.data.sources.open_source import as_source
 from unisono.data.split_rules import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted
 from unisono.errors import UsageError
 
-HOWS = ("random", "stratified", "group", "blocks")
+METHODS = ("random", "stratified", "group", "blocks")
 
 
 @dataclass(frozen=True, init=False)
@@ -66,20 +66,20 @@ class Splits:
     def sha256(self) -> str:
         """Local, blocking for one read of the labels: two splits have the same if they put the same samples of the same data into
         the same parts. Data are the same if `describe` and the labels are; folders, order and transforms do not count."""
-        told = hashlib.sha256()
+        digest = hashlib.sha256()
         for name, part in self.parts().items():
-            whole, indices = members(part)
+            whole, indices = sample_ids(part)
             indices = np.sort(indices)
-            told.update(
+            digest.update(
                 json.dumps(
                     [name, _without_folders(whole.describe()), len(whole), len(indices)], sort_keys=True, default=str
                 ).encode()
             )
-            told.update(indices.astype("<i8").tobytes())
+            digest.update(indices.astype("<i8").tobytes())
             labels = whole.targets()
             if labels is not None:
-                told.update(np.ascontiguousarray(labels[indices]).tobytes())
-        return told.hexdigest()
+                digest.update(np.ascontiguousarray(labels[indices]).tobytes())
+        return digest.hexdigest()
 
     def record(self) -> dict[str, Any]:
         """Local, as `sha256`: plain values for the summary of a run."""
@@ -126,11 +126,11 @@ def split(
     groups = whole.groups() if how == "group" and groups is None else groups
     _refuse_unread(how, labels, groups, block_size)
     if how == "random":
-        parts = split_rules.at_random(count, wanted, seed)
+        parts = split_rules.random_parts(count, wanted, seed)
     elif how == "stratified":
-        parts = split_rules.stratified(_classes(whole, labels, needed=True), wanted, seed)
+        parts = split_rules.stratified_parts(_classes(whole, labels, needed=True), wanted, seed)
     elif how == "group":
-        parts = split_rules.by_group(_one_for_each(groups, count), wanted, seed)
+        parts = split_rules.group_parts(_one_for_each(groups, count), wanted, seed)
     else:
         parts = _in_blocks(whole, wanted, seed, block_size, labels)
     return _assemble(whole, parts, how, seed, labels)
@@ -165,7 +165,7 @@ def folds(
     for fold in range(k):
         parts: Parts = np.where(fold_of == fold, VALIDATION, TRAIN).astype(np.int8)
         if how == "blocks":
-            parts = spatial_splits.guarded(*_places(whole), parts)
+            parts = spatial_splits.apply_guard_margin(*_places(whole), parts)
         made.append(_assemble(whole, parts, how, seed, labels, f", fold {fold} of {k}"))
     return made
 
@@ -197,8 +197,8 @@ def _number(share: float, count: int, name: str) -> int:
 
 def _refuse_unread(how: str, labels: npt.ArrayLike | None, groups: npt.ArrayLike | None, block_size: int | None) -> None:
     """What is given must be read by the way that was chosen."""
-    if how not in HOWS:
-        raise UsageError(f"how must be one of {', '.join(HOWS)}; received {how!r}")
+    if how not in METHODS:
+        raise UsageError(f"how must be one of {', '.join(METHODS)}; received {how!r}")
     if how == "group" and groups is None:
         raise UsageError("a split by group needs groups=, the group of each sample, as the source does not know it")
     readers = (
@@ -260,11 +260,11 @@ def _absent_classes(parts: Parts, classes: npt.NDArray[Any] | None) -> list[str]
 def _covered_pixels(splits: Splits) -> str:
     """A warning where training patches show pixels on which the result is measured."""
     held_out, name = (splits.test, "test") if splits.test is not None else (splits.validation, "validation")
-    scene, train = members(splits.train)
+    scene, train = sample_ids(splits.train)
     coordinates, patch_size = getattr(scene, "coordinates", None), getattr(scene, "patch_size", None)
     if held_out is None or coordinates is None or patch_size is None or patch_size < 2:
         return ""
-    other, indices = members(held_out)
+    other, indices = sample_ids(held_out)
     if other is not scene:
         return ""
     covered = spatial_splits.num_covered(np.asarray(coordinates, dtype=np.int64), int(patch_size), train, indices)

@@ -68,7 +68,7 @@ def decode_record(body: bytes) -> Mapping[str, Any] | None:
 
 
 class Writer:
-    """One job's file. Local; a record is on the disk when `append` returns, or with `later` when `settle` does."""
+    """One job's file. Local; a record is on the disk when `append` returns, or with `later` when `flush_to_disk` does."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{name}{SUFFIX}"
@@ -89,9 +89,9 @@ class Writer:
                 record = record[os.write(self._handle, record) :]
         self._is_synced = False
         if not later:
-            self.settle()
+            self.flush_to_disk()
 
-    def settle(self) -> None:
+    def flush_to_disk(self) -> None:
         """Local, blocking: all that was written is on the disk; one wait for many records."""
         if not self._is_synced:
             with explain_os_errors(self.path):
@@ -116,7 +116,7 @@ class Reader:
     """All files of a folder, read on from where the last call ended. Local; writers may be at work meanwhile."""
 
     folder: Path
-    without: str = ""
+    left_out_writer: str = ""
     """The writer whose file is left out."""
     damages: list[Damage] = field(default_factory=list)
     """All that could not be read so far."""
@@ -126,7 +126,7 @@ class Reader:
         """Blocking: the records that are new, those of one writer in their order. What stands at the end of a file and is no whole
         record is left for the next call, as its writer may be at it; where all `is_over`, it counts as damage."""
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
-            if path.name != f"{self.without}{SUFFIX}":
+            if path.name != f"{self.left_out_writer}{SUFFIX}":
                 self._files.setdefault(path.name, _File(path))
         return [record for file in self._files.values() for record in self._read(file, is_over)]
 

@@ -29,7 +29,7 @@ class StepFolders:
     def path(self, step: int) -> Path:
         return self.parent / f"step-{step:08d}"
 
-    def found(self) -> list[tuple[int, Path]]:
+    def list_steps(self) -> list[tuple[int, Path]]:
         """Steps and paths, the newest first. Changes nothing. One that stepped aside counts until another has its name."""
         try:
             names = {entry.name for entry in self.parent.iterdir()}

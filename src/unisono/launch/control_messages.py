@@ -27,7 +27,7 @@ def secret_from_stdin(fd: int = 0) -> str:
         byte = os.read(fd, 1)
         if not byte:
             raise UsageError(
-                "standard input ended before the secret of the job came (--told-by-stdin); only launchers give that option"
+                "standard input ended before the secret of the job came (--control-stdin); only launchers give that option"
             )
         received += byte
     return received.decode(errors="replace").strip()

@@ -88,7 +88,7 @@ class LaunchConfig:
     num_on_nodes: tuple[int, ...] = option((), "", "L", flag="--on-nodes", convert=_counts)
     """Processes on each node where they are not as many everywhere; empty: `num_local` on each."""
     timestamps: bool = option(False, "put the time in front of every line")
-    control_stdin: bool = option(False, "", flag="--told-by-stdin")
+    control_stdin: bool = option(False, "")
     """Whether standard input brings control messages: names of signals, and with several nodes first the secret of the job. Its end
     ends all ranks (`launch/control_messages.py`)."""
 

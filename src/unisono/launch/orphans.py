@@ -136,7 +136,7 @@ class OrphanGuard:
             return []
         foreign = {table[own].session, *self._other_sessions}
         adopted = (one for one in table.values() if one.parent == own and one.session not in foreign)
-        of_ranks = [one for one in adopted if one not in self._other_children and not _reaped(one)]
+        of_ranks = [one for one in adopted if one not in self._other_children and not _reap(one)]
         return [one for one in with_descendants(table, of_ranks) if not one.ended]
 
     def _send(self, line: str) -> None:
@@ -153,6 +153,6 @@ def _ignore_stop_signals() -> None:
         signal.signal(signum, signal.SIG_IGN)
 
 
-def _reaped(process: Process) -> bool:
+def _reap(process: Process) -> bool:
     """Whether it had ended; takes its exit code, as nothing else waits for an orphan."""
     return process.ended and os.waitpid(process.pid, os.WNOHANG) != (0, 0)

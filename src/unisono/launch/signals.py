@@ -36,11 +36,11 @@ class SignalInbox:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._selector.register(self._reader, selectors.EVENT_READ, _noted)
+        self._selector.register(self._reader, selectors.EVENT_READ, _do_nothing)
         self._before_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for signum in (*FORWARDED, signal.SIGCHLD):
             if signal.getsignal(signum) != signal.SIG_IGN or signum == signal.SIGCHLD:
-                self._before[signum] = signal.signal(signum, _noted)
+                self._before[signum] = signal.signal(signum, _do_nothing)
         self._before_mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         return self
 
@@ -74,5 +74,5 @@ class SignalInbox:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _noted(signum: int = 0, frame: FrameType | None = None) -> None:
+def _do_nothing(signum: int = 0, frame: FrameType | None = None) -> None:
     """Nothing to do: the number is in the wake-up pipe."""

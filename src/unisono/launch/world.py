@@ -212,13 +212,13 @@ class World:
     def _end_leftovers(self) -> None:
         """End processes that left the groups of the ranks (daemons, new sessions), after the ranks, which they may serve."""
         for signum in (signal.SIGKILL,) if self._interrupts > 1 else (signal.SIGTERM, signal.SIGKILL):
-            told: set[Process] = set()
+            notified: set[Process] = set()
             deadline = monotonic() + LEFTOVER_GRACE_S
             while left := self._orphan_guard.leftovers():
-                for process in set(left) - told:
+                for process in set(left) - notified:
                     with suppress(ProcessLookupError, PermissionError):  # gone, or not ours to end
                         os.kill(process.pid, signum)
-                told.update(left)
+                notified.update(left)
                 if monotonic() >= deadline:
                     break
                 wait_for_events(self._selector, deadline)

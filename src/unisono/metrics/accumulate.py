@@ -43,7 +43,7 @@ class Accumulator:
         for metric in self._gathered:
             self._rows[metric.name].append(metric.rows(outputs, targets, weights))
 
-    def end_stretch(self) -> None:
+    def end_chunk(self) -> None:
         """Local; waits for the device: what was added since the last one is kept apart. Then `combine` adds the stretches of all
         ranks one by one, so that it does not matter which rank had how many of them."""
         self._stretches.append((self._loss.tolist(), {name: sums.tolist() for name, sums in self._sums.items()}))
@@ -58,7 +58,7 @@ class Accumulator:
         if self._gathered or None in widths:
             known = comm.allgather_object(self._shapes())
             for position, metric in enumerate(self._summed):
-                widths[position] = _agreed([one[0][position] for one in known], metric.place)
+                widths[position] = _common_value([one[0][position] for one in known], metric.label)
         if not self._stretches:
             self._add_up(comm, [width or 0 for width in widths])
         if self._gathered:
@@ -111,8 +111,8 @@ class Accumulator:
     def _gather(self, comm: Communicator, known: Sequence[Sequence[tuple[int, int | None, Any]]]) -> None:
         for position, metric in enumerate(self._gathered):
             lengths = [one[position][0] for one in known]
-            width = _agreed([one[position][1] for one in known], metric.place) or 0
-            metric.layout = _agreed([one[position][2] for one in known], metric.place)
+            width = _common_value([one[position][1] for one in known], metric.label) or 0
+            metric.layout = _common_value([one[position][2] for one in known], metric.label)
             own = self._rows[metric.name]
             mine = torch.cat(own).to(comm.device) if own else torch.empty(0, width, dtype=torch.float64, device=comm.device)
             everyone = torch.empty(sum(lengths), width, dtype=torch.float64, device=comm.device)
@@ -120,11 +120,11 @@ class Accumulator:
             self._rows[metric.name] = [everyone]
 
 
-def _agreed(answers: Sequence[Any], place: str) -> Any:
+def _common_value(answers: Sequence[Any], label: str) -> Any:
     """What the ranks that know say, None where nobody knows."""
     known = [answer for answer in answers if answer is not None]
     if any(answer != known[0] for answer in known):
         raise UsageError(
-            f"{place}: outputs differ in shape between ranks: {answers}; a model must give the same classes everywhere"
+            f"{label}: outputs differ in shape between ranks: {answers}; a model must give the same classes everywhere"
         )
     return known[0] if known else None

@@ -24,7 +24,7 @@ class Metric(ABC):
     classes, or scores are gathered."""
 
     @cached_property
-    def place(self) -> str:
+    def label(self) -> str:
         """For messages."""
         return f"metric {self.name!r}"
 
@@ -48,7 +48,7 @@ class GatheredMetric(Metric):
     """What `value` must know besides the rows, as plain data. Set by `rows`; a rank without samples learns it from the others."""
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        raise TypeError(f"{self.place} is gathered: it has rows, not sums")
+        raise TypeError(f"{self.label} is gathered: it has rows, not sums")
 
     @abstractmethod
     def rows(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:

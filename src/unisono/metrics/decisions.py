@@ -27,22 +27,22 @@ class Reading:
     ignore_label: int | None = None
     one_hot: bool = False
 
-    def counted(self, truth: Tensor, weights: Tensor | None, place: str) -> Tensor | None:
+    def importance(self, truth: Tensor, weights: Tensor | None, label: str) -> Tensor | None:
         """How much each element of `truth` counts, in its shape; None where all count 1."""
         valid = None if self.ignore_label is None else truth != self.ignore_label
         if weights is None:
             return None if valid is None else valid.to(torch.float64)
-        wide = across(weights.to(torch.float64), truth, place)
+        wide = across(weights.to(torch.float64), truth, label)
         return wide.expand(truth.shape) if valid is None else wide * valid
 
 
 @dataclass(frozen=True)
-class Decided:
+class Decisions:
     """Decisions beside the truth, in one shape."""
 
     predicted: Tensor
     truth: Tensor
-    counted: Tensor | None
+    importance: Tensor | None
     """Weight of each, 0 where ignored; None: 1 each."""
     num_classes: int
     multi_label: bool = False
@@ -56,19 +56,19 @@ def is_classes(outputs: Any, targets: Any) -> bool:
     )
 
 
-def decide(outputs: Any, targets: Any, weights: Tensor | None, reading: Reading, place: str) -> Decided:
-    outputs = one_tensor("outputs", outputs, place).detach()
-    targets = one_tensor("targets", targets, place)
+def decide(outputs: Any, targets: Any, weights: Tensor | None, reading: Reading, label: str) -> Decisions:
+    outputs = one_tensor("outputs", outputs, label).detach()
+    targets = one_tensor("targets", targets, label)
     if is_classes(outputs, targets):
-        truth = as_labels(outputs, targets, place)
-        return Decided(outputs.argmax(1), truth, reading.counted(truth, weights, place), outputs.shape[1])
-    targets = shaped_like(outputs, targets, place)
+        truth = as_labels(outputs, targets, label)
+        return Decisions(outputs.argmax(1), truth, reading.importance(truth, weights, label), outputs.shape[1])
+    targets = shaped_like(outputs, targets, label)
     several = outputs.dim() > 1 and outputs.shape[1] > 1
     if several and reading.one_hot:
         truth = targets.argmax(1)
         if reading.ignore_label is not None:
-            raise UsageError(f"{place}: an ignored label needs targets that are numbers of classes; these are one-hot rows")
-        return Decided(outputs.argmax(1), truth, reading.counted(truth, weights, place), outputs.shape[1])
-    counted = reading.counted(targets, weights, place)
+            raise UsageError(f"{label}: an ignored label needs targets that are numbers of classes; these are one-hot rows")
+        return Decisions(outputs.argmax(1), truth, reading.importance(truth, weights, label), outputs.shape[1])
+    counted = reading.importance(targets, weights, label)
     num_classes = outputs.shape[1] if several else 2
-    return Decided((outputs > 0).long(), (targets > 0.5).long(), counted, num_classes, several)
+    return Decisions((outputs > 0).long(), (targets > 0.5).long(), counted, num_classes, several)

@@ -13,7 +13,7 @@ import torch
 from unisono.errors import UsageError, unknown_name
 from unisono.metrics.base import Metric
 from unisono.metrics.counts import AVERAGES, QUOTIENTS, BalancedAccuracy, ClassQuotient, Kappa
-from unisono.metrics.custom_metric import own_metric
+from unisono.metrics.custom_metric import custom_metric
 from unisono.metrics.decisions import Reading
 from unisono.metrics.hits import Accuracy, TopAccuracy
 from unisono.metrics.regression import Determination, MeanError, root
@@ -69,5 +69,5 @@ def _resolve(metric: str | Callable[..., Any], reading: Reading) -> Metric:
             return TopAccuracy(int(top[1]), reading)
         raise unknown_name("metric", metric, METRICS)
     if callable(metric):
-        return own_metric(metric)
+        return custom_metric(metric)
     raise UsageError(f"a metric must be a name or a function of (outputs, targets); received {metric!r} (metrics of the task)")

@@ -15,7 +15,7 @@ from unisono.metrics.base import Metric, Sums, ratio
 from unisono.metrics.metric_names import is_error
 from unisono.model.keras.pure import Pure
 
-MOST_FOLLOWED = 4096
+MOST_STEP_SUMS = 4096
 """Sums of a metric that still travel with every gradient; a larger confusion matrix is for evaluations."""
 
 
@@ -29,7 +29,7 @@ class KerasMetric(Metric):
         self.is_beside = is_beside
         """Whether nobody asked for it in `compile`, so that it judges no epoch unless it is named."""
         self._where = slice(start, start + sum(prod(variable.shape) for variable in metric.variables))
-        self.num_sums = width if (width := self._where.stop - start) <= MOST_FOLLOWED else None
+        self.num_sums = width if (width := self._where.stop - start) <= MOST_STEP_SUMS else None
         direction = getattr(metric, "_direction", None)
         self.higher_is_better = direction == "up" if direction is not None else not is_error(name)
 
@@ -55,7 +55,7 @@ class KerasMetric(Metric):
             found = ops.convert_to_numpy(self.metric.result())
         if found.ndim:
             raise UsageError(
-                f"{self.place} gives {found.size} numbers, and one is needed to compare epochs; average them (average='macro')"
+                f"{self.label} gives {found.size} numbers, and one is needed to compare epochs; average them (average='macro')"
             )
         return float(found)
 

@@ -31,13 +31,13 @@ class ScoreArea(GatheredMetric):
         self.reading = reading
 
     def rows(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        outputs = one_tensor("outputs", outputs, self.place).detach().to(torch.float64)
-        targets = one_tensor("targets", targets, self.place)
+        outputs = one_tensor("outputs", outputs, self.label).detach().to(torch.float64)
+        targets = one_tensor("targets", targets, self.label)
         if self.reading.one_hot and targets.shape == outputs.shape and outputs.dim() > 1 and outputs.shape[1] > 1:
             targets = targets.argmax(1)
         if is_classes(outputs, targets):
-            return self._of_classes(outputs, as_labels(outputs, targets, self.place), weights)
-        return self._of_labels(outputs, shaped_like(outputs, targets, self.place), weights)
+            return self._of_classes(outputs, as_labels(outputs, targets, self.label), weights)
+        return self._of_labels(outputs, shaped_like(outputs, targets, self.label), weights)
 
     def _of_classes(self, outputs: Tensor, truth: Tensor, weights: Tensor | None) -> Tensor:
         # Of two classes the difference of logits orders samples as the probability does, but never saturates.
@@ -59,7 +59,7 @@ class ScoreArea(GatheredMetric):
 
     def _weights(self, truth: Tensor, weights: Tensor | None) -> Tensor:
         ones = torch.ones(truth.shape, dtype=torch.float64, device=truth.device)
-        return ones if weights is None else ones * across(weights, truth, self.place)
+        return ones if weights is None else ones * across(weights, truth, self.label)
 
     def value(self, sums: Sums) -> float:
         if not len(sums):

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from unisono.errors import UsageError
 
-AHEAD = 1024
+ROWS_AT_A_TIME = 1024
 """Rows that are filled at a time: a step then costs a look into the table."""
 
 
@@ -52,7 +52,7 @@ class Stepped:
     def __call__(self, step: int) -> tuple[Mapping[str, Any], ...]:
         row = step // self._steps_per_row
         if row >= len(self._lrs[0]):
-            self._fill(max(row, min(row + AHEAD, self._num_rows - 1)))
+            self._fill(max(row, min(row + ROWS_AT_A_TIME, self._num_rows - 1)))
         others = self._changed.get(row)
         if others is None:
             return tuple([{"lr": lrs[row]} for lrs in self._lrs])

@@ -47,11 +47,11 @@ FIRST_JOB_ONLY = frozenset({"begin", "deadline", "dependency", "hold", "wait"})
 """They speak of the first job: its successors must not wait once more."""
 
 
-def parse(words: Sequence[str]) -> dict[str, str | None]:
+def parse(arguments: Sequence[str]) -> dict[str, str | None]:
     """Pure: long name -> value (None without one) of options as typed: --gres=gpu:4, --mail-type END, --exclusive, -C a100."""
     found: dict[str, str | None] = {}
     name = ""
-    for word in words:
+    for word in arguments:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             found[name] = value if equals else None

@@ -44,19 +44,19 @@ class Allocation:
 
 def allocation_from_environment(env: Mapping[str, str]) -> Allocation:
     """Pure: the end by the environment. Only SLURM says when a job ends; others give at most its length, not its beginning."""
-    told = env.get(SLURM_END)
-    if not told:
+    end = env.get(SLURM_END)
+    if not end:
         return Allocation()
-    if not re.fullmatch(r"[0-9]{9,11}", told):
-        return Allocation(note=f"{SLURM_END} must be seconds since 1970; received {told!r} (environment); it is not followed")
-    return Allocation(float(told), _name_of_job(env))
+    if not re.fullmatch(r"[0-9]{9,11}", end):
+        return Allocation(note=f"{SLURM_END} must be seconds since 1970; received {end!r} (environment); it is not followed")
+    return Allocation(float(end), _name_of_job(env))
 
 
 def allocation_from_slurm(env: Mapping[str, str]) -> Allocation:
     """Local, blocking for up to 10 s: the end by the environment or, where it is not set (SLURM 22.05), by squeue."""
-    told = allocation_from_environment(env)
-    if told != Allocation() or not env.get("SLURM_JOB_ID"):
-        return told
+    allocation = allocation_from_environment(env)
+    if allocation != Allocation() or not env.get("SLURM_JOB_ID"):
+        return allocation
     squeue = shutil.which("squeue", path=env.get("PATH"))
     if squeue is None:
         return _unknown_end(env, "squeue is not on the PATH")

@@ -33,7 +33,7 @@ def literal(text: str) -> Any:
         return text
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """Pure: a value in a message, at most a line of it."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from unisono.errors import UsageError
-from unisono.task.name_value import parse, shown
+from unisono.task.name_value import parse, show_value
 
 REQUIRED: Any = MISSING
 """In place of a default."""
@@ -72,16 +72,16 @@ class Option:
         if self.least is not None and self.most is not None:
             return f"{words} from {self.least} to {self.most}"
         bounds = {"of at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
-        told = [f"{word} {bound}" for word, bound in bounds.items() if bound is not None]
-        return " ".join((words, " and ".join(told))).rstrip()
+        spelled = [f"{word} {bound}" for word, bound in bounds.items() if bound is not None]
+        return " ".join((words, " and ".join(spelled))).rstrip()
 
-    def checked(self, value: Any, what: str) -> Any:
+    def validate(self, value: Any, what: str) -> Any:
         """Pure: the value, NumPy's numbers as plain ones; `what` names the option in the message where it cannot be."""
         if (value is None and self.can_be_none) or not self.rule:
             return value
         found = self._of_kind(value)
         if found is None or (self.choices and found not in self.choices) or not self._is_in_range(found):
-            raise UsageError(f"{what} must be {self.rule}; received {shown(value)}")
+            raise UsageError(f"{what} must be {self.rule}; received {show_value(value)}")
         return found
 
     def _of_kind(self, value: Any) -> Any:
@@ -104,18 +104,18 @@ class Option:
             and (self.below is None or value < self.below)
         )
 
-    def read_word(self, word: str) -> Any:
+    def parse_argument(self, argument: str) -> Any:
         """Pure: a word of the command line as a value; one that spells no number stays a text, which the check refuses."""
         if self.read is not None:
-            return self.read(word)
+            return self.read(argument)
         if self.convert is not None or self.kind not in ("int", "float"):
-            return word
+            return argument
         try:
-            return int(word) if self.kind == "int" else float(word)
+            return int(argument) if self.kind == "int" else float(argument)
         except ValueError:
-            return word
+            return argument
 
-    def taken(self, value: Any) -> Any:
+    def convert_value(self, value: Any) -> Any:
         """Pure: what was given, as the field holds it."""
         if isinstance(value, list) and self.kind.startswith("Mapping"):  # words of the command line
             return parse(value, self.flag or "--set", self.example)
@@ -142,14 +142,14 @@ def options_of(owner: type) -> Iterator[Option]:
     group = ""
     for one in fields(owner):
         if KEY in one.metadata:
-            told: Option = one.metadata[KEY]
-            group = group if told.group is None else told.group
-            flag = f"--{one.name.replace('_', '-')}" if told.flag == "" else told.flag
+            declared: Option = one.metadata[KEY]
+            group = group if declared.group is None else declared.group
+            flag = f"--{one.name.replace('_', '-')}" if declared.flag == "" else declared.flag
             yield replace(
-                told,
+                declared,
                 group=group,
                 flag=flag,
-                name=told.name or (flag or one.name).lstrip("-").replace("-", "_"),
+                name=declared.name or (flag or one.name).lstrip("-").replace("-", "_"),
                 field=one.name,
                 kind=str(one.type).removesuffix(" | None"),
                 can_be_none=str(one.type).endswith("| None"),
@@ -167,7 +167,7 @@ def check(config: Any, what: Callable[[Option], str] = shown_name) -> None:
     """Local: refuse values that the options of a frozen dataclass cannot have; `what` names them in messages."""
     for one in options_of(type(config)):
         value = getattr(config, one.field)
-        found = one.checked(value, what(one))
+        found = one.validate(value, what(one))
         if found is not value:
             object.__setattr__(config, one.field, found)
 
@@ -186,16 +186,16 @@ def add_options(parser: argparse.ArgumentParser, *owners: type, only: Collection
             groups[group] = parser.add_argument_group(group)
         how: dict[str, Any] = {"action": "store_true"}
         if one.kind != "bool":
-            how = {"type": one.read_word, "metavar": one.metavar}
+            how = {"type": one.parse_argument, "metavar": one.metavar}
             if one.convert is None and one.kind.startswith(("Mapping", "Sequence")):
                 how["action"] = "append"
         text = one.help_line().replace("%", "%%") or argparse.SUPPRESS
         groups[group].add_argument(one.flag, dest=one.name, default=argparse.SUPPRESS, help=text, **how)
 
 
-def take(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def options_for(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Pure: what of the options given, by name, belongs to a dataclass, by field."""
-    return {one.field: one.taken(given[one.name]) for one in options_of(owner) if one.name in given}
+    return {one.field: one.convert_value(given[one.name]) for one in options_of(owner) if one.name in given}
 
 
 def keywords_of(*owners: type) -> dict[str, Option]:

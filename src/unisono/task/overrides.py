@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unisono.errors import UsageError, unknown_name
-from unisono.task.name_value import shown
+from unisono.task.name_value import show_value
 from unisono.task.options import options_of
 from unisono.task.task import Choice, Range, Task
 
@@ -129,7 +129,7 @@ def _converted(what: str, value: Any, hint: Any) -> Any:
         return float(value)
     if str in choices and not isinstance(value, (tuple, list, dict)):
         return str(value)
-    raise UsageError(f"{what} must be {' or '.join(_WORDS[choice] for choice in choices)}; received {shown(value)}")
+    raise UsageError(f"{what} must be {' or '.join(_WORDS[choice] for choice in choices)}; received {show_value(value)}")
 
 
 _WORDS: Mapping[Any, str] = {

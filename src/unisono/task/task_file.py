@@ -44,16 +44,16 @@ class Pickled:
 
     task: Task | str
     config: TrainConfig
-    told: str
+    result_file: str
     """The file in which rank 0 says where the run directory is."""
 
 
-def write_pickled(folder: Path, task: Task | str | Path, config: TrainConfig, told: str) -> Path:
+def write_pickled(folder: Path, task: Task | str | Path, config: TrainConfig, result_file: str) -> Path:
     """Local: functions that are defined in a notebook or script travel by value."""
     import cloudpickle
 
     file = folder / f"task{PICKLED}"
-    value = Pickled(task if isinstance(task, Task) else str(task), config, told)
+    value = Pickled(task if isinstance(task, Task) else str(task), config, result_file)
     try:
         file.write_bytes(pickle.dumps((list(sys.path), cloudpickle.dumps(value))))
     except (TypeError, pickle.PicklingError) as error:

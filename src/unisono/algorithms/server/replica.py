@@ -99,7 +99,7 @@ class Replica:
         for counter, own in zip(self.adapter.counters(), home.counters, strict=True):
             counter.copy_(own)
         if self.part.running is not home.running:  # since a batch left out a parameter, each has a state of its own
-            home.optimizer = self.part.taken_apart(home.optimizer)
+            home.optimizer = self.part.split_state(home.optimizer)
             home.running = self.part.running
         home.running.state = home.optimizer
         self._guest = home
@@ -120,7 +120,7 @@ class Replica:
 
     def state(self) -> dict[str, Any]:
         """Local: of a real worker, any nesting of tensors, which are not copied, and plain values."""
-        return {**self.adapter.state(), "kept": self.adapter.kept()}
+        return {**self.adapter.state(), "kept": self.adapter.user_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Local."""

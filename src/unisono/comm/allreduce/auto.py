@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from unisono.comm.allreduce import rabenseifner, recursive_doubling
-from unisono.comm.allreduce.partners import grouped, wire_bytes
+from unisono.comm.allreduce.partners import reduce_grouped, wire_bytes
 from unisono.comm.base import Communicator, Op, Reducer
 
 BY_LENGTH: tuple[tuple[int, str], ...] = ((128 << 10, "recursive_doubling"), (256 << 10, "rabenseifner"))
@@ -36,7 +36,7 @@ def choose(num_bytes: int) -> str:
     return next((name for longest, name in BY_LENGTH if num_bytes <= longest), "engine")
 
 
-def in_words() -> str:
+def description() -> str:
     """Pure: the whole choice, for people."""
     return ", ".join([*(f"{name} up to {longest >> 10} KiB" for longest, name in BY_LENGTH), "above by the engine itself"])
 
@@ -47,7 +47,7 @@ def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
         "recursive_doubling": recursive_doubling.prepare(comm, nodes),
         "rabenseifner": rabenseifner.prepare(comm, nodes),
     }
-    by_vector = grouped(lambda vector, op: over_messages[choose(vector.nbytes)]([vector], op))
+    by_vector = reduce_grouped(lambda vector, op: over_messages[choose(vector.nbytes)]([vector], op))
 
     def reduce(bufs: Sequence[Tensor], op: Op) -> None:
         if choose(wire_bytes(bufs, op)) == "engine":

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from unisono.comm.allreduce.partners import grouped, order_by_node
+from unisono.comm.allreduce.partners import order_by_node, reduce_grouped
 from unisono.comm.arithmetic import Scratch, combine
 from unisono.comm.base import Communicator, Op, Reducer
 
@@ -35,7 +35,7 @@ class Core:
         return len(self.members)
 
 
-def folded(comm: Communicator, nodes: Sequence[int], reduce: Callable[[Core, Tensor, Op], None]) -> Reducer:
+def with_power_of_two(comm: Communicator, nodes: Sequence[int], reduce: Callable[[Core, Tensor, Op], None]) -> Reducer:
     """Local: a reducer for any number of members from one that needs a power of two."""
     order = order_by_node(nodes)
     size = 1 << (comm.size.bit_length() - 1)
@@ -60,4 +60,4 @@ def folded(comm: Communicator, nodes: Sequence[int], reduce: Callable[[Core, Ten
         reduce(core, buf, op)
         comm.send(buf, partner)
 
-    return grouped(even if comm.rank in evens else inside)
+    return reduce_grouped(even if comm.rank in evens else inside)

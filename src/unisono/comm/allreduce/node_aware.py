@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.partners import grouped
+from unisono.comm.allreduce.partners import reduce_grouped
 from unisono.comm.arithmetic import Scratch
 from unisono.comm.base import Communicator, Op, Reducer, even_slices
 
@@ -70,7 +70,7 @@ def prepare(nodes: Sequence[int], local: Communicator, between: Reducer | None) 
         else:
             reduce_through_first(buf, op)
 
-    return grouped(reduce)
+    return reduce_grouped(reduce)
 
 
 def _even(nodes: Sequence[int]) -> bool:

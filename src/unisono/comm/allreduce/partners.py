@@ -9,17 +9,17 @@ from torch import Tensor
 
 from unisono.comm.arithmetic import HALF_TYPES
 from unisono.comm.base import SUM, Communicator, Op, Reducer
-from unisono.comm.packing import packed, unpack
+from unisono.comm.packing import pack, unpack
 
 WIDENED: Mapping[torch.dtype, torch.dtype] = dict.fromkeys(HALF_TYPES, torch.float32)
 """Sums of halves travel as float32, from the first addition to the last, and are rounded once."""
 
 
-def grouped(reduce: Callable[[Tensor, Op], None]) -> Reducer:
+def reduce_grouped(reduce: Callable[[Tensor, Op], None]) -> Reducer:
     """A reducer of lists from one of a single vector: short buffers of one type travel together, empty ones not at all."""
 
     def reduce_all(bufs: Sequence[Tensor], op: Op) -> None:
-        packs = packed(bufs, _wire(op))
+        packs = pack(bufs, _wire(op))
         for vector, _ in packs:
             reduce(vector, op)
         unpack(packs)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.core import Core, folded
+from unisono.comm.allreduce.core import Core, with_power_of_two
 from unisono.comm.allreduce.partners import sendrecv
 from unisono.comm.arithmetic import combine
 from unisono.comm.base import Communicator, Op, Reducer
@@ -26,7 +26,7 @@ from unisono.comm.base import Communicator, Op, Reducer
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
     """Local: a reducer over `comm`, whose messages are its own."""
-    return folded(comm, nodes, _reduce)
+    return with_power_of_two(comm, nodes, _reduce)
 
 
 def _reduce(core: Core, buf: Tensor, op: Op) -> None:

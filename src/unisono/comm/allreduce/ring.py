@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.partners import grouped, order_by_node, sendrecv
+from unisono.comm.allreduce.partners import order_by_node, reduce_grouped, sendrecv
 from unisono.comm.arithmetic import Scratch, combine
 from unisono.comm.base import Communicator, Op, Reducer, even_slices
 
@@ -40,4 +40,4 @@ def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
             finished, missing = parts[(position + 1 - step) % comm.size], parts[(position - step) % comm.size]
             sendrecv(comm, finished, right, missing, left)
 
-    return grouped(reduce)
+    return reduce_grouped(reduce)

@@ -44,7 +44,7 @@ class Channel:
         self._broken = False
 
     @property
-    def unsent(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether something waits for `flush` until the socket takes more."""
         return bool(self._outgoing)
 
@@ -91,7 +91,7 @@ class Channel:
                 self._read()
         return self._whole.pop(0)
 
-    def silent(self) -> bool:
+    def is_silent(self) -> bool:
         """Whether the other host has answered nothing for `SILENCE_S` although something was sent to it."""
         return not self.ended and _host_is_silent(self.sock)
 

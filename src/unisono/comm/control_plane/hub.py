@@ -89,7 +89,7 @@ class Hub:
         self._gather_by = float("inf")
         self._leave_by: float | None = None
         self._accept_again_at: float | None = None
-        self._look_at = 0.0
+        self._check_silence_again = 0.0
         self._rank_0_lost = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unisono-hub", daemon=True)
 
@@ -140,7 +140,7 @@ class Hub:
         return not (self._unauthenticated or self._members) or (self._leave_by is not None and monotonic() >= self._leave_by)
 
     def _wait_s(self) -> float:
-        ends = [self._look_at, self._gather_by, *(connection.deadline for connection in self._unauthenticated)]
+        ends = [self._check_silence_again, self._gather_by, *(connection.deadline for connection in self._unauthenticated)]
         return max(0.0, min(ends) - monotonic())
 
     def _check_timeouts(self) -> None:
@@ -154,11 +154,11 @@ class Hub:
                 missing = [rank for rank in range(self._size) if rank not in self._members]
                 self._send(self._members, ("missing", missing, self._who_is_missing(missing)))
             self._end()
-        if now < self._look_at:
+        if now < self._check_silence_again:
             return
-        self._look_at = now + TICK_S
+        self._check_silence_again = now + TICK_S
         for member in tuple(self._members.values()):
-            if member.channel.silent():
+            if member.channel.is_silent():
                 self._drop(member, VANISHED)
         if self._accept_again_at is not None and now >= self._accept_again_at:
             self._accept_again_at = None
@@ -375,7 +375,7 @@ class Hub:
 
     def _watch(self, connection: Connection) -> None:
         """Ask to be woken when the socket takes more, but only while something waits."""
-        if connection.writing != connection.channel.unsent:
-            connection.writing = connection.channel.unsent
+        if connection.writing != connection.channel.has_unsent:
+            connection.writing = connection.channel.has_unsent
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.writing else 0)
             self._selector.modify(connection.channel.sock, events, connection)

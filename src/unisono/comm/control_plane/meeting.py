@@ -82,7 +82,7 @@ def connect_to_hub(
                     break
         left_s = deadline - monotonic()
         if left_s <= 0:
-            raise CollectiveTimeout([0], _nobody(rank, named_job(job), address, ports, timeout_s, met))
+            raise CollectiveTimeout([0], _not_found_message(rank, named_job(job), address, ports, timeout_s, met))
         time.sleep(min(pause_s, left_s))  # nothing tells when a port begins to listen
         pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
     raise AssertionError("the cycle has no end")
@@ -187,7 +187,7 @@ def _try_port(
     return None
 
 
-def _nobody(rank: int, job: str, address: str, ports: Sequence[int], timeout_s: float, met: dict[int, str]) -> str:
+def _not_found_message(rank: int, job: str, address: str, ports: Sequence[int], timeout_s: float, met: dict[int, str]) -> str:
     by_outcome: dict[str, list[int]] = {}
     for port, outcome in met.items():
         by_outcome.setdefault(outcome, []).append(port)

@@ -107,7 +107,7 @@ def _read(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
         case "F":
             return False, at
         case "i":
-            content, at = _take(view, at + 1, view[at])
+            content, at = _slice(view, at + 1, view[at])
             return int.from_bytes(content, "little", signed=True), at
         case "d":
             return _FLOAT.unpack_from(view, at)[0], at + 8
@@ -115,13 +115,13 @@ def _read(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
     at += 8
     match letter:
         case "I":
-            content, at = _take(view, at, length)
+            content, at = _slice(view, at, length)
             return int.from_bytes(content, "little", signed=True), at
         case "s":
-            content, at = _take(view, at, length)
+            content, at = _slice(view, at, length)
             return str(content, "utf-8", "surrogatepass"), at
         case "b":
-            content, at = _take(view, at, length)
+            content, at = _slice(view, at, length)
             return bytes(content), at
         case "l" | "t":
             items = []
@@ -138,7 +138,7 @@ def _read(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
     raise CommError(f"received bytes that are not plain data: unknown letter {letter!r} at byte {at - 9}")
 
 
-def _take(view: memoryview, at: int, length: int) -> tuple[memoryview, int]:
+def _slice(view: memoryview, at: int, length: int) -> tuple[memoryview, int]:
     if length > len(view) - at:
         raise IndexError(f"{length} bytes were announced and {len(view) - at} came")
     return view[at : at + length], at + length

@@ -15,7 +15,7 @@ class Round:
 
     members: tuple[int, ...]
     objects: dict[int, bytes] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)
+    notified: set[int] = field(default_factory=set)
 
     @property
     def missing(self) -> list[int]:
@@ -35,19 +35,19 @@ class Rounds:
             text = f"exchange {key!r} is between {list(this.members)} for some ranks but between {list(members)} for rank {rank}"
             return [({rank, *this.objects}, ("clash", key, text))]
         this.objects[rank] = obj
-        return self._settle(key, this, lost)
+        return self._finish_round(key, this, lost)
 
     def lose(self, rank: int, lost: Collection[int]) -> list[Delivery]:
         """`rank` is gone (and now among `lost`): the rounds that wait for it can never be completed."""
         concerned = [(key, this) for key, this in self._open.items() if rank in this.members]
-        return [delivery for key, this in concerned for delivery in self._settle(key, this, lost)]
+        return [delivery for key, this in concerned for delivery in self._finish_round(key, this, lost)]
 
     def missing(self, key: str) -> list[int]:
         """Members that have not yet sent their object."""
         this = self._open.get(key)
         return this.missing if this is not None else []
 
-    def _settle(self, key: str, this: Round, lost: Collection[int]) -> list[Delivery]:
+    def _finish_round(self, key: str, this: Round, lost: Collection[int]) -> list[Delivery]:
         missing = this.missing
         if not missing:
             del self._open[key]
@@ -57,8 +57,8 @@ class Rounds:
             return []
         if len(gone) == len(missing):
             del self._open[key]
-        untold = set(this.objects) - this.told
-        this.told |= untold
+        to_notify = set(this.objects) - this.notified
+        this.notified |= to_notify
         for member in this.objects:
             this.objects[member] = b""  # nobody will ever get it
-        return [(untold, ("void", key, gone))]
+        return [(to_notify, ("void", key, gone))]

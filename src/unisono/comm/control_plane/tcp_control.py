@@ -201,10 +201,10 @@ class TcpControl(Control):
             while not link.ended and (left_s := self._leave_by - monotonic()) > 0:
                 for message in link.receive():
                     self._handle(decode(message))
-                if link.silent():
+                if link.is_silent():
                     reason = VANISHED
                     return
-                poller.register(link.sock, select.POLLIN | (select.POLLOUT if link.unsent else 0))
+                poller.register(link.sock, select.POLLIN | (select.POLLOUT if link.has_unsent else 0))
                 if not link.ended:
                     poller.poll(min(left_s, TICK_S) * 1000)
                 with suppress(BlockingIOError):
@@ -254,7 +254,7 @@ class TcpControl(Control):
         """Not blocking: what the socket does not take now is left to the listening thread."""
         if self._link is not None:
             self._link.send(encode(message))
-            if self._link.unsent:
+            if self._link.has_unsent:
                 self._wake()
 
     def _wake(self) -> None:

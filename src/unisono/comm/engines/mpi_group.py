@@ -23,7 +23,7 @@ from unisono.comm.control_plane.control import Control
 from unisono.comm.driver import HelperThread, Work
 from unisono.comm.engines.mpi_library import LONGEST_PAUSE_S, Library
 from unisono.comm.engines.mpi_messages import MessageWork, check_length
-from unisono.comm.packing import Pack, packed, unpack
+from unisono.comm.packing import Pack, pack, unpack
 from unisono.comm.polling import raise_root_cause, wait_watched
 from unisono.errors import CommError, MismatchedCall
 
@@ -93,13 +93,13 @@ class MpiCommunicator(Communicator):
     # ---- collectives -----------------------------------------------------------------------------------------------
 
     def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
-        packs = packed(bufs, WIRE)
+        packs = pack(bufs, WIRE)
         calls = [(self._mpi.IN_PLACE, self._numbers(part), self._ops[op]) for wire, _ in packs for part in _pieces(wire)]
         self._collective("Allreduce", calls, _num_bytes(packs), [wire for wire, _ in packs], watch)
         unpack(packs)
 
     def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
-        packs = packed(bufs, {})
+        packs = pack(bufs, {})
         calls = [(self._bits(part), root) for wire, _ in packs for part in _pieces(wire)]
         self._collective("Bcast", calls, _num_bytes(packs), [wire for wire, _ in packs], watch)
         unpack(packs)

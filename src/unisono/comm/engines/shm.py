@@ -196,7 +196,7 @@ class ShmCommunicator(Communicator):
     def _arrive_and_compare(self, watch: Watch) -> None:
         """Wait for the pages of all ranks; raise if one of them shows another call."""
         self._board.arrive(watch)
-        self._board.refuse_others(self._board.text_of(watch.call), watch)
+        self._board.refuse_other_calls(self._board.text_of(watch.call), watch)
 
     def _mapped(self, buf: Tensor) -> tuple[Tensor, Place | None]:
         """The buffer itself if the peers can see it, else a copy that they can; an empty one needs no place."""
@@ -210,7 +210,7 @@ class ShmCommunicator(Communicator):
     def _reached(self, rank: int, shown: Sequence[tuple[int, PackedPlace | None]]) -> list[Tensor]:
         """The buffers of a rank by type and place; those without a place are empty."""
         return [
-            (torch.empty(0) if place is None else self._board.placed(rank, place)).view(DTYPES[dtype]) for dtype, place in shown
+            (torch.empty(0) if place is None else self._board.bytes_at(rank, place)).view(DTYPES[dtype]) for dtype, place in shown
         ]
 
     def _publish(self, call: Call, bufs: list[Tensor], small: bool) -> list[Tensor]:
@@ -221,7 +221,7 @@ class ShmCommunicator(Communicator):
         for index, buf in enumerate(bufs):
             if small:
                 self._board.write_place(index, None, buf.nbytes, offset)
-                self._board.small(self.rank, buf.nbytes, offset).view(buf.dtype).copy_(buf)
+                self._board.small_data(self.rank, buf.nbytes, offset).view(buf.dtype).copy_(buf)
                 offset += aligned(buf.nbytes)
             else:
                 self._board.write_place(index, held[index][1], buf.nbytes)

@@ -18,12 +18,6 @@ from unisono.comm.driver import FinishedWork, Work
 from unisono.errors import CommError
 
 
-def alone(device: torch.device | str = "cpu", time_limit_s: float = 600.0) -> SingleCommunicator:
-    """Local: a communicator of this process alone."""
-    where = torch.empty(0, device=device).device  # "cuda" means one of several; which one, PyTorch says here
-    return SingleCommunicator(Group("world", 0, (0,), (0,)), SoloControl(), where, time_limit_s)
-
-
 class SoloControl(Control):
     """The control plane of a job of one process, without peers."""
 

@@ -26,7 +26,7 @@ Steps = Generator[None, None, None]
 """A reader: a generator that is resumed when its socket has data."""
 
 CONNECT_WAIT_S = 5.0
-DEAF_S = 0.1
+ACCEPT_PAUSE_S = 0.1
 """How long no connection is accepted when this process can open no more files."""
 DRAIN_S = 2.0
 """How long frames that nobody waits for may take to leave at the end."""
@@ -160,7 +160,7 @@ class Sockets(ABC):
             return
         except OSError:  # no file number is left; the peer stays in the queue, and would wake us without end
             self._selector.unregister(self._listener)
-            self._accept_again_at = monotonic() + DEAF_S
+            self._accept_again_at = monotonic() + ACCEPT_PAUSE_S
             return
         sock.setblocking(False)
         try:

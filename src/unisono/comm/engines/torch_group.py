@@ -15,11 +15,11 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from unisono.comm.arithmetic import reduced
+from unisono.comm.arithmetic import reduce_parts
 from unisono.comm.base import MAX, MIN, SUM, Call, Communicator, Group, Op, Watch
 from unisono.comm.control_plane.control import Control
 from unisono.comm.driver import HelperThread
-from unisono.comm.packing import packed, unpack
+from unisono.comm.packing import pack, unpack
 from unisono.comm.polling import LOSS_WAIT_S, raise_root_cause, wait_watched
 from unisono.errors import MismatchedCall
 
@@ -126,7 +126,7 @@ class TorchCommunicator(Communicator):
         self._begin_collective(watch, *bufs)
         options = self._within(dist.AllreduceOptions(), watch)
         options.reduceOp = {SUM: dist.ReduceOp.SUM, MIN: dist.ReduceOp.MIN, MAX: dist.ReduceOp.MAX}[op]
-        packs = packed(bufs, WIRE)
+        packs = pack(bufs, WIRE)
         self._wait_all([self._library.allreduce([wire], options) for wire, _ in packs], watch)
         unpack(packs)
 
@@ -134,7 +134,7 @@ class TorchCommunicator(Communicator):
         self._begin_collective(watch, *bufs)
         options = self._within(dist.BroadcastOptions(), watch)
         options.rootRank, options.rootTensor = root, 0
-        packs = packed([buf.view(torch.uint8) for buf in bufs], {})
+        packs = pack([buf.view(torch.uint8) for buf in bufs], {})
         self._wait_all([self._library.broadcast([wire], options) for wire, _ in packs], watch)
         if self.rank != root:
             unpack(packs)
@@ -152,7 +152,7 @@ class TorchCommunicator(Communicator):
         self._begin_collective(watch, out, buf)
         parts = torch.empty((self.size, out.numel()), dtype=out.dtype, device=out.device).unbind()
         self._exchange_parts(parts, buf.split_with_sizes(counts), watch)
-        out.copy_(reduced(parts, op))
+        out.copy_(reduce_parts(parts, op))
 
     def _alltoall(self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch) -> None:
         self._begin_collective(watch, out, buf)

@@ -120,14 +120,14 @@ class MessageCaller(Caller):
         link: Link,
         server: int,
         number: int,
-        desk: WorkerHeaders,
+        headers: WorkerHeaders,
         requests: Tensor | None = None,
         answers: Tensor | None = None,
     ) -> None:
         self.number = number
         self._link = link
         self._server = server
-        self._headers = desk
+        self._headers = headers
         self._requests, self._answers = _MappedMemory(requests), _MappedMemory(answers)
         self._num_given_bytes = 0
         self._receive_buffer = _KeptBuffer(link.comm)
@@ -198,7 +198,7 @@ class MessageCaller(Caller):
                 raise TimeoutError(f"the server (rank {self._server}) did not answer within {timeout_s:g} s; it may be taken later")
 
 
-class WorkerEnd:
+class WorkerConnection:
     """The server's state for one worker."""
 
     def __init__(self, rank: int, link: Link, requests: Tensor | None = None, answers: Tensor | None = None) -> None:
@@ -221,10 +221,10 @@ class _PendingRequest(NamedTuple):
 class MessageServer(Server):
     """The server's end. Calls are served in order of arrival; a call whose vector is still on its way holds up no other."""
 
-    def __init__(self, link: Link, workers: Sequence[WorkerEnd], desk: ServerHeaders) -> None:
+    def __init__(self, link: Link, workers: Sequence[WorkerConnection], headers: ServerHeaders) -> None:
         self._link = link
         self._workers = workers
-        self._headers = desk
+        self._headers = headers
         self._pending: list[_PendingRequest] = []
         """Calls whose header has come, in order."""
         self._is_closed = False
@@ -309,15 +309,15 @@ class MessageServer(Server):
                 body = self._link.comm.start_recv(vector, worker.rank, BODY_TAG) if header.numel else None
         self._pending.append(_PendingRequest(Request(caller, header.kind, tail, vector), body))
 
-    def _unanswered(self, caller: int) -> WorkerEnd:
+    def _unanswered(self, caller: int) -> WorkerConnection:
         if not (0 <= caller < len(self._workers) and self._workers[caller].is_waiting):
             raise CommError(f"caller {caller} waits for no answer; it has none, or its call was not received")
         return self._workers[caller]
 
-    def _is_mapped(self, worker: WorkerEnd, num_bytes: int) -> bool:
+    def _is_mapped(self, worker: WorkerConnection, num_bytes: int) -> bool:
         return 0 < num_bytes <= worker.answers.num_bytes
 
-    def _reply_buffer(self, worker: WorkerEnd, numel: int, dtype: torch.dtype) -> Tensor:
+    def _reply_buffer(self, worker: WorkerConnection, numel: int, dtype: torch.dtype) -> Tensor:
         """Where the call's vector lies, if it is as long: that was read a moment ago, so it is in this core's cache."""
         if worker.called is not None and (worker.called.numel(), worker.called.dtype) == (numel, dtype):
             return worker.called

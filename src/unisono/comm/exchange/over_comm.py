@@ -25,7 +25,7 @@ from torch import Tensor
 
 from unisono.comm.base import Communicator
 from unisono.comm.engines.shm import ShmCommunicator
-from unisono.comm.exchange.comm_ends import Link, MessageCaller, MessageServer, WorkerEnd
+from unisono.comm.exchange.comm_ends import Link, MessageCaller, MessageServer, WorkerConnection
 from unisono.comm.exchange.header_slots import BELL_BYTES, Slot, SlotServerHeaders, SlotWorkerHeaders, slot_bytes
 from unisono.comm.exchange.headers import MessageServerHeaders, MessageWorkerHeaders, header_length
 from unisono.comm.shared_memory.word import Word
@@ -46,13 +46,13 @@ def open_exchange(
     _refuse_unsuited(comm, servers, most_numbers, mapped_bytes)
     link = Link(comm.duplicate())
     try:
-        return _opened(link, tuple(servers), most_numbers, mapped_bytes)
+        return _open_ends(link, tuple(servers), most_numbers, mapped_bytes)
     except BaseException:
         link.comm.close()
         raise
 
 
-def _opened(link: Link, servers: tuple[int, ...], most_numbers: int, mapped_bytes: int) -> MessageServer | list[MessageCaller]:
+def _open_ends(link: Link, servers: tuple[int, ...], most_numbers: int, mapped_bytes: int) -> MessageServer | list[MessageCaller]:
     comm = link.comm
     agreed = comm.allgather_object([list(servers), most_numbers])
     different = next((rank for rank, other in enumerate(agreed) if other != agreed[0]), None)
@@ -67,11 +67,13 @@ def _opened(link: Link, servers: tuple[int, ...], most_numbers: int, mapped_byte
     comm.time_limit_s = math.inf  # of messages: they come when a worker has computed, or when the server likes
     if comm.rank in servers:
         if shared is None:
-            return MessageServer(link, [WorkerEnd(rank, link) for rank in workers], MessageServerHeaders(comm, workers, length))
+            return MessageServer(
+                link, [WorkerConnection(rank, link) for rank in workers], MessageServerHeaders(comm, workers, length)
+            )
         place = servers.index(comm.rank)
-        seats = [WorkerEnd(rank, link, *shared.vectors[rank][place]) for rank in workers]
+        connections = [WorkerConnection(rank, link, *shared.vectors[rank][place]) for rank in workers]
         return MessageServer(
-            link, seats, SlotServerHeaders([shared.slots[rank][place] for rank in workers], shared.bells[comm.rank])
+            link, connections, SlotServerHeaders([shared.slots[rank][place] for rank in workers], shared.bells[comm.rank])
         )
     link.num_users = len(servers)
     number = workers.index(comm.rank)

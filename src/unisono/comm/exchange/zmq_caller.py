@@ -183,7 +183,7 @@ class ZmqCaller(Caller):
         if connection != self._connection:
             if self._socket is not None:
                 self._socket.close(0)
-            self._connection, self._socket = connection, connected(self._context, connection)
+            self._connection, self._socket = connection, connect_socket(self._context, connection)
 
     def _where(self) -> str:
         return f"{self._connection.address if self._connection else 'an address not known yet'} ({self._path})"
@@ -205,7 +205,7 @@ class _Heartbeats(threading.Thread):
     def run(self) -> None:
         import zmq
 
-        with connected(self._context, self._connection) as socket:
+        with connect_socket(self._context, self._connection) as socket:
             while not self._is_over.wait(self._heartbeat_s):
                 if socket.poll(0, zmq.POLLOUT):
                     socket.send(self._beat, zmq.NOBLOCK)
@@ -216,7 +216,7 @@ class _Heartbeats(threading.Thread):
         self.join()
 
 
-def connected(context: zmq.Context[zmq.Socket[bytes]], connection: ConnectionInfo) -> zmq.Socket[bytes]:
+def connect_socket(context: zmq.Context[zmq.Socket[bytes]], connection: ConnectionInfo) -> zmq.Socket[bytes]:
     """Local, not blocking: a socket that finds the server as soon as it is there, and shows it the key."""
     import zmq
 

@@ -66,7 +66,7 @@ class _WorkerRecord:
     """The turn of its first question; when that comes again, the answer was lost."""
     route: bytes
     """The connection on which it was heard last."""
-    heard: float
+    last_heard: float
     turn: int = 0
     """The turn of the last call that came."""
     answered: int = 0
@@ -265,7 +265,7 @@ class ZmqServer(Server):
             if message_type in (MessageType.CALL, MessageType.PING):
                 self._send(route, pack(MessageType.UNKNOWN_WORKER, message.incarnation, number, turn))
             return
-        worker.heard = monotonic()
+        worker.last_heard = monotonic()
         if message_type is MessageType.CALL:
             if turn <= worker.turn:
                 return  # it was sent again as the first did not seem to come
@@ -300,10 +300,10 @@ class ZmqServer(Server):
         self._polled_at = now
         if absence > 0:
             for worker in self._workers.values():
-                worker.heard = min(now, worker.heard + absence)
+                worker.last_heard = min(now, worker.last_heard + absence)
         if now >= self._checked_at + self._heartbeat_s:
             self._checked_at = now
-            for number in [number for number, worker in self._workers.items() if now - worker.heard > self.silence_s]:
+            for number in [number for number, worker in self._workers.items() if now - worker.last_heard > self.silence_s]:
                 self._remove(number, self._lost)
 
     def _remove(self, number: int, among: list[int]) -> None:

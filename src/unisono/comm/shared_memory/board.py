@@ -93,7 +93,7 @@ class Board:
         self.page = 0
         self._texts: dict[object, bytes] = {}
         self._others = [r for r in range(len(rows)) if r != rank]
-        self._nobody = bytes(len(rows))
+        self._no_sleepers = bytes(len(rows))
         at = self.layout.sleepers
         self._sleepers = self.views[rank][at : at + len(rows)]
         self.on_idle: Callable[[float], float] = lambda _: MAX_SLEEP_S
@@ -145,14 +145,14 @@ class Board:
         end = start + num_bytes
         return tuple([bytes(self.views[r][start:end]) for r in self._others])
 
-    def refuse_others(self, text: bytes, watch: Watch) -> None:
+    def refuse_other_calls(self, text: bytes, watch: Watch) -> None:
         """Raise if another rank runs another collective than ours, whose text is `text`."""
         for r, head in zip(self._others, self.heads(TEXT_BYTES), strict=True):
             if head != text:
                 shown = head.rstrip(b"\0").decode(errors="replace")
                 raise watch.mismatch(r, shown.rsplit(" #", 1)[0])
 
-    def small(self, rank: int, num_bytes: int, offset: int = 0, page: int | None = None) -> Tensor:
+    def small_data(self, rank: int, num_bytes: int, offset: int = 0, page: int | None = None) -> Tensor:
         """Bytes of a rank's page, the running one if not said, that carry small data."""
         start = self.layout.pages[self.page if page is None else page] + self.layout.small + offset
         return self._bytes[rank][start : start + num_bytes]
@@ -167,17 +167,17 @@ class Board:
         at = self.layout.pages[self.page] + TEXT_BYTES + index * _PLACE.size
         return _PLACE.unpack_from(self.views[rank], at)
 
-    def placed(self, rank: int, place: PackedPlace) -> Tensor:
+    def bytes_at(self, rank: int, place: PackedPlace) -> Tensor:
         """The bytes at a place of a rank."""
         fd, where, num_bytes = place
         if fd == _INLINE:
-            return self.small(rank, num_bytes, where)
-        segment = self._arena.own(fd) if rank == self.rank else self._arena.peer(self.pids[rank], fd)
+            return self.small_data(rank, num_bytes, where)
+        segment = self._arena.own_segment(fd) if rank == self.rank else self._arena.peer_segment(self.pids[rank], fd)
         return segment.bytes[where : where + num_bytes]
 
     def peer_bytes(self, rank: int, index: int) -> Tensor:
         """The bytes that a rank placed at `index`."""
-        return self.placed(rank, self.place(rank, index))
+        return self.bytes_at(rank, self.place(rank, index))
 
     def arrive(self, watch: Watch) -> None:
         """Blocking: enter the next phase and wait until all others have entered it."""
@@ -186,7 +186,7 @@ class Board:
         futex.fence()
         self.words[self.rank][0] = phase
         futex.full_fence()
-        if bytes(self._sleepers) != self._nobody:
+        if bytes(self._sleepers) != self._no_sleepers:
             futex.wake(self._addresses[self.rank])
         for r in self._others:
             word = self.words[r]

@@ -122,7 +122,7 @@ class Doorbells:
         value = ((monotonic_ns() >> 6) * board.size + board.rank + self.num_rung * 0x9E3779B1) & 0xFFFFFFFF
         board.ring(rank, self._at, value)
 
-    def heard(self) -> int:
+    def value(self) -> int:
         """Local: what our own doorbell says. Read it before a check for messages, to miss none that comes after it."""
         value: int = self._board.words[self._board.rank][self._at // 4]
         self._board.futex.fence()

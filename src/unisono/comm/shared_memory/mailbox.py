@@ -157,7 +157,7 @@ class Mailbox:
         spin_until = perf_counter() + self._board.spin_s
         poll_at, slice_s = spin_until + MAX_SLEEP_S, 0.0
         while True:
-            heard = self._bells.heard()
+            heard = self._bells.value()
             if (now := perf_counter()) < spin_until:
                 self.progress()
             else:
@@ -169,7 +169,7 @@ class Mailbox:
             if give_up_at is not None and now >= give_up_at:
                 raise not_done(work.watch.call, timeout_s)
             self._bells.sleep(heard, slice_s if give_up_at is None else min(slice_s, give_up_at - now))
-            if self._bells.heard() == heard or now >= poll_at:
+            if self._bells.value() == heard or now >= poll_at:
                 work.watch.poll()
                 poll_at = now + MAX_SLEEP_S
 
@@ -258,7 +258,7 @@ class Mailbox:
                 data = message.payload
                 if data is None:
                     start = message.place.offset
-                    data = arena.peer(pid, message.place.fd).bytes[start : start + message.num_bytes]
+                    data = arena.peer_segment(pid, message.place.fd).bytes[start : start + message.num_bytes]
                 work.buf.copy_(data.view(work.buf.dtype))
                 work.envelope = Envelope(source, work.tag)
                 work.finished = True

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from unisono.comm.base import Call, Op, Watch, even_slices
 from unisono.comm.shared_memory.board import SMALL_BYTES, Board, PackedPlace, aligned, packed_place
-from unisono.comm.shared_memory.reduce_slices import borrowed, reduction, reduction_into
+from unisono.comm.shared_memory.reduce_slices import reduction, reduction_into, unowned_view
 from unisono.comm.shared_memory.segments import Arena, Place
 from unisono.comm.shared_memory.twin_sum import Step
 
 STAGE_BYTES = 1 << 20
 """Buffers outside shared memory pass through a stage of this size."""
 
-_MOST_JOBS = 16
+_MOST_STEPS = 16
 """In one plan: sets of buffers that the others may use in turn."""
 
 Places = list[PackedPlace]
@@ -42,7 +42,7 @@ class Block:
 
 
 @dataclass
-class Job:
+class ReductionSteps:
     """One rank's part, once all have shown where their buffers lie."""
 
     steps: list[Step] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Batch:
     bufs: slice
     head: bytes
     """Text of the call and this rank's places."""
-    jobs: dict[tuple[bytes, ...], Job] = field(default_factory=dict)
+    steps: dict[tuple[bytes, ...], ReductionSteps] = field(default_factory=dict)
 
 
 @dataclass
@@ -95,7 +95,7 @@ class AllReduce:
         for step in before:
             step()
         board.arrive(watch)
-        board.refuse_others(plan.head, watch)
+        board.refuse_other_calls(plan.head, watch)
         for step in after:
             step()
 
@@ -109,12 +109,12 @@ class AllReduce:
         board.turn_page(batch.head)
         board.arrive(watch)
         heads = board.heads(len(batch.head))
-        job = batch.jobs.get(heads)
+        job = batch.steps.get(heads)
         if job is None:
-            board.refuse_others(board.text_of(watch.call), watch)
-            if len(batch.jobs) >= _MOST_JOBS:
-                batch.jobs.clear()
-            job = batch.jobs[heads] = self._new_job(bufs, op)
+            board.refuse_other_calls(board.text_of(watch.call), watch)
+            if len(batch.steps) >= _MOST_STEPS:
+                batch.steps.clear()
+            job = batch.steps[heads] = self._new_steps(bufs, op)
         for step in job.steps:
             step()
         board.arrive(watch)
@@ -152,16 +152,16 @@ class AllReduce:
     def _small_steps(self, bufs: Sequence[Tensor], op: Op, page: int) -> tuple[list[Step], list[Step]]:
         board, before, after, offset = self._board, [], [], 0
         for buf in bufs:
-            parts = [board.small(r, buf.nbytes, offset, page).view(buf.dtype) for r in range(board.size)]
-            mine = borrowed(buf)
+            parts = [board.small_data(r, buf.nbytes, offset, page).view(buf.dtype) for r in range(board.size)]
+            mine = unowned_view(buf)
             before.append(reduction_into(parts[board.rank], [mine], op))
             after.append(reduction_into(mine, parts, op))
             offset += aligned(buf.nbytes)
         return before, after
 
-    def _new_job(self, bufs: Sequence[Tensor], op: Op) -> Job:
+    def _new_steps(self, bufs: Sequence[Tensor], op: Op) -> ReductionSteps:
         """This rank's part for the buffers that all ranks show now."""
-        board, job = self._board, Job()
+        board, job = self._board, ReductionSteps()
         for index, buf in enumerate(bufs):
             places = [board.place(r, index) for r in range(board.size)]
             if buf.nbytes == 0 or all(num_bytes for _, _, num_bytes in places):
@@ -177,14 +177,14 @@ class AllReduce:
             part = slice(start, min(start + step, buf.numel()))
             num_bytes, done = (part.stop - part.start) * buf.itemsize, start * buf.itemsize
             now = [(fd, where + done if given else where, num_bytes) for fd, where, given in places]
-            stage = board.placed(board.rank, now[board.rank]).view(buf.dtype) if is_staged else None
+            stage = board.bytes_at(board.rank, now[board.rank]).view(buf.dtype) if is_staged else None
             blocks.append(Block(part, stage, self._reduction(now, buf.dtype, op)))
         return blocks
 
     def _reduction(self, places: Places, dtype: torch.dtype, op: Op) -> Step:
         """The reduction of this rank's slice of the vectors at `places`."""
         board = self._board
-        vectors = [board.placed(r, place).view(dtype) for r, place in enumerate(places)]
+        vectors = [board.bytes_at(r, place).view(dtype) for r, place in enumerate(places)]
         mine = even_slices(vectors[0].numel(), board.size, 64)[board.rank]
         return reduction([vector[mine] for vector in vectors], op)
 

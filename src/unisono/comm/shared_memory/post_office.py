@@ -17,7 +17,7 @@ SHORTEST_S, LONGEST_S = 0.1e-3, 2e-3
 """Poll interval of a sleeper that cannot hear every doorbell on which an open message depends; it grows while nothing moves."""
 
 
-class Attended(Protocol):
+class MailboxProtocol(Protocol):
     """What the post office needs of a mailbox. The lock is held."""
 
     @property
@@ -35,18 +35,18 @@ class PostOffice:
         self.arena = arena
         self.receipts = Receipts(arena)
         self.lock = threading.RLock()  # of the same thread: a signal handler may close a communicator
-        self._mailboxes: list[Attended] = []
+        self._mailboxes: list[MailboxProtocol] = []
 
-    def open(self, mailbox: Attended) -> None:
+    def open(self, mailbox: MailboxProtocol) -> None:
         with self.lock:
             self._mailboxes.append(mailbox)
 
-    def close(self, mailbox: Attended) -> None:
+    def close(self, mailbox: MailboxProtocol) -> None:
         """Local: afterwards nobody touches it."""
         with self.lock:
             self._mailboxes.remove(mailbox)
 
-    def progress(self, slept_s: float = 0.0, heard: Attended | None = None) -> float:
+    def progress(self, slept_s: float = 0.0, heard: MailboxProtocol | None = None) -> float:
         """Local, not blocking: move what can move, and say how long to sleep until the next look, given how long the last sleep
         was (0: none yet). The caller hears the doorbell of `heard` in its sleep, and no other."""
         with self.lock:

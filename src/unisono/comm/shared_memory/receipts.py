@@ -59,4 +59,4 @@ class Receipts:
 
 def sign(arena: Arena, pid: int, place: Place) -> None:
     """Local: tell process `pid` that the message was copied. Fence before it."""
-    arena.peer(pid, place.fd).array[place.offset] = _SIGNED
+    arena.peer_segment(pid, place.fd).array[place.offset] = _SIGNED

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unisono.comm.arithmetic import HALF_TYPES, combine, reduced
+from unisono.comm.arithmetic import HALF_TYPES, combine, reduce_parts
 from unisono.comm.calls import SUM, Op
 from unisono.comm.shared_memory.twin_sum import Array, Step, TwinSum, twin_sums
 
@@ -25,14 +25,14 @@ def reduce_into(out: Tensor, parts: Sequence[Tensor], op: Op) -> None:
     if len(parts) == 1:
         out.copy_(parts[0])
     elif out.dtype in HALF_TYPES:
-        out.copy_(reduced(parts, op))
+        out.copy_(reduce_parts(parts, op))
     else:
         combine(parts[0], parts[1], op, out)
         for part in parts[2:]:
             combine(out, part, op, out)
 
 
-def borrowed(tensor: Tensor) -> Tensor:
+def unowned_view(tensor: Tensor) -> Tensor:
     """Local: the memory of a tensor without a hold on it: to be used only when another tensor is known to lie there."""
     if tensor.numel() == 0:
         return tensor

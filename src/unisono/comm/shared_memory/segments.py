@@ -95,7 +95,7 @@ class Arena:
             return torch.empty(sizes, dtype=dtype)
         block_bytes = max(BLOCK_BYTES, 1 << (num_bytes - 1).bit_length())
         with self._lock:
-            segment, offset = self._take(block_bytes)
+            segment, offset = self._find_block(block_bytes)
         array = segment.array[offset : offset + num_bytes]
         blocks = self._free[block_bytes]
         weakref.finalize(array, blocks.append, (segment, offset)).atexit = False
@@ -110,11 +110,11 @@ class Arena:
                 return Place(segment.fd, offset)
         return None
 
-    def own(self, fd: int) -> Segment:
+    def own_segment(self, fd: int) -> Segment:
         """A segment of this process."""
         return next(segment for segment in self._own if segment.fd == fd)
 
-    def peer(self, pid: int, fd: int) -> Segment:
+    def peer_segment(self, pid: int, fd: int) -> Segment:
         """A peer's segment, mapped at the first call."""
         segment = self._peers.get((pid, fd))
         if segment is None:
@@ -122,7 +122,7 @@ class Arena:
                 segment = self._peers[pid, fd] = open_peer(pid, fd)
         return segment
 
-    def _take(self, block_bytes: int) -> tuple[Segment, int]:
+    def _find_block(self, block_bytes: int) -> tuple[Segment, int]:
         free = self._free[block_bytes]
         if free:
             return free.popleft()

@@ -23,7 +23,7 @@ from unisono.data.plan import Windows
 from unisono.data.source import Indices, Source
 from unisono.data.sources.array_keys import chosen_keys
 from unisono.data.sources.file_list import Files, expand, file_facts, missing_key
-from unisono.data.sources.recent_reads import Recent
+from unisono.data.sources.recent_reads import RecentlyUsed
 from unisono.data.tree import leaves, map_tree, num_rows
 from unisono.errors import UsageError
 
@@ -69,8 +69,8 @@ class ChunkedFiles(Source):
         cached_chunks: int = 2 * Windows.num_chunks,
     ) -> None:
         self.files = expand(files, self.kind, self.folders)
-        self._opened: Recent[int, tuple[Any, Any]] = Recent(OPEN_FILES, _close_first)
-        self._blocks: Recent[tuple[int, int], Any] = Recent(cached_chunks)
+        self._opened: RecentlyUsed[int, tuple[Any, Any]] = RecentlyUsed(OPEN_FILES, _close_first)
+        self._blocks: RecentlyUsed[tuple[int, int], Any] = RecentlyUsed(cached_chunks)
         first: Any = None
         lengths = []
         for path in self.files:

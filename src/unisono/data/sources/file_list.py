@@ -28,7 +28,7 @@ def expand(files: Files, what: str, folders: bool = False) -> tuple[Path, ...]:
     if not found:
         raise UsageError(f"{what}: the list of files is empty; give at least one")
     for path in found:
-        checked(path, what, folders)
+        check_files(path, what, folders)
     return tuple(found)
 
 
@@ -48,7 +48,7 @@ def _expanded(name: str, what: str) -> list[Path]:
     return [path]
 
 
-def checked(path: Path, what: str, folders: bool = False) -> Path:
+def check_files(path: Path, what: str, folders: bool = False) -> Path:
     """Local: the path, if it is a file that holds something."""
     if not path.exists():
         raise UsageError(f"{what}: {path} does not exist{_nearest_file(path)}")

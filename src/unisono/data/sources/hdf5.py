@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.sources.chunked import ChunkedFiles
-from unisono.data.sources.file_list import checked
+from unisono.data.sources.file_list import check_files
 from unisono.data.sources.optional_packages import load
 from unisono.errors import UsageError
 
@@ -56,7 +56,7 @@ def read_matlab_7_3(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Local: the arrays of a MATLAB 7.3 file, which is HDF5 with the axes in MATLAB's order."""
     h5py = load("h5py", "MATLAB 7.3 files")
     try:
-        with h5py.File(checked(path, "a MATLAB file"), "r", locking=False) as file:
+        with h5py.File(check_files(path, "a MATLAB file"), "r", locking=False) as file:
             return {name: np.transpose(item[()]) for name, item in file.items() if hasattr(item, "shape") and item.shape}
     except OSError as error:
         raise UsageError(

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.sources.arrays import Arrays
-from unisono.data.sources.file_list import PathName, checked, file_facts
+from unisono.data.sources.file_list import PathName, check_files, file_facts
 from unisono.errors import UsageError
 
 TYPES: Mapping[int, str] = MappingProxyType({0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"})
@@ -26,7 +26,7 @@ class Idx(Arrays):
 
     def __init__(self, images: PathName, labels: PathName | None = None) -> None:
         paths = [Path(name).expanduser() for name in (images, labels) if name is not None]
-        self.files = file_facts(checked(path, "an idx file") for path in paths)
+        self.files = file_facts(check_files(path, "an idx file") for path in paths)
         arrays = [read_idx(path) for path in paths]
         if len(arrays) == 2 and len(arrays[0]) != len(arrays[1]):
             raise UsageError(

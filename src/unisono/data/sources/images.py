@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from unisono.data.batch import batch_of
 from unisono.data.source import Indices, Source
-from unisono.data.sources.file_list import PathName, checked, missing_key, names_sha256
+from unisono.data.sources.file_list import PathName, check_files, missing_key, names_sha256
 from unisono.data.sources.optional_packages import load
 from unisono.errors import UsageError
 
@@ -96,7 +96,7 @@ class ImageFolder(Images):
     def __init__(
         self, folder: PathName, size: int | tuple[int, int] | None = None, mode: str = "RGB", classes: Sequence[str] | None = None
     ) -> None:
-        root = checked(Path(folder).expanduser(), "a folder of pictures", folders=True)
+        root = check_files(Path(folder).expanduser(), "a folder of pictures", folders=True)
         if not root.is_dir():
             raise UsageError(f"{root} is a file; give the folder that holds a sub-folder for each class")
         found = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
@@ -135,7 +135,7 @@ class ImageTable(Images):
         mode: str = "RGB",
         classes: Sequence[str] | None = None,
     ) -> None:
-        path = checked(Path(table).expanduser(), "a table of pictures")
+        path = check_files(Path(table).expanduser(), "a table of pictures")
         with path.open(newline="", encoding="utf-8-sig") as text:
             reader = csv.DictReader(text)
             columns, rows = list(reader.fieldnames or ()), list(reader)

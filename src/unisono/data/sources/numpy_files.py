@@ -14,7 +14,7 @@ from unisono.data.batch import as_arrays, batch_of, label_array, shapes
 from unisono.data.source import Indices, Source
 from unisono.data.sources.array_keys import chosen_keys
 from unisono.data.sources.arrays import Arrays
-from unisono.data.sources.file_list import PathName, checked, file_facts, missing_key
+from unisono.data.sources.file_list import PathName, check_files, file_facts, missing_key
 from unisono.data.tree import leaves, map_tree, num_rows
 from unisono.errors import UsageError
 
@@ -26,7 +26,7 @@ class Npy(Source):
     """`Npy("x.npy", "y.npy")`: a nesting of paths for inputs, targets and weights. Processes of a node share the pages."""
 
     def __init__(self, inputs: Any, targets: Any = None, weights: Any = None) -> None:
-        self.paths = map_tree(lambda name: checked(Path(name).expanduser(), "a .npy file"), batch_of(inputs, targets, weights))
+        self.paths = map_tree(lambda name: check_files(Path(name).expanduser(), "a .npy file"), batch_of(inputs, targets, weights))
         self._batch: Any = None
         self._num_samples = num_rows(self._mapped(), "the .npy files")
 
@@ -62,7 +62,7 @@ class Npz(Arrays):
     arrays. Without keys it takes a usual pair (x and y, inputs and targets, images and labels, ...) where there is one."""
 
     def __init__(self, file: PathName, inputs: Any = None, targets: Any = None, weights: Any = None) -> None:
-        path = checked(Path(file).expanduser(), "a .npz file")
+        path = check_files(Path(file).expanduser(), "a .npz file")
         try:
             with path.open("rb") as opened:
                 batch = _by_key(np.load(opened), str(path), inputs, targets, weights)

@@ -57,9 +57,9 @@ def _opener(name: str) -> Callable[..., Source]:
     if path.is_dir():
         is_zarr = (path / "zarr.json").exists() or (path / ".zgroup").exists()
         return _source("zarr", "Zarr") if is_zarr else _source("images", "ImageFolder")
-    from unisono.data.sources.file_list import checked
+    from unisono.data.sources.file_list import check_files
 
-    checked(path, "data")
+    check_files(path, "data")
     known = ", ".join(suffix for suffixes, _, _ in SUFFIXES for suffix in suffixes)
     raise UsageError(f"{path} has a suffix that says nothing about its kind; use a source by its name, or one of {known}")
 

@@ -30,7 +30,7 @@ def cut_out(volume: npt.NDArray[Any], corner: Sequence[int], patch: Sequence[int
     return np.pad(found, [(0, 0)] * (found.ndim - len(patch)) + [(0, more) for more in missing])
 
 
-def centred(volume: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
+def crop_or_pad(volume: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
     """The last axes of a volume brought to `shape` around its centre: cut where longer, zeros around where shorter."""
     have = volume.shape[-len(shape) :]
     before = [max(0, (length - size) // 2) for length, size in zip(have, shape, strict=True)]

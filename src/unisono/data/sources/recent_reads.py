@@ -11,7 +11,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Key, Value]):
+class RecentlyUsed(Generic[Key, Value]):
     """At most `most` values by key; the least recently used gives way, through `close` where it holds something open. Local: a
     pickled or forked one starts empty, as open files belong to the process that opened them."""
 

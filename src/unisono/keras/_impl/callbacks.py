@@ -145,7 +145,7 @@ class Callbacks(Observer):
         """Collective: what the callbacks of the first worker have changed; `at_end`: the rate at the end of the epoch, with which
         another attempt would begin the next one, whose beginning may change it again."""
         model = self._module.pure.model
-        mine = (bool(model.stop_training), self._rate(), at_end, self.comm.rank == 0 and self._module.differs())
+        mine = (bool(model.stop_training), self._rate(), at_end, self.comm.rank == 0 and self._module.model_differs())
         self.stops, self.lr, at_end, has_changed = self.comm.broadcast_object(mine)
         model.stop_training = self.stops
         if at_end is not None:

@@ -53,7 +53,7 @@ def run_on_hosts(commands: Sequence[HostCommand], control_stdin: bool) -> int:
         hosts: list[_Host] = []
         try:
             for command in commands:
-                hosts.append(_started(command, selector, inbox, console))
+                hosts.append(_start_host(command, selector, inbox, console))
             code = _Watch(hosts, selector, inbox, console).run()
         finally:
             for host in hosts:
@@ -128,7 +128,7 @@ class _Host:
             stream.close()
 
 
-def _started(command: HostCommand, selector: selectors.BaseSelector, inbox: SignalInbox, console: LauncherOutput) -> _Host:
+def _start_host(command: HostCommand, selector: selectors.BaseSelector, inbox: SignalInbox, console: LauncherOutput) -> _Host:
     reader, writer = os.pipe()
     try:
         with inbox.blocked() as mask:

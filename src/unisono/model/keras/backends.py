@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -18,10 +18,11 @@ from unisono.model.torch.parameters import Gradients
 if TYPE_CHECKING:
     from unisono.model.keras.module import KerasModule
 
-BACKENDS = ("torch", "tensorflow", "jax")
+BACKENDS: Mapping[str, str] = {"torch": "TorchBackend", "tensorflow": "TensorFlowBackend", "jax": "JaxBackend"}
+"""Name in Keras -> class in `on_NAME.py`."""
 
 
-class Seen(NamedTuple):
+class BatchResult(NamedTuple):
     """One batch."""
 
     loss_sum: Tensor | float
@@ -44,35 +45,37 @@ class Backend(ABC):
         self.pure = pure
 
     @abstractmethod
-    def seen(self, variable: Any) -> Tensor:
+    def value_of(self, variable: Any) -> Tensor:
         """The value of a Keras variable, where it lies."""
 
-    def copied(self, variable: Any) -> Tensor:
+    def copy_of(self, variable: Any) -> Tensor:
         """The value of a Keras variable, in memory of its own."""
-        return self.seen(variable).clone()
+        return self.value_of(variable).clone()
 
-    def handed_over(self, tensors: Sequence[Tensor]) -> list[Any]:
+    def as_backend_arrays(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Of the variables that learn, or alike: arrays that Keras may keep, equal to them now."""
         return [on_host(tensor) for tensor in tensors]
 
-    def shown(self, outputs: Any) -> Any:
+    def as_tensors(self, outputs: Any) -> Any:
         """Outputs of `learn` and `look` as tensors."""
         return outputs
 
     @abstractmethod
-    def outputs(self, module: KerasModule, inputs: Any) -> Any:
+    def apply_model(self, module: KerasModule, inputs: Any) -> Any:
         """What the model gives when it is applied."""
 
     @abstractmethod
-    def learn(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
+    def compute_gradients(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
         """A batch to learn from; the module keeps what the pass makes of its statistics."""
 
     @abstractmethod
-    def look(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
+    def evaluate(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
         """A batch to look at."""
 
     @abstractmethod
-    def move(self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]) -> None:
+    def update(
+        self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]
+    ) -> None:
         """One step of a Keras optimiser, in place: `memory` are its variables. Values without a gradient are left alone."""
 
 
@@ -102,5 +105,5 @@ def make_backend(pure: Pure) -> Backend:
             f"Keras runs on the backend {name!r}, which cannot train; set KERAS_BACKEND to one of {', '.join(BACKENDS)} before "
             "Python starts"
         )
-    kind: type[Backend] = import_module(f"unisono.model.keras.on_{name}").OfThis
+    kind: type[Backend] = getattr(import_module(f"unisono.model.keras.on_{name}"), BACKENDS[name])
     return kind(pure)

@@ -24,11 +24,11 @@ class KerasOptimizer(Optimizer):
     def __init__(self, module: KerasModule, optimizer: Any) -> None:
         self.of_keras = optimizer
         self._backend = module.backend
-        device = module.trained()[0].device
-        self._first = [module.backend.copied(variable).to(device) for variable in optimizer.variables]
+        device = module.trainable()[0].device
+        self._first = [module.backend.copy_of(variable).to(device) for variable in optimizer.variables]
         lr = optimizer._learning_rate
         self._lr = next((number for number, one in enumerate(optimizer.variables) if one is lr), None)
-        super().__init__(module.trained(), {} if self._lr is None else {"lr": float(self._first[self._lr])})
+        super().__init__(module.trainable(), {} if self._lr is None else {"lr": float(self._first[self._lr])})
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Local: one update from the gradients of the parameters; those without one are left alone."""
@@ -37,7 +37,7 @@ class KerasOptimizer(Optimizer):
         memory = self._memory()
         self.set_rate(group.get("lr", 0.0))
         parameters: Sequence[nn.Parameter] = group["params"]
-        self._backend.move(self.of_keras, [one.data for one in parameters], [one.grad for one in parameters], memory)
+        self._backend.update(self.of_keras, [one.data for one in parameters], [one.grad for one in parameters], memory)
 
     def set_rate(self, lr: float) -> None:
         """Local: in its memory too."""
@@ -83,12 +83,12 @@ def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, optio
                 f"optimizer {spec} of Keras cannot be made: {str(error).splitlines()[0]}; check its options"
             ) from error
     _refuse(made)
-    if made.built and list(map(id, made._trainable_variables)) != list(map(id, module.pure.trained)):
+    if made.built and list(map(id, made._trainable_variables)) != list(map(id, module.pure.trainable)):
         raise UsageError(
             f"optimizer {type(made).__name__} was built for other variables, or for these in another order; make a new one for "
             "this model"
         )
-    made.build(module.pure.trained)
+    made.build(module.pure.trainable)
     return rule_of(made, module) or KerasOptimizer(module, made)
 
 

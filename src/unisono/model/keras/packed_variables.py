@@ -19,7 +19,7 @@ NAMES: Mapping[torch.dtype, str] = {kind: name for name, kind in KINDS.items()}
 """As Keras calls the types."""
 
 
-class Lying(NamedTuple):
+class ExistingVectors(NamedTuple):
     """Tensors that were found to lie in vectors as a packing says."""
 
     addresses: Sequence[int]
@@ -33,7 +33,7 @@ class Packing:
         self.layout = FlatLayout.of((str(number), tensor.contiguous()) for number, tensor in enumerate(tensors))
         self._of_kind = {kind: [one for one in self.layout.entries if one.dtype is kind] for kind in self.layout.lengths}
 
-    def lying(self, tensors: Sequence[Tensor]) -> Lying | None:
+    def find_vectors(self, tensors: Sequence[Tensor]) -> ExistingVectors | None:
         """Local: the vectors in which these tensors lie already; None where they do not."""
         addresses, vectors = addresses_of(tensors), dict[torch.dtype, Tensor]()
         for tensor, entry, address in zip(tensors, self.layout.entries, addresses, strict=True):
@@ -48,16 +48,16 @@ class Packing:
             start = vectors[entry.dtype].data_ptr()
             if tensor.dtype is not entry.dtype or tensor.stride() != entry.stride or address != _address(start, entry):
                 return None
-        return Lying(addresses, vectors)
+        return ExistingVectors(addresses, vectors)
 
-    def packed(self, tensors: Sequence[Tensor]) -> dict[torch.dtype, Tensor]:
+    def pack(self, tensors: Sequence[Tensor]) -> dict[torch.dtype, Tensor]:
         """Local: one copy of all of them, which nobody else knows; so a framework may take it for its own."""
         found = self.layout.vectors(lambda numel, dtype: torch.empty(numel, dtype=dtype))
         with torch.no_grad():
             torch._foreach_copy_(list(self.layout.views(found).values()), [tensor.detach() for tensor in tensors])
         return found
 
-    def joined(self, arrays: Sequence[Any]) -> dict[str, Any]:
+    def join(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Pure, in the framework: arrays of these shapes as vectors, with zeros between them."""
         from keras import ops
 
@@ -71,7 +71,7 @@ class Packing:
             found[NAMES[kind]] = ops.concatenate(pieces)
         return found
 
-    def parts(self, vectors: Mapping[str, Any]) -> list[Any]:
+    def split(self, vectors: Mapping[str, Any]) -> list[Any]:
         """Pure, in the framework: the arrays in such vectors."""
         from keras import ops
 

@@ -16,10 +16,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from unisono.errors import UsageError
-from unisono.model.base import TEST, TRAIN, Evaluated, Logged, SoFar
+from unisono.model.base import TEST, TRAIN, Evaluated, Logged, PartialEpochLog
 from unisono.model.lightning.module import defines
 from unisono.model.packed import pack
-from unisono.model.torch.body import Outcome, call, in_three, num_rows
+from unisono.model.torch.body import Outcome, call, num_rows, split_batch
 
 Running = tuple[Tensor | float, Tensor | float]
 """A sum and its weight, on the device while it goes on."""
@@ -29,7 +29,7 @@ _GIVEN = ("epoch", "global_step", "state_dict")
 
 
 @dataclass
-class Surroundings:
+class TrainerStandIn:
     """What a module may ask its trainer: `self.current_epoch`, `self.global_step`, `self.trainer.max_epochs`."""
 
     max_epochs: int = 1
@@ -66,8 +66,8 @@ class LightningBody:
     this worker had. A metric object of TorchMetrics is computed when the stage ends. `with_outputs`: an evaluation also calls
     `forward`, for metrics that the task names."""
 
-    def __init__(self, model: nn.Module, surroundings: Surroundings, with_outputs: bool = False) -> None:
-        self.surroundings = surroundings
+    def __init__(self, model: nn.Module, trainer: TrainerStandIn, with_outputs: bool = False) -> None:
+        self.trainer = trainer
         self.with_outputs = with_outputs
         self._model = model
         self._stage = TRAIN
@@ -84,29 +84,29 @@ class LightningBody:
         self._sums: dict[str, Running] = {}
         self._metrics: dict[str, dict[str, Any]] = {}
         """Stage -> the metric objects that were logged in it."""
-        for name, value in (("trainer", surroundings), ("log", self._log), ("log_dict", self._log_dict)):
+        for name, value in (("trainer", trainer), ("log", self._log), ("log_dict", self._log_dict)):
             object.__setattr__(model, name, value)  # nn.Module would look for parameters in them
 
     @contextmanager
     def sanity_check(self) -> Iterator[None]:
         """Local: within it the module can see (`self.trainer.sanity_checking`) that its steps are only tried out."""
-        self.surroundings.sanity_checking = True
+        self.trainer.sanity_checking = True
         yield
-        self.surroundings.sanity_checking = False
+        self.trainer.sanity_checking = False
 
     def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
         self._give_back()
         self._begin(stage, step, epoch)
 
-    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None:
+    def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None:
         """The hook of the beginning is called again: what it set in the module may be lost with the earlier attempt. What it does
         to tensors, and to what the module keeps itself, has been done already."""
         with _tensors_as_they_are(self._model):
             self._begin(TRAIN, first_step, epoch)
         self._give_back()
-        self._num_samples, self._sums = so_far.num_samples, dict(so_far.logged)
-        self._over = dict(so_far.logged) if so_far.is_over else None
-        self.surroundings.global_step = step if so_far.is_over else step - 1
+        self._num_samples, self._sums = partial_epoch.num_samples, dict(partial_epoch.logged)
+        self._over = dict(partial_epoch.logged) if partial_epoch.is_over else None
+        self.trainer.global_step = step if partial_epoch.is_over else step - 1
 
     def _begin(self, stage: str, step: int | None, epoch: int | None) -> None:
         self._stage, self._keeps = stage, True
@@ -116,7 +116,7 @@ class LightningBody:
             metric.reset()
         if step is not None and epoch is not None:
             self._first_step, self._over = step, None
-            self.surroundings.global_step, self.surroundings.current_epoch = step, epoch
+            self.trainer.global_step, self.trainer.current_epoch = step, epoch
         self._call(f"on_{stage}_epoch_start")
 
     def end(self, stage: str) -> Logged:
@@ -124,7 +124,7 @@ class LightningBody:
             return self._over
         self._rows = self._num_samples
         if stage == TRAIN:
-            self.surroundings.global_step += 1
+            self.trainer.global_step += 1
         self._call(f"on_{stage}_epoch_end")
         for name, metric in self._metrics.get(stage, {}).items():
             self._sums[name] = (_number(name, metric.compute()), 1.0)  # the same on all workers
@@ -136,16 +136,16 @@ class LightningBody:
             self._over = logged
         return logged
 
-    def so_far(self) -> SoFar:
+    def partial_epoch(self) -> PartialEpochLog:
         if self._over is not None:
-            return SoFar(0, self._over, True)
+            return PartialEpochLog(0, self._over, True)
         # Objects of TorchMetrics have states of any size, other ones on each worker.
         unkept = [name for name, module in self._model.named_modules() if getattr(module, "_update_count", 0)]
-        return SoFar(self._num_samples, _as_numbers(self._sums), False, unkept)
+        return PartialEpochLog(self._num_samples, _as_numbers(self._sums), False, unkept)
 
-    def kept(self) -> dict[str, Any]:
+    def user_state(self) -> dict[str, Any]:
         """Where the module is, and what `on_save_checkpoint` adds to a checkpoint."""
-        where = {"epoch": self.surroundings.current_epoch, "global_step": self.surroundings.global_step}
+        where = {"epoch": self.trainer.current_epoch, "global_step": self.trainer.global_step}
         if not defines(self._model, "on_save_checkpoint"):
             return {"where": where, "added": {}}
         checkpoint = {**where, "state_dict": dict(self._model.state_dict())}
@@ -159,7 +159,7 @@ class LightningBody:
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         self._kept = kept
-        self.surroundings.current_epoch, self.surroundings.global_step = kept["where"]["epoch"], kept["where"]["global_step"]
+        self.trainer.current_epoch, self.trainer.global_step = kept["where"]["epoch"], kept["where"]["global_step"]
 
     def _give_back(self) -> None:
         kept, self._kept = self._kept, None
@@ -169,7 +169,7 @@ class LightningBody:
                 self._model.on_load_checkpoint(checkpoint)  # type: ignore[operator]
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:
-        self.surroundings.global_step = step
+        self.trainer.global_step = step
         rows = self._count(batch)
         loss = _loss_of(_run(model, "training_step", batch, step - self._first_step))
         if loss is None:
@@ -185,7 +185,7 @@ class LightningBody:
             step = evaluation_step(model, self._stage)
             loss = None if step is None else _loss_of(_run(model, step, batch, self._num_batches - 1))
             if self.with_outputs:
-                inputs, targets, weights = in_three(batch)
+                inputs, targets, weights = split_batch(batch)
                 outputs = call(model, inputs)
         finally:
             self._keeps = keeps

@@ -47,7 +47,7 @@ def set_up(model: nn.Module) -> None:
 
 
 @dataclass(frozen=True)
-class Configured:
+class ConfiguredOptimizer:
     """What `configure_optimizers` gave."""
 
     optimizer: Optimizer
@@ -56,7 +56,7 @@ class Configured:
     frequency: int = 1
 
 
-def configured(model: nn.Module) -> Configured:
+def configured_optimizer(model: nn.Module) -> ConfiguredOptimizer:
     """Local: the one optimiser of the module and its scheduler; refuses several."""
     found = model.configure_optimizers()  # type: ignore[operator]
     schedulers: Sequence[Any] = ()
@@ -78,17 +78,17 @@ def configured(model: nn.Module) -> Configured:
     if not isinstance(optimizer, Optimizer):
         raise UsageError(f"configure_optimizers of {type(model).__name__} gave {found!r}; it must give a torch optimizer")
     if not schedulers:
-        return Configured(optimizer)
+        return ConfiguredOptimizer(optimizer)
     (scheduler,) = schedulers
     if not isinstance(scheduler, Mapping):
-        return Configured(optimizer, scheduler)
+        return ConfiguredOptimizer(optimizer, scheduler)
     interval, frequency = scheduler.get("interval", "epoch"), scheduler.get("frequency", 1)
     if interval not in ("step", "epoch") or not isinstance(frequency, int) or frequency < 1:
         raise UsageError(
             f"lr_scheduler of {type(model).__name__} has interval {interval!r} and frequency {frequency!r}; "
             "an interval is 'step' or 'epoch', a frequency a whole number of at least 1"
         )
-    return Configured(optimizer, scheduler.get("scheduler"), interval, frequency)
+    return ConfiguredOptimizer(optimizer, scheduler.get("scheduler"), interval, frequency)
 
 
 def defines(model: nn.Module, name: str) -> bool:

@@ -27,7 +27,7 @@ class Loss(ABC):
     together."""
 
     @cached_property
-    def place(self) -> str:
+    def label(self) -> str:
         """For messages."""
         return f"loss {self.name!r}"
 

@@ -48,9 +48,9 @@ class ClassLoss(Loss):
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
         if weights is None and not self._counts and _are_plain(outputs, targets):  # the way of most steps, without a look at more
             return self._losses(outputs, targets, None, "sum"), float(targets.numel())
-        outputs = full_precision(one_tensor("outputs", outputs, self.place))
-        targets = one_tensor("targets", targets, self.place)
-        labels = as_labels(outputs, targets, self.place)
+        outputs = full_precision(one_tensor("outputs", outputs, self.label))
+        targets = one_tensor("targets", targets, self.label)
+        labels = as_labels(outputs, targets, self.label)
         if not self._counts and weights is None:
             return self._losses(outputs, labels, None, "sum"), float(labels.numel())
         weighing = self._class_weights(outputs)
@@ -58,7 +58,7 @@ class ClassLoss(Loss):
         importance = self._importance(labels, weighing)
         if weights is None:
             return self._losses(outputs, labels, class_weights, "sum"), importance.sum(dtype=torch.float64)
-        weights = across(weights, labels, self.place)
+        weights = across(weights, labels, self.label)
         losses = self._losses(outputs, labels, class_weights, "none")
         return (losses * weights).sum(), (importance * weights).sum(dtype=torch.float64)
 
@@ -116,14 +116,14 @@ class CrossEntropy(ClassLoss):
         )
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
-        one, other = one_tensor("outputs", outputs, self.place), one_tensor("targets", targets, self.place)
+        one, other = one_tensor("outputs", outputs, self.label), one_tensor("targets", targets, self.label)
         if other.dim() == one.dim():
             return self._of_probabilities(full_precision(one), other, weights)
         return super().__call__(one, other, weights)
 
     def _of_probabilities(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Weight]:
         if targets.shape != outputs.shape or outputs.dim() < 2:
-            as_labels(outputs, targets, self.place)  # says what would fit
+            as_labels(outputs, targets, self.label)  # says what would fit
         if self.ignore_label is not None:
             raise UsageError("ignore_label needs targets that are numbers of classes; these are probabilities or one-hot rows")
         weighing = self._class_weights(outputs)
@@ -134,7 +134,7 @@ class CrossEntropy(ClassLoss):
             reduction="none",
             label_smoothing=self.label_smoothing,
         )
-        return total(losses, None if weights is None else across(weights, losses, self.place))
+        return total(losses, None if weights is None else across(weights, losses, self.label))
 
 
 @dataclass(eq=False, kw_only=True)

@@ -24,11 +24,11 @@ class ElementLoss(Loss):
         """By reduction "sum" or "none"."""
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
-        outputs = full_precision(one_tensor("outputs", outputs, self.place))
-        targets = shaped_like(outputs, one_tensor("targets", targets, self.place), self.place).to(outputs.dtype)
+        outputs = full_precision(one_tensor("outputs", outputs, self.label))
+        targets = shaped_like(outputs, one_tensor("targets", targets, self.label), self.label).to(outputs.dtype)
         if weights is None:
             return self._losses(outputs, targets, "sum"), float(outputs.numel())
-        return total(self._losses(outputs, targets, "none"), across(weights, outputs, self.place))
+        return total(self._losses(outputs, targets, "none"), across(weights, outputs, self.label))
 
 
 def _above_zero(name: str, value: float) -> None:

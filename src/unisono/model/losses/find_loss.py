@@ -12,7 +12,7 @@ from torch import nn
 from unisono.errors import UsageError, unknown_name
 from unisono.model.losses.base import Loss
 from unisono.model.losses.classes import CrossEntropy, Focal, NegativeLogLikelihood
-from unisono.model.losses.custom_loss import OwnLoss
+from unisono.model.losses.custom_loss import CustomLoss
 from unisono.model.losses.elements import (
     AbsoluteError,
     BinaryCrossEntropy,
@@ -52,7 +52,7 @@ def resolve_loss(loss: str | Callable[..., Any], options: Mapping[str, Any] = Ma
         raise UsageError(
             f"options of the loss ({', '.join(options)}) go with a loss by name; this one is a function, so put them into it"
         )
-    own = OwnLoss(loss)
+    own = CustomLoss(loss)
     # Without reduction torch does not show what its mean would divide by: these two leave out ignored labels and count weights.
     if type(loss) is nn.CrossEntropyLoss:
         return CrossEntropy(class_weights=_plain(loss.weight), ignore_label=loss.ignore_index, label_smoothing=loss.label_smoothing)

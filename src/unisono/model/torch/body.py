@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from unisono.errors import UsageError
-from unisono.model.base import Evaluated, Logged, SoFar
+from unisono.model.base import Evaluated, Logged, PartialEpochLog
 from unisono.model.torch.parameters import Gradients
 
 
@@ -34,13 +34,13 @@ class Body(Protocol):
 
     def begin(self, stage: str, step: int | None, epoch: int | None) -> None: ...
 
-    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None: ...
+    def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None: ...
 
     def end(self, stage: str) -> Logged | None: ...
 
-    def so_far(self) -> SoFar | None: ...
+    def partial_epoch(self) -> PartialEpochLog | None: ...
 
-    def kept(self) -> Mapping[str, Any]: ...
+    def user_state(self) -> Mapping[str, Any]: ...
 
     def restore(self, kept: Mapping[str, Any]) -> None: ...
 
@@ -54,16 +54,16 @@ class LossBody:
     def begin(self, stage: str, step: int | None, epoch: int | None) -> None:
         """A loss keeps nothing from batch to batch."""
 
-    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None:
+    def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None:
         """Nothing was logged."""
 
     def end(self, stage: str) -> None:  # noqa: ARG002
         return None
 
-    def so_far(self) -> None:
+    def partial_epoch(self) -> None:
         return None
 
-    def kept(self) -> Mapping[str, Any]:
+    def user_state(self) -> Mapping[str, Any]:
         return {}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ class LossBody:
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
         assert self.loss is not None
-        inputs, targets, weights = in_three(batch)
+        inputs, targets, weights = split_batch(batch)
         outputs = call(model, inputs)
         try:
             loss_sum, weight = self.loss(outputs, targets, weights)
@@ -80,7 +80,7 @@ class LossBody:
         return Outcome(loss_sum, weight, outputs, targets, weights, num_rows(inputs))
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
-        inputs, targets, weights = in_three(batch)
+        inputs, targets, weights = split_batch(batch)
         outputs = call(model, inputs)
         if self.loss is None:
             return Evaluated(outputs, targets, weights, None, 0.0, num_rows(inputs))
@@ -88,7 +88,7 @@ class LossBody:
         return Evaluated(outputs, targets, weights, loss_sum, weight, num_rows(inputs))
 
 
-def in_three(batch: Any) -> tuple[Any, Any, Tensor | None]:
+def split_batch(batch: Any) -> tuple[Any, Any, Tensor | None]:
     """Pure: inputs, targets and sample weights of a batch."""
     if isinstance(batch, tuple):
         if len(batch) == 2:

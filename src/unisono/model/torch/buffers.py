@@ -47,7 +47,7 @@ class Buffers:
         known = {id(view) for _, _, view in self._owners}
         return [name for name, buffer in self._present() if buffer.is_floating_point() and id(buffer) not in known]
 
-    def left_out_of(self, weights: Mapping[str, Any]) -> dict[str, Tensor]:
+    def non_persistent(self, weights: Mapping[str, Any]) -> dict[str, Tensor]:
         """Those that are not among the weights of the model, as they were registered with persistent=False. Not copied."""
         return {name: buffer for name, buffer in self._present() if name not in weights}
 

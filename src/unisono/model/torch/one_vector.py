@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from unisono.model.torch.optimizer_state import is_like, own_copy
 
-EACH_NUMBER_BY_ITSELF = (
+ELEMENTWISE_OPTIMIZERS = (
     torch.optim.SGD,
     torch.optim.Adam,
     torch.optim.AdamW,
@@ -28,11 +28,11 @@ EACH_NUMBER_BY_ITSELF = (
 """Optimisers that know neither the shape of a tensor nor its neighbours: the vector of all of them moves alike."""
 
 
-class EachNumber(Optimizer):
+class ElementwiseOptimizer(Optimizer):
     """One of our own of which that is true. Its settings are plain values, all of them arguments."""
 
 
-def over(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
+def optimizer_on_vector(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
     """Local: one of the same kind and settings that has not moved anything yet, with one vector for a parameter."""
     (group,) = optimizer.param_groups
     whole = nn.Parameter(values)
@@ -41,17 +41,17 @@ def over(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
     if settings.get("fused") is None and "foreach" in settings:
         settings["foreach"] = bool(settings["foreach"])  # there is but one tensor; torch would look at it again in every step
     same: Callable[..., Optimizer] = type(optimizer)
-    if isinstance(optimizer, EachNumber):
+    if isinstance(optimizer, ElementwiseOptimizer):
         return same([{"params": [whole], **settings}])
     # As defaults too: Adagrad fills its first state from those.
     defaults = {name: value for name, value in optimizer.defaults.items() if name in signature(same).parameters}
     return same([{"params": [whole], **settings}], **defaults)
 
 
-def narrowed(whole: Optimizer, stretch: slice, gradients: Tensor) -> Optimizer:
+def slice_optimizer(whole: Optimizer, stretch: slice, gradients: Tensor) -> Optimizer:
     """Local: the same for a stretch of its vector, with a copy of the state that it has there."""
     (vector,) = whole.param_groups[0]["params"]
-    found = over(whole, vector.detach()[stretch], gradients[stretch])
+    found = optimizer_on_vector(whole, vector.detach()[stretch], gradients[stretch])
     (part,) = found.param_groups[0]["params"]
     if vector in whole.state:
         held = whole.state[vector].items()
@@ -66,15 +66,15 @@ def vectors_of(optimizer: Optimizer) -> dict[str, Tensor]:
     return {name: one for name, one in held.items() if is_like(one, vector)}
 
 
-def widened(narrow: Optimizer, values: Tensor, gradients: Tensor, vectors: Mapping[str, Tensor]) -> Optimizer:
+def merge_slices(narrow: Optimizer, values: Tensor, gradients: Tensor, vectors: Mapping[str, Tensor]) -> Optimizer:
     """Local: the optimiser of a stretch as it would be of the whole, whose `vectors_of` are given."""
-    found = over(narrow, values, gradients)
+    found = optimizer_on_vector(narrow, values, gradients)
     (vector,), (part,) = found.param_groups[0]["params"], narrow.param_groups[0]["params"]
     found.state[vector] = {**narrow.state.get(part, {}), **vectors}
     return found
 
 
-def bare_rule(whole: Optimizer) -> Callable[[], object]:
+def bare_step(whole: Optimizer) -> Callable[[], object]:
     """The step of an optimiser of one vector without what torch wraps around it for profilers, hooks and many tensors, which takes
     longer than the update of a small network itself."""
     group = whole.param_groups[0]

@@ -54,7 +54,7 @@ class Packed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AsMade:
+class InitialOptimizer:
     """The groups and attributes of an optimiser that has not moved anything yet."""
 
     groups: Sequence[Mapping[str, Any]]
@@ -63,7 +63,7 @@ class AsMade:
     """Likewise."""
 
     @classmethod
-    def of(cls, optimizer: Optimizer) -> AsMade:
+    def of(cls, optimizer: Optimizer) -> InitialOptimizer:
         """Local; copies."""
         return cls([_copies(settings(group)) for group in optimizer.param_groups], _copies(_attributes(optimizer)))
 
@@ -88,26 +88,26 @@ def parameters_of(optimizer: Optimizer) -> dict[Any, int]:
     return {parameter: number for number, parameter in enumerate(found)}
 
 
-def numbered(value: Any, parameters: Mapping[Any, int]) -> Any:
+def replace_references(value: Any, parameters: Mapping[Any, int]) -> Any:
     """Pure: with numbers in the place of parameters."""
     if isinstance(value, Tensor):
         return (PARAMETER, parameters[value]) if value in parameters else value
     if isinstance(value, Mapping):
-        return {numbered(key, parameters): numbered(part, parameters) for key, part in value.items()}
+        return {replace_references(key, parameters): replace_references(part, parameters) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(numbered(part, parameters) for part in value)
+        return type(value)(replace_references(part, parameters) for part in value)
     return value
 
 
-def taken_back(value: Any, now: Any, parameters: Sequence[Tensor]) -> Any:
+def restore_references(value: Any, now: Any, parameters: Sequence[Tensor]) -> Any:
     """Local: a copy of what was kept, with the parameters themselves for their numbers. Its tensors lie where those lie that are
     there `now`, else beside the parameters; a dict that is there is filled, as it may be of another kind, or known to others."""
     if isinstance(value, Tensor):
         return value.to(now.device if isinstance(now, Tensor) else parameters[0].device, copy=True)
     if isinstance(value, Mapping):
         held = dict(now) if isinstance(now, Mapping) else {}
-        keys = [taken_back(key, None, parameters) for key in value]
-        found = {key: taken_back(part, held.get(key), parameters) for key, part in zip(keys, value.values(), strict=True)}
+        keys = [restore_references(key, None, parameters) for key in value]
+        found = {key: restore_references(part, held.get(key), parameters) for key, part in zip(keys, value.values(), strict=True)}
         if not isinstance(now, MutableMapping):
             return found
         now.clear()
@@ -116,7 +116,7 @@ def taken_back(value: Any, now: Any, parameters: Sequence[Tensor]) -> Any:
     if isinstance(value, tuple) and len(value) == 2 and value[0] == PARAMETER:
         return parameters[value[1]]
     if isinstance(value, (list, tuple)):
-        return type(value)(taken_back(part, None, parameters) for part in value)
+        return type(value)(restore_references(part, None, parameters) for part in value)
     return value
 
 
@@ -126,7 +126,7 @@ def _attributes(optimizer: Optimizer) -> Mapping[str, Any]:
         return {}
     parameters = parameters_of(optimizer)
     return {
-        name: numbered(value, parameters)
+        name: replace_references(value, parameters)
         for name, value in vars(optimizer).items()
         if name not in OF_TORCH and not name.startswith("_optimizer_")  # hooks
     }

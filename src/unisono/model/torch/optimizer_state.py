@@ -17,12 +17,20 @@ from torch.optim import Optimizer
 
 from unisono.errors import UsageError
 from unisono.model.flat import Entry, view_of
-from unisono.model.torch.optimizer_record import REMEDY, AsMade, Packed, numbered, parameters_of, settings, taken_back
+from unisono.model.torch.optimizer_record import (
+    REMEDY,
+    InitialOptimizer,
+    Packed,
+    parameters_of,
+    replace_references,
+    restore_references,
+    settings,
+)
 
 Named = Sequence[tuple[str, Tensor]]
 
 
-def state_of(optimizer: Optimizer, made: AsMade, named: Named) -> dict[str, Any]:
+def state_of(optimizer: Optimizer, made: InitialOptimizer, named: Named) -> dict[str, Any]:
     """Local: of an optimiser of these parameters. Tensors are its own, not copies."""
     if _writes_its_own(optimizer):
         own = optimizer.state_dict()
@@ -33,7 +41,7 @@ def state_of(optimizer: Optimizer, made: AsMade, named: Named) -> dict[str, Any]
         return {"kind": type(optimizer).__name__, "groups": made.learned_groups(optimizer), "own": own}
     parameters = parameters_of(optimizer)
     held: Mapping[Any, Any] = optimizer.state
-    others = {key: numbered(value, parameters) for key, value in held.items() if key not in parameters}
+    others = {key: replace_references(value, parameters) for key, value in held.items() if key not in parameters}
     for key in others:
         if not isinstance(key, str):
             raise UsageError(
@@ -43,7 +51,7 @@ def state_of(optimizer: Optimizer, made: AsMade, named: Named) -> dict[str, Any]
     return {**_learned(optimizer, made), "each": each, "others": others}
 
 
-def state_of_vector(optimizer: Optimizer, made: AsMade, entries: Sequence[Entry]) -> dict[str, Any]:
+def state_of_vector(optimizer: Optimizer, made: InitialOptimizer, entries: Sequence[Entry]) -> dict[str, Any]:
     """Local: of an optimiser whose one parameter is a vector of many; gives the part of each, and what is `of_all`."""
     (vector,) = parameters_of(optimizer)
     state = optimizer.state.get(vector, {})
@@ -68,7 +76,7 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any], named: Named) -> 
             optimizer.state[parameter] = {key: _placed(value, parameter, counts_on_device) for key, value in held.items()}
     parameters = list(parameters_of(optimizer))
     for key, value in state["others"].items():
-        optimizer.state[key] = taken_back(value, optimizer.state.get(key), parameters)
+        optimizer.state[key] = restore_references(value, optimizer.state.get(key), parameters)
 
 
 def load_state_of_vector(optimizer: Optimizer, state: Mapping[str, Any], entries: Sequence[Entry]) -> None:
@@ -122,7 +130,7 @@ def _load_its_own(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     _load_groups(optimizer, state)
 
 
-def _learned(optimizer: Optimizer, made: AsMade) -> dict[str, Any]:
+def _learned(optimizer: Optimizer, made: InitialOptimizer) -> dict[str, Any]:
     return {
         "kind": type(optimizer).__name__,
         "groups": made.learned_groups(optimizer),
@@ -134,13 +142,13 @@ def _load_learned(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     _load_groups(optimizer, state)
     parameters = list(parameters_of(optimizer))
     for name, value in state["attributes"].items():
-        setattr(optimizer, name, taken_back(value, getattr(optimizer, name, None), parameters))
+        setattr(optimizer, name, restore_references(value, getattr(optimizer, name, None), parameters))
 
 
 def _load_groups(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     parameters = list(parameters_of(optimizer))
     for group, learned in zip(optimizer.param_groups, state["groups"], strict=True):
-        group.update({name: taken_back(value, group.get(name), parameters) for name, value in learned.items()})
+        group.update({name: restore_references(value, group.get(name), parameters) for name, value in learned.items()})
 
 
 def _counts_on_device(optimizer: Optimizer) -> bool:

@@ -21,8 +21,16 @@ from torch.optim import Optimizer
 
 from unisono.errors import UsageError
 from unisono.model.flat import Bucket, FlatLayout, view_of
-from unisono.model.torch.one_vector import EACH_NUMBER_BY_ITSELF, EachNumber, bare_rule, narrowed, over, vectors_of, widened
-from unisono.model.torch.optimizer_record import AsMade
+from unisono.model.torch.one_vector import (
+    ELEMENTWISE_OPTIMIZERS,
+    ElementwiseOptimizer,
+    bare_step,
+    merge_slices,
+    optimizer_on_vector,
+    slice_optimizer,
+    vectors_of,
+)
+from unisono.model.torch.optimizer_record import InitialOptimizer
 from unisono.model.torch.optimizer_state import is_like, load_state, load_state_of_vector, own_copy, state_of, state_of_vector
 
 Empty = Callable[[int, torch.dtype], Tensor]
@@ -55,14 +63,14 @@ class FlatParameters:
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], empty: Empty) -> None:
         if not named:
-            raise UsageError("the model has no parameter that learns (requires_grad); leave some of them free")
+            raise UsageError("the model has no parameter that learns; set requires_grad=True on some")
         self.layout = FlatLayout.of(named)
         self.tensors = [parameter for _, parameter in named]
         device = self.tensors[0].device
         self.values = self.layout.vectors(lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device))
         self.gradients = self.layout.vectors(empty)
         self.optimizer: Optimizer | None = None
-        self._made = AsMade((), {})
+        self._made = InitialOptimizer((), {})
         self.used: npt.NDArray[np.float64] = np.zeros(len(self.tensors))
         """1 for each parameter that got a gradient since the last `clear`."""
         views = self.layout.views(self.values)
@@ -78,32 +86,32 @@ class FlatParameters:
         self._vectors = list(self.gradients.values())
         self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
         self._whole: Optimizer | None = None
-        self._is_narrow = False
+        self._is_slice = False
         self._whole_state: Mapping[str, Tensor] = {}
         self._buckets: list[Bucket] = []
         self._bucket_of: list[int] = []
         self._missing: list[int] = []
         self._next = 0
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._on_ready: Callable[[Bucket], None] | None = None
         self._copies = False
         """Whether passes are between `begin_pass` and `end_pass`, which copies what they made."""
         self._is_clear = False
         """Whether no pass has come since `clear`."""
 
-    def learn_with(self, optimizer: Optimizer, as_one: bool = True) -> None:
+    def set_optimizer(self, optimizer: Optimizer, as_one: bool = True) -> None:
         """Local: what moves these parameters. One that treats every number by itself is run on the whole vector, as if that were
         one parameter: the same update in one pass instead of one for each tensor. Not `as_one` where the user's code may look at
         its optimiser."""
         self.optimizer = optimizer
-        self._whole = _over_the_whole(optimizer, self) if as_one else None
+        self._whole = _on_whole_vector(optimizer, self) if as_one else None
         if self._whole is not None:
-            self._rule = bare_rule(self._whole)
-            if isinstance(optimizer, EachNumber):
-                self._put_together(self._whole, optimizer)
-        self._made = AsMade.of(self.running)
+            self._rule = bare_step(self._whole)
+            if isinstance(optimizer, ElementwiseOptimizer):
+                self._merge_state(self._whole, optimizer)
+        self._made = InitialOptimizer.of(self.running)
 
-    def check_narrow(self) -> None:
+    def check_sliceable(self) -> None:
         """Local: refuse what `narrow` cannot do."""
         if self._whole is None:
             raise UsageError(
@@ -111,20 +119,20 @@ class FlatParameters:
                 "tensors, has settings for some of them or leaves some out; use one server, or an optimizer like sgd or adam"
             )
 
-    def narrow(self, stretch: slice) -> None:
+    def restrict_to_slice(self, stretch: slice) -> None:
         """Local: from now on the optimiser moves this stretch of the vector alone, whatever tensors lie there, with the state that
         it has."""
-        self.check_narrow()
+        self.check_sliceable()
         assert self._whole is not None
         (gradients,) = self.gradients.values()
-        self._whole, self._is_narrow = narrowed(self._whole, stretch, gradients), True
-        self._rule = bare_rule(self._whole)
+        self._whole, self._is_slice = slice_optimizer(self._whole, stretch, gradients), True
+        self._rule = bare_step(self._whole)
         self._vectors = [gradients[stretch]]
         self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
 
-    def stretch_state(self) -> dict[str, Tensor]:
+    def slice_state(self) -> dict[str, Tensor]:
         """Local: what a narrowed optimiser has learned of each number of its stretch, its own, not copies; empty for others."""
-        return vectors_of(self.running) if self._is_narrow else {}
+        return vectors_of(self.running) if self._is_slice else {}
 
     @property
     def running(self) -> Optimizer:
@@ -133,12 +141,12 @@ class FlatParameters:
         assert found is not None, "there is no optimiser yet"
         return found
 
-    def cut(self, most_bytes: int) -> list[Bucket]:
+    def make_buckets(self, most_bytes: int) -> list[Bucket]:
         """Local: the buckets in which the gradient is from now on told to be ready, in their order."""
         self._buckets = self.layout.buckets(most_bytes)
         self._bucket_of = [0] * len(self.tensors)
         for position, bucket in enumerate(self._buckets):
-            for number in bucket.members:
+            for number in bucket.entry_numbers:
                 self._bucket_of[number] = position
         if len(self._buckets) == 1:
             self._copies = True
@@ -158,13 +166,13 @@ class FlatParameters:
             if parameter.grad is not view:
                 parameter.grad = view
 
-    def begin_pass(self) -> None:
+    def begin_backward(self) -> None:
         """Local: a backward pass comes."""
         if self._copies:
             for parameter in self.tensors:
                 parameter.grad = None
 
-    def end_pass(self) -> None:
+    def end_backward(self) -> None:
         """Local: it is over, or there is none in this step."""
         if not self._copies:
             return
@@ -188,7 +196,7 @@ class FlatParameters:
         for parameter, view in zip(self.tensors, views, strict=True):
             parameter.grad = view
 
-    def take(self, gradients: Gradients) -> None:
+    def add_gradients(self, gradients: Gradients) -> None:
         """Local: in the place of a backward pass."""
         for dtype, made in gradients.vectors.items():
             if self._is_clear:
@@ -201,7 +209,7 @@ class FlatParameters:
         self.used.fill(1)
         self.used[unused] = before
 
-    def forget_dropped(self) -> None:
+    def reset_dropped_gradients(self) -> None:
         """Local: gradients that the user's code took away, and no pass has made again, are zero and not used."""
         for number, (parameter, view) in enumerate(zip(self.tensors, self._gradient_views, strict=True)):
             if parameter.grad is None:
@@ -210,12 +218,12 @@ class FlatParameters:
 
     def watch(self, on_ready: Callable[[Bucket], None]) -> None:
         """Local: from now on tell of each complete bucket, until `tell_rest`."""
-        self._missing = [len(bucket.members) for bucket in self._buckets]
+        self._missing = [len(bucket.entry_numbers) for bucket in self._buckets]
         self._next = 0
-        self._told.clear()
+        self._reported.clear()
         self._on_ready = on_ready
 
-    def tell_rest(self) -> None:
+    def report_remaining_buckets(self) -> None:
         """Local: the backward pass is over; what it left out is complete too."""
         tell, self._on_ready = self._on_ready, None
         if tell is not None:
@@ -229,14 +237,14 @@ class FlatParameters:
         if self._on_ready is None:
             return
         position = self._bucket_of[number]
-        if number in self._told:  # checkpointing in parts gives a shared module its gradient piece by piece
+        if number in self._reported:  # checkpointing in parts gives a shared module its gradient piece by piece
             if position < self._next:
                 raise UsageError(
                     f"{self.layout.entries[number].name} got more gradient after it had been sent to the other workers; checkpoint "
                     "with use_reentrant=False, or send everything at the end (--set algorithm.bucket_mb=1e6)"
                 )
             return
-        self._told.add(number)
+        self._reported.add(number)
         self._missing[position] -= 1
         while self._next < len(self._buckets) and self._missing[self._next] == 0:
             self._next += 1
@@ -268,13 +276,13 @@ class FlatParameters:
         if not everything and self._whole is not None:
             if not uses.any():
                 return
-            if self._is_narrow:
+            if self._is_slice:
                 left_out_names = ", ".join(self.layout.entries[number].name for number in np.flatnonzero(uses == 0)[:MOST_NAMED])
                 raise UsageError(
                     f"a batch did not use {left_out_names}, and a server that has a slice of the weights cannot leave out single "
                     "parameters (--servers); use one server"
                 )
-            self._one_by_one(self._whole)
+            self._use_single_tensors(self._whole)
         optimizer = self.running
         if left_out is not None:
             optimizer.found_inf = left_out  # type: ignore[attr-defined]
@@ -294,16 +302,16 @@ class FlatParameters:
         for number in unused:
             self.tensors[number].grad = self._gradient_views[number]
 
-    def _one_by_one(self, whole: Optimizer) -> None:
+    def _use_single_tensors(self, whole: Optimizer) -> None:
         """Local: from now on the optimiser sees the tensors, with the state that they had as parts of the vector; so each of them
         can be left out, and counts its own steps."""
         assert self.optimizer is not None
         for group, moved in zip(self.optimizer.param_groups, whole.param_groups, strict=True):
             group.update({name: value for name, value in moved.items() if name != "params"})
-        self.optimizer.state.update(self.taken_apart(whole.state))
+        self.optimizer.state.update(self.split_state(whole.state))
         self._whole = None
 
-    def taken_apart(self, of_whole: Mapping[Any, Any]) -> defaultdict[Any, Any]:
+    def split_state(self, of_whole: Mapping[Any, Any]) -> defaultdict[Any, Any]:
         """Local: the state of an optimiser of the whole vector, as one of the tensors has it."""
         (vector,) = self.values.values()
         (state,) = of_whole.values() or ({},)
@@ -314,7 +322,7 @@ class FlatParameters:
             }
         return found
 
-    def _put_together(self, whole: Optimizer, of_each: EachNumber) -> None:
+    def _merge_state(self, whole: Optimizer, of_each: ElementwiseOptimizer) -> None:
         """Local: what an optimiser of the tensors has learned before, as one of the whole vector has it; moved, not copied."""
         (vector,) = whole.param_groups[0]["params"]
         for name, first in of_each.state[self.tensors[0]].items():
@@ -331,23 +339,23 @@ class FlatParameters:
         if self._whole is None:
             return state_of(self.running, self._made, self._named())
         whole = self._whole
-        if self._is_narrow:
+        if self._is_slice:
             (values,), (gradients,) = self.values.values(), self.gradients.values()
             # Before anything was gathered somebody may ask how much it will be.
-            vectors = self._whole_state or {name: one.new_empty(values.shape) for name, one in self.stretch_state().items()}
-            whole = widened(whole, values, gradients, vectors)
+            vectors = self._whole_state or {name: one.new_empty(values.shape) for name, one in self.slice_state().items()}
+            whole = merge_slices(whole, values, gradients, vectors)
         return state_of_vector(whole, self._made, self.layout.entries)
 
-    def hold_whole_state(self, vectors: Mapping[str, Tensor]) -> None:
+    def set_full_state(self, vectors: Mapping[str, Tensor]) -> None:
         """Local: what a narrowed one saves: the vectors of `stretch_state`, gathered from all servers."""
         self._whole_state = vectors
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
         """Local: go on with what `optimizer_state` gave, here or elsewhere. Tensors are copied."""
-        if isinstance(self.running, EachNumber):
+        if isinstance(self.running, ElementwiseOptimizer):
             self.running.state.clear()  # nothing is what it may have learned
         if self._whole is not None and "of_all" not in state:
-            self._one_by_one(self._whole)
+            self._use_single_tensors(self._whole)
         if self._whole is None:
             load_state(self.running, state, self._named())
         else:
@@ -383,13 +391,13 @@ def _is_quick(vector: Tensor) -> bool:
     return vector.device.type == "cpu" and vector.dtype in QUICK and vector.numel() <= MOST_QUICK
 
 
-def _over_the_whole(optimizer: Optimizer, held: FlatParameters) -> Optimizer | None:
+def _on_whole_vector(optimizer: Optimizer, held: FlatParameters) -> Optimizer | None:
     """Local: the same optimiser of the whole vector as one parameter; None where that would not be the same."""
-    by_itself = type(optimizer) in EACH_NUMBER_BY_ITSELF or isinstance(optimizer, EachNumber)
+    by_itself = type(optimizer) in ELEMENTWISE_OPTIMIZERS or isinstance(optimizer, ElementwiseOptimizer)
     if not by_itself or len(optimizer.param_groups) != 1 or len(held.values) != 1:
         return None
     (group,) = optimizer.param_groups
     if set(map(id, group["params"])) != set(map(id, held.tensors)):
         return None
     (values,), (gradients,) = held.values.values(), held.gradients.values()
-    return over(optimizer, values, gradients)
+    return optimizer_on_vector(optimizer, values, gradients)

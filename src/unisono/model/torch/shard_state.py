@@ -11,7 +11,7 @@ from torch import Tensor
 from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter
 
-LOOKS = 3
+FROZEN_CHECK_STEPS = 3
 """Steps in which frozen parameters are watched; whoever moves them does so from the beginning."""
 _REMEDY = "then the result would depend on the number of workers; change the model, or leave --shards out"
 
@@ -32,7 +32,7 @@ class ShardState:
         of_vectors = [empty(vector.numel(), vector.dtype) for vector in self._vectors]
         self.changes = [*of_vectors, self._counts] if self._vectors or self._counted else []
         self._frozen = [(name, one) for name, one in adapter.model.named_parameters() if not one.requires_grad]
-        self._looks_left = LOOKS if self._frozen else 0
+        self._frozen_checks_left = FROZEN_CHECK_STEPS if self._frozen else 0
         self._sums: list[float] = []
 
     def begin(self) -> None:
@@ -40,10 +40,10 @@ class ShardState:
         self._adapter.statistics()  # takes back what the user's code has put in their place
         for before, now in zip((*self._before, *self._counted), (*self._vectors, *self._counters()), strict=True):
             before.copy_(now)
-        if self._looks_left:
+        if self._frozen_checks_left:
             self._sums = self._sums_of_frozen()
 
-    def take_change(self, has_samples: bool) -> None:
+    def record_change(self, has_samples: bool) -> None:
         """What a shard changed, into `changes`; then all is as the step began."""
         self._adapter.statistics()
         for change, vector, before in zip(self.changes, self._vectors, self._before, strict=False):
@@ -57,7 +57,7 @@ class ShardState:
                 continue
             place.copy_((counter.long() - before.long()).reshape(-1))
             counter.copy_(before)
-        self._look_at_frozen()
+        self._check_frozen()
 
     def end(self) -> None:
         """`changes` hold the sums over all shards."""
@@ -86,13 +86,13 @@ class ShardState:
     def _places(self) -> Sequence[Tensor]:
         return torch.split(self._counts[1:], self._sizes) if self._sizes else ()
 
-    def _look_at_frozen(self) -> None:
-        if not self._looks_left:
+    def _check_frozen(self) -> None:
+        if not self._frozen_checks_left:
             return
         for (name, _), before, now in zip(self._frozen, self._sums, self._sums_of_frozen(), strict=True):
             if before != now and not (isnan(before) and isnan(now)):
                 raise UsageError(f"the frozen parameter {name} is moved by the model itself, once for each shard, and {_REMEDY}")
-        self._looks_left -= 1
+        self._frozen_checks_left -= 1
 
     def _sums_of_frozen(self) -> list[float]:
         return [one.detach().sum(dtype=torch.float64).item() for _, one in self._frozen]

@@ -93,7 +93,7 @@ class LeadingService(Service):
         self.orders.give(END_SAVE)
         super().end_save()
         self._gathered = []
-        self.part.hold_whole_state({})
+        self.part.set_full_state({})
 
     def lose(self, caller: int) -> int:
         raise CommError(f"worker {caller} is lost, and the other servers cannot be told so")
@@ -104,13 +104,13 @@ class LeadingService(Service):
             whole[self.cut.where(server)].copy_(values)
 
     def gather(self) -> None:
-        own, of_optimizer = vectors_in(super().state()), self.part.stretch_state()
+        own, of_optimizer = vectors_in(super().state()), self.part.slice_state()
         gathered = [
             self.cut.joined([vector, *self.orders.ask(GIVE_VECTOR, place)])
             for place, vector in enumerate([*own, *of_optimizer.values()])
         ]
         self._gathered = gathered[: len(own)]
-        self.part.hold_whole_state(dict(zip(of_optimizer, gathered[len(own) :], strict=True)))
+        self.part.set_full_state(dict(zip(of_optimizer, gathered[len(own) :], strict=True)))
 
     def state(self) -> dict[str, Any]:
         state = super().state()
@@ -174,7 +174,7 @@ class Follower:
             self._tell_leader(order, service.model.values)
         elif order == GIVE_VECTOR:
             if number == 0:
-                self._giving = [*vectors_in(service.state()), *self.part.stretch_state().values()]
+                self._giving = [*vectors_in(service.state()), *self.part.slice_state().values()]
             self._tell_leader(order, self._giving[number])
         else:
             self._tell_leader(order)

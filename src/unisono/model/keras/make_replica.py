@@ -15,8 +15,8 @@ from unisono.model.keras.pure import Pure
 from unisono.model.torch.body import call
 
 
-def take_over(model: Any, learns: bool = True) -> KerasModule:
-    """Local: the replica of a Keras model. One that is only applied may be frozen as a whole."""
+def make_replica(model: Any, learns: bool = True) -> KerasModule:
+    """Local: returns the replica of a Keras model. A model that is only applied (`learns` false) may be frozen as a whole."""
     name = type(model).__name__
     if not model.built:
         raise UsageError(
@@ -25,7 +25,7 @@ def take_over(model: Any, learns: bool = True) -> KerasModule:
         )
     _refuse_own_steps(model)
     if learns and not model.trainable_variables:
-        raise UsageError(f"the Keras model {name} has no variable that learns (trainable); leave some layers free")
+        raise UsageError(f"the Keras model {name} has no trainable weights; set trainable=True on a layer")
     for variable in model.trainable_variables:
         if variable.overwrite_with_gradient:
             raise UsageError(
@@ -85,7 +85,7 @@ def build_with(module: KerasModule, inputs: Any, targets: Any) -> None:
             model._compile_metrics.build(targets, outputs)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"loss or metrics of the Keras model do not fit the data: {str(error).splitlines()[0]}") from error
-    module.pure.follow_metrics()
+    module.pure.compute_metrics_with_batches()
     if model._compile_metrics is not None:
         _refuse_what_cannot_be_added(model._compile_metrics, targets, outputs)
 
