@@ -22,7 +22,7 @@ from unisono.metrics.decisions import Decisions, Reading, decide
 
 Counts = npt.NDArray[np.float64]
 Quotient = Callable[[Counts, Counts, Counts], tuple[Counts, Counts]]
-"""(hit, predicted, true) -> numerator and denominator of each class."""
+"""(hit, predicted, true) counts -> numerator and denominator of each class."""
 
 QUOTIENTS: Mapping[str, Quotient] = MappingProxyType(
     {
@@ -37,7 +37,7 @@ AVERAGES = ("macro", "micro", "weighted", "binary")
 
 
 class ClassCounts(Metric):
-    """Counts of each class; what is made of them is left to the subclass."""
+    """Base of metrics of the counts of each class; the subclass computes the value from them."""
 
     exclusive = False
     """Whether labels that may hold together are refused."""
@@ -90,8 +90,8 @@ def _of_labels(decided: Decisions) -> Tensor:
 
 
 class ClassQuotient(ClassCounts):
-    """precision, recall, f1, dice or iou, averaged over classes ("macro"), over decisions ("micro"), over true ones ("weighted"),
-    or that of class 1 of two ("binary")."""
+    """Precision, recall, f1, dice or iou, averaged over classes ("macro"), over decisions ("micro"), over true ones
+    ("weighted"), or that of class 1 of two ("binary")."""
 
     def __init__(self, name: str, quotient: Quotient, average: str, reading: Reading) -> None:
         super().__init__(name, reading)

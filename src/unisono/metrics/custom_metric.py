@@ -23,7 +23,7 @@ REMEDY = (
 
 
 def custom_metric(function: Callable[..., Any]) -> Metric:
-    """Pure: the metric of a function. Its attributes `name`, `higher_is_better` and `gathered` are honoured."""
+    """Pure: returns the metric of a user's function, by its attributes `name`, `higher_is_better` and `gathered`."""
     return CustomGathered(function) if getattr(function, "gathered", False) else CustomMean(function)
 
 
@@ -116,6 +116,6 @@ class CustomGathered(GatheredMetric):
 
 
 def _kind(leaf: Tensor) -> str:
-    """Type and shape of one sample; halves become float32, which NumPy knows."""
+    """Returns type and shape of one sample; types of half precision become float32, which NumPy knows."""
     dtype = torch.float32 if leaf.dtype == torch.bfloat16 else leaf.dtype
     return " ".join((str(dtype).removeprefix("torch."), *map(str, leaf.shape[1:])))

@@ -1,4 +1,5 @@
-"""What outputs say: the class or the labels they decide for, beside the true ones. Pure; axis 1 is always the class or the label.
+"""Decisions of a model: the class or the labels that its outputs predict, beside the true ones. Pure; axis 1 is always the class or
+the label.
 
 | outputs           | targets               | meaning                                                       |
 |-------------------|-----------------------|---------------------------------------------------------------|
@@ -28,7 +29,7 @@ class Reading:
     one_hot: bool = False
 
     def importance(self, truth: Tensor, weights: Tensor | None, label: str) -> Tensor | None:
-        """How much each element of `truth` counts, in its shape; None where all count 1."""
+        """Returns the weight of each element of `truth`, in its shape; None where all weigh 1."""
         valid = None if self.ignore_label is None else truth != self.ignore_label
         if weights is None:
             return None if valid is None else valid.to(torch.float64)
@@ -38,19 +39,19 @@ class Reading:
 
 @dataclass(frozen=True)
 class Decisions:
-    """Decisions beside the truth, in one shape."""
+    """Predicted and true classes or labels, in one shape."""
 
     predicted: Tensor
     truth: Tensor
     importance: Tensor | None
-    """Weight of each, 0 where ignored; None: 1 each."""
+    """Weight of each element, 0 where ignored; None: 1 each."""
     num_classes: int
     multi_label: bool = False
-    """Predicted and truth are then 0 or 1, and axis 1 is the label."""
+    """Whether labels may hold together: `predicted` and `truth` are then 0 or 1, and axis 1 is the label."""
 
 
 def is_classes(outputs: Any, targets: Any) -> bool:
-    """Whether targets are numbers of several classes."""
+    """Whether targets are class numbers of several classes."""
     return (
         isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.dim() == targets.dim() + 1 and outputs.shape[1] > 1
     )

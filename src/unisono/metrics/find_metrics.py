@@ -1,4 +1,4 @@
-"""From what a task says (names and functions) to metrics."""
+"""Finds the metrics that a task names: names and functions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ METRICS: Mapping[str, Callable[[Reading], Metric]] = MappingProxyType(
         "r2": lambda _: Determination(),
     }
 )
-"""Also top_K_accuracy for every K."""
+"""Name -> file and class. top_K_accuracy is one too, for every K."""
 
 TOP = re.compile(r"top_([1-9][0-9]*)_accuracy")
 
@@ -48,8 +48,8 @@ TOP = re.compile(r"top_([1-9][0-9]*)_accuracy")
 def resolve_metrics(
     metrics: Iterable[str | Callable[..., Any]], *, ignore_label: int | None = None, one_hot: bool = False
 ) -> tuple[Metric, ...]:
-    """Pure: metrics by name or function, in this order. `ignore_label` and `one_hot` are those of the loss, so that loss and
-    metrics read targets alike."""
+    """Pure: returns metrics by name or function, in this order. `ignore_label` and `one_hot` are those of the loss, so that loss
+    and metrics read targets alike."""
     reading = Reading(ignore_label, one_hot)
     found = tuple(_resolve(metric, reading) for metric in metrics)
     names = [metric.name for metric in found]

@@ -18,13 +18,13 @@ ON_HOST = (torch.float32, torch.float64)
 
 
 class HitsAndTotal:
-    """[hits, total] of a known total in one operation: the constants of the newest total are kept."""
+    """Makes [hits, total] for a known total in one operation: the constants of the newest total are kept."""
 
     def __init__(self) -> None:
         self._constants: tuple[int, torch.device, Tensor, Tensor] | None = None
 
     def of(self, num_hits: Tensor, total: int) -> Tensor:
-        """Local: `num_hits` is a tensor with one number, on any device."""
+        """Local: returns [num_hits, total]; `num_hits` is a tensor with one number, on any device."""
         if self._constants is None or self._constants[0] != total or self._constants[1] != num_hits.device:
             total_only, hits_only = torch.zeros(2, 2, dtype=torch.float64, device=num_hits.device)
             total_only[1].fill_(total)
@@ -34,7 +34,7 @@ class HitsAndTotal:
 
 
 def share(hits: Tensor, counted: Tensor | None) -> Tensor:
-    """Pure: [what was hit, what counts]."""
+    """Pure: returns [sum of the weights of the hits, sum of all weights]."""
     if counted is None:
         return functional.pad(hits.sum(dtype=torch.float64).view(1), (0, 1), value=float(hits.numel()))
     return torch.stack(((hits * counted).sum(dtype=torch.float64), counted.sum(dtype=torch.float64)))

@@ -1,4 +1,4 @@
-"""Metrics of Keras: what they count is added up over batches and workers, and Keras makes the number from the sum."""
+"""Metrics of Keras: their sums are added up over batches and workers, and Keras computes the value from the total."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from unisono.metrics.metric_names import is_error
 from unisono.model.keras.pure import Pure
 
 MOST_STEP_SUMS = 4096
-"""Sums of a metric that still travel with every gradient; a larger confusion matrix is for evaluations."""
+"""A metric with more sums than this (a large confusion matrix) is computed in evaluations only, not in every training step."""
 
 
 class KerasMetric(Metric):
-    """One metric of a compiled model. Its sums were computed with the batch itself."""
+    """One metric of a compiled model. Its sums are computed with the loss of the batch."""
 
     def __init__(self, pure: Pure, metric: Any, name: str, start: int, is_beside: bool) -> None:
         self.pure = pure
@@ -47,7 +47,7 @@ class KerasMetric(Metric):
             return float("nan")
         from keras import StatelessScope, metrics, ops
 
-        if type(self.metric).result is metrics.Mean.result:  # most are means, and told with every step
+        if type(self.metric).result is metrics.Mean.result:  # most are means, and reported with every step
             return ratio(*sums)
         cut = np.split(sums, np.cumsum([prod(variable.shape) for variable in self.metric.variables])[:-1])
         pairs = zip(self.metric.variables, cut, strict=True)
@@ -61,7 +61,7 @@ class KerasMetric(Metric):
 
 
 def keras_metrics(pure: Pure) -> Sequence[KerasMetric]:
-    """Local: those of a compiled model, once they are built."""
+    """Local: returns the metrics of a compiled model, once they are built."""
     found, start = list[KerasMetric](), 0
     for number, (name, metric) in enumerate(pure.metrics):
         found.append(KerasMetric(pure, metric, name, start, number >= pure.num_compiled))

@@ -15,7 +15,7 @@ from unisono.model.targets import across, one_tensor, shaped_like
 
 
 class MeanError(Metric):
-    """The mean of an error over all elements, and a function of it."""
+    """The mean of an error over all elements, or a function of that mean."""
 
     higher_is_better = False
     num_sums = 2

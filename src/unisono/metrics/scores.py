@@ -1,4 +1,4 @@
-"""Metrics of the order of all scores, which therefore are gathered: areas under the ROC and the precision-recall curve.
+"""Metrics that need the order of all scores, which are gathered: areas under the ROC and the precision-recall curve.
 
 A row is [weight, class, scores...] or, for labels that may hold together, [weight, NaN, scores..., truths...].
 """
@@ -19,11 +19,11 @@ from unisono.model.targets import across, as_labels, one_tensor, shaped_like
 
 Column = npt.NDArray[np.float64]
 Area = Callable[[Column, Column], float]
-"""(positive, negative) weights by falling score, ties added up -> area."""
+"""(positive, negative) weights in order of falling score, ties added up -> area."""
 
 
 class ScoreArea(GatheredMetric):
-    """An area of each class against the rest, averaged over the classes that have one."""
+    """The area under a curve for each class against the rest, averaged over the classes that have one."""
 
     def __init__(self, name: str, area: Area, reading: Reading) -> None:
         self.name = name
@@ -88,7 +88,8 @@ class ScoreArea(GatheredMetric):
 
 
 def roc_area(positives: Column, negatives: Column) -> float:
-    """Pure: the chance that a positive scores higher than a negative, a tie being half; NaN where one of them is missing."""
+    """Pure: returns the probability that a positive scores higher than a negative, a tie counting half; NaN where one of them is
+    missing."""
     pairs = positives.sum() * negatives.sum()
     if not pairs > 0:
         return float("nan")
@@ -97,7 +98,7 @@ def roc_area(positives: Column, negatives: Column) -> float:
 
 
 def average_precision(positives: Column, negatives: Column) -> float:
-    """Pure: precision at each score, weighted by the growth of recall; NaN where there is no positive."""
+    """Pure: returns the mean of the precision at each score, weighted by the growth of recall; NaN where there is no positive."""
     total = positives.sum()
     if not total > 0:
         return float("nan")

@@ -15,11 +15,11 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from unisono.errors import UsageError
 
 ROWS_AT_A_TIME = 1024
-"""Rows that are filled at a time: a step then costs a look into the table."""
+"""Rows of the table that are filled at a time: most steps then only read it."""
 
 
 class StandIn(Optimizer):
-    """Has the groups of an optimiser and moves nothing."""
+    """An optimiser that has the groups of another one and updates nothing."""
 
     def __init__(self, real: Optimizer) -> None:
         groups = [
@@ -29,12 +29,12 @@ class StandIn(Optimizer):
         super().__init__([{**group, "params": [torch.nn.Parameter(torch.zeros(1))]} for group in groups], dict(real.defaults))
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Only so that the scheduler sees that the optimiser goes first."""
+        """Does nothing; the scheduler checks that the optimiser's step comes first."""
 
 
 class Stepped:
-    """Step -> settings of each group: `lr` and whatever else the scheduler has changed so far (momentum, betas). Pure for its
-    users: the table is filled in order, whichever step is asked for."""
+    """A schedule from a torch scheduler: step -> settings of each group, `lr` and what else the scheduler has changed so far
+    (momentum, betas). Pure for its users: the table is filled in order, whichever step is asked for."""
 
     def __init__(self, make: Callable[[Optimizer], Any], stand_in: Optimizer, num_rows: int, steps_per_row: int) -> None:
         self._stand_in = stand_in
@@ -82,7 +82,7 @@ class Stepped:
 
 
 def make_scheduler(make: Callable[[Optimizer], Any], stand_in: Optimizer, num_rows: int) -> LRScheduler:
-    """Local: the user's scheduler on the stand-in; refuses what cannot be a function of the step."""
+    """Local: makes the user's scheduler on the stand-in; refuses schedulers that are no function of the step."""
     try:
         scheduler = make(stand_in)
     except (TypeError, ValueError) as error:
@@ -104,5 +104,5 @@ def make_scheduler(make: Callable[[Optimizer], Any], stand_in: Optimizer, num_ro
 
 
 def plain(value: Any) -> Any:
-    """Pure: a number of torch or NumPy as Python's own, all else as it is."""
+    """Pure: returns a number of torch or NumPy as a Python number, and any other value as it is."""
     return value.item() if hasattr(value, "item") and math.prod(value.shape) == 1 else value

@@ -16,11 +16,11 @@ from unisono.errors import UsageError
 from unisono.task.name_value import parse, show_value
 
 REQUIRED: Any = MISSING
-"""In place of a default."""
+"""Marks an option without a default."""
 KEY = "option"
-"""Of a field's metadata."""
+"""Key of the `Option` in a field's metadata."""
 KINDS: Mapping[str, str] = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "a text"}
-"""Annotation, without `| None`, of fields that are checked -> what their values are."""
+"""Annotation, without `| None`, of fields that are checked -> description of their values."""
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -28,20 +28,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What is known of one option: what its field says of it, and below what the dataclass says of the field."""
+    """One option: what its field declares, and below what the dataclass says of the field."""
 
     help: str
-    """In the user's terms, without the default; empty: the command line takes it, but does not tell of it."""
+    """Help text in the user's terms, without the default; empty: an internal option, which --help does not list."""
     metavar: str | None = None
     group: str | None = None
-    """Its heading in --help; None: that of the option before it."""
+    """Heading in --help; None: that of the option before it."""
     flag: str | None = ""
-    """Empty: the name of the field with dashes. None: not on the command line."""
+    """Name on the command line. Empty: the name of the field with dashes. None: not on the command line."""
     name: str = ""
-    """Its keyword in Python; empty: as the flag, else as the field."""
+    """Keyword in Python; empty: as the flag, else as the field."""
     is_keyword: bool = True
     is_change: bool = False
-    """Left out, what the task says stays; so its default is of no interest where a training is started."""
+    """Whether it changes a setting of the task, which holds where the option is left out; --help then shows no default."""
     least: float | None = None
     above: float | None = None
     most: float | None = None
@@ -49,11 +49,11 @@ class Option:
     unit: str = ""
     choices: Collection[str] = ()
     example: str = ""
-    """Of NAME=VALUE, where the field is a mapping."""
+    """Example of NAME=VALUE, where the field is a mapping."""
     read: Callable[[str], Any] | None = None
-    """Makes a value of a word of the command line; None: as the annotation says."""
+    """Converts a command-line argument into a value; None: as the annotation says."""
     convert: Callable[[Any], Any] | None = None
-    """Makes the field's value of what was given on the command line or in Python."""
+    """Converts a value given on the command line or in Python into the field's value."""
 
     field: str = ""
     kind: str = ""
@@ -63,7 +63,7 @@ class Option:
 
     @property
     def rule(self) -> str:
-        """What a value must be, for messages: 'a whole number of at least 1'. Empty where nothing is checked."""
+        """Description of the allowed values, for messages: 'a whole number of at least 1'. Empty where nothing is checked."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         words = KINDS.get(self.kind, "")
@@ -76,7 +76,7 @@ class Option:
         return " ".join((words, " and ".join(spelled))).rstrip()
 
     def validate(self, value: Any, what: str) -> Any:
-        """Pure: the value, NumPy's numbers as plain ones; `what` names the option in the message where it cannot be."""
+        """Pure: returns the value, NumPy's numbers as plain ones, or refuses it; `what` names the option in the message."""
         if (value is None and self.can_be_none) or not self.rule:
             return value
         found = self._of_kind(value)
@@ -85,7 +85,8 @@ class Option:
         return found
 
     def _of_kind(self, value: Any) -> Any:
-        """Pure: None for a value of another kind: a whole number may stand for a real one, nothing else is bent."""
+        """Pure: returns the value as the option's kind, or None for a value of another kind: a whole number may stand for a real
+        one, nothing else is converted."""
         if self.kind == "bool":
             return value if isinstance(value, bool) else None
         if self.kind == "str":
@@ -105,7 +106,7 @@ class Option:
         )
 
     def parse_argument(self, argument: str) -> Any:
-        """Pure: a word of the command line as a value; one that spells no number stays a text, which the check refuses."""
+        """Pure: converts a command-line argument into a value; one that spells no number stays a text, which the check refuses."""
         if self.read is not None:
             return self.read(argument)
         if self.convert is not None or self.kind not in ("int", "float"):
@@ -116,7 +117,7 @@ class Option:
             return argument
 
     def convert_value(self, value: Any) -> Any:
-        """Pure: what was given, as the field holds it."""
+        """Pure: converts a given value into the field's value."""
         if isinstance(value, list) and self.kind.startswith("Mapping"):  # words of the command line
             return parse(value, self.flag or "--set", self.example)
         if isinstance(value, list) and self.kind.startswith("Sequence"):
@@ -124,21 +125,21 @@ class Option:
         return value if value is None or self.convert is None else self.convert(value)
 
     def help_line(self) -> str:
-        """Pure: with its default."""
+        """Pure: returns the help text with the default."""
         if not self.help or self.is_change or "default" in self.help or self.default in ("", (), None) or self.default is False:
             return self.help
         return f"{self.help} (default {f'{self.default:g}' if isinstance(self.default, float) else self.default})"
 
 
 def option(default: T, help: str, metavar: str | None = None, **facts: Any) -> T:
-    """A field of a dataclass that is an option; `facts` are those of `Option`."""
+    """Declares a field of a dataclass as an option; `facts` are fields of `Option`."""
     metadata = {KEY: Option(help=help, metavar=metavar, **facts)}
     found: Any = field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
     return found  # type: ignore[no-any-return]
 
 
 def options_of(owner: type) -> Iterator[Option]:
-    """Pure: the options among the fields of a dataclass."""
+    """Pure: yields the options among the fields of a dataclass."""
     group = ""
     for one in fields(owner):
         if KEY in one.metadata:
@@ -158,13 +159,13 @@ def options_of(owner: type) -> Iterator[Option]:
 
 
 def shown_name(one: Option) -> str:
-    """Pure: as people who type it and people who write Python know it."""
+    """Pure: returns the name of an option for messages, as it is typed and as a keyword in Python."""
     flag = one.flag or one.name
     return f"{flag} ({one.name})" if one.is_keyword and len(flag) == len("-n") else flag
 
 
 def check(config: Any, what: Callable[[Option], str] = shown_name) -> None:
-    """Local: refuse values that the options of a frozen dataclass cannot have; `what` names them in messages."""
+    """Local: refuses values that the options of a frozen dataclass cannot have; `what` names them in messages."""
     for one in options_of(type(config)):
         value = getattr(config, one.field)
         found = one.validate(value, what(one))
@@ -173,8 +174,8 @@ def check(config: Any, what: Callable[[Option], str] = shown_name) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *owners: type, only: Collection[str] | None = None) -> None:
-    """Local: the options of some dataclasses, under their headings; one that two of them have is added once. Those that are not
-    given leave no trace in the namespace."""
+    """Local: adds the options of some dataclasses to a parser, under their headings; an option that two of them have is added
+    once. Those that are not given leave no trace in the namespace."""
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
     known: set[str] = set()
     for one in (one for owner in owners for one in options_of(owner)):
@@ -194,12 +195,13 @@ def add_options(parser: argparse.ArgumentParser, *owners: type, only: Collection
 
 
 def options_for(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: what of the options given, by name, belongs to a dataclass, by field."""
+    """Pure: returns those of the given options, by name, that belong to a dataclass: field -> value."""
     return {one.field: one.convert_value(given[one.name]) for one in options_of(owner) if one.name in given}
 
 
 def keywords_of(*owners: type) -> dict[str, Option]:
-    """Pure: name -> option of those that a Python function takes; of a name that two dataclasses have, the first one's."""
+    """Pure: returns name -> option of the options that a Python function takes; of a name that two dataclasses have, the first
+    one's."""
     found: dict[str, Option] = {}
     for one in (one for owner in owners for one in options_of(owner) if one.is_keyword):
         found.setdefault(one.name, one)
@@ -207,7 +209,7 @@ def keywords_of(*owners: type) -> dict[str, Option]:
 
 
 def takes(*owners: type) -> Callable[[Function], Function]:
-    """A function with `**options` that are those of some dataclasses: its signature and its docstring list them."""
+    """Decorates a function with `**options` that are those of some dataclasses: its signature and its docstring list them."""
 
     def described(function: Function) -> Function:
         signature = inspect.signature(function)

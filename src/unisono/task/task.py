@@ -18,8 +18,8 @@ PRECISIONS = ("float32", "bf16")
 
 
 def setting(default: T, help: str, metavar: str = "", **facts: Any) -> T:
-    """A field of the task that can be changed where a training is started: by an option of its own if it has a metavar, and by
-    --set."""
+    """Declares a field of the task that can be changed where a training is started: by an option of its own if it has a metavar,
+    and by --set."""
     facts = {"flag": "" if metavar else None, "read": literal, **facts}
     return option(default, help, metavar or None, group=EXPERIMENT, is_change=True, **facts)
 

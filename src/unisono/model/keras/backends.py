@@ -23,71 +23,71 @@ BACKENDS: Mapping[str, str] = {"torch": "TorchBackend", "tensorflow": "TensorFlo
 
 
 class BatchResult(NamedTuple):
-    """One batch."""
+    """Loss, outputs and metric sums of one batch, and its gradients where the framework computed them."""
 
     loss_sum: Tensor | float
     weight: Tensor | float
     outputs: Any
-    """In arrays of the backend; see `Backend.shown`."""
+    """Arrays of the backend; see `Backend.as_tensors`."""
     sums: Tensor | Sequence[float]
-    """What Keras's metrics count, one after the other; a tensor (float64) where they are on the device."""
+    """The sums of Keras's metrics, one after the other; a float64 tensor where they are on the device."""
     gradients: Gradients | None = None
-    """None where autograd can go back from the loss."""
+    """None where autograd can compute them from the loss."""
 
 
 class Backend(ABC):
     """How a framework computes with the vectors of a replica. Local, blocking: everything is finished when a call returns."""
 
     takes_cuda: ClassVar[bool] = False
-    """Whether the vectors may lie on a GPU."""
+    """Whether the vectors may be on a GPU."""
 
     def __init__(self, pure: Pure) -> None:
         self.pure = pure
 
     @abstractmethod
     def value_of(self, variable: Any) -> Tensor:
-        """The value of a Keras variable, where it lies."""
+        """Returns the value of a Keras variable, without a copy."""
 
     def copy_of(self, variable: Any) -> Tensor:
-        """The value of a Keras variable, in memory of its own."""
+        """Returns a copy of the value of a Keras variable."""
         return self.value_of(variable).clone()
 
     def as_backend_arrays(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """Of the variables that learn, or alike: arrays that Keras may keep, equal to them now."""
+        """Returns copies of the trainable variables, or of tensors like them, as arrays that Keras may keep."""
         return [on_host(tensor) for tensor in tensors]
 
     def as_tensors(self, outputs: Any) -> Any:
-        """Outputs of `learn` and `look` as tensors."""
+        """Returns outputs of `compute_gradients` and `evaluate` as tensors."""
         return outputs
 
     @abstractmethod
     def apply_model(self, module: KerasModule, inputs: Any) -> Any:
-        """What the model gives when it is applied."""
+        """Returns the outputs of the model in inference mode."""
 
     @abstractmethod
     def compute_gradients(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
-        """A batch to learn from; the module keeps what the pass makes of its statistics."""
+        """Computes loss and gradients of a batch in training mode; the module keeps the new values of its statistics."""
 
     @abstractmethod
     def evaluate(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
-        """A batch to look at."""
+        """Computes loss and outputs of a batch in inference mode; changes nothing."""
 
     @abstractmethod
     def update(
         self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]
     ) -> None:
-        """One step of a Keras optimiser, in place: `memory` are its variables. Values without a gradient are left alone."""
+        """Makes one step of a Keras optimiser, in place: `memory` are its variables. Values without a gradient are not changed."""
 
 
 def on_host(value: Tensor) -> Any:
-    """Local: a copy for NumPy, which does not know bfloat16."""
+    """Local: returns a copy of a tensor as a NumPy array; bfloat16, which NumPy does not know, becomes float32."""
     value = value.detach()
     return (value.float() if value.dtype is torch.bfloat16 else value).to("cpu", copy=True).numpy()
 
 
 def prepare_backend() -> None:
-    """Local, before the first model is made: what a framework must be told before it computes anything. Nothing is imported that
-    the process has not imported already."""
+    """Local, before the first model is made: configures the framework as must be done before it computes anything. Nothing is
+    imported that the process has not imported already."""
     if "keras" in sys.modules:
         from keras import config
 
@@ -96,7 +96,7 @@ def prepare_backend() -> None:
 
 
 def make_backend(pure: Pure) -> Backend:
-    """Local: of the backend that Keras runs on in this process."""
+    """Local: makes the `Backend` for the framework that Keras runs on in this process."""
     from keras import config
 
     name = config.backend()

@@ -1,4 +1,4 @@
-"""From a batch to a loss, as a compiled Keras model says it."""
+"""Computes the loss of a batch as a compiled Keras model defines it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from unisono.model.torch.body import LossBody, Outcome, num_rows, split_batch
 
 
 class KerasBody(LossBody):
-    """Loss, loss weights, regularisers and added losses are those of the model; batch = (inputs, targets[, weights])."""
+    """The body of a compiled Keras model. Loss, loss weights, regularisers and added losses are those of the model; batch =
+    (inputs, targets[, weights])."""
 
     def __init__(self, shows_outputs: bool = True) -> None:
         """Without outputs nobody but Keras's own metrics can judge a batch to learn from."""

@@ -1,5 +1,5 @@
-"""What TensorFlow and JAX have in common: a step is compiled once for each shape of a batch; vectors are copied in, and what comes
-out is looked at where it lies."""
+"""The common part of TensorFlow and JAX: a step is compiled once for each shape of a batch; vectors are copied in, and results
+are read without a copy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CompiledBackend(Backend):
-    """A framework whose arrays cannot be views of our vectors."""
+    """A backend whose arrays cannot be views of our vectors."""
 
     def __init__(self, pure: Pure) -> None:
         super().__init__(pure)
@@ -29,7 +29,7 @@ class CompiledBackend(Backend):
         changes = [one for one, is_frozen in zip(pure.non_trainable, pure.is_frozen, strict=True) if not is_frozen]
         self._changed = Packing([self.value_of(variable) for variable in changes])
         self._unused: tuple[int, ...] = ()
-        """Trained variables that no loss depends on; known once a step is compiled."""
+        """Trainable variables that no loss depends on; known once a step is compiled."""
         self._compute_gradients = self.compile(self._compute_gradients_natively)
         self._evaluate = self.compile(self._evaluate_natively)
         self._apply_model = self.compile(self._apply_natively)
@@ -38,35 +38,35 @@ class CompiledBackend(Backend):
 
     @abstractmethod
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Pure: the same, compiled at its first call with batches of a shape."""
+        """Pure: returns the function in a form that is compiled at its first call with batches of a shape."""
 
     @abstractmethod
     def with_gradients(self, function: Callable[[list[Any]], PureResult], values: list[Any]) -> tuple[PureResult, list[Any]]:
-        """Pure, in the framework: what a function gives for these values, and the gradient of its loss; None for those that it does
-        not depend on."""
+        """Pure, in the framework: returns the result of a function for these values, and the gradients of its loss; None for
+        values that it does not depend on."""
 
     def apply_optimizer(
         self, optimizer: Any, values: list[Any], gradients: list[Any], memory: list[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """In the framework: what an optimiser makes of values and of its memory."""
+        """In the framework: returns the values and the memory of an optimiser after one step."""
         after, learned = optimizer.stateless_apply(memory, gradients, values)
         return after, learned
 
     @abstractmethod
     def as_array(self, tensor: Tensor) -> Any:
-        """Local: an array of the framework. It may use the memory of the tensor."""
+        """Local: returns a tensor as an array of the framework, which may use the memory of the tensor."""
 
     def copy_to_array(self, vector: Tensor) -> Any:
-        """Local: an array of the framework with a copy of a vector that will change."""
+        """Local: returns an array of the framework with a copy of a vector that will change."""
         return self.as_array(vector.clone())
 
     @abstractmethod
     def as_tensor(self, array: Any) -> Tensor:
-        """Local, blocking: an array, once it is computed, as a tensor in the same memory, which must not be changed."""
+        """Local, blocking until the array is computed: returns it as a tensor in the same memory, which must not be changed."""
 
     @abstractmethod
     def as_numbers(self, array: Any) -> list[float]:
-        """Local, blocking: what a short array holds."""
+        """Local, blocking: returns the elements of a short array."""
 
     def apply_model(self, module: KerasModule, inputs: Any) -> Any:
         return self.as_tensors(self._apply_model(*self._state(module), self._given(inputs)))
@@ -176,7 +176,7 @@ class CompiledBackend(Backend):
 
 
 def _scalars(found: PureResult) -> Any:
-    """In the framework: all that is a number or a few, as one array, which is quicker to look at."""
+    """In the framework: returns loss sum, weight and metric sums as one array, which is faster to read than several."""
     from keras import ops
 
     kind = found.loss_sum.dtype

@@ -16,13 +16,14 @@ from unisono.model.keras.pure import PureResult
 
 
 def prepare() -> None:
-    """Local, before the first array of the process: a computation runs in the thread that asks for it. Every step waits for its
-    own, which by way of another thread takes longer than the step of a small network itself."""
+    """Local, before the first array of the process: makes JAX compute in the calling thread. Every step waits for its own
+    computation, which by way of another thread takes longer than the step of a small network itself."""
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
 
 
 class JaxBackend(CompiledBackend):
-    """Steps are jitted. A parameter that the loss does not depend on has a gradient of zero here, and counts as used."""
+    """The backend JAX: steps are jitted. A parameter that the loss does not depend on has a gradient of zero, and counts as
+    used."""
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function if self.pure.model.run_eagerly else jax.jit(function)
@@ -65,5 +66,5 @@ class JaxBackend(CompiledBackend):
 
 
 def _read_only(array: Any) -> Tensor:
-    """JAX shows its memory as not to be written, which torch knows no flag for and would warn of."""
+    """Returns a tensor that views a read-only array of JAX, without the warning of torch, which has no read-only tensors."""
     return torch.utils.dlpack.from_dlpack(array) if array.size else torch.from_numpy(array.copy())

@@ -19,7 +19,7 @@ ALIGN_BYTES = 64
 
 
 class TensorFlowBackend(CompiledBackend):
-    """Steps are graphs, by XLA where the model was compiled so."""
+    """The backend TensorFlow: steps are graphs, compiled by XLA where the model was compiled so."""
 
     def __init__(self, pure: Pure) -> None:
         for gpu in tf.config.list_physical_devices("GPU"):
@@ -48,7 +48,8 @@ class TensorFlowBackend(CompiledBackend):
     def apply_optimizer(
         self, optimizer: Any, values: list[Any], gradients: list[Any], memory: list[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """Optimisers cannot do here without variables: those of the model and their own are lent to them."""
+        """Applies the optimiser to variables of TensorFlow, without which it cannot work: those of the model and its own are
+        used."""
         held = self.pure.trainable, optimizer.variables
         for variables, now in zip(held, (values, memory), strict=True):
             for variable, value in zip(variables, now, strict=True):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TorchBackend(Backend):
-    """Nothing is compiled and nothing copied."""
+    """The backend PyTorch: nothing is compiled and nothing copied."""
 
     takes_cuda: ClassVar[bool] = True
 
@@ -64,7 +64,7 @@ def _device(module: KerasModule) -> torch.device:
 
 
 def _on(where: torch.device) -> Any:
-    """Keras puts new tensors on the device that it prefers; ours may be another."""
+    """Returns a context in which Keras creates tensors on this device, which may not be the one that it prefers."""
     from keras import device
 
     return device(str(where))

@@ -1,4 +1,4 @@
-"""Any optimiser of Keras as one of torch: it moves the same vectors, and what it has learned is kept like that of the others."""
+"""Any optimiser of Keras as an optimiser of torch: it updates the same vectors, and its state is saved like that of the others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from unisono.model.keras.rules import KerasRule, publish_rule, rule_of
 from unisono.model.torch.parameters import FlatParameters
 
 MEMORY = "variables"
-"""Under which name the state of all parameters together is kept."""
+"""Name under which the state of all parameters together is saved."""
 
 
 class KerasOptimizer(Optimizer):
-    """Moves the parameters of a Keras model. Its variables are values like the model's, so that copies of it share the object."""
+    """A Keras optimiser that updates the parameters of a `KerasModule`. Its variables are values like the model's, so that
+    copies of this share the Keras object."""
 
     def __init__(self, module: KerasModule, optimizer: Any) -> None:
         self.of_keras = optimizer
@@ -31,7 +32,7 @@ class KerasOptimizer(Optimizer):
         super().__init__(module.trainable(), {} if self._lr is None else {"lr": float(self._first[self._lr])})
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Local: one update from the gradients of the parameters; those without one are left alone."""
+        """Local: makes one update from the gradients of the parameters; parameters without a gradient are not changed."""
         assert closure is None
         (group,) = self.param_groups
         memory = self._memory()
@@ -40,12 +41,12 @@ class KerasOptimizer(Optimizer):
         self._backend.update(self.of_keras, [one.data for one in parameters], [one.grad for one in parameters], memory)
 
     def set_rate(self, lr: float) -> None:
-        """Local: in its memory too."""
+        """Local: sets the learning rate, in the saved state too."""
         if self._lr is not None:
             self._memory()[self._lr].fill_(lr)
 
     def publish(self) -> None:
-        """Local: give the Keras optimiser itself what this has learned."""
+        """Local: copies the state of this optimiser into the Keras optimiser itself."""
         for variable, value in zip(self.of_keras.variables, self._memory(), strict=True):
             variable.assign(on_host(value))
 
@@ -58,7 +59,7 @@ class KerasOptimizer(Optimizer):
 
 
 def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, options: dict[str, Any]) -> Optimizer:
-    """Local: the optimiser of a compiled model, by its Keras name, its class, or ready."""
+    """Local: makes the optimiser of a compiled model from a Keras name, a class, or an instance."""
     import keras
 
     if isinstance(spec, keras.Optimizer):
@@ -111,7 +112,7 @@ def _refuse(optimizer: Any) -> None:
 
 
 def publish_learned(part: FlatParameters, module: KerasModule, optimizer: Any) -> None:
-    """Local: give the optimiser of Keras what was learned in its place, for whoever looks at it or saves it."""
+    """Local: copies the optimiser state of these parameters into the Keras optimiser, for user code that reads or saves it."""
     if isinstance(part.running, KerasOptimizer):
         part.running.publish()
     elif isinstance(part.running, KerasRule):
@@ -119,7 +120,7 @@ def publish_learned(part: FlatParameters, module: KerasModule, optimizer: Any) -
 
 
 def set_rate(part: FlatParameters, lr: float) -> None:
-    """Local: the rate with which another life of the training would begin."""
+    """Local: sets the learning rate with which a resumed training would start."""
     (group,) = part.running.param_groups
     group["lr"] = lr
     if isinstance(part.running, KerasOptimizer):
@@ -127,14 +128,14 @@ def set_rate(part: FlatParameters, lr: float) -> None:
 
 
 def rate_of(optimizer: Any) -> float:
-    """Local: the learning rate of an optimiser of Keras, where it is a number."""
+    """Local: returns the learning rate of an optimiser of Keras as a number."""
     from keras import ops
 
     return float(ops.convert_to_numpy(optimizer.learning_rate))
 
 
 def keras_names() -> list[str]:
-    """Local: of all optimisers that Keras knows, in small letters."""
+    """Local: returns the names of all optimisers that Keras knows, in small letters."""
     import keras
 
     found = vars(keras.optimizers).values()

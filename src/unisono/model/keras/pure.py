@@ -21,18 +21,18 @@ MEAN, WEIGHTED_MEAN = ("sum_over_batch_size", "mean"), "mean_with_sample_weight"
 
 
 class PureResult(NamedTuple):
-    """What a batch gives, in arrays of the backend."""
+    """Result of one batch, in arrays of the backend."""
 
     loss_sum: Any
     weight: Any
     outputs: Any
     non_trainable: list[Any]
-    """The values of those of `Pure.kept` that are not frozen, in their order."""
+    """New values of those of `Pure.non_trainable` that are not frozen, in their order."""
     sums: list[Any]
 
 
 class Pure:
-    """One Keras model. It holds the variables only as names for values: those that it has itself are never read again."""
+    """A Keras model as a pure function. Its variables only name values: their own values are never read again."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -47,29 +47,29 @@ class Pure:
         self.seeds = [variable for variable in unique(model.variables) if id(variable) not in known]
         self.names = dict(zip(map(id, weights), stable_names(model, weights), strict=True))
         self.metrics: list[tuple[str, Any]] = []
-        """Of Keras, each with the name under which it is told; those that `compile` was given first."""
+        """Keras's metrics, each with the name under which it is reported; those of `compile` come first."""
         self.num_compiled = 0
-        """How many these are."""
+        """Number of the metrics of `compile`."""
         self.metric_variables: list[Any] = []
         self._latest = local()
 
     def remember(self, outputs: Any, sums: Tensor | Sequence[float]) -> None:
-        """Local, of this thread: what the metrics count in the batch that gave these outputs."""
+        """Local, for this thread: stores the metric sums of the batch that gave these outputs."""
         self._latest.batch = outputs, sums
 
     def remembered(self, outputs: Any) -> Tensor | Sequence[float]:
-        """Local: that of the batch that gave these outputs, which must be the last one."""
+        """Local: returns the metric sums of the batch that gave these outputs, which must be the last one."""
         whose, sums = self._latest.batch
         assert whose is outputs, "outputs of another batch than the last one"
         found: Tensor | Sequence[float] = sums
         return found
 
     def name(self, variable: Any) -> str:
-        """Pure: of a weight, the same in every process."""
+        """Pure: returns the name of a weight, the same in every process."""
         return self.names[id(variable)]
 
     def compute_metrics_with_batches(self) -> None:
-        """Local, once they are built: what Keras's metrics count is computed with every batch from now on: those of `compile`, the
+        """Local, once Keras's metrics are built: from now on their sums are computed with every batch: those of `compile`, the
         losses of several outputs, and those that layers hold."""
         from keras.metrics import Mean, Sum
 
@@ -90,11 +90,11 @@ class Pure:
         self.metric_variables = [variable for _, metric in self.metrics for variable in metric.variables]
 
     def _losses(self) -> list[Any]:
-        """What tells the loss of each of several outputs."""
+        """Returns the metrics that report the loss of each of several outputs."""
         return [] if self.model._compile_loss is None else list(self.model._compile_loss.metrics)
 
     def apply_model(self, trained: Sequence[Any], kept: Sequence[Any], seeds: Sequence[Any], inputs: Any) -> Any:
-        """Pure: what the model gives when it is applied."""
+        """Pure: returns the outputs of the model in inference mode."""
         from keras import StatelessScope
 
         with StatelessScope(self._mapping(trained, kept, seeds)):
@@ -110,7 +110,7 @@ class Pure:
         weights: Any,
         training: bool,
     ) -> PureResult:
-        """Pure: one batch."""
+        """Pure: computes loss, outputs, new non-trainable values and metric sums of one batch."""
         from keras import StatelessScope, ops, tree
         from keras.src.backend import standardize_dtype
 
@@ -156,7 +156,7 @@ class Pure:
         ]
 
     def _weight(self, inputs: Any, outputs: Any, weights: Any, dtype: Any) -> Any:
-        """By what the loss divided: samples; or where it leaves some out, those that count."""
+        """Returns the number that the loss divided by: samples, or where it leaves some out, those that count."""
         from keras import ops, tree
 
         entries = [] if self.model._compile_loss is None else list(self.model._compile_loss._flat_losses)
@@ -190,7 +190,7 @@ class Pure:
 
 
 def _at(path: Sequence[Any], outputs: Any) -> Any:
-    """The output that a loss is of; of a single one there is no path."""
+    """Returns the output that a loss belongs to; a single output has no path."""
     from keras import tree
 
     for place in path:
@@ -199,19 +199,19 @@ def _at(path: Sequence[Any], outputs: Any) -> Any:
 
 
 def unique(variables: Sequence[Any]) -> list[Any]:
-    """Pure: each once; layers may share them."""
+    """Pure: returns the variables without repetitions; layers may share them."""
     return list({id(variable): variable for variable in variables}.values())
 
 
 def layers_of(model: Any) -> Iterator[Any]:
-    """Pure: the model and all layers inside it."""
+    """Pure: yields the model and all layers inside it."""
     found: Iterator[Any] = model._flatten_layers(include_self=True, recursive=True)
     return found
 
 
 def stable_names(model: Any, weights: Sequence[Any]) -> list[str]:
-    """Pure: paths of variables in which the numbers that Keras gives to layers without a name count from the first layer of this
-    model; Keras counts from the first of the process."""
+    """Pure: returns paths of variables in which the numbers that Keras gives to layers without a name count from the first layer
+    of this model; Keras counts from the first of the process."""
     automatic = {layer.name: base for layer in layers_of(model) if (base := _automatic(layer)) is not None}
     renamed: dict[str, str] = {}
     counts: dict[str, int] = {}

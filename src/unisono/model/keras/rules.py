@@ -1,7 +1,7 @@
-"""The optimisers of Keras that most people use, formula by formula, as optimisers of torch. They treat every number by itself; so
-one pass moves the whole vector, on every backend, and a server may have a slice of it.
+"""The optimisers of Keras that most people use, formula by formula, as optimisers of torch. They are elementwise; so one pass moves
+the whole vector, on every backend, and a server may have a slice of it.
 
-With anything that is more than the formula (clipping, averages of weights, a schedule, constraints) Keras's own code moves the
+With anything that is more than the formula (clipping, averages of weights, a schedule, constraints) Keras's own code updates the
 tensors; see `optimizer.py`.
 """
 
@@ -21,15 +21,15 @@ from unisono.model.torch.one_vector import ElementwiseOptimizer
 from unisono.model.torch.parameters import FlatParameters
 
 ITERATIONS = "iterations"
-"""Under which name the state of a parameter counts the steps."""
+"""Name of the step count in the state of a parameter."""
 EXACT: Mapping[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class KerasRule(ElementwiseOptimizer, ABC):
-    """One of them. What it has learned lies in tensors by the names of `memory`."""
+    """Base of these optimisers. The state of a parameter has tensors by the names of `memory`."""
 
     memory: ClassVar[Mapping[str, str]] = {}
-    """Name -> attribute of the Keras optimiser, which has a list there with a variable for each that learns."""
+    """Name in the state -> attribute of the Keras optimiser, a list with a variable for each trainable one of the model."""
 
     def __init__(self, params: Iterable[Any], lr: float = 0.0, weight_decay: float = 0.0, **more: Any) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **more})
@@ -37,14 +37,14 @@ class KerasRule(ElementwiseOptimizer, ABC):
     @classmethod
     @abstractmethod
     def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
-        """Pure: what the formula needs to know; None where it is not the whole truth."""
+        """Pure: returns the settings of the formula; None where the optimiser does more than the formula."""
 
     @abstractmethod
     def update(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
-        """Local: one update of a parameter and of what is known of it, in place."""
+        """Local: updates a parameter and its state, in place."""
 
     def state_for(self, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Local: what it knows of a parameter; as in the beginning where somebody has cleared the state."""
+        """Local: returns the state of a parameter; the initial state where it was cleared."""
         state: dict[str, Any] = self.state[parameter]
         if not state:
             names = self.memory_names(group)
@@ -53,16 +53,16 @@ class KerasRule(ElementwiseOptimizer, ABC):
         return state
 
     def memory_names(self, group: Mapping[str, Any]) -> list[str]:
-        """Pure: the names of its memory; there is none of a momentum of 0."""
+        """Pure: returns the names of the state that this group needs; a momentum of 0 needs none."""
         return [name for name in self.memory if name != "momentum" or group.get("momentum") != 0]
 
     def initial_value(self, group: Mapping[str, Any]) -> float:  # noqa: ARG002
-        """Pure: what the memory holds in the beginning."""
+        """Pure: returns the initial value of the state."""
         return 0.0
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Local: one update from the gradients; parameters without one are left alone, and count the step."""
+        """Local: makes one update from the gradients; parameters without a gradient are not changed but count the step."""
         assert closure is None
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -177,11 +177,11 @@ RULES: Mapping[str, type[KerasRule]] = {
     "RMSprop": KerasRMSprop,
     "Adagrad": KerasAdagrad,
 }
-"""By their names in Keras. AdamW has a decay of weights by default, which all of them can."""
+"""Name in Keras -> rule. AdamW has weight decay by default, which all of them can have."""
 
 
 def rule_of(optimizer: Any, module: KerasModule) -> KerasRule | None:
-    """Local: a built optimiser of Keras as a rule, with what it has learned; None where it is more than a rule."""
+    """Local: returns the rule of a built optimiser of Keras, with its state; None where it does more than a rule."""
     kind = RULES.get(type(optimizer).__name__)
     if kind is None or not type(optimizer).__module__.startswith("keras.") or _does_more(optimizer, module):
         return None
@@ -200,7 +200,7 @@ def rule_of(optimizer: Any, module: KerasModule) -> KerasRule | None:
 
 
 def publish_rule(rule: KerasRule, part: FlatParameters, module: KerasModule, optimizer: Any) -> None:
-    """Local: give the Keras optimiser itself what the rule has learned, for whoever looks at it or saves it."""
+    """Local: copies the state of the rule into the Keras optimiser itself, for user code that reads or saves it."""
     (group,) = rule.param_groups
     states = [rule.state_for(parameter, group) for parameter in group["params"]]
     optimizer.iterations.assign(states[0][ITERATIONS])

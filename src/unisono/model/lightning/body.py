@@ -1,4 +1,4 @@
-"""A LightningModule as it is, without a Trainer: its steps give the loss, what it logs becomes exact means over all workers.
+"""An unchanged LightningModule without a Trainer: its steps give the loss, the values it logs become exact means over all workers.
 
 The loss of a step is a mean over the samples of this worker, as Lightning has it: sum = loss * num_samples. That is exact for means
 over samples, and only for them; a mean over tokens or over class weights differs between workers by what their samples weigh.
@@ -22,19 +22,20 @@ from unisono.model.packed import pack
 from unisono.model.torch.body import Outcome, call, num_rows, split_batch
 
 Running = tuple[Tensor | float, Tensor | float]
-"""A sum and its weight, on the device while it goes on."""
+"""A sum and its weight, on the device while they are being added up."""
 
 _GIVEN = ("epoch", "global_step", "state_dict")
-"""What `on_save_checkpoint` and `on_load_checkpoint` find in a checkpoint besides what they add."""
+"""Keys of a checkpoint that `on_save_checkpoint` and `on_load_checkpoint` find besides those that they add."""
 
 
 @dataclass
 class TrainerStandIn:
-    """What a module may ask its trainer: `self.current_epoch`, `self.global_step`, `self.trainer.max_epochs`."""
+    """Stands in for Lightning's Trainer: `self.trainer.max_epochs`, `self.current_epoch`, `self.global_step` of a module read
+    it."""
 
     max_epochs: int = 1
     num_training_batches: int = 1
-    """Steps of an epoch."""
+    """Number of steps of an epoch."""
     global_rank: int = 0
     world_size: int = 1
     current_epoch: int = 0
@@ -76,11 +77,11 @@ class LightningBody:
         self._num_samples = 0
         self._num_batches = 0
         self._first_step = 0
-        """Of the epoch in hand."""
+        """First step of the current epoch."""
         self._over: Logged | None = None
-        """What was logged in it, once `end` was called."""
+        """What was logged in the current epoch, once `end` was called."""
         self._kept: Mapping[str, Any] | None = None
-        """What an earlier attempt kept, until the module has it back."""
+        """The `user_state` of an earlier attempt, until the module has loaded it."""
         self._sums: dict[str, Running] = {}
         self._metrics: dict[str, dict[str, Any]] = {}
         """Stage -> the metric objects that were logged in it."""
@@ -89,7 +90,7 @@ class LightningBody:
 
     @contextmanager
     def sanity_check(self) -> Iterator[None]:
-        """Local: within it the module can see (`self.trainer.sanity_checking`) that its steps are only tried out."""
+        """Local: a context in which `self.trainer.sanity_checking` says that the steps of the module are only tried out."""
         self.trainer.sanity_checking = True
         yield
         self.trainer.sanity_checking = False
@@ -99,8 +100,8 @@ class LightningBody:
         self._begin(stage, step, epoch)
 
     def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None:
-        """The hook of the beginning is called again: what it set in the module may be lost with the earlier attempt. What it does
-        to tensors, and to what the module keeps itself, has been done already."""
+        """The hook of the start of the epoch is called again: what it set in the module may be lost with the earlier attempt.
+        What it does to tensors, and to the state that the module saves itself, has been done already."""
         with _tensors_as_they_are(self._model):
             self._begin(TRAIN, first_step, epoch)
         self._give_back()
@@ -144,7 +145,7 @@ class LightningBody:
         return PartialEpochLog(self._num_samples, _as_numbers(self._sums), False, unkept)
 
     def user_state(self) -> dict[str, Any]:
-        """Where the module is, and what `on_save_checkpoint` adds to a checkpoint."""
+        """Returns epoch and step of the module, and what `on_save_checkpoint` adds to a checkpoint."""
         where = {"epoch": self.trainer.current_epoch, "global_step": self.trainer.global_step}
         if not defines(self._model, "on_save_checkpoint"):
             return {"where": where, "added": {}}
@@ -179,7 +180,7 @@ class LightningBody:
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
         outputs, targets, weights = None, None, None
         keeps = self._keeps
-        self._keeps = keeps and self._stage != TRAIN  # in an epoch of training a look at some samples is none of its sums
+        self._keeps = keeps and self._stage != TRAIN  # within an epoch of training, an evaluation adds nothing to its sums
         try:
             rows = self._count(batch) if self._keeps else num_rows(batch)
             step = evaluation_step(model, self._stage)
@@ -211,7 +212,7 @@ class LightningBody:
         batch_size: int | None = None,
         **_display: Any,
     ) -> None:
-        """Instead of LightningModule.log; what says where and when to show it does not matter here."""
+        """Takes the place of LightningModule.log; arguments that say where and when to show a value have no effect."""
         if not self._keeps:
             return
         if reduce_fx not in ("mean", "avg"):
@@ -229,14 +230,15 @@ class LightningBody:
 
 
 def evaluation_step(model: nn.Module, stage: str) -> str | None:
-    """Pure: the name of the method that looks at a batch: of a test without `test_step` that of the validation; None without."""
+    """Pure: returns the name of the method that evaluates a batch: for a test without `test_step` that of the validation; None
+    where there is none."""
     wanted = ("test_step", "validation_step") if stage == TEST else ("validation_step",)
     return next((name for name in wanted if defines(model, name)), None)
 
 
 @contextmanager
 def _tensors_as_they_are(model: nn.Module) -> Iterator[None]:
-    """Local: what is done meanwhile changes no weight and no buffer."""
+    """Local: a context after which all weights and buffers have the values that they had before."""
     before = {name: tensor.detach().clone() for name, tensor in _tensors(model)}
     yield
     for name, tensor in _tensors(model):
@@ -253,13 +255,13 @@ def _as_numbers(sums: Mapping[str, Running]) -> Logged:
 
 
 def _run(model: nn.Module, name: str, batch: Any, index: int) -> Any:
-    """Local: a step of the module, which may leave out the number of the batch."""
+    """Local: runs a step of the module, whose method may have no parameter for the number of the batch."""
     step = getattr(model, name)
     return step(batch, index) if len(inspect.signature(step).parameters) > 1 else step(batch)
 
 
 def _loss_of(found: Any) -> Tensor | None:
-    """The loss that a step returned, if it did."""
+    """Returns the loss in the result of a step; None where there is none."""
     loss = found.get("loss") if isinstance(found, Mapping) else found
     if loss is None:
         return None
@@ -282,7 +284,8 @@ def _number(name: str, value: Any) -> Tensor | float:
 
 
 def _added(before: Running, value: Tensor | float, weight: float, only_finite: bool) -> Running:
-    """Local, no wait for the device. In training a value that is no number is left out, as its update is."""
+    """Local, no wait for the device: returns the sum and weight with one more value. In training a value that is no number is
+    left out, as the update of its step is."""
     if only_finite:
         if isinstance(value, Tensor):
             finite = value.isfinite()

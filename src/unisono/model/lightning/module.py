@@ -1,4 +1,4 @@
-"""What a LightningModule brings with it: hooks that are called or refused, and its optimiser."""
+"""Hooks of a LightningModule, which are called or refused, and its optimiser."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _REMEDIES: Mapping[str, str] = {
     "configure_callbacks": "use patience, target and monitor of un.Task instead",
     "configure_sharded_model": "make the layers in __init__ or configure_model",
 }
-"""Hooks that nobody would call here -> what to do instead. A module that defines one is refused."""
+"""Hooks that are never called here -> what to do instead. A module that defines one is refused."""
 
 
 def set_up(model: nn.Module) -> None:
-    """Local: what a Trainer would call before the weights are used; refuses what cannot be done here."""
+    """Local: calls the hooks that a Trainer calls before the weights are used; refuses a module that needs more of a Trainer."""
     kind = type(model).__name__
     if getattr(model, "automatic_optimization", True) is not True:
         raise UsageError(f"{kind} optimises by hand (automatic_optimization = False); {_OWN_STEP}")
@@ -48,7 +48,7 @@ def set_up(model: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class ConfiguredOptimizer:
-    """What `configure_optimizers` gave."""
+    """The optimiser and the scheduler that `configure_optimizers` returned."""
 
     optimizer: Optimizer
     scheduler: Any = None
@@ -57,7 +57,7 @@ class ConfiguredOptimizer:
 
 
 def configured_optimizer(model: nn.Module) -> ConfiguredOptimizer:
-    """Local: the one optimiser of the module and its scheduler; refuses several."""
+    """Local: calls `configure_optimizers` and returns the optimiser of the module and its scheduler; refuses several."""
     found = model.configure_optimizers()  # type: ignore[operator]
     schedulers: Sequence[Any] = ()
     if isinstance(found, (tuple, list)) and len(found) == 2 and all(isinstance(part, (tuple, list)) for part in found):

@@ -22,12 +22,12 @@ from unisono.model.losses.base import Loss, Weight, total
 from unisono.model.targets import across, as_labels, full_precision, one_tensor
 
 NO_LABEL = torch.iinfo(torch.int64).min
-"""For torch, which otherwise ignores the label -100 unasked."""
+"""Passed to torch, which would otherwise ignore the label -100."""
 
 
 @dataclass(eq=False, kw_only=True)
 class ClassLoss(Loss):
-    """Sums and weights of labels; what a label costs is left to the subclass."""
+    """Base of losses of labels: adds up sums and weights; the subclass says what the loss of a label is."""
 
     class_weights: Sequence[float] | None = None
     ignore_label: int | None = None
@@ -43,10 +43,10 @@ class ClassLoss(Loss):
 
     @abstractmethod
     def _losses(self, outputs: Tensor, labels: Tensor, class_weights: Tensor | None, reduction: str) -> Tensor:
-        """The losses of labels, 0 where ignored, by reduction "sum" or "none"."""
+        """Returns the losses of labels, 0 where ignored, by reduction "sum" or "none"."""
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
-        if weights is None and not self._counts and _are_plain(outputs, targets):  # the way of most steps, without a look at more
+        if weights is None and not self._counts and _are_plain(outputs, targets):  # the way of most steps, without further checks
             return self._losses(outputs, targets, None, "sum"), float(targets.numel())
         outputs = full_precision(one_tensor("outputs", outputs, self.label))
         targets = one_tensor("targets", targets, self.label)
@@ -74,7 +74,7 @@ class ClassLoss(Loss):
         return self._weighing
 
     def _importance(self, labels: Tensor, weighing: Tensor | None) -> Tensor:
-        """What each label adds to the denominator, before sample weights."""
+        """Returns what each label adds to the denominator, before sample weights."""
         counted = labels != self._ignored
         return counted if weighing is None else weighing[labels * counted] * counted
 
@@ -93,7 +93,7 @@ def _are_plain(outputs: Any, targets: Any) -> bool:
 
 @dataclass(eq=False, kw_only=True)
 class CrossEntropy(ClassLoss):
-    """Of logits. Targets may also be probabilities (or one-hot rows) in the shape of the outputs."""
+    """Cross entropy of logits. Targets may also be probabilities (or one-hot rows) in the shape of the outputs."""
 
     label_smoothing: float = 0.0
 
@@ -139,7 +139,7 @@ class CrossEntropy(ClassLoss):
 
 @dataclass(eq=False, kw_only=True)
 class NegativeLogLikelihood(ClassLoss):
-    """Of outputs that are logarithms of probabilities."""
+    """Negative log likelihood of outputs that are logarithms of probabilities."""
 
     name = "nll"
 

@@ -73,7 +73,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _reduction(function: Callable[..., Any], parameters: dict[str, inspect.Parameter]) -> Any:
-    """What `function` says of its reduction: as an attribute (modules) or as the default of a parameter (torch's functions)."""
+    """Returns the reduction of `function`, an attribute (modules) or the default of a parameter (torch's functions)."""
     if isinstance(function, nn.Module):
         return getattr(function, "reduction", None)
     parameter = parameters.get("reduction")

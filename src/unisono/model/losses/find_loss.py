@@ -1,4 +1,4 @@
-"""From what a task says (a name, a function, a torch module) to a loss."""
+"""Finds the loss that a task names: a name, a function or a torch module."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ LOSSES: Mapping[str, type[Loss]] = MappingProxyType(
 
 
 def resolve_loss(loss: str | Callable[..., Any], options: Mapping[str, Any] = MappingProxyType({})) -> Loss:
-    """Pure: the loss of that name with these options, or a user's function, which has none. Refuses what cannot be exact."""
+    """Pure: returns the loss of that name with these options, or of a user's function, which has no options. Refuses losses that
+    cannot be exact over workers."""
     if isinstance(loss, str):
         return _named(loss, options)
     if not callable(loss):

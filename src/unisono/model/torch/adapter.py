@@ -21,11 +21,11 @@ from unisono.model.torch.own_step import StepFunction
 from unisono.model.torch.parameters import NO_GRADIENT, Empty, FlatParameters
 
 CLIP_EPS = 1e-6
-"""As in torch.nn.utils.clip_grad_norm_, so that both clip alike."""
+"""The constant of torch.nn.utils.clip_grad_norm_, so that both clip alike."""
 
 
 class Measure(Protocol):
-    """The metrics that are followed during training: sums of fixed width."""
+    """Computes the metric sums of training batches: a fixed number of sums."""
 
     @property
     def num_sums(self) -> int: ...
@@ -85,7 +85,7 @@ class TorchAdapter(ModelAdapter):
         self.tail.set_uses(part.used)
 
     def backward(self, found: Outcome, part: FlatParameters) -> None:
-        """Local: the gradients of a summed loss for a part of the model, and its sums into the tail."""
+        """Local: computes the gradients of a summed loss for a part of the model, and adds the sums of the batch to the tail."""
         if found.gradients is not None:
             part.add_gradients(found.gradients)
         elif isinstance(found.loss_sum, Tensor) and found.loss_sum.requires_grad:
@@ -99,7 +99,7 @@ class TorchAdapter(ModelAdapter):
             self.tail.add_metrics(self.measure(found.outputs, found.targets, found.weights))
 
     def skip(self, on_ready: Ready | None = None) -> None:
-        """Local: the step of a worker whose part of a short batch is empty."""
+        """Local: does the step of a worker whose part of a short batch is empty."""
         part = self.parts[""]
         part.begin_backward()
         part.end_backward()
@@ -123,8 +123,8 @@ class TorchAdapter(ModelAdapter):
         return True
 
     def apply_on_device(self, settings: Sequence[Mapping[str, float]], part: str = "") -> None:
-        """Local, without a wait for the device: as `apply_gradients` with the weight of the tail. An update that is not finite is
-        left out there, which the fused optimisers can do."""
+        """Local, without a wait for the device: as `apply_gradients` with the weight of the tail. An update that is not finite
+        is skipped on the device, which the fused optimisers can do."""
         held, vector = self.parts[part], self.tail.vector
         finite = torch.isfinite(vector[LOSS]) & torch.isfinite(held.sum()) & (vector[NOT_FINITE] == 0)
         vector[NOT_FINITE] = ~finite
@@ -145,7 +145,7 @@ class TorchAdapter(ModelAdapter):
             group.get("fused") for part in self.parts.values() for group in part.running.param_groups
         )
 
-    # ---- looking without learning ----------------------------------------------------------------------------------
+    # ---- evaluation ------------------------------------------------------------------------------------------------
 
     def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
         with nullcontext() if stage == TRAIN else self._evaluating():
@@ -189,7 +189,7 @@ class TorchAdapter(ModelAdapter):
         return self._buffers.counters()
 
     def unknown_buffers(self) -> list[str]:
-        """Floating buffers that came after the model was taken over, so that they are not among the statistics."""
+        """Returns the names of floating buffers that were made after this adapter, so that they are not among the statistics."""
         return self._buffers.unknown()
 
     def state(self) -> dict[str, Any]:
@@ -222,14 +222,14 @@ class TorchAdapter(ModelAdapter):
         return nullcontext()
 
     def seed(self, key: StreamKey) -> None:
-        """Local: what the framework draws next is a function of the key alone."""
+        """Local: seeds torch's generators: what they draw next is a function of the key alone."""
         value = key.value()
         torch.default_generator.manual_seed(value)
         if self.device.type == "cuda":
             torch.cuda.default_generators[self.device.index or 0].manual_seed(value)
 
     def to_device(self, batch: Any) -> Any:
-        """Local: a batch of arrays as tensors on the device; floating arrays take the type of the parameters."""
+        """Local: returns a batch of arrays as tensors on the device; floating arrays get the type of the parameters."""
         if isinstance(batch, tuple):
             return tuple([self.to_device(part) for part in batch])
         if isinstance(batch, dict):
@@ -243,5 +243,5 @@ class TorchAdapter(ModelAdapter):
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Local: the parameters that learn, each once, by their first name."""
+    """Local: returns the trainable parameters, each once, by their first name."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

@@ -1,4 +1,4 @@
-"""From a batch of tensors to a loss: what differs between a plain module with a loss, a LightningModule and a Keras model."""
+"""Bodies, which compute the loss of a batch: the part in which a plain module, a LightningModule and a Keras model differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unisono.model.torch.parameters import Gradients
 
 
 class Outcome(NamedTuple):
-    """What a body computed from a batch: summed loss and its weight, and what metrics look at."""
+    """Result of a body for one batch: summed loss and its weight, and what metrics need."""
 
     loss_sum: Tensor | float
     weight: Tensor | float
@@ -22,11 +22,11 @@ class Outcome(NamedTuple):
     weights: Tensor | None
     num_samples: int
     gradients: Gradients | None = None
-    """Where a framework has computed them with the loss; else autograd does."""
+    """Gradients, where a framework computed them with the loss; else autograd does."""
 
 
 class Body(Protocol):
-    """From a batch of tensors to a loss: how a plain module with a loss does it, or a LightningModule."""
+    """Computes the loss of a batch of tensors for one kind of model."""
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome: ...
 
@@ -46,16 +46,16 @@ class Body(Protocol):
 
 
 class LossBody:
-    """A plain module with a loss: batch = (inputs, targets[, weights])."""
+    """The body of a plain module with a loss: batch = (inputs, targets[, weights])."""
 
     def __init__(self, loss: Callable[..., tuple[Tensor, Tensor | float]] | None) -> None:
         self.loss = loss
 
     def begin(self, stage: str, step: int | None, epoch: int | None) -> None:
-        """A loss keeps nothing from batch to batch."""
+        """Does nothing: a loss keeps nothing from batch to batch."""
 
     def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None:
-        """Nothing was logged."""
+        """Does nothing: a loss logs nothing."""
 
     def end(self, stage: str) -> None:  # noqa: ARG002
         return None
@@ -67,7 +67,7 @@ class LossBody:
         return {}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """It has nothing to keep."""
+        """Does nothing: a loss has no state."""
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
         assert self.loss is not None
@@ -89,7 +89,7 @@ class LossBody:
 
 
 def split_batch(batch: Any) -> tuple[Any, Any, Tensor | None]:
-    """Pure: inputs, targets and sample weights of a batch."""
+    """Pure: returns inputs, targets and sample weights of a batch."""
     if isinstance(batch, tuple):
         if len(batch) == 2:
             return batch[0], batch[1], None
@@ -102,7 +102,7 @@ def split_batch(batch: Any) -> tuple[Any, Any, Tensor | None]:
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
-    """Local: a dict of inputs goes to the arguments of these names, a tuple to the arguments in order."""
+    """Local: calls a model; a dict of inputs is passed by name, a tuple in order."""
     if isinstance(inputs, dict):
         return model(**inputs)
     if isinstance(inputs, tuple):
@@ -111,7 +111,7 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 
 def num_rows(inputs: Any) -> int:
-    """Pure: samples in a batch of tensors."""
+    """Pure: returns the number of samples in a batch of tensors."""
     while not isinstance(inputs, Tensor):
         inputs = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs[0]
     return len(inputs)

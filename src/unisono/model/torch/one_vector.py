@@ -1,4 +1,4 @@
-"""One vector, one parameter: optimisers that treat every number by itself, run on a vector of many tensors or on a part of it."""
+"""Elementwise optimisers, run on one vector of many tensors or on a slice of it."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ ELEMENTWISE_OPTIMIZERS = (
     torch.optim.RAdam,
     torch.optim.ASGD,
 )
-"""Optimisers that know neither the shape of a tensor nor its neighbours: the vector of all of them moves alike."""
+"""Optimisers whose update of an element depends on that element alone: applied to one vector of all tensors they do the same."""
 
 
 class ElementwiseOptimizer(Optimizer):
-    """One of our own of which that is true. Its settings are plain values, all of them arguments."""
+    """Base of elementwise optimisers of this package. Their settings are plain values, all of them arguments."""
 
 
 def optimizer_on_vector(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
-    """Local: one of the same kind and settings that has not moved anything yet, with one vector for a parameter."""
+    """Local: makes an optimiser of the same kind and settings, without state, whose one parameter is a vector."""
     (group,) = optimizer.param_groups
     whole = nn.Parameter(values)
     whole.grad = gradients
     settings = {name: value for name, value in group.items() if name != "params"}
     if settings.get("fused") is None and "foreach" in settings:
-        settings["foreach"] = bool(settings["foreach"])  # there is but one tensor; torch would look at it again in every step
+        settings["foreach"] = bool(settings["foreach"])  # there is only one tensor; torch would check it again in every step
     same: Callable[..., Optimizer] = type(optimizer)
     if isinstance(optimizer, ElementwiseOptimizer):
         return same([{"params": [whole], **settings}])
@@ -49,7 +49,7 @@ def optimizer_on_vector(optimizer: Optimizer, values: Tensor, gradients: Tensor)
 
 
 def slice_optimizer(whole: Optimizer, stretch: slice, gradients: Tensor) -> Optimizer:
-    """Local: the same for a stretch of its vector, with a copy of the state that it has there."""
+    """Local: makes the same optimiser for a slice of its vector, with a copy of the state of that slice."""
     (vector,) = whole.param_groups[0]["params"]
     found = optimizer_on_vector(whole, vector.detach()[stretch], gradients[stretch])
     (part,) = found.param_groups[0]["params"]
@@ -60,14 +60,14 @@ def slice_optimizer(whole: Optimizer, stretch: slice, gradients: Tensor) -> Opti
 
 
 def vectors_of(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Local: what it has learned of each number, by name; its own, not copies."""
+    """Local: returns the state vectors of the optimiser, by name, without copies."""
     (vector,) = optimizer.param_groups[0]["params"]
     held: Mapping[str, Any] = optimizer.state.get(vector, {})
     return {name: one for name, one in held.items() if is_like(one, vector)}
 
 
 def merge_slices(narrow: Optimizer, values: Tensor, gradients: Tensor, vectors: Mapping[str, Tensor]) -> Optimizer:
-    """Local: the optimiser of a stretch as it would be of the whole, whose `vectors_of` are given."""
+    """Local: makes the optimiser of the whole vector from that of a slice; `vectors` are the state vectors of the whole."""
     found = optimizer_on_vector(narrow, values, gradients)
     (vector,), (part,) = found.param_groups[0]["params"], narrow.param_groups[0]["params"]
     found.state[vector] = {**narrow.state.get(part, {}), **vectors}
@@ -75,8 +75,8 @@ def merge_slices(narrow: Optimizer, values: Tensor, gradients: Tensor, vectors: 
 
 
 def bare_step(whole: Optimizer) -> Callable[[], object]:
-    """The step of an optimiser of one vector without what torch wraps around it for profilers, hooks and many tensors, which takes
-    longer than the update of a small network itself."""
+    """Returns the step of an optimiser of one vector without what torch wraps around it for profilers, hooks and many tensors,
+    which takes longer than the update of a small network itself."""
     group = whole.param_groups[0]
     if type(whole) is torch.optim.SGD and not group["fused"] and not isinstance(group["lr"], Tensor):
         return partial(_sgd, whole, group)
@@ -84,7 +84,7 @@ def bare_step(whole: Optimizer) -> Callable[[], object]:
 
 
 def _sgd(whole: Optimizer, group: Mapping[str, Any]) -> None:
-    """As torch.optim.SGD, operation by operation."""
+    """Makes a step of torch.optim.SGD, operation by operation."""
     (vector,) = group["params"]
     gradient = -vector.grad if group["maximize"] else vector.grad
     if group["weight_decay"]:

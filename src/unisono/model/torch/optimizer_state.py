@@ -1,6 +1,6 @@
-"""What an optimiser has learned, by the names of its parameters; taken from one and given to another.
+"""The state of an optimiser, by the names of its parameters; read from one optimiser and loaded into another.
 
-Kept is what it has for each parameter or under a name of its own, and what it has changed in its groups and attributes. Settings
+Saved is what it has for each parameter or under a name of its own, and what it has changed in its groups and attributes. Settings
 are not, as a task may have changed them. An optimiser that writes `state_dict` or `load_state_dict` itself knows better what it
 needs: then these two are used, and the second must bring back what the first gave.
 """
@@ -31,7 +31,7 @@ Named = Sequence[tuple[str, Tensor]]
 
 
 def state_of(optimizer: Optimizer, made: InitialOptimizer, named: Named) -> dict[str, Any]:
-    """Local: of an optimiser of these parameters. Tensors are its own, not copies."""
+    """Local: returns the state of an optimiser of these parameters. Tensors are not copied."""
     if _writes_its_own(optimizer):
         own = optimizer.state_dict()
         try:
@@ -52,7 +52,8 @@ def state_of(optimizer: Optimizer, made: InitialOptimizer, named: Named) -> dict
 
 
 def state_of_vector(optimizer: Optimizer, made: InitialOptimizer, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Local: of an optimiser whose one parameter is a vector of many; gives the part of each, and what is `of_all`."""
+    """Local: returns the state of an optimiser whose one parameter is a vector of many tensors: the part of each, and what is
+    `of_all`."""
     (vector,) = parameters_of(optimizer)
     state = optimizer.state.get(vector, {})
     parts = {name: value for name, value in state.items() if is_like(value, vector)}
@@ -62,8 +63,8 @@ def state_of_vector(optimizer: Optimizer, made: InitialOptimizer, entries: Seque
 
 
 def load_state(optimizer: Optimizer, state: Mapping[str, Any], named: Named) -> None:
-    """Local: go on with what `state_of` or `state_of_vector` gave; ValueError if an optimiser of another kind did. Tensors are
-    copied."""
+    """Local: loads what `state_of` or `state_of_vector` returned; ValueError if it is from an optimiser of another kind. Tensors
+    are copied."""
     _expect_same_kind(optimizer, state)
     if "own" in state:
         _load_its_own(optimizer, state)
@@ -80,7 +81,7 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any], named: Named) -> 
 
 
 def load_state_of_vector(optimizer: Optimizer, state: Mapping[str, Any], entries: Sequence[Entry]) -> None:
-    """Local: go on with what `state_of_vector` gave. Tensors are copied."""
+    """Local: loads what `state_of_vector` returned. Tensors are copied."""
     _expect_same_kind(optimizer, state)
     _load_learned(optimizer, state)
     each, of_all = state["each"], state["of_all"]
@@ -97,12 +98,12 @@ def load_state_of_vector(optimizer: Optimizer, state: Mapping[str, Any], entries
 
 
 def is_like(value: object, vector: Tensor) -> TypeGuard[Tensor]:
-    """Pure: whether it has a number for each of the vector."""
+    """Pure: whether a value is a tensor with one element for each element of the vector."""
     return isinstance(value, Tensor) and value.shape == vector.shape
 
 
 def own_copy(value: object) -> object:
-    """Local."""
+    """Local: returns a copy of a state value."""
     return value.clone() if isinstance(value, Tensor) else copy(value)
 
 
@@ -156,8 +157,8 @@ def _counts_on_device(optimizer: Optimizer) -> bool:
 
 
 def _placed(value: Any, parameter: Tensor, counts_on_device: bool) -> Any:
-    """A copy, on the device and in the order of axes of the parameter; a single number is a count, which most optimisers keep on
-    the host."""
+    """Returns a copy, on the device and in the order of axes of the parameter; a single number is a count, which most optimisers
+    keep on the host."""
     if isinstance(value, Mapping):
         return {key: _placed(part, parameter, counts_on_device) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,8 @@
-"""The parameters that one optimiser moves: values and gradients as flat vectors of which the layers' tensors are views.
+"""The parameters of one optimiser: values and gradients as flat vectors of which the layers' tensors are views.
 
 A backward pass adds to the gradients in place; a hook on each parameter notes that it was used and says when a bucket is complete.
-Where all of it is one bucket, nothing can leave early: then what a pass made is copied at its end, in one go and without hooks.
+Where all of it is one bucket, nothing can be sent early: then the gradients of a pass are copied at its end, in one go and without
+hooks.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ NO_GRADIENT = (
 
 
 class Gradients(NamedTuple):
-    """Of a loss, computed elsewhere: vectors of the same layout as those of the parameters."""
+    """Gradients of a loss that a framework computed: vectors of the same layout as those of the parameters."""
 
     vectors: Mapping[torch.dtype, Tensor]
     unused: Sequence[int] = ()
@@ -52,14 +53,14 @@ class Gradients(NamedTuple):
 
 
 QUICK = (torch.float32, torch.float64)
-"""Types whose squares NumPy sums by itself."""
+"""Types whose squares NumPy can add up."""
 MOST_NAMED = 3
 MOST_QUICK = 2**18
-"""Numbers: with more of them the threads of torch win over the short way into NumPy."""
+"""Elements: with more of them the threads of torch are faster than NumPy."""
 
 
 class FlatParameters:
-    """Some parameters of a model, moved into flat vectors when this is made."""
+    """Parameters of a model, which are moved into flat vectors when this is made."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], empty: Empty) -> None:
         if not named:
@@ -95,14 +96,14 @@ class FlatParameters:
         self._reported: set[int] = set()
         self._on_ready: Callable[[Bucket], None] | None = None
         self._copies = False
-        """Whether passes are between `begin_pass` and `end_pass`, which copies what they made."""
+        """Whether passes are between `begin_backward` and `end_backward`, which copies the gradients that they made."""
         self._is_clear = False
         """Whether no pass has come since `clear`."""
 
     def set_optimizer(self, optimizer: Optimizer, as_one: bool = True) -> None:
-        """Local: what moves these parameters. One that treats every number by itself is run on the whole vector, as if that were
-        one parameter: the same update in one pass instead of one for each tensor. Not `as_one` where the user's code may look at
-        its optimiser."""
+        """Local: sets the optimiser of these parameters. An elementwise one is run on the whole vector, as if that were one
+        parameter: the same update in one pass instead of one for each tensor. Not `as_one` where user code may read its
+        optimiser's state."""
         self.optimizer = optimizer
         self._whole = _on_whole_vector(optimizer, self) if as_one else None
         if self._whole is not None:
@@ -112,7 +113,7 @@ class FlatParameters:
         self._made = InitialOptimizer.of(self.running)
 
     def check_sliceable(self) -> None:
-        """Local: refuse what `narrow` cannot do."""
+        """Local: refuses optimisers that `restrict_to_slice` cannot restrict."""
         if self._whole is None:
             raise UsageError(
                 f"the weights that {type(self.optimizer).__name__} moves cannot be cut into slices (--servers): it must see whole "
@@ -120,8 +121,8 @@ class FlatParameters:
             )
 
     def restrict_to_slice(self, stretch: slice) -> None:
-        """Local: from now on the optimiser moves this stretch of the vector alone, whatever tensors lie there, with the state that
-        it has."""
+        """Local: from now on the optimiser updates only this slice of the vector, whatever tensors are there, with the state
+        that it has."""
         self.check_sliceable()
         assert self._whole is not None
         (gradients,) = self.gradients.values()
@@ -131,7 +132,7 @@ class FlatParameters:
         self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
 
     def slice_state(self) -> dict[str, Tensor]:
-        """Local: what a narrowed optimiser has learned of each number of its stretch, its own, not copies; empty for others."""
+        """Local: returns the state vectors of an optimiser that is restricted to a slice, without copies; empty for others."""
         return vectors_of(self.running) if self._is_slice else {}
 
     @property
@@ -142,7 +143,7 @@ class FlatParameters:
         return found
 
     def make_buckets(self, most_bytes: int) -> list[Bucket]:
-        """Local: the buckets in which the gradient is from now on told to be ready, in their order."""
+        """Local: divides the gradient into buckets, which are reported as ready in the order in which they are returned."""
         self._buckets = self.layout.buckets(most_bytes)
         self._bucket_of = [0] * len(self.tensors)
         for position, bucket in enumerate(self._buckets):
@@ -155,7 +156,8 @@ class FlatParameters:
         return self._buckets
 
     def clear(self) -> None:
-        """Local: gradients to zero, and views again where the user's code took them away (`zero_grad(set_to_none=True)`)."""
+        """Local: sets gradients to zero, and makes them views again where user code dropped them
+        (`zero_grad(set_to_none=True)`)."""
         self.used.fill(0)
         self._is_clear = True
         if self._copies:
@@ -167,13 +169,13 @@ class FlatParameters:
                 parameter.grad = view
 
     def begin_backward(self) -> None:
-        """Local: a backward pass comes."""
+        """Local: to be called before a backward pass."""
         if self._copies:
             for parameter in self.tensors:
                 parameter.grad = None
 
     def end_backward(self) -> None:
-        """Local: it is over, or there is none in this step."""
+        """Local: to be called after a backward pass, also where there is none in this step."""
         if not self._copies:
             return
         made, views = [parameter.grad for parameter in self.tensors], self._gradient_views
@@ -197,7 +199,7 @@ class FlatParameters:
             parameter.grad = view
 
     def add_gradients(self, gradients: Gradients) -> None:
-        """Local: in the place of a backward pass."""
+        """Local: adds gradients that a framework computed, in the place of a backward pass."""
         for dtype, made in gradients.vectors.items():
             if self._is_clear:
                 self.gradients[dtype].copy_(made)
@@ -210,21 +212,21 @@ class FlatParameters:
         self.used[unused] = before
 
     def reset_dropped_gradients(self) -> None:
-        """Local: gradients that the user's code took away, and no pass has made again, are zero and not used."""
+        """Local: sets gradients that user code dropped, and no pass has made again, to zero and unused."""
         for number, (parameter, view) in enumerate(zip(self.tensors, self._gradient_views, strict=True)):
             if parameter.grad is None:
                 self.used[number] = 0
                 parameter.grad = view.zero_()
 
     def watch(self, on_ready: Callable[[Bucket], None]) -> None:
-        """Local: from now on tell of each complete bucket, until `tell_rest`."""
+        """Local: from now on calls `on_ready` for each complete bucket, until `report_remaining_buckets`."""
         self._missing = [len(bucket.entry_numbers) for bucket in self._buckets]
         self._next = 0
         self._reported.clear()
         self._on_ready = on_ready
 
     def report_remaining_buckets(self) -> None:
-        """Local: the backward pass is over; what it left out is complete too."""
+        """Local, after a backward pass: reports the buckets that it left out, which are complete too."""
         tell, self._on_ready = self._on_ready, None
         if tell is not None:
             for bucket in self._buckets[self._next :]:
@@ -251,7 +253,7 @@ class FlatParameters:
             self._on_ready(self._buckets[self._next - 1])
 
     def _take_back(self, number: int, parameter: Tensor) -> None:
-        """The user's code dropped the gradient (`zero_grad`) before this pass; what autograd then made takes its place."""
+        """Copies a gradient that autograd made because user code dropped the view (`zero_grad`) back into the vector."""
         view = self._gradient_views[number]
         if parameter.grad is None:
             raise UsageError("a gradient was taken away inside its own hook; hooks may change gradients, not remove them")
@@ -259,7 +261,7 @@ class FlatParameters:
         parameter.grad = view
 
     def scale(self, factor: float | Tensor) -> None:
-        """Local: the gradient times a factor, which may live on the device."""
+        """Local: multiplies the gradient by a factor, which may be on the device."""
         if isinstance(factor, float) and len(self._on_host) == len(self._vectors):
             for one in self._on_host:
                 np.multiply(one, one.dtype.type(factor), out=one)
@@ -270,8 +272,8 @@ class FlatParameters:
     def update(
         self, settings: Sequence[Mapping[str, float]], uses: npt.NDArray[np.float64], left_out: Tensor | None = None
     ) -> None:
-        """Local: one step of the optimiser. Parameters that nobody used are not touched, as in plain torch. `left_out`, on a GPU
-        with a fused optimiser: not 0 where nothing is to be changed at all."""
+        """Local: makes one step of the optimiser. Parameters that no worker used are not changed, as in plain torch. `left_out`,
+        on a GPU with a fused optimiser: not 0 where nothing must be changed."""
         everything = bool(uses.all())
         if not everything and self._whole is not None:
             if not uses.any():
@@ -303,8 +305,8 @@ class FlatParameters:
             self.tensors[number].grad = self._gradient_views[number]
 
     def _use_single_tensors(self, whole: Optimizer) -> None:
-        """Local: from now on the optimiser sees the tensors, with the state that they had as parts of the vector; so each of them
-        can be left out, and counts its own steps."""
+        """Local: from now on the optimiser updates the single tensors, with the state that they had as parts of the vector; so
+        each of them can be left out, and counts its own steps."""
         assert self.optimizer is not None
         for group, moved in zip(self.optimizer.param_groups, whole.param_groups, strict=True):
             group.update({name: value for name, value in moved.items() if name != "params"})
@@ -312,7 +314,7 @@ class FlatParameters:
         self._whole = None
 
     def split_state(self, of_whole: Mapping[Any, Any]) -> defaultdict[Any, Any]:
-        """Local: the state of an optimiser of the whole vector, as one of the tensors has it."""
+        """Local: splits the state of an optimiser of the whole vector into that of the tensors."""
         (vector,) = self.values.values()
         (state,) = of_whole.values() or ({},)
         found: defaultdict[Any, Any] = defaultdict(dict)
@@ -323,7 +325,8 @@ class FlatParameters:
         return found
 
     def _merge_state(self, whole: Optimizer, of_each: ElementwiseOptimizer) -> None:
-        """Local: what an optimiser of the tensors has learned before, as one of the whole vector has it; moved, not copied."""
+        """Local: merges the state of an optimiser of the tensors into that of the whole vector; the values are moved, not
+        copied."""
         (vector,) = whole.param_groups[0]["params"]
         for name, first in of_each.state[self.tensors[0]].items():
             if not is_like(first, self.tensors[0]):
@@ -335,25 +338,26 @@ class FlatParameters:
         of_each.state.clear()
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""
+        """Local: returns the state of the optimiser by the names of the parameters; tensors are not copied."""
         if self._whole is None:
             return state_of(self.running, self._made, self._named())
         whole = self._whole
         if self._is_slice:
             (values,), (gradients,) = self.values.values(), self.gradients.values()
-            # Before anything was gathered somebody may ask how much it will be.
+            # Before anything was gathered the size of the state may be asked for.
             vectors = self._whole_state or {name: one.new_empty(values.shape) for name, one in self.slice_state().items()}
             whole = merge_slices(whole, values, gradients, vectors)
         return state_of_vector(whole, self._made, self.layout.entries)
 
     def set_full_state(self, vectors: Mapping[str, Tensor]) -> None:
-        """Local: what a narrowed one saves: the vectors of `stretch_state`, gathered from all servers."""
+        """Local: sets what an optimiser that is restricted to a slice saves: the vectors of `slice_state`, gathered from all
+        servers."""
         self._whole_state = vectors
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
-        """Local: go on with what `optimizer_state` gave, here or elsewhere. Tensors are copied."""
+        """Local: loads what `optimizer_state` returned, here or elsewhere. Tensors are copied."""
         if isinstance(self.running, ElementwiseOptimizer):
-            self.running.state.clear()  # nothing is what it may have learned
+            self.running.state.clear()  # its state may be empty
         if self._whole is not None and "of_all" not in state:
             self._use_single_tensors(self._whole)
         if self._whole is None:
@@ -365,24 +369,24 @@ class FlatParameters:
         return [(entry.name, tensor) for entry, tensor in zip(self.layout.entries, self.tensors, strict=True)]
 
     def is_finite(self) -> bool:
-        """Local; waits for the device: whether every gradient is a number."""
+        """Local; waits for the device: whether every gradient is finite."""
         if len(self._on_host) == len(self._vectors) and all(isfinite(np.dot(one, one)) for one in self._on_host):
             return True  # squares may overflow where numbers do not; so a sum decides
         return isfinite(float(self.sum()))
 
     def squared_norm(self) -> Tensor:
-        """Local: of the whole gradient, on the device (the gaps are zero)."""
+        """Local: returns the squared norm of the whole gradient, on the device (the gaps are zero)."""
         squares = [torch.linalg.vector_norm(vector, dtype=torch.float64) ** 2 for vector in self._vectors]
         return squares[0] if len(squares) == 1 else torch.stack(squares).sum()
 
     def sum(self) -> Tensor:
-        """Local: of all gradients, on the device; a finite number only if each of them is one."""
+        """Local: returns the sum of all gradients, on the device; it is finite only if each of them is."""
         sums = [vector.sum() for vector in self._vectors]
         return sums[0] if len(sums) == 1 else torch.stack([one.double() for one in sums]).sum()
 
 
 def _accumulated(held: ref[FlatParameters], number: int, parameter: Tensor) -> None:
-    """A hook of torch is kept where Python does not look for cycles, so it must not keep the vectors alive."""
+    """The hook of a parameter. Torch keeps it where Python does not collect cycles, so it must not keep the vectors alive."""
     if (found := held()) is not None:
         found._accumulated(number, parameter)
 
@@ -392,7 +396,7 @@ def _is_quick(vector: Tensor) -> bool:
 
 
 def _on_whole_vector(optimizer: Optimizer, held: FlatParameters) -> Optimizer | None:
-    """Local: the same optimiser of the whole vector as one parameter; None where that would not be the same."""
+    """Local: returns the same optimiser for the whole vector as one parameter; None where its updates would differ."""
     by_itself = type(optimizer) in ELEMENTWISE_OPTIMIZERS or isinstance(optimizer, ElementwiseOptimizer)
     if not by_itself or len(optimizer.param_groups) != 1 or len(held.values) != 1:
         return None

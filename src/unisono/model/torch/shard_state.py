@@ -1,4 +1,5 @@
-"""What a model keeps besides its weights while a batch is computed shard by shard: every shard of a step begins with the same."""
+"""The state of a model besides its weights while a batch is computed shard by shard: all shards of a step begin with the same
+state."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter
 
 FROZEN_CHECK_STEPS = 3
-"""Steps in which frozen parameters are watched; whoever moves them does so from the beginning."""
+"""Number of first steps in which frozen parameters are checked; a model that changes them does so from the start."""
 _REMEDY = "then the result would depend on the number of workers; change the model, or leave --shards out"
 
 
 class ShardState:
     """Running statistics and counters of one replica. Local. The changes of all shards are averaged.
 
-    Vectors of `changes` travel with the gradient: one for each vector of statistics, and one with the changes of the counters and
-    the number of shards that had samples. What cannot be treated so is refused."""
+    Vectors of `changes` travel with the gradient: one for each vector of statistics, and one with the changes of the counters
+    and the number of shards that had samples. State that cannot be averaged is refused."""
 
     def __init__(self, adapter: TorchAdapter, empty: Callable[[int, torch.dtype], Tensor]) -> None:
         self._adapter = adapter
@@ -36,15 +37,15 @@ class ShardState:
         self._sums: list[float] = []
 
     def begin(self) -> None:
-        """Remember where all shards of the step begin."""
-        self._adapter.statistics()  # takes back what the user's code has put in their place
+        """Copies the state with which all shards of the step begin."""
+        self._adapter.statistics()  # copies back what the user's code has put in their place
         for before, now in zip((*self._before, *self._counted), (*self._vectors, *self._counters()), strict=True):
             before.copy_(now)
         if self._frozen_checks_left:
             self._sums = self._sums_of_frozen()
 
     def record_change(self, has_samples: bool) -> None:
-        """What a shard changed, into `changes`; then all is as the step began."""
+        """Writes what a shard changed into `changes`, then restores the state at the start of the step."""
         self._adapter.statistics()
         for change, vector, before in zip(self.changes, self._vectors, self._before, strict=False):
             torch.sub(vector, _base(before), out=change)
@@ -60,7 +61,7 @@ class ShardState:
         self._check_frozen()
 
     def end(self) -> None:
-        """`changes` hold the sums over all shards."""
+        """Applies `changes`, which now hold the sums over all shards."""
         num_shards = self._counts[:1]
         for change, vector in zip(self.changes, self._vectors, strict=False):
             vector.copy_(_base(vector).add_(change.div_(num_shards.to(change.dtype))))
@@ -71,13 +72,13 @@ class ShardState:
             raise UsageError(f"the buffer {late[0]} of the model was made or changed its size while it learned, and {_REMEDY}")
 
     def put_back(self) -> None:
-        """All is as at the last `begin`: what an evaluation changes is not kept."""
+        """Restores the state at the last `begin`, after an evaluation, whose changes are dropped."""
         self._adapter.statistics()
         for before, now in zip((*self._before, *self._counted), (*self._vectors, *self._counters()), strict=True):
             now.copy_(before)
 
     def _counters(self) -> list[Tensor]:
-        """The user's code may put other tensors in their places, so they are asked for again."""
+        """Returns the counters; read again each time, as user code may replace the tensors."""
         found = self._adapter.counters() if self._counted else []
         if [one.shape for one in found] != [one.shape for one in self._counted]:
             raise UsageError(f"a buffer of the model was made or changed its size while it learned, and {_REMEDY}")
@@ -99,5 +100,6 @@ class ShardState:
 
 
 def _base(before: Tensor) -> Tensor:
-    """From where changes count: what does not change keeps its bits, and what begins at infinity (a running maximum) leaves it."""
+    """Returns the values to which changes are added: what does not change keeps its bits, and a running maximum can leave
+    infinity."""
     return torch.where(before.isfinite(), before, 0)
