@@ -28,17 +28,17 @@ PMI_LOCAL_SIZE = ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
 
 OPEN_MPI_JOB = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
 PMI_JOB = ("I_MPI_HYDRA_UUID", "PALS_APID", "PMI_PORT")
-"""What names one call of mpirun, alike on all of its processes. MPICH has none of these (see `needs_token`)."""
+"""Variables that identify one call of mpirun, equal on all of its processes. MPICH has none of these (see `needs_token`)."""
 
 HOST = ("PMIX_HOSTNAME", "PMI_HOSTNAME", "HYDRA_BSTRAP_LOCALHOST")
-"""What the launcher calls this node."""
+"""Variables with the launcher's name of this node."""
 
 SELECTION = ("OMPI_MCA_coll_", "I_MPI_ADJUST_", "I_MPI_COLL_", "MPIR_CVAR_ALLREDUCE_", "MPIR_CVAR_COLL_")
 """Beginnings of the variables by which users steer a library's own choice of algorithms."""
 
 
 def mpi_selection(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Which algorithms the MPI library was told to take; recorded with what it then did."""
+    """Returns the user's settings of the MPI library's choice of algorithms; they are recorded with the run."""
     return tuple(sorted((name, value) for name, value in env.items() if name.startswith(SELECTION)))
 
 
@@ -74,7 +74,7 @@ def resolve_pmi(env: Mapping[str, str], overrides: Overrides) -> Topology | NotT
 
 
 def needs_token(env: Mapping[str, str]) -> bool:
-    """Whether nothing in the environment names the job, though its processes, all on this node, must tell it from others."""
+    """Whether nothing in the environment identifies the job, though its processes, all on this node, must tell it from others."""
     if env.get("UNISONO_TOKEN") or not all(first_set(env, n) for n in (PMI[:1], PMI[1:], PMI_LOCAL_RANK, PMI_LOCAL_SIZE)):
         return False
     # As texts: whether they are numbers is for `resolve_pmi` to say.
@@ -120,7 +120,7 @@ def _topology(launcher: str, position: _Position, identity: str | None, env: Map
 
 
 def _first_host(env: Mapping[str, str], position: _Position) -> str | None:
-    """Where rank 0 is expected; None where only MPI knows. Rank 0 objects if it finds itself elsewhere."""
+    """Returns the host on which rank 0 is expected; None where only MPI knows. Raises in rank 0 if it runs elsewhere."""
     if env.get("UNISONO_RENDEZVOUS"):
         return None  # where somebody said where to meet, the order of the hosts does not matter
     hosts = slurm.job_hosts(env)

@@ -18,7 +18,7 @@ _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 
 
 def hosts(text: str, source: str = "host list") -> list[str]:
-    """The hosts in the order in which `scontrol show hostnames` prints them; `source` names the variable in messages."""
+    """Returns the hosts in the order in which `scontrol show hostnames` prints them; `source` names the variable in messages."""
     names: list[str] = []
     position = 0
     while True:
@@ -35,7 +35,7 @@ def hosts(text: str, source: str = "host list") -> list[str]:
 
 
 def tasks(text: str, source: str = "tasks per node") -> list[int]:
-    """Tasks on each node, in the order of the nodes."""
+    """Returns the number of tasks on each node, in the order of the nodes."""
     counts: list[int] = []
     for item in text.split(","):
         match = _TASKS.fullmatch(item)
@@ -60,7 +60,7 @@ def _expand(item: str, text: str, source: str) -> Iterator[str]:
 
 
 def _numbers(group: str, text: str, source: str) -> list[str]:
-    """`01-03,7` as 01 02 03 7: the first number of a range gives the width."""
+    """Returns the numbers of `01-03,7`, here 01 02 03 7: the first number of a range gives the width."""
     numbers: list[str] = []
     for part in group.split(","):
         match = _RANGE.fullmatch(part)
