@@ -23,7 +23,8 @@ from unisono.errors import UsageError
 
 @dataclass(frozen=True)
 class Folding:
-    """On what a trial is measured. One for all trials of a study, so that they are compared on the same samples."""
+    """How the data of a trial are divided into folds. One for all trials of a study, so that they are compared on the same
+    samples."""
 
     folds: int = 1
     """1: the task's own division into training and validation."""
@@ -45,8 +46,8 @@ class Folding:
 
 
 def make_folds(splits: Splits, folding: Folding) -> list[Splits]:
-    """Local, blocking for one read of the labels: the data of each fold. The test part is in none of them, so that nothing of it
-    can steer a search.
+    """Local, blocking for one read of the labels: returns the data of each fold. The test part is in none of them, so that nothing
+    of it can steer a search.
 
     Each sample of training and validation is in the validation part of one fold and in the training part of all others (with
     blocks, less the guard margin). One that the task repeats is repeated in training, and counts once in validation. A validation
@@ -73,8 +74,8 @@ def make_folds(splits: Splits, folding: Folding) -> list[Splits]:
 
 
 def merge_train_validation(splits: Splits) -> Splits:
-    """Local: training and validation together as training, and the test part; for the last training with the settings that were
-    found. A validation part from another source stays what it is, and the warnings say so."""
+    """Local: returns data with training and validation merged into the training part, and the test part; for the last training
+    with the settings that were found. A validation part from another source stays as it is, and the warnings say so."""
     if splits.validation is None:
         return splits
     joined = _joined(splits)
@@ -93,8 +94,9 @@ def merge_train_validation(splits: Splits) -> Splits:
 
 
 def apply_division(splits: Splits, how: Mapping[str, Any] | None) -> Splits:
-    """Local, as `folded`: the data as a run divides them. None leaves them as they are; {"fold": 1, ...} with the fields of a
-    `Folding` is one fold, with the numbers of samples that are `held_out` of all of them; {"fold": None} is `whole`."""
+    """Local, blocking as `make_folds`: returns the data as a run divides them. None leaves them as they are; {"fold": 1, ...}
+    with the fields of a `Folding` is one fold, with the numbers of samples that are `held_out` of all of them; {"fold": None} is
+    `merge_train_validation`."""
     if how is None:
         return splits
     if how["fold"] is None:
@@ -110,18 +112,18 @@ class _Joined:
     source: Source
     indices: Indices
     repeats: Indices
-    """How often the task has each of them."""
+    """How often the task has each sample."""
     train_changes: Sequence[Mapped]
     validation_changes: Sequence[Mapped]
     with_validation: bool
 
     def training(self, indices: Indices) -> Source:
-        """Some of the samples, as the task trains on them."""
+        """Returns some of the samples with the changes of the training part."""
         times = self.repeats[np.searchsorted(self.indices, indices)]
         return _changed(self.source.subset(np.repeat(indices, times)), self.train_changes)
 
     def validation(self, indices: Indices) -> Source:
-        """Some of the samples, as the task measures on them."""
+        """Returns some of the samples with the changes of the validation part."""
         return _changed(self.source.subset(indices), self.validation_changes)
 
     def __str__(self) -> str:
@@ -143,7 +145,7 @@ def _joined(splits: Splits) -> _Joined:
 
 
 def _changes(part: Source) -> list[Mapped]:
-    """What is done to a sample between its source and a part, first things first."""
+    """Returns the changes of a sample between its source and a part, in the order in which they are applied."""
     found: list[Mapped] = []
     while isinstance(part, (Subset, Mapped)):
         if isinstance(part, Mapped):
@@ -179,14 +181,14 @@ def _by(splits: Splits, folding: Folding, joined: _Joined) -> str:
 
 
 def _are_classes(targets: npt.NDArray[Any] | None) -> bool:
-    """One class for each sample, as whole numbers or one-hot rows."""
+    """Whether targets are one class for each sample, as whole numbers or one-hot rows."""
     if targets is not None and targets.ndim == 2:
         return bool(((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all())
     return targets is not None and targets.ndim == 1 and not np.issubdtype(targets.dtype, np.inexact)
 
 
 def _refuse_unknown(by: str, folding: Folding, joined: _Joined) -> None:
-    """The source must know by what the folds shall be made, as nobody can give it here."""
+    """Refuses folds by groups or blocks that the source does not know, as they cannot be given here."""
     why = "asked for" if folding.by is not None else "as the task's data were divided"
     if by == "group" and joined.source.groups() is None:
         lacking, remedy = "the group of each sample", "use a source with groups, or other folds (--fold-by random)"
@@ -232,7 +234,7 @@ def _mixed_groups(source: Source, train: Indices, validation: Indices) -> list[s
 
 
 def _notes_that_hold(splits: Splits, *unchanged: str) -> list[str]:
-    """The warnings of the task that hold for new parts as well, where these parts of it are unchanged."""
+    """Returns the warnings of the task that hold for new parts too, where these parts of it are unchanged."""
     made_anew = Splits(splits.train, splits.validation, splits.test).warnings  # on pixels that parts share
     others = tuple(f"the {called} data have no sample" for name, called in PART_NAMES.items() if name not in unchanged)
     return [text for text in splits.warnings if text not in made_anew and not text.startswith(others)]
