@@ -1,4 +1,5 @@
-"""Open the communicator of the whole job: the processes find each other, choose the engine, and print the choice and its reason."""
+"""Opens the communicator of the whole job: the processes find each other, choose the engine, and print the choice and its
+reason."""
 
 from __future__ import annotations
 
@@ -36,10 +37,10 @@ def connect(
     quiet: bool = False,
     attend: Callable[[], None] | None = None,
 ) -> Communicator:
-    """Collective over all processes of the job, blocking: the communicator of the whole job.
+    """Collective over all processes of the job, blocking: opens the communicator of the whole job.
 
-    Without arguments it detects the launcher and chooses the engine and the algorithm. Use it as a context manager: an
-    exception inside tells the others, who then raise `PeerLost` with its text.
+    Without arguments it detects the launcher and chooses the engine and the algorithm. Use it as a context manager: an exception
+    inside tells the others, who then raise `PeerLost` with its text.
 
     `attend` is called several times a second while others are awaited; what it raises ends the wait.
     """
@@ -69,12 +70,12 @@ def connect(
 
 @dataclass(frozen=True)
 class ConnectedJob:
-    """All processes, once they have met."""
+    """The processes of a job after they have connected to each other."""
 
     at: Topology
     control: Control
     host: str
-    """Our address on the interface through which the processes met."""
+    """Address of this process on the interface through which the processes are connected."""
     members: list[ProcessInfo]
     nodes: list[int]
     """The node of each process, numbered by first appearance."""
@@ -99,7 +100,7 @@ def _seconds(time_limit_s: object) -> float:
 
 
 def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> ConnectedJob:
-    """Collective: get to know all members."""
+    """Collective: connects the processes and exchanges their facts."""
     me = describe_process(at)
     if at.world_size == 1:
         from unisono.comm.engines.single import SoloControl
@@ -128,7 +129,7 @@ def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> Co
 
 
 def _open_chosen(job: ConnectedJob, requested: str) -> tuple[Communicator, str]:
-    """Collective: the communicator, and why it is this one."""
+    """Collective: opens the communicator; returns it with the reason for its engine."""
     rank, everybody = job.at.global_rank, tuple(range(len(job.members)))
     name, reason = choose_engine(requested, job.at.launcher, job.members)
     check_engine(name, job.members[rank], job.nodes)
@@ -161,7 +162,7 @@ def _open(job: ConnectedJob, name: str, group: Group) -> Communicator:
 
 
 def _num_cpus(job: ConnectedJob, group: Group) -> int:
-    """Number of CPUs on which a group of one node may spin: 0 unless every process of the node can have its own."""
+    """Returns the number of CPUs on which a group of one node may spin: 0 unless every process of the node can have its own."""
     node = job.nodes[group.members[0]]
     together = [job.members[r] for r, other in enumerate(job.nodes) if other == node]
     cpus = {cpu for member in together for cpu in member.cpus}
@@ -174,7 +175,8 @@ def _allreduce(job: ConnectedJob, requested: str) -> AllreduceInstaller:
 
 
 def _open_node(job: ConnectedJob, comm: Communicator) -> Communicator:
-    """Collective: the members of this node among themselves, through shared memory where all of them can, on every node."""
+    """Collective: opens a communicator of the members of this node, through shared memory where all of them can use it, on every
+    node."""
     mine = job.nodes[comm.members[comm.rank]]
     if comm.engine == "shm":  # a split: it knows the same memory, and a rank that waits in it moves all messages on
         same = comm.split(mine, comm.rank)

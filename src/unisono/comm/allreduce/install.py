@@ -19,12 +19,12 @@ class AllreduceInstaller:
     nodes: Sequence[int]
     """The node of each process of the job."""
     open_node: Callable[[Communicator], Communicator]
-    """Collective over a group: those of its members that are on this node, in the order of their ranks, among themselves."""
+    """Collective over a group: opens a communicator of those of its members that are on this node, in the order of their ranks."""
     mpi_settings: str = ""
-    """The user's settings of the MPI library's own choice, as text."""
+    """The user's settings of the MPI library's own choice of algorithms, as text."""
 
     def install(self, comm: Communicator) -> str:
-        """Collective over `comm`, blocking: install the algorithm on it and on every later split of it. Returns a description."""
+        """Collective over `comm`, blocking: installs the algorithm on it and on every later split of it. Returns a description."""
         shown = self._install_on(comm)
         comm.origin = f"{comm.origin}, all-reduce {shown}"
         comm.equip_groups(self.install)
@@ -70,7 +70,7 @@ class AllreduceInstaller:
 
 
 def _reducer(name: str, comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: the algorithm of that name over `comm`, which nobody else uses."""
+    """Local: makes the reducer of that name over `comm`, which nothing else uses."""
     if name == "engine":
         return comm.allreduce
     reducer: Reducer = load("unisono.comm.allreduce", name, OVER_MESSAGES, "allreduce").prepare(comm, nodes)

@@ -16,7 +16,7 @@ WIDENED: Mapping[torch.dtype, torch.dtype] = dict.fromkeys(HALF_TYPES, torch.flo
 
 
 def reduce_grouped(reduce: Callable[[Tensor, Op], None]) -> Reducer:
-    """A reducer of lists from one of a single vector: short buffers of one type travel together, empty ones not at all."""
+    """Makes a reducer of lists from one of a single vector: short buffers of one type are sent together, empty ones not at all."""
 
     def reduce_all(bufs: Sequence[Tensor], op: Op) -> None:
         packs = pack(bufs, _wire(op))
@@ -28,13 +28,13 @@ def reduce_grouped(reduce: Callable[[Tensor, Op], None]) -> Reducer:
 
 
 def wire_bytes(bufs: Sequence[Tensor], op: Op) -> int:
-    """Local: how long the vectors of a list are on the way; the same on all members."""
+    """Local: returns the number of bytes in which the vectors of a list are sent; the same on all members."""
     wire = _wire(op)
     return sum(buf.numel() * wire.get(buf.dtype, buf.dtype).itemsize for buf in bufs)
 
 
 def sendrecv(comm: Communicator, outgoing: Tensor, dest: int, incoming: Tensor, source: int) -> None:
-    """Blocking: send to one member while receiving from another. Empty messages are left out, on both sides alike."""
+    """Blocking: sends to one member while receiving from another. Empty messages are left out, on both sides alike."""
     # The receive comes first, so that the engine knows where to put the message when it arrives.
     receiving = comm.start_recv(incoming, source) if incoming.numel() else None
     sending = comm.start_send(outgoing, dest) if outgoing.numel() else None
@@ -45,7 +45,8 @@ def sendrecv(comm: Communicator, outgoing: Tensor, dest: int, incoming: Tensor, 
 
 
 def order_by_node(nodes: Sequence[int]) -> list[int]:
-    """The members in an order that keeps those of one node together, so that neighbours seldom talk through the network."""
+    """Returns the members in an order that keeps those of one node together, so that few neighbours communicate through the
+    network."""
     return sorted(range(len(nodes)), key=lambda rank: (nodes[rank], rank))
 
 

@@ -20,18 +20,18 @@ _FLOAT = struct.Struct("<d")
 _SHORT_INT_BYTES = 255
 
 Where = tuple["Where", str, object] | None
-"""The way to a value from the outside in, made into text only for a message."""
+"""The path to a value from the outside in, made into text only for a message."""
 
 
 def encode(obj: Any) -> bytes:
-    """Local: `obj` as bytes; raises `UsageError` naming the type and the place of what is not plain data."""
+    """Local: returns `obj` as bytes; raises `UsageError` with type and path of what is not plain data."""
     out = bytearray()
     _write(obj, out, None, 0)
     return bytes(out)
 
 
 def decode(data: bytes | bytearray | memoryview) -> Any:
-    """Local: what `encode` was given; raises `CommError` if the bytes are not whole and well formed."""
+    """Local: returns what `encode` was given; raises `CommError` if the bytes are not complete and well formed."""
     view = memoryview(data)
     try:
         value, end = _read(view, 0, 0)
@@ -94,7 +94,7 @@ def _write_sized(letter: bytes, content: bytes, out: bytearray) -> None:
 
 
 def _read(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
-    """The value that begins at `at`, and where the next one begins."""
+    """Returns the value that begins at `at`, and the position of the next one."""
     if depth > MAX_DEPTH:
         raise CommError(f"received plain data nested more than {MAX_DEPTH} levels deep")
     letter = chr(view[at])
