@@ -1,6 +1,6 @@
 """Failures of a waiting call: the errors that it raises when a member is lost, late, or calls another operation.
 
-All members that fail because of one rank name that rank: the first to notice tells the others before it raises.
+All members that fail because of one rank name that rank: the first to notice notifies the others before it raises.
 """
 
 from __future__ import annotations

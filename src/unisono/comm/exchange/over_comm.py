@@ -1,4 +1,4 @@
-"""The exchange over a communicator: one server or several and their workers, all there from the beginning to the end.
+"""The exchange over a communicator: one or several servers and their workers, all present from the beginning to the end.
 
 A call is a header (headers.py) and, if there is a vector, a body:
 
@@ -8,8 +8,8 @@ A call is a header (headers.py) and, if there is a vector, a body:
     header  <------------------------------
     body    <------------------------------  from memory kept for this worker, so that the centre may change at once
 
-In shared memory there are neither messages nor copies: headers lie in slots (header_slots.py), and a vector in memory that a
-worker has reserved, and its server maps, travels as its place in the header. Vectors elsewhere or too long are messages there too.
+In shared memory there are neither messages nor copies: headers lie in slots (header_slots.py), and a vector in memory that a worker
+has reserved, and its server maps, travels as its place in the header. Vectors elsewhere or too long are messages there too.
 
 A death ends the whole job: both ends raise `PeerLost`, also while they wait for another rank.
 """
@@ -37,11 +37,11 @@ __all__ = ["MessageCaller", "MessageServer", "open_exchange"]
 def open_exchange(
     comm: Communicator, servers: Sequence[int] = (0,), most_numbers: int = 32, mapped_bytes: int = 0
 ) -> MessageServer | list[MessageCaller]:
-    """Collective, blocking: the server's end on the ranks in `servers`, on all others one worker's end for each of `servers`, in
-    that order. Workers have their numbers in the order of ranks.
+    """Collective, blocking: opens the exchange; returns the server's end on the ranks in `servers`, on all others one worker's end
+    for each of `servers`, in that order. Workers have their numbers in the order of ranks.
 
-    A tail holds up to `most_numbers`. A worker reserves `mapped_bytes` for the vectors of its requests, and as many for those
-    of the answers, to and from each server, where the engine shares memory; elsewhere this has no effect.
+    A tail holds up to `most_numbers`. A worker reserves `mapped_bytes` for the vectors of its requests, and as many for those of
+    the answers, to and from each server, where the engine shares memory; elsewhere this has no effect.
     """
     _refuse_unsuited(comm, servers, most_numbers, mapped_bytes)
     link = Link(comm.duplicate())
@@ -92,7 +92,7 @@ def _open_ends(link: Link, servers: tuple[int, ...], most_numbers: int, mapped_b
 
 
 class _Shared(NamedTuple):
-    """Memory that members map of each other, by rank; that of workers for each server, in their order."""
+    """Memory of the members that all map, by rank; that of workers for each server, in their order."""
 
     vectors: Mapping[int, Sequence[tuple[Tensor, Tensor]]]
     """Memory of requests, memory of answers."""
@@ -101,7 +101,7 @@ class _Shared(NamedTuple):
 
 
 def _share(comm: ShmCommunicator, servers: Sequence[int], length: int, mapped_bytes: int) -> _Shared:
-    """Collective: everybody's memory."""
+    """Collective: makes and maps the memory of all members."""
     if comm.rank in servers:
         mine = [comm.empty(BELL_BYTES, torch.uint8).zero_()]
     else:

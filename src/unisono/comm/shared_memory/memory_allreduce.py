@@ -1,11 +1,11 @@
 """All-reduce through shared memory.
 
 A large vector is reduced straight in the ranks' mapped buffers: rank r reduces slice r of everybody's vector, in rank order, and
-writes the result into everybody's vector. No other copy is made, nobody else touches that slice, and all get the same bits.
-Small ones travel inside the pages of the board, and everybody reduces all of them by itself.
+writes the result into everybody's vector. No other copy is made, nobody else touches that slice, and all get the same bits. Small
+ones travel inside the pages of the board, and everybody reduces all of them by itself.
 
-Training reduces the same buffers again and again, so what follows from their addresses is worked out once: a plan holds what
-this rank writes on its page, and a job for each answer that the others have given to it.
+Training reduces the same buffers again and again, so what follows from their addresses is worked out once: a plan holds what this
+rank writes on its page, and its steps for each answer that the others have given to it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ STAGE_BYTES = 1 << 20
 """Buffers outside shared memory pass through a stage of this size."""
 
 _MOST_STEPS = 16
-"""In one plan: sets of buffers that the others may use in turn."""
+"""Most sets of buffers of the others for which a plan keeps steps."""
 
 Places = list[PackedPlace]
-"""Where one buffer lies in every rank: file, offset, number of bytes."""
+"""Place of one buffer in every rank: file, offset, number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Block:
 
 @dataclass
 class ReductionSteps:
-    """One rank's part, once all have shown where their buffers lie."""
+    """One rank's part of a reduction, for the buffers whose places all ranks have published."""
 
     steps: list[Step] = field(default_factory=list)
     staged: list[tuple[int, list[Block]]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class ReductionSteps:
 
 @dataclass
 class Batch:
-    """As many buffers as a page has room for."""
+    """As many buffers as fit on a page."""
 
     bufs: slice
     head: bytes
@@ -62,8 +62,8 @@ class Batch:
 
 @dataclass
 class Plan:
-    """All that is known of a call before it is made: batches, or for a small one the steps before and after the others arrive,
-    on either page."""
+    """What can be computed of a call before it is made: batches, or for a small one the steps before and after the others
+    arrive, on either page."""
 
     num_threads: int
     head: bytes
@@ -80,7 +80,7 @@ class AllReduce:
         self._stage: Tensor | None = None
 
     def run(self, bufs: Sequence[Tensor], op: Op, watch: Watch) -> None:
-        """Collective, blocking."""
+        """Collective, blocking: reduces the buffers in place."""
         call = watch.call
         plan: Plan | None = call.plan
         if plan is None or plan.num_threads != torch.get_num_threads():
@@ -100,11 +100,11 @@ class AllReduce:
             step()
 
     def clear(self) -> None:
-        """Local: give the stage back."""
+        """Local: releases the stage."""
         self._stage = None
 
     def _run_batch(self, batch: Batch, bufs: Sequence[Tensor], op: Op, watch: Watch) -> None:
-        """Two phases: everybody's buffers are ready; every slice is reduced and written to all."""
+        """Runs a batch in two phases: the buffers of all are ready; every slice is reduced and written to all."""
         board = self._board
         board.turn_page(batch.head)
         board.arrive(watch)
@@ -122,7 +122,7 @@ class AllReduce:
             self._run_staged(bufs[index], blocks, watch)
 
     def _run_staged(self, buf: Tensor, blocks: Sequence[Block], watch: Watch) -> None:
-        """For buffers that some rank has outside shared memory: they pass through that rank's stage, block by block."""
+        """Reduces buffers that some rank has outside shared memory: they are copied through that rank's stage, block by block."""
         for block in blocks:
             if block.stage is not None:
                 block.stage.copy_(buf[block.part])
@@ -145,7 +145,7 @@ class AllReduce:
         return Plan(num_threads, text, batches)
 
     def _packed(self, buf: Tensor) -> bytes:
-        """For a buffer outside shared memory the place of this rank's stage, marked by size 0."""
+        """Returns the place of a buffer; for one outside shared memory that of this rank's stage, marked by size 0."""
         place = self._arena.place(buf)
         return packed_place(self._stage_place(), 0) if place is None else packed_place(place, buf.nbytes)
 
@@ -160,7 +160,7 @@ class AllReduce:
         return before, after
 
     def _new_steps(self, bufs: Sequence[Tensor], op: Op) -> ReductionSteps:
-        """This rank's part for the buffers that all ranks show now."""
+        """Makes this rank's steps for the buffers whose places all ranks have published."""
         board, job = self._board, ReductionSteps()
         for index, buf in enumerate(bufs):
             places = [board.place(r, index) for r in range(board.size)]
@@ -182,7 +182,7 @@ class AllReduce:
         return blocks
 
     def _reduction(self, places: Places, dtype: torch.dtype, op: Op) -> Step:
-        """The reduction of this rank's slice of the vectors at `places`."""
+        """Makes the reduction of this rank's slice of the vectors at `places`."""
         board = self._board
         vectors = [board.bytes_at(r, place).view(dtype) for r, place in enumerate(places)]
         mine = even_slices(vectors[0].numel(), board.size, 64)[board.rank]
