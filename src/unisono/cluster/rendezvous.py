@@ -1,7 +1,7 @@
-"""Where the processes of a job meet: a token that names the job, and ports derived from it. Local, pure.
+"""The rendezvous of the processes of a job: a token that identifies the job, and ports derived from it. Local, pure.
 
-Rank 0 listens on the first free port of `ports(topology.port, topology.token)`; the others try the same ports in the same
-order and stay only with a server that answers for the token. So two jobs on one node may share ports and never meet.
+Rank 0 listens on the first free port of `ports(topology.port, topology.token)`; the others try the same ports in the same order and
+stay only with a server that answers for the token. So two jobs on one node may share ports and never meet.
 """
 
 from __future__ import annotations

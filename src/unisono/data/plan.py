@@ -1,10 +1,10 @@
-"""Which samples a step uses: a pure function of (seed, epoch, step), the same for every number of workers.
+"""The plan of samples: those that a step uses are a pure function of (seed, epoch, step), the same for every number of workers.
 
 An epoch is one order of all samples, cut into batches of `global_batch`; the last batch has what is left. A batch is cut into one
 part for each worker, as equal as whole samples allow. Nothing is dropped, padded or used twice.
 
-The order comes from random bits whose values NumPy promises to keep (Philox, a function of key and position), sorted; its
-`shuffle` and `permutation` may change from version to version.
+The order comes from random bits whose values NumPy promises to keep (Philox, a function of key and position), sorted; its `shuffle`
+and `permutation` may change from version to version.
 """
 
 from __future__ import annotations

@@ -97,11 +97,11 @@ def _block_of(coordinates: Coordinates, patch_size: int, block_size: int | None)
 
 
 def _within(
-    coordinates: Coordinates, seeds: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_], before: int, after: int
+    coordinates: Coordinates, seeds: npt.NDArray[np.bool_], wanted: npt.NDArray[np.bool_], before: int, after: int
 ) -> npt.NDArray[np.bool_]:
     """Returns, for each requested sample, whether a seed is at most `before` rows and columns before it, or `after` after it."""
-    if not seeds.any() or not asked.any():
-        return np.zeros(int(asked.sum()), dtype=bool)
+    if not seeds.any() or not wanted.any():
+        return np.zeros(int(wanted.sum()), dtype=bool)
     places = coordinates - coordinates.min(axis=0)
     near = np.zeros(tuple(places.max(axis=0) + 1), dtype=bool)
     near[tuple(places[seeds].T)] = True
@@ -112,5 +112,5 @@ def _within(
         at = np.arange(length)
         found = counted[np.minimum(at + after + 1, length)] > counted[np.maximum(at - before, 0)]
         near = np.moveaxis(found, 0, axis)
-    result: npt.NDArray[np.bool_] = near[tuple(places[asked].T)]
+    result: npt.NDArray[np.bool_] = near[tuple(places[wanted].T)]
     return result

@@ -33,7 +33,7 @@ class Sink:
         self._pending = bytearray()
         self._sources_paused = False
         self._line_ending = b""
-        """What ends the line that `write_raw` has begun, if it has."""
+        """Bytes that end the line that `write_raw` has begun; empty where there is none."""
 
     @property
     def empty(self) -> bool:

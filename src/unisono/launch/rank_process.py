@@ -20,7 +20,7 @@ class RankProcess:
         self.pid = process.pid
         self.output = output
         self.code: int | None = None
-        """As the shell gives it: 128 + signal for a process that was killed."""
+        """Exit code as the shell gives it: 128 + signal for a process that was killed."""
         self.finished = False
         """Whether nothing of its group is left and its output was taken."""
         self._process = process

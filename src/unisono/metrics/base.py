@@ -20,8 +20,8 @@ class Metric(ABC):
     name: str
     higher_is_better: bool = True
     num_sums: int | None = None
-    """How many sums there are where that is fixed; such metrics can be had in every training step. None: it depends on the
-    classes, or scores are gathered."""
+    """Number of sums, where it is fixed; such metrics can be computed in every training step. None: it depends on the classes,
+    or scores are gathered."""
 
     @cached_property
     def label(self) -> str:

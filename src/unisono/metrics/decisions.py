@@ -23,7 +23,7 @@ from unisono.model.targets import across, as_labels, one_tensor, shaped_like
 
 @dataclass(frozen=True)
 class Reading:
-    """How a metric reads outputs and targets."""
+    """The conventions by which a metric reads outputs and targets."""
 
     ignore_label: int | None = None
     one_hot: bool = False

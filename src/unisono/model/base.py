@@ -1,4 +1,4 @@
-"""What every framework's adapter offers: one replica of a model, its loss and its local optimiser."""
+"""The interface of the adapters of all frameworks: one replica of a model, its loss and its local optimiser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Logged = Mapping[str, tuple[float, float]]
 
 
 class PartialEpochLog(NamedTuple):
-    """What a user's code has logged so far in an epoch of training that is not finished."""
+    """The values that a user's code has logged so far in an epoch of training that is not finished."""
 
     num_samples: int
     """Samples of the epoch that this worker has seen."""

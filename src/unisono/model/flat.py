@@ -22,7 +22,7 @@ ALIGN_BYTES = 256
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies in the vector of its type."""
+    """Position of one tensor in the vector of its type."""
 
     name: str
     shape: tuple[int, ...]

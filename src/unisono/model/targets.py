@@ -1,4 +1,4 @@
-"""What is known beside the outputs: targets and sample weights, brought to the shape and type that the arithmetic needs. Pure."""
+"""Converts targets and sample weights to the shape and type that losses and metrics need. Pure."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Stepped:
         """Row -> other settings of each group, from the first row at which one has changed."""
         self._changing: set[str] = set()
         self._keep()
-        self._fill(1)  # a scheduler that cannot go on says so before work starts
+        self._fill(1)  # a scheduler that cannot be used fails before work starts
 
     def __call__(self, step: int) -> tuple[Mapping[str, Any], ...]:
         row = step // self._steps_per_row

@@ -18,7 +18,7 @@ LOG = "jobs.log"
 """Name of the log beside it in the run directory, into which each job of the chain writes its events; see `job_log`."""
 MAX_JOBS = 100
 START_ALLOWANCE_S = 10
-"""What passes between the start of a job and that of its training, beside what the batch file measures itself."""
+"""Time between the start of a job and that of its training, beside what the batch file measures itself."""
 SIGNAL_S = 60
 MIN_LIMIT_FOR_SIGNAL_S = 600
 """In a job shorter than this SLURM's signal could come while the ranks still start, and end them: it may be a minute early."""

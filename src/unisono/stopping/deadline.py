@@ -26,7 +26,7 @@ NUM_SAVES = 2
 """The last save may have to wait for one that is under way."""
 MIN_MARGIN_S = 5.0
 MIN_MARGIN_SHARE = 0.1
-"""What is left for the end of the processes and for surprises: 5 s, of a limit under 50 s a tenth."""
+"""Margin for the end of the processes and unexpected delays: 5 s, of a limit under 50 s a tenth."""
 STEP_DECAY = 0.999
 """The longest step counts this much less with each step, so that one slow hour does not shorten the whole day."""
 

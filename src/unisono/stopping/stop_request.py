@@ -62,7 +62,8 @@ class StopRequest:
 
 
 def _detach_in_child(reference: weakref.ref[StopRequest]) -> None:
-    """In a forked child, e.g. a worker of a data loader: its parent ends it by SIGTERM (`Process.terminate`)."""
+    """Restores signal handling in a forked child, e.g. a worker of a data loader: its parent ends it by SIGTERM
+    (`Process.terminate`)."""
     request = reference()
     if request is not None and signal.SIGTERM in request._before:
         request._second.detach_in_child()

@@ -1,4 +1,4 @@
-"""What a user writes: the definition of one training. Holds functions and values, runs nothing, loads no framework."""
+"""The task, which users write: the definition of one training. Holds functions and values, runs nothing, loads no framework."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Task:
     global_batch: int = setting(128, "samples of one step over all workers together", "B", least=1)
     epochs: int = setting(1, "how often every training sample is used", "E", least=1)
     loss_options: Mapping[str, Any] = field(default_factory=dict)
-    """Of a loss by name: class_weights, ignore_label, label_smoothing."""
+    """Options of a loss by name: class_weights, ignore_label, label_smoothing."""
     clip_norm: float | None = setting(None, "largest global norm of the gradient", above=0)
     precision: str = setting("float32", f"of the computation: {' or '.join(PRECISIONS)}", "P", choices=PRECISIONS)
     accumulate: int = setting(

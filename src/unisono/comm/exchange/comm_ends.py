@@ -40,7 +40,7 @@ class Link:
         self.comm = comm
         self.num_users = 1
         self.close_limit_s = comm.time_limit_s
-        """How long the end may wait for answers to be taken."""
+        """Time that the server's end may wait at its close for its answers to be received."""
         # As a collective: it needs all members, not only the rank whose message is awaited.
         self._watch = Watch(comm, Call("exchange"), math.inf)
 

@@ -59,7 +59,8 @@ class _Sliced:
         received = comm.empty(sum(num_blocks) * own, like.dtype)
         firsts = [0, *accumulate(num_blocks)]
         self._rounds: list[tuple[Tensor, list[int], list[int]]] = []
-        """In round k everybody sends slices of its k-th block, who has so many: what arrives, how much from whom and to whom."""
+        """Rounds of the all-to-all: in round k every rank that has so many blocks sends slices of its k-th block. Each has the
+        buffer of what arrives, and the elements from and to each rank."""
         slices: dict[int, Tensor] = {}
         start = 0
         for turn in range(max(num_blocks)):

@@ -20,7 +20,7 @@ class Arrivals:
         self._inboxes = [Inbox(board, source) for source in range(board.size)]
         self._bells = bells
         self._kept: defaultdict[tuple[int, int], deque[Message]] = defaultdict(deque)
-        """By source and tag."""
+        """Messages that were removed from their boxes, by source and tag."""
 
     def oldest(self, source: int, tag: int) -> Message | None:
         """Local: returns the message that is next for a receive, if there is one. It stays until it is removed.

@@ -52,7 +52,7 @@ class ReductionSteps:
 
 @dataclass
 class Batch:
-    """As many buffers as fit on a page."""
+    """A batch of buffers: as many as fit on a page."""
 
     bufs: slice
     head: bytes

@@ -175,9 +175,9 @@ class _Watch:
         self._console = console
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._codes: list[int] = []
-        """Of the hosts that failed by themselves."""
+        """Exit codes of the hosts that failed by themselves."""
         self._stop_code = 0
-        """Of the first signal that requested the end."""
+        """Exit code of the first signal that requested the end; 0 before."""
         self._num_interrupts = 0
         self._is_ending = False
         self._has_ended_some = False

@@ -1,4 +1,4 @@
-"""What each backend of Keras offers a replica, and which of them is in use. All tensors here are torch's."""
+"""The interface of Keras's backends, as a replica needs it, and the choice of the one in use. All tensors here are torch's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class BatchResult(NamedTuple):
 
 
 class Backend(ABC):
-    """How a framework computes with the vectors of a replica. Local, blocking: everything is finished when a call returns."""
+    """The interface of a backend: computes with the vectors of a replica. Local, blocking: everything is finished when a call
+    returns."""
 
     takes_cuda: ClassVar[bool] = False
     """Whether the vectors may be on a GPU."""

@@ -16,10 +16,11 @@ from unisono.model.targets import across, as_labels, full_precision, one_tensor,
 
 @dataclass(eq=False, kw_only=True)
 class Dice(Loss):
-    """For each sample, 1 - mean over classes of (2 sum p t + smooth) / (sum p + sum t + smooth), sums over its places.
+    """Soft dice loss: for each sample, 1 - mean over classes of (2 sum p t + smooth) / (sum p + sum t + smooth), sums over its
+    places.
 
-    Targets that are numbers of classes (samples, places...) go with a softmax over axis 1 of the outputs; targets of the shape of
-    the outputs, or outputs with one class, with a sigmoid."""
+    Targets that are numbers of classes (samples, places...) go with a softmax over axis 1 of the outputs; targets of the shape
+    of the outputs, or outputs with one class, with a sigmoid."""
 
     smooth: float = 1.0
     ignore_label: int | None = None
