@@ -109,7 +109,7 @@ note() {{ printf '%s %s %s\\n' "$(date +%FT%T%z)" "$1" "$2" >> "$run/{LOG}"; }}
 reached() {{ sed -n 's/^  "'"$1"'": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2> /dev/null || true; }}
 stop() {{ note "$SLURM_JOB_ID" "stopped: $1"; echo "{FILE}: $1" >&2; exit "$2"; }}
 
-# Which job of the chain this is: a successor gets it from the one before, and each start again of the same job counts too.
+# Which job of the chain this is: a successor is told by the one before, and each start again of the same job counts too.
 number=$(( ${{1:-1}} + ${{SLURM_RESTART_COUNT:-0}} ))
 before=$(reached step)/$(reached epoch)
 note "$SLURM_JOB_ID" "began as number $number on $SLURM_JOB_NODELIST"
