@@ -63,7 +63,7 @@ def _advice(by_size: BySize) -> list[str]:
     quickest = ", ".join(f"{show_size(size)} {fastest(samples, ALL)}" for size, samples in by_size.items())
     return [
         f"the fastest of all is {quickest}",
-        f"as it chooses now ({auto.in_words()}), `auto` takes at worst {losses[worst]:.2f} times as long as the fastest "
+        f"as it chooses now ({auto.description()}), `auto` takes at worst {losses[worst]:.2f} times as long as the fastest "
         f"({auto.choose(worst)} at {show_size(worst)})",
     ]
 

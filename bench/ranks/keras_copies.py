@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from unisono.model.keras.backends import BACKENDS
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.packed_variables import Packing
 from unisono.model.torch.parameters import FlatParameters
@@ -59,7 +60,7 @@ class Tally:
 
 def count_copies(backend: str, train: Callable[[], object]) -> dict[str, dict[str, float]]:
     """Local, blocking: copies and their bytes in a mean step of `train`, by way."""
-    kind: Any = import_module(f"unisono.model.keras.on_{backend}").OfThis
+    kind: Any = getattr(import_module(f"unisono.model.keras.on_{backend}"), BACKENDS[backend])
     tally = Tally()
     with ExitStack() as stack:
         for owner, name, watched in _watched(kind, tally, backend):
@@ -69,55 +70,59 @@ def count_copies(backend: str, train: Callable[[], object]) -> dict[str, dict[st
 
 
 def _watched(kind: Any, tally: Tally, backend: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    learn, keep, take = kind.learn, KerasModule.keep, FlatParameters.take
+    compute_gradients, update_non_trainable, add_gradients = (
+        kind.compute_gradients,
+        KerasModule.update_non_trainable,
+        FlatParameters.add_gradients,
+    )
 
-    def watched_learn(self: Any, *given: Any) -> Any:
+    def watched_compute_gradients(self: Any, *given: Any) -> Any:
         tally.num_steps += 1
         with tally.inside():
-            return learn(self, *given)
+            return compute_gradients(self, *given)
 
-    def watched_keep(self: Any, values: Any) -> None:
+    def watched_update_non_trainable(self: Any, values: Any) -> None:
         for value in values:
             tally.add("stored", value.nbytes)
-        keep(self, values)
+        update_non_trainable(self, values)
 
-    def watched_take(self: Any, gradients: Any) -> None:
+    def watched_add_gradients(self: Any, gradients: Any) -> None:
         with tally.inside():
             for vector in gradients.vectors.values():
                 tally.add("stored", vector.nbytes)
-        take(self, gradients)
+        add_gradients(self, gradients)
 
-    yield kind, "learn", watched_learn
-    yield KerasModule, "keep", watched_keep
-    yield FlatParameters, "take", watched_take
+    yield kind, "compute_gradients", watched_compute_gradients
+    yield KerasModule, "update_non_trainable", watched_update_non_trainable
+    yield FlatParameters, "add_gradients", watched_add_gradients
     if backend == "torch":
         return
-    native, tensor, copy_in, packed = kind.native, kind.tensor, kind.copy_in, Packing.packed
+    as_array, as_tensor, copy_to_array, pack = kind.as_array, kind.as_tensor, kind.copy_to_array, Packing.pack
 
-    def watched_native(self: Any, given: Any) -> Any:
-        found = native(self, given)
+    def watched_as_array(self: Any, given: Any) -> Any:
+        found = as_array(self, given)
         tally.add("entered as they lie" if _address(found) == given.data_ptr() else "copied again on entry", given.nbytes)
         return found
 
-    def watched_copy_in(self: Any, vector: Any) -> Any:
+    def watched_copy_to_array(self: Any, vector: Any) -> Any:
         tally.add("packed", vector.nbytes)
-        return copy_in(self, vector)
+        return copy_to_array(self, vector)
 
-    def watched_packed(self: Any, tensors: Any) -> Any:
-        found = packed(self, tensors)
+    def watched_pack(self: Any, tensors: Any) -> Any:
+        found = pack(self, tensors)
         for vector in found.values():
             tally.add("packed", vector.nbytes)
         return found
 
-    def watched_tensor(self: Any, array: Any) -> Any:
-        found = tensor(self, array)
+    def watched_as_tensor(self: Any, array: Any) -> Any:
+        found = as_tensor(self, array)
         tally.add("left as they lie" if _address(array) == found.data_ptr() else "copied on leaving", found.nbytes)
         return found
 
-    yield kind, "native", watched_native
-    yield kind, "copy_in", watched_copy_in
-    yield Packing, "packed", watched_packed
-    yield kind, "tensor", watched_tensor
+    yield kind, "as_array", watched_as_array
+    yield kind, "copy_to_array", watched_copy_to_array
+    yield Packing, "pack", watched_pack
+    yield kind, "as_tensor", watched_as_tensor
 
 
 def _address(array: Any) -> int:

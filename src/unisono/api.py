@@ -14,7 +14,7 @@ from unisono.errors import TrainingFailed, UsageError, unknown_name
 from unisono.launch.this_process import cap_instruction_set
 from unisono.launch.worker_options import WorkerOptions
 from unisono.start_training import TRAIN_OPTIONS, train_config, work
-from unisono.task.options import keywords_of, take, takes
+from unisono.task.options import keywords_of, options_for, takes
 from unisono.task.task import Task
 from unisono.task.task_file import write_pickled
 from unisono.task.train_config import TrainConfig
@@ -53,7 +53,7 @@ def train(
         if name not in (known := keywords_of(*TRAIN_OPTIONS)):
             raise unknown_name("argument of un.train", name, {*known, "show"})
     task_file = "" if isinstance(task, Task) else str(task)
-    start = WorkerOptions(**take(WorkerOptions, given))
+    start = WorkerOptions(**options_for(WorkerOptions, given))
     if current_topology().launcher == "local":
         start.check_restarts(None if out is None else str(out))
         if workers is not None and workers > 1:
@@ -68,15 +68,15 @@ def _launch_call(task: Task | str | Path, config: TrainConfig, start: WorkerOpti
     from unisono.run import RunResult
 
     with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
-        told = Path(folder) / "out.json"
-        file = write_pickled(Path(folder), task, config, str(told))
+        result_file = Path(folder) / "out.json"
+        file = write_pickled(Path(folder), task, config, str(result_file))
         job = task.name if isinstance(task, Task) else Path(task).stem
         code = launch(start.launch_config(("-m", "unisono.cli", "train", str(file)), job))
-        if not told.exists():
+        if not result_file.exists():
             if code == 128 + signal.SIGINT:
                 raise KeyboardInterrupt
             raise TrainingFailed(f"the workers ended with exit code {code}; what they printed says why")
-        news = json.loads(told.read_text())
+        news = json.loads(result_file.read_text())
     if "mistake" in news:
         raise UsageError(news["mistake"])
     if "failure" in news:
@@ -152,7 +152,7 @@ def tune(
         trials=trials,
         metrics=tuple(f"{name}:{DIRECTIONS[one]}" for name, one in zip(names, directions, strict=True)),
         quiet=not show,
-        **take(TuneConfig, options),
+        **options_for(TuneConfig, options),
     )
     code = run_tune_job(config, blocks, terminal().columns if show else None)
     if code:

@@ -63,7 +63,7 @@ class DistributedOptimizer:
             raise UsageError(f"num_samples must be at least 0; received {num_samples}")
         held = self._parameters
         if num_samples:
-            held.forget_dropped()
+            held.reset_dropped_gradients()
         else:
             held.clear()
         self._weight[0] = num_samples

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from unisono.errors import STOPPED_CODE, ReportedElsewhere, TrainingFailed, UsageError
 from unisono.launch.worker_options import WorkerOptions
-from unisono.task.options import check, option, take
+from unisono.task.options import check, option, options_for
 from unisono.task.overrides import with_settings
 from unisono.task.task import EXPERIMENT, Task
 from unisono.task.task_file import read_pickled
@@ -50,10 +50,10 @@ TRAIN_OPTIONS = (Task, StudySource, TrainConfig, WorkerOptions)
 
 def train_config(task_file: str, given: Mapping[str, Any], command: Sequence[str] = ()) -> TrainConfig:
     """Local, blocking where a study must be read: makes the configuration of one training from options by their names."""
-    source = StudySource(**take(StudySource, given))
-    values = take(TrainConfig, given)
+    source = StudySource(**options_for(StudySource, given))
+    values = options_for(TrainConfig, given)
     found = source.best(task_file, given.get("accept_changes", False))
-    changes = with_settings(values.pop("changes", None) or {}, take(Task, given))
+    changes = with_settings(values.pop("changes", None) or {}, options_for(Task, given))
     if found is not None:
         changes = {**found.changes, **changes}
         values.setdefault("algorithm", found.algorithm)
@@ -92,11 +92,11 @@ def work(configure: Callable[[], TrainConfig], start: WorkerOptions, task: Task 
 def serve(config: TrainConfig) -> RunResult:
     """Local, blocking: runs as the server of workers that may join and leave."""
     from unisono.cluster.machine.worker_threads import set_threads
-    from unisono.comm.engines.single import alone
+    from unisono.comm.single_process import single_process_communicator
     from unisono.run import execute
 
     set_threads(config.threads)
-    return execute(config, alone(), _terminal_screen(config))
+    return execute(config, single_process_communicator(), _terminal_screen(config))
 
 
 def _terminal_screen(config: TrainConfig) -> Screen | None:
@@ -115,7 +115,7 @@ def exit_code(ended: RunResult) -> int:
 def work_for_call(file: Path) -> int:
     """Collective, blocking: runs as one worker of a training that `un.train` has launched. Results and errors go to a file."""
     call = read_pickled(file)
-    told = Path(call.told)
+    told = Path(call.result_file)
     try:
         ended = work(lambda: call.config, WorkerOptions(), None if isinstance(call.task, str) else call.task)
     except (UsageError, TrainingFailed) as error:

@@ -144,7 +144,7 @@ class Fuzz:
 
 def newest(out: Path) -> int:
     """Local: the step of the newest checkpoint; 0 if there is none."""
-    return max((step for step, _ in StepFolders(out / "checkpoints").found()), default=0)
+    return max((step for step, _ in StepFolders(out / "checkpoints").list_steps()), default=0)
 
 
 def lives(out: Path) -> list[int]:

@@ -21,7 +21,7 @@ from tests.system.cut_wire import CutWire
 from tests.system.nursery import Nursery
 from unisono.comm.calls import DTYPES
 from unisono.comm.exchange.base import Request, UnknownWorker
-from unisono.comm.exchange.zmq_caller import ZmqCaller, connected
+from unisono.comm.exchange.zmq_caller import ZmqCaller, connect_socket
 from unisono.comm.exchange.zmq_frames import MessageType, pack
 from unisono.comm.exchange.zmq_gate import Refusals
 from unisono.comm.exchange.zmq_keys import ConnectionInfo, read_connection_file, write_connection_file
@@ -447,7 +447,7 @@ def test_a_cut_wire_costs_nothing(connection_file: Path, tmp_path: Path, lost: s
 def stranger(connection_file: ConnectionInfo, **options: object) -> Iterator[None]:
     """A peer that says hello, as one could with the connection file alone."""
     context = zmq.Context()
-    peer = connected(context, connection_file) if not options else context.socket(zmq.DEALER)
+    peer = connect_socket(context, connection_file) if not options else context.socket(zmq.DEALER)
     try:
         if options:
             peer.linger = 0
@@ -521,7 +521,7 @@ def test_garbage_changes_nothing(connection_file: Path) -> None:
 def member_socket(connection_file: Path) -> Iterator[Any]:
     """That of a peer which has the keys and may send what it likes."""
     context = zmq.Context()
-    peer = connected(context, read_connection_file(connection_file))
+    peer = connect_socket(context, read_connection_file(connection_file))
     peer.rcvtimeo = int(ENOUGH_S * 1000)
     try:
         yield peer

@@ -76,7 +76,7 @@ class Learner:
         self.adapter = TorchAdapter(model, body, {"": trainable(model)}, comm.device, comm.empty, **settings)
         self.part = self.adapter.parts[""]
         self.optimizer = make_optimizer(model)
-        self.part.learn_with(self.optimizer)
+        self.part.set_optimizer(self.optimizer)
         self.algorithm = AllReduce(comm, self.adapter, Options())
         self.algorithm.start()
         self.comm = comm

@@ -16,7 +16,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 import unisono as un
 from tests.numerics.learning import ONE_AT_A_TIME, Learner, Weights, assert_same, learn, part_of, plain, train, weights_of
 from unisono.comm.base import Communicator
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.data.plan import Plan
 from unisono.errors import UsageError
 from unisono.model.flat import ALIGN_BYTES
@@ -83,7 +83,7 @@ def test_one_worker_gives_the_same_bits() -> None:
 
 def test_micro_batches_add_up_to_one_batch() -> None:
     expected = plain(mlp(), heavy, batches(), mean_square)
-    learner = Learner(alone(), mlp(), heavy)
+    learner = Learner(single_process_communicator(), mlp(), heavy)
     for batch in batches():
         stats = learner.step([part_of(batch, 3, piece) for piece in range(3)])
         assert stats.num_samples == 7
@@ -121,7 +121,7 @@ def test_frozen_parameters_stay_as_they_are() -> None:
 
 def test_a_model_without_anything_to_learn_is_refused() -> None:
     with pytest.raises(UsageError, match="no parameter that learns"):
-        Learner(alone(), mlp().requires_grad_(False), sgd)
+        Learner(single_process_communicator(), mlp().requires_grad_(False), sgd)
 
 
 # ---- which parameters a step uses ----------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_channels_last_weights_keep_their_strides() -> None:
     expected = plain(convolutions(), heavy, pictures(), of_pixels)
     for found in learn(last(), heavy, pictures(), 2, loss="cross_entropy"):
         assert_same(found, expected)
-    learner = Learner(alone(), last(), heavy, loss="cross_entropy")
+    learner = Learner(single_process_communicator(), last(), heavy, loss="cross_entropy")
     learner.step(pictures()[:1])
     for convolution in (learner.adapter.model[0], learner.adapter.model[2]):  # type: ignore[index]
         assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
@@ -318,7 +318,7 @@ def test_channels_last_weights_keep_their_strides() -> None:
 
 
 def test_parameters_and_gradients_lie_in_one_vector() -> None:
-    learner = Learner(alone(), mlp(width=5), heavy)
+    learner = Learner(single_process_communicator(), mlp(width=5), heavy)
     part = learner.part
     (values,), (gradients,) = part.values.values(), part.gradients.values()
     learner.step(batches(1))
@@ -349,7 +349,7 @@ def test_user_code_may_drop_the_gradients() -> None:
             return out
 
     expected = plain(Dropping(), heavy, batches(), mean_square)
-    learner = Learner(alone(), Dropping(), heavy)
+    learner = Learner(single_process_communicator(), Dropping(), heavy)
     (gradients,) = learner.part.gradients.values()
     for batch in batches():
         learner.step((batch,))
@@ -451,7 +451,7 @@ def test_buffers_that_never_change_keep_their_bits() -> None:
 def test_modules_that_the_user_keeps_in_eval_mode_stay_there() -> None:
     model = mlp()
     model[0].eval()
-    learner = Learner(alone(), model, sgd)
+    learner = Learner(single_process_communicator(), model, sgd)
     learner.adapter.evaluate(batches(1)[0])
     assert [module.training for module in model.modules()] == [True, False, True, True]
 
@@ -600,7 +600,9 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(num_workers: int) -> 
 
 
 def test_an_infinite_loss_with_finite_gradients_is_left_out_too() -> None:
-    learner = Learner(alone(), mlp(), heavy, loss=lambda outputs, targets: ((outputs - targets) ** 2).sum(1) + torch.inf)
+    learner = Learner(
+        single_process_communicator(), mlp(), heavy, loss=lambda outputs, targets: ((outputs - targets) ** 2).sum(1) + torch.inf
+    )
     before = weights_of(learner.adapter.model)
     assert learner.step(batches(1)).num_not_finite == 1
     assert all(torch.equal(tensor, before[name]) for name, tensor in learner.adapter.model.state_dict().items())

@@ -14,7 +14,7 @@ import unisono as un
 from tests.numerics.learning import ONE_AT_A_TIME, Learner, assert_same, train, weights_of
 from unisono.comm.base import Communicator
 from unisono.errors import UsageError
-from unisono.model.torch.one_vector import EACH_NUMBER_BY_ITSELF
+from unisono.model.torch.one_vector import ELEMENTWISE_OPTIMIZERS
 from unisono.own_loop import DistributedOptimizer, ShardedLoader
 from unisono.testing.thread_communicator import run_threads
 
@@ -114,7 +114,7 @@ class Sometimes(nn.Module):
         return out + self.sometimes(x) if x[0, 0] > 0 else out
 
 
-@pytest.mark.parametrize("cls", EACH_NUMBER_BY_ITSELF, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", ELEMENTWISE_OPTIMIZERS, ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("unused", ["never", "first", "later"])
 def test_every_optimiser_is_that_of_torch(cls: Any, unused: str) -> None:
     uses = {"never": [1, 1, 1, 1], "first": [0, 1, 1, 0], "later": [1, 1, 0, 1]}[unused]

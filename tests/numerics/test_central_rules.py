@@ -19,8 +19,8 @@ from unisono.algorithms.server.server_algorithm import ServerAlgorithm, ServerMo
 from unisono.algorithms.server.server_layout import ServerLayout
 from unisono.algorithms.server.service import Service
 from unisono.algorithms.server.worker import Work, Worker, WorkerCall
-from unisono.comm.engines.single import alone
 from unisono.comm.exchange.base import Reply, Request
+from unisono.comm.single_process import single_process_communicator
 from unisono.data.loader import Portion
 from unisono.model.tail import StepStats
 
@@ -171,7 +171,12 @@ def take(available: Iterator[int], num: int) -> list[int]:
 def rule_of(name: str, **options: Any) -> ServerAlgorithm:
     kind: Any = find_algorithm(name)
     found: ServerAlgorithm = kind(
-        alone(), Mock(), kind.Options(**options), world=alone(), layout=ServerLayout(1 + NUM_WORKERS), make_evaluator=Mock()
+        single_process_communicator(),
+        Mock(),
+        kind.Options(**options),
+        world=single_process_communicator(),
+        layout=ServerLayout(1 + NUM_WORKERS),
+        make_evaluator=Mock(),
     )
     return found
 

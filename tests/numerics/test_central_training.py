@@ -16,7 +16,7 @@ from tests.numerics.learning import train, weights_of
 from unisono.algorithms.base import find_algorithm, known_algorithms
 from unisono.algorithms.roles import LayoutOptions
 from unisono.algorithms.server.call_record import read_call_record
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.task.overrides import change
 from unisono.task.task import Task
 from unisono.training.frontends.assemble import assemble
@@ -42,7 +42,7 @@ def trained(
     replay: Path | None = None,
 ) -> tuple[Weights, Progress]:
     """A whole training with virtual workers."""
-    comm = alone(torch.device("cpu"))
+    comm = single_process_communicator(torch.device("cpu"))
     record = None if replay is None else read_call_record(replay)
     options = AssemblyOptions(layout=LayoutOptions(simulate=num_workers), replay=record)
     parts = assemble(change(task, changes or {}), algorithm, comm, options)

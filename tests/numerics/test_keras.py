@@ -85,7 +85,7 @@ REFUSED = {
     "no loss": "has no loss; compile it with one",
     "loss twice": "loss of the task is said twice",
     "own train_step": "has a train_step of its own",
-    "frozen": "has no variable that learns",
+    "frozen": "has no trainable weights",
     "counting": "count of the layer counting (Counting) changes with every batch",
     "hiding": "held of the layer hiding (Hiding)",
     "sum": "has no mean over the samples of all workers",

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPl
 import unisono as un
 from tests.numerics.learning import Trained, assert_same, train
 from unisono.comm.base import Communicator
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
 from unisono.metrics.metric_names import is_error, metric_name
 from unisono.run import execute
@@ -129,7 +129,7 @@ def test_the_module_knows_where_it_is() -> None:
 
 def test_what_it_logs_is_in_the_summary(tmp_path: Path) -> None:
     config = TrainConfig("", out=str(tmp_path / "run"))
-    with alone() as comm:
+    with single_process_communicator() as comm:
         metrics = execute(config, comm, task=task_of(Classifier, name="classifier", monitor="acc")).summary
     assert metrics["monitor_metric"] == "val_acc"
     assert {"loss", "train_accuracy", "val_loss", "val_acc", "test_loss", "test_acc", "best_val_acc"} <= set(metrics["metrics"])

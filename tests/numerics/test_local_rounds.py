@@ -20,7 +20,7 @@ from unisono.algorithms.roles import LayoutOptions
 from unisono.algorithms.rounds.local_steps import LocalRounds
 from unisono.algorithms.rounds.statistics import RunningStatistics
 from unisono.comm.base import Communicator
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
 from unisono.model.flat import hash_of
 from unisono.model.torch.adapter import TorchAdapter, trainable
@@ -197,7 +197,7 @@ class Reference:
 
 def first_weights(what: Task) -> Vector:
     with ONE_AT_A_TIME:
-        return as_vector(weights_of(assemble(change(what, {}), "allreduce", alone()).adapter.model))
+        return as_vector(weights_of(assemble(change(what, {}), "allreduce", single_process_communicator()).adapter.model))
 
 
 def as_vector(weights: Weights) -> Vector:

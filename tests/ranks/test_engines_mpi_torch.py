@@ -12,9 +12,9 @@ import torch
 
 from tests.system.nursery import Nursery
 from unisono.comm.base import ANY, Call, Watch
-from unisono.comm.engines.single import alone
 from unisono.comm.engines.sockets import Address
 from unisono.comm.engines.tcp_messages import EAGER_BYTES, Messages, bytes_of
+from unisono.comm.single_process import single_process_communicator
 from unisono.errors import CommError
 from unisono.testing.ranks import Runner, mpirun, run_ranks
 
@@ -114,7 +114,7 @@ def run_program(run: Runner, text: str, folder: Path, size: int, engine: str) ->
 
 
 def watch() -> Watch:
-    return Watch(alone(), Call("test"), 20.0)
+    return Watch(single_process_communicator(), Call("test"), 20.0)
 
 
 def test_a_message_of_another_size_is_told_and_spends_nothing(run: Runner, engine: str, tmp_path: Path) -> None:

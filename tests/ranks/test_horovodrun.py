@@ -284,7 +284,7 @@ def test_a_reader_that_stops_reading_does_not_keep_the_command(ssh: Mapping[str,
 
 def test_the_end_of_our_input_ends_an_ssh_that_hangs(ssh: Mapping[str, str], script: Script, tmp_path: Path) -> None:
     (tmp_path / "bin" / "ssh").write_text("#!/bin/sh\necho here\nexec sleep 600\n")
-    words = ("--told-by-stdin", "-H", "nowhere:1", PYTHON, script("pass"))
+    words = ("--control-stdin", "-H", "nowhere:1", PYTHON, script("pass"))
     with Launcher(*words, env=ssh, verb="horovodrun", stdin=subprocess.PIPE, grace_s=0.4) as launcher:
         launcher.reading().wait_for("here")
         assert launcher.process.stdin is not None

@@ -70,7 +70,7 @@ OWNERS = MappingProxyType(
                     "optimizer",
                     "packed_variables",
                     "pure",
-                    "take_over",
+                    "make_replica",
                     "hidden_state",
                 )
             ),

@@ -101,7 +101,7 @@ class AllReduce(LockStepAlgorithm):
         if not self._waits:
             adapter.apply_on_device(at.settings[part], part)
             adapter.tail.send(at.step)
-            return adapter.tail.arrived(leave=1)
+            return adapter.tail.completed_stats(keep_newest=1)
         stats, uses = adapter.tail.read(at.step)
         if not stats.weight > 0 and is_finite(stats):
             return (stats,)  # no sample counts, so there is no update; the trainer says so
@@ -125,7 +125,7 @@ class AllReduce(LockStepAlgorithm):
             adapter.tail.clear()
             adapter.tail.vote(at.stop, at.save)
             adapter.backward(Outcome(total, weight, None, None, None, num_samples), part)
-            adapter.tail.used(part.used)
+            adapter.tail.set_uses(part.used)
             self._exchanges[name].end(adapter.tail.vector)
             found.setdefault(name, []).extend(self._update(name, at))
             torch.clear_autocast_cache()  # it holds copies of the weights as they were
@@ -139,7 +139,7 @@ class AllReduce(LockStepAlgorithm):
         return (_combine_updates(found),)
 
     def flush_stats(self) -> Sequence[StepStats]:
-        return () if self._waits else self.adapter.tail.arrived(leave=0)
+        return () if self._waits else self.adapter.tail.completed_stats(keep_newest=0)
 
     def state(self) -> dict[str, Any]:
         return {"settled": self._statistics.before}
@@ -159,7 +159,7 @@ class _Exchange:
 
     def __init__(self, comm: Communicator, part: FlatParameters, most_bytes: int) -> None:
         self._comm = comm
-        buckets = part.cut(most_bytes)
+        buckets = part.make_buckets(most_bytes)
         self._slices = {id(bucket): part.gradients[bucket.dtype][bucket.where] for bucket in buckets}
         self._last = id(buckets[-1])
         self._works: list[Work[None]] = []

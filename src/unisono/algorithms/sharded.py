@@ -60,7 +60,7 @@ class Sharded(AllReduce):
         replicate(self.comm, adapter.shared_state())
         self._waits = adapter.waits_for_device
         self._part = adapter.parts[""]
-        self._part.cut(sys.maxsize)
+        self._part.make_buckets(sys.maxsize)
         self._ranges = shards_of_all(self.options.num_shards, self.comm.size)
         self._own = self._ranges[self.comm.rank]
         self._sum = OrderedSum(self.comm, self._ranges)
@@ -80,7 +80,7 @@ class Sharded(AllReduce):
             else:
                 with _explain_ordered_sum(shard, at.step):
                     adapter.forward_backward(batch, at.key._replace(shard=shard))
-            state.take_change(has_samples=batch is not None)
+            state.record_change(has_samples=batch is not None)
             self._sum.add(self._travelling)
         computed = perf_counter_ns()
         self._sum.finish()

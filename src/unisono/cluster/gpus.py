@@ -1,4 +1,4 @@
-"""Which GPUs of this node the job may use, and which belong to this process. Pure, except those that say Local."""
+"""The GPUs of this node that the job may use, and those that belong to this process. Pure, except functions that say Local."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DRIVER = "/dev/nvidia-uvm"
 
 
 def available_gpus(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Local: the GPUs of this node that a process with this environment may use."""
+    """Local: returns the GPUs of this node that a process with this environment may use."""
     return visible_gpus(env, num_found())
 
 
 def num_found(devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia/gpus")) -> int:
-    """Local: NVIDIA GPUs of this node by the driver's files, without loading any library.
+    """Local: counts the NVIDIA GPUs of this node by the driver's files, without loading any library.
 
     Device files first: a container sees only its own, while the driver lists all of the machine.
     """
@@ -31,7 +31,7 @@ def num_found(devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nv
 
 
 def driver_in_use(descriptors: Path = Path("/proc/self/fd")) -> bool:
-    """Local: whether this process has begun to use CUDA, through whatever library; then those forked from it cannot."""
+    """Local: whether this process has begun to use CUDA, through whatever library; processes forked from it then cannot use it."""
     try:
         files = list(descriptors.iterdir())
     except OSError:
@@ -40,7 +40,7 @@ def driver_in_use(descriptors: Path = Path("/proc/self/fd")) -> bool:
 
 
 def environment_of_worker(env: Mapping[str, str], own_gpus: Sequence[str] = ()) -> dict[str, str]:
-    """`env` for a process that workers are forked from, or for one that is a worker by itself and must see no GPUs but its own.
+    """Returns `env` for a process that workers are forked from, or for a worker that must see no GPUs but its own.
 
     Tasks often ask whether PyTorch sees a GPU. PyTorch then starts CUDA, after which a forked process finds none; with this
     variable it only counts them.
@@ -54,10 +54,10 @@ def environment_of_worker(env: Mapping[str, str], own_gpus: Sequence[str] = ()) 
 def assign_gpus(
     env: Mapping[str, str], local_rank: int, local_size: int, found: int, overrides: Overrides
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """GPUs that this process sees, and those of them that belong to it, as CUDA_VISIBLE_DEVICES names them.
+    """Returns the GPUs that this process sees, and those of them that belong to it, as CUDA_VISIBLE_DEVICES names them.
 
-    GPUs that the scheduler bound to this process all belong to it. Otherwise all processes of the node see the same GPUs, and
-    each takes its own by local rank: one, or `gpus_per_task`. More processes than GPUs share them in turn.
+    GPUs that the scheduler bound to this process all belong to it. Otherwise all processes of the node see the same GPUs, and each
+    takes its own by local rank: one, or `gpus_per_task`. More processes than GPUs share them in turn.
     """
     visible = visible_gpus(env, found)
     if _is_bound_by_slurm(env, visible, local_size):
@@ -72,7 +72,7 @@ def assign_gpus(
 
 
 def visible_gpus(env: Mapping[str, str], found: int) -> tuple[str, ...]:
-    """What CUDA would show: numbers, or names of whole or partitioned GPUs (GPU-..., MIG-...)."""
+    """Returns the GPUs that CUDA would show: numbers, or names of whole or partitioned GPUs (GPU-..., MIG-...)."""
     if not found:
         return ()
     listed = env.get("CUDA_VISIBLE_DEVICES")
@@ -99,7 +99,7 @@ def _is_bound_by_slurm(env: Mapping[str, str], visible: tuple[str, ...], local_s
 
 
 def _slurm_count(env: Mapping[str, str], name: str) -> int | None:
-    """SLURM writes 4, a100:4 or gpu:a100:4; None where it says nothing that is a number."""
+    """Returns the number in a variable that SLURM writes as 4, a100:4 or gpu:a100:4; None where there is no number."""
     number = env.get(name, "").rpartition(":")[2]
     return int(number) if re.fullmatch(r"[0-9]{1,9}", number) else None
 

@@ -1,7 +1,7 @@
-"""Where the processes of a job meet: a token that names the job, and ports derived from it. Local, pure.
+"""The rendezvous of the processes of a job: a token that identifies the job, and ports derived from it. Local, pure.
 
-Rank 0 listens on the first free port of `ports(topology.port, topology.token)`; the others try the same ports in the same
-order and stay only with a server that answers for the token. So two jobs on one node may share ports and never meet.
+Rank 0 listens on the first free port of `ports(topology.port, topology.token)`; the others try the same ports in the same order and
+stay only with a server that answers for the token. So two jobs on one node may share ports and never meet.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ Kubernetes to services (from 30000). The range is fixed: nodes may be configured
 
 
 def job_token(*parts: str) -> str:
-    """The same on all processes of a job, another for every other job, if `parts` are; says nothing of the parts."""
+    """Returns a token: the same on all processes of a job, another for every other job, if `parts` are. It does not reveal the
+    parts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def derived_port(token: str) -> int:
-    """The first port for a job that nobody gave one."""
+    """Returns the first port of a job whose user gave none."""
     number = int.from_bytes(hashlib.sha256(f"port of {token}".encode()).digest()[:8], "big")
     return LOWEST_PORT + number % (HIGHEST_PORT - NUM_PORTS - LOWEST_PORT + 2)
 
 
 def ports(first: int, token: str) -> Sequence[int]:
-    """The ports to try, in order: `first`, then its neighbours in an order of the job's own.
+    """Returns the ports to try, in order: `first`, then its neighbours in an order of the job's own.
 
     Jobs that were given the same `first` thereby do not follow each other from one taken port to the next.
     """
@@ -44,16 +45,19 @@ def ports(first: int, token: str) -> Sequence[int]:
 
 
 def chosen_rendezvous(env: Mapping[str, str]) -> str | None:
-    """Pure: where the user wants processes to meet. A rank that starts a job of its own has the variable from the job it is in."""
+    """Pure: returns the rendezvous that the user chose; None where there is none. A rank that starts a job of its own has the
+    variable of the job it is in, which does not count."""
     return None if env.get("UNISONO_RANK") else env.get("UNISONO_RENDEZVOUS") or None
 
 
-def host_port(text: str, place: str) -> tuple[str, int]:
-    """Split host:port or [ipv6]:port; `place` says where the text stood."""
+def host_port(text: str, source: str) -> tuple[str, int]:
+    """Splits host:port or [ipv6]:port; `source` says where the text stood."""
     host, colon, port = text.rpartition(":")
     is_ipv6 = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if is_ipv6 else host
     number = int(port) if re.fullmatch("[0-9]{1,5}", port) else 0
     if not colon or not 1 <= number <= MAX_PORT or not re.fullmatch(r"\S+", host) or is_ipv6 != (":" in host):
-        raise UsageError(f"{place} must be host:port with a port in 1..{MAX_PORT} (an IPv6 address in brackets); received {text!r}")
+        raise UsageError(
+            f"{source} must be host:port with a port in 1..{MAX_PORT} (an IPv6 address in brackets); received {text!r}"
+        )
     return host, number

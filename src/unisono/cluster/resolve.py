@@ -32,7 +32,7 @@ NO_OVERRIDES = Overrides()
 
 
 def current_topology(overrides: Overrides = NO_OVERRIDES) -> Topology:
-    """Local: the topology of this process, with its GPUs. Raises `UsageError` for variables that make no sense."""
+    """Local: returns the topology of this process, with its GPUs. Raises `UsageError` for variables that contradict each other."""
     env = environment()
     topology = resolve(env, overrides)
     seen, ours = gpus.assign_gpus(env, topology.local_rank, topology.local_size, gpus.num_found(), overrides)
@@ -40,7 +40,7 @@ def current_topology(overrides: Overrides = NO_OVERRIDES) -> Topology:
 
 
 def environment() -> dict[str, str]:
-    """Local: a copy of this process's environment, with a token where the launcher does not name its job."""
+    """Local: returns a copy of this process's environment, with a token where the launcher does not identify its job."""
     env = dict(os.environ)
     if mpi_env.needs_token(env):
         process = parent_process.launcher_process("PMI_RANK", os.getpid())
@@ -50,17 +50,18 @@ def environment() -> dict[str, str]:
 
 
 def slurm_job() -> str | None:
-    """Local: the number of the SLURM job that this process belongs to."""
+    """Local: returns the number of the SLURM job that this process belongs to; None outside of one."""
     return os.environ.get("SLURM_JOB_ID") or None
 
 
 def launch_id() -> str | None:
-    """Local: identifies one `unisono run` or `unisono train -n`; the same in all attempts of its ranks."""
+    """Local: returns the identifier of one `unisono run` or `unisono train -n`; the same in all attempts of its ranks."""
     return os.environ.get("UNISONO_BEGAN") or None
 
 
 def resolve(env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> Topology:
-    """Pure: the answer of the first launcher that knows, with what the user asked for. GPUs are left to `current_topology`."""
+    """Pure: returns the topology by the first launcher that recognises its variables, with the user's overrides. GPUs are left
+    to `current_topology`."""
     answers = (resolver(env, overrides) for _, resolver in RESOLVERS)
     topology = next(answer for answer in answers if isinstance(answer, Topology))
     _check_overrides(topology, overrides)
@@ -70,7 +71,7 @@ def resolve(env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> Topo
 def verdicts(
     env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES
 ) -> list[tuple[str, Topology | NotThisLauncher | UsageError]]:
-    """Pure: what each launcher's variables say, in the order of asking; the first `Topology` is the one that counts.
+    """Pure: returns the result of each launcher's resolver, in their order; the first `Topology` is the one that counts.
 
     A `UsageError` stands where variables are half set or malformed; if it comes before the first `Topology`, `resolve` raises it.
     """
@@ -84,7 +85,7 @@ def verdicts(
 
 
 def _check_overrides(topology: Topology, overrides: Overrides) -> None:
-    """Raise where the overrides contradict the launcher."""
+    """Raises where the overrides contradict the launcher."""
     asked = overrides.world_size
     if asked is not None and asked != topology.world_size:
         remedy = (
@@ -101,7 +102,7 @@ def _check_overrides(topology: Topology, overrides: Overrides) -> None:
 
 
 def _with_launch_options(topology: Topology, env: Mapping[str, str], overrides: Overrides) -> Topology:
-    """With the variables of Unisono, which ranks of any launcher may have."""
+    """Returns the topology with the variables of Unisono applied, which ranks of any launcher may have."""
     if env.get("UNISONO_RENDEZVOUS"):
         address, port = host_port(env["UNISONO_RENDEZVOUS"], "UNISONO_RENDEZVOUS")
         topology = replace(topology, address=address, port=overrides.port or port)
@@ -117,7 +118,7 @@ def _with_launch_options(topology: Topology, env: Mapping[str, str], overrides: 
 
 
 def _with_task_kind(topology: Topology, overrides: Overrides) -> Topology:
-    """Kind and index of this process: the kinds follow each other in the order of ranks."""
+    """Returns the topology with kind and index of this process: the kinds follow each other in the order of ranks."""
     if overrides.jobs is None:
         return topology
     total = sum(overrides.jobs.values())

@@ -7,26 +7,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 VARIABLE = "UNISONO_TERMINAL"
-"""Says to a rank that its launcher passes its standard output to a terminal as it is: 'columns:launcher'. The process number of
-the launcher keeps away the children of the rank, whose output may go elsewhere."""
+"""Variable that tells a rank that its launcher passes its standard output unchanged to a terminal: 'columns:launcher'. The
+process number of the launcher keeps away the children of the rank, whose output may go elsewhere."""
 
 
 @dataclass(frozen=True)
 class Terminal:
-    """How standard output is shown: as plain lines, or on a terminal where they can be redrawn."""
+    """The kind of an output: plain lines, or a terminal on which lines can be redrawn."""
 
     columns: int | None
-    """None: no terminal; what is printed should be plain lines."""
+    """Width; None: no terminal, so output should be plain lines."""
     colour: bool = False
 
 
 def terminal(fd: int = 1) -> Terminal:
-    """Local: of the standard output of this process (1), or of its standard error (2), which launchers pass on by lines."""
+    """Local: returns the kind of the standard output of this process (1), or of its standard error (2), which launchers pass on
+    by lines."""
     return terminal_of(os.environ, columns_of(fd), os.getppid() if fd == 1 else 0)
 
 
 def terminal_of(env: Mapping[str, str], own_columns: int | None, parent: int) -> Terminal:
-    """Pure. A terminal that cannot move its cursor counts as none."""
+    """Pure: returns the kind of an output by the environment. A terminal that cannot move its cursor counts as none."""
     if env.get("TERM") == "dumb":
         return Terminal(None)
     columns, _, launcher = env.get(VARIABLE, "").partition(":")
@@ -36,8 +37,8 @@ def terminal_of(env: Mapping[str, str], own_columns: int | None, parent: int) ->
 
 
 def columns_of(fd: int) -> int | None:
-    """Local: the width of the terminal behind `fd`; None if there is none, or none with a width: Open MPI gives every process
-    such a one, whatever its own output is."""
+    """Local: returns the width of the terminal behind `fd`; None if there is none, or none with a width: Open MPI gives every
+    process such a one, whatever its own output is."""
     try:
         return os.get_terminal_size(fd).columns or None if os.isatty(fd) else None
     except OSError:

@@ -10,17 +10,17 @@ from unisono.errors import UsageError
 MAX_PORT = 65535
 
 ENGINES = ("auto", "single", "shm", "mpi", "gloo", "nccl")
-"""Names that `--engine` takes. (The engine `threads` is for tests: `testing/thread_communicator.py` makes its ranks.)"""
+"""Values of `--engine`. (The engine `threads` is for tests: `testing/thread_communicator.py` makes its ranks.)"""
 ALLREDUCES = ("auto", "ring", "recursive_doubling", "rabenseifner", "node_aware", "engine")
-"""Names that `--allreduce` takes: `engine` is the engine's own, the others are files in `comm/allreduce/`."""
+"""Values of `--allreduce`: `engine` is the engine's own, the others are files in `comm/allreduce/`."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Where this process stands among all processes of the job. `global_rank` and `world_size` exist only in this package."""
+    """Position of this process among all processes of the job. `global_rank` and `world_size` exist only in this package."""
 
     launcher: str
-    """Who started us: unisono, torchrun, openmpi, pmi, slurm, tf_config or local."""
+    """Launcher of this process: unisono, torchrun, openmpi, pmi, slurm, tf_config or local."""
     global_rank: int
     world_size: int
     local_rank: int
@@ -34,10 +34,10 @@ class Topology:
     port: int
     """First port of the sequence that rank 0 tries."""
     token: str
-    """Names the job: a peer that cannot answer for it belongs to another job. Empty where the launcher does not say (MPICH
+    """Identifies the job: a peer that does not know it belongs to another job. Empty where the launcher does not say (MPICH
     across nodes) and rank 0 must hand one out through MPI, as with `address`."""
     node_name: str = ""
-    """What the launcher calls this node, where it does not number the nodes."""
+    """The launcher's name of this node, where it does not number the nodes."""
     mpi_selection: tuple[tuple[str, str], ...] = ()
     """The MPI library's own variables that choose its all-reduce, as they are set."""
     job: str = ""
@@ -45,13 +45,13 @@ class Topology:
     gpus: tuple[str, ...] = ()
     """GPUs of this node that the job may use, as CUDA_VISIBLE_DEVICES would name them."""
     own_gpus: tuple[str, ...] = ()
-    """Those of them that belong to this process, by the scheduler or by local rank."""
+    """Those of `gpus` that belong to this process, by the scheduler or by local rank."""
     engine: str = "auto"
     """Engine that the launcher requests."""
     allreduce: str = "auto"
     """All-reduce algorithm that the launcher requests."""
     time_limit_s: float = 600.0
-    """How long a collective waits for a missing member."""
+    """Time that a collective waits for a missing member."""
     task_type: str | None = None
     """Kind of this process where kinds were named (`jobs` of the overrides, TF_CONFIG), e.g. "worker" or "chief"."""
     task_index: int | None = None
@@ -85,17 +85,17 @@ class Topology:
 
 @dataclass(frozen=True)
 class NotThisLauncher:
-    """A resolver's refusal: this launcher did not start us, and how it knows."""
+    """The answer of a resolver whose launcher did not start this process, with the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What a user may say instead of what the launcher's variables say; None leaves it to them."""
+    """Values of a user that override the launcher's variables; None leaves a value to them."""
 
     world_size: int | None = None
-    """How many processes were asked for: checked against the environment, never taken instead of it."""
+    """Number of processes that the user asked for: checked against the environment, never used instead of it."""
     port: int | None = None
     """First port that rank 0 tries."""
     tasks_per_node: int | tuple[int, ...] | None = None
@@ -123,4 +123,4 @@ class Overrides:
 
 
 Resolver = Callable[[Mapping[str, str], Overrides], Topology | NotThisLauncher]
-"""A pure function of the environment. Variables that are half set or malformed raise `UsageError`."""
+"""A pure function of the environment that recognises one launcher. Variables that are half set or malformed raise `UsageError`."""

@@ -1,4 +1,4 @@
-"""Reading an environment mapping: numbers, and the message for variables of which only a part is there. Local, pure."""
+"""Reads an environment mapping: numbers, and the message for variables of which only a part is set. Local, pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from unisono.errors import UsageError
 
 
 def first_set(env: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """The first of `names` that has a value: launchers' versions differ in how they call the same thing."""
+    """Returns the first of `names` that has a value: versions of launchers give one thing different names."""
     return next((name for name in names if env.get(name)), None)
 
 
 def whole_number(env: Mapping[str, str], name: str) -> int:
-    """The variable as a number >= 0; it must be set."""
+    """Returns a variable as a number >= 0; it must be set."""
     value = env[name]
     if not re.fullmatch(r"[0-9]{1,18}", value):
         raise UsageError(f"{name} must be a whole number; received {value!r} (environment); correct or unset it")
@@ -23,7 +23,7 @@ def whole_number(env: Mapping[str, str], name: str) -> int:
 
 
 def positive_seconds(env: Mapping[str, str], name: str) -> float:
-    """The variable as a number of seconds > 0; it must be set."""
+    """Returns a variable as a number of seconds > 0; it must be set."""
     try:
         value = float(env[name])
     except ValueError:
@@ -34,7 +34,7 @@ def positive_seconds(env: Mapping[str, str], name: str) -> float:
 
 
 def one_of(env: Mapping[str, str], name: str, known: Sequence[str]) -> str | None:
-    """The variable, which must be one of `known`; None where it is not set."""
+    """Returns a variable, which must be one of `known`; None where it is not set."""
     value = env.get(name)
     if value and value not in known:
         raise UsageError(f"{name} must be one of {', '.join(known)}; received {value!r} (environment); correct or unset it")
@@ -42,20 +42,20 @@ def one_of(env: Mapping[str, str], name: str, known: Sequence[str]) -> str | Non
 
 
 Name = str | tuple[str, ...]
-"""Of a variable; a tuple names alternatives of which one is enough."""
+"""Name of a variable; a tuple names alternatives of which one is enough."""
 
 
 def whole_numbers(
     env: Mapping[str, str], needed: Sequence[Name], whose: str, remedy: str, besides: Sequence[Name] = ()
 ) -> list[int]:
-    """The values of `needed` as numbers >= 0; raises unless all of these and of `besides` are set."""
+    """Returns the values of `needed` as numbers >= 0; raises unless all of these and of `besides` are set."""
     require(env, (*needed, *besides), whose, remedy)
     found = (first_set(env, (names,) if isinstance(names, str) else names) for names in needed)
     return [whole_number(env, name) for name in found if name]
 
 
 def require(env: Mapping[str, str], needed: Sequence[Name], whose: str, remedy: str) -> None:
-    """Raise unless every one of `needed` is set."""
+    """Raises unless every one of `needed` is set."""
     alternatives = [(names,) if isinstance(names, str) else names for names in needed]
     missing = [" or ".join(names) for names in alternatives if first_set(env, names) is None]
     if missing:

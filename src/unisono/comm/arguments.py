@@ -15,7 +15,7 @@ Buffers = Tensor | Sequence[Tensor]
 
 
 def flat_views(bufs: Buffers, device: torch.device, engine: str) -> list[Tensor]:
-    """The buffers as flat views."""
+    """Returns the buffers as flat views; refuses those that cannot be sent."""
     flat = []
     for position, tensor in enumerate((bufs,) if isinstance(bufs, Tensor) else bufs):
         if not tensor.is_contiguous():
@@ -39,7 +39,7 @@ def flat_views(bufs: Buffers, device: torch.device, engine: str) -> list[Tensor]
 
 
 def check_no_overlap(bufs: Sequence[Tensor]) -> None:
-    """Refuse buffers of one list that share memory: what they would hold afterwards depends on the engine and the size."""
+    """Refuses buffers of one list that share memory: their content afterwards would depend on the engine and the size."""
     ranges = sorted((buf.data_ptr(), buf.data_ptr() + buf.nbytes, position) for position, buf in enumerate(bufs) if buf.nbytes)
     for (_, end, first), (start, _, second) in pairwise(ranges):
         if start < end:
@@ -67,7 +67,7 @@ def check_same_type(kind: str, out: Tensor, buf: Tensor) -> torch.dtype:
 
 
 def checked_parts(kind: str, long: Tensor, short: Tensor, counts: Sequence[int] | None, rank: int, size: int) -> list[int]:
-    """How `long` is divided among the members, of which this rank holds `short`."""
+    """Returns how many elements of `long` each member has, and checks that this rank's `short` has its number."""
     if counts is None and long.numel() != short.numel() * size:
         raise UsageError(
             f"{kind}: the long side has {long.numel()} elements, expected {size} x {short.numel()}; give counts if uneven"

@@ -51,7 +51,7 @@ __all__ = [
 T = TypeVar("T")
 _MOST_REDUCTIONS = 1024
 Reducer = Callable[[Sequence[Tensor], Op], None]
-"""Reduces flat buffers over the members, in place, as one grouped operation."""
+"""Function that reduces flat buffers over the members, in place, as one grouped operation."""
 
 
 class Communicator(ABC):
@@ -59,7 +59,7 @@ class Communicator(ABC):
     in the same order, where a started call counts from its start. After a failed call it cannot be used any more (`is_spent`)."""
 
     engine: str
-    """Name that users type."""
+    """Name that users type for the engine."""
 
     def __init__(self, group: Group, control: Control, device: torch.device, time_limit_s: float) -> None:
         self.name = group.name
@@ -92,19 +92,19 @@ class Communicator(ABC):
     # ---- what users call -------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-        """Local: an uninitialised tensor, already mapped by the peers where the engine can."""
+        """Local: returns an uninitialised tensor, already mapped by the peers where the engine can map memory."""
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def share(self, bufs: Sequence[Tensor]) -> list[list[Tensor]] | None:  # noqa: ARG002 -- of engines that can
-        """Collective, blocking, slow: the buffers of all members, by rank, in memory that all members read and write; None where
-        the engine shares none. The member's own are `bufs` themselves where they are from `empty`, else copies; numbers and
+        """Collective, blocking, slow: returns the buffers of all members, by rank, in memory that all members read and write; None
+        where the engine shares none. The member's own are `bufs` themselves where they are from `empty`, else copies; numbers and
         sizes may differ between members. Writes are seen by the others after a `barrier`. The caller keeps its own while others use
         them.
         """
         return None
 
     def allreduce(self, bufs: Buffers, op: Op = SUM) -> None:
-        """Collective, blocking: reduce each buffer over the members, in place. A list is one grouped operation."""
+        """Collective, blocking: reduces each buffer over the members, in place. A list is one grouped operation."""
         tensors = flat_views(bufs, self.device, self.engine)
         call = self._reduction_call(tensors, op)
         if self._driver.busy:
@@ -118,7 +118,7 @@ class Communicator(ABC):
         return self._start(self._reduction_call(tensors, op), lambda watch: self._reduce(tensors, op, watch))
 
     def broadcast(self, bufs: Buffers, root: int = 0) -> None:
-        """Collective, blocking: the root's values to all, in place. A list is one grouped operation."""
+        """Collective, blocking: copies the root's values to all members, in place. A list is one grouped operation."""
         tensors, call = self._broadcast_call(bufs, root)
         self._run(call, lambda watch: self._broadcast(tensors, root, watch))
 
@@ -128,7 +128,8 @@ class Communicator(ABC):
         return self._start(call, lambda watch: self._broadcast(tensors, root, watch))
 
     def allgather(self, out: Tensor, buf: Tensor, counts: Sequence[int] | None = None) -> None:
-        """Collective, blocking: every member's `buf` one after another in `out`. `counts` are elements by rank when uneven."""
+        """Collective, blocking: gathers every member's `buf` in `out`, one after another. `counts` are elements by rank when
+        uneven."""
         call, args = self._gather_call("allgather", out, buf, counts)
         self._run(call, lambda watch: self._allgather(*args, watch))
 
@@ -138,7 +139,7 @@ class Communicator(ABC):
         return self._start(call, lambda watch: self._allgather(*args, watch))
 
     def reduce_scatter(self, out: Tensor, buf: Tensor, counts: Sequence[int] | None = None, op: Op = SUM) -> None:
-        """Collective, blocking: member r gets part r of the reduction of all `buf` in `out`; `buf` is left as it was."""
+        """Collective, blocking: reduces all `buf`; member r gets part r of the result in `out`; `buf` is not changed."""
         call, args = self._gather_call("reduce_scatter", out, buf, counts, op)
         self._run(call, lambda watch: self._reduce_scatter(*args, op, watch))
 
@@ -154,7 +155,8 @@ class Communicator(ABC):
         out_counts: Sequence[int] | None = None,
         in_counts: Sequence[int] | None = None,
     ) -> None:
-        """Collective, blocking: part r of `buf` (`in_counts[r]` elements) goes to member r, whose `out_counts` says where from."""
+        """Collective, blocking: sends part r of `buf` (`in_counts[r]` elements) to member r; `out_counts` are the elements from
+        each member."""
         call, args = self._alltoall_call(out, buf, out_counts, in_counts)
         self._run(call, lambda watch: self._alltoall(*args, watch))
 
@@ -170,7 +172,8 @@ class Communicator(ABC):
         return self._start(call, lambda watch: self._alltoall(*args, watch))
 
     def send(self, buf: Tensor, dest: int, tag: int = 0) -> None:
-        """Local, blocking until `buf` may be reused, which may be when it was received. Messages of a pair and tag keep order."""
+        """Local, blocking until `buf` may be reused, which may be when it was received: sends a message. Messages of a pair and
+        tag keep order."""
         self.start_send(buf, dest, tag).wait()
 
     def start_send(self, buf: Tensor, dest: int, tag: int = 0) -> Work[None]:
@@ -182,7 +185,7 @@ class Communicator(ABC):
         return self._start_send(tensor, dest, check_tag(tag), watch)
 
     def recv(self, buf: Tensor, source: int = ANY, tag: int = 0) -> Envelope:
-        """Local, blocking: the next message of that source and tag; from ANY source first come, first served."""
+        """Local, blocking: receives the next message of that source and tag; from ANY source first come, first served."""
         return self.start_recv(buf, source, tag).wait()
 
     def start_recv(self, buf: Tensor, source: int = ANY, tag: int = 0) -> Work[Envelope]:
@@ -197,14 +200,14 @@ class Communicator(ABC):
         return self._start_recv(tensor, source, check_tag(tag), watch)
 
     def allgather_object(self, obj: Any, timeout_s: float | None = None) -> list[Any]:
-        """Collective, blocking, slow: the plain data (None, bool, int, float, str, bytes, list, tuple, dict) of all members,
-        by rank. `timeout_s` replaces the time limit of the communicator."""
+        """Collective, blocking, slow: returns the plain data (None, bool, int, float, str, bytes, list, tuple, dict) of all
+        members, by rank. `timeout_s` replaces the time limit of the communicator."""
         self._num_exchanges += 1
         key = f"{self.name}#{self._num_exchanges}"
         return self._run(Call("allgather_object"), lambda watch: self._exchange(key, obj, watch), timeout_s)
 
     def broadcast_object(self, obj: Any, root: int = 0, timeout_s: float | None = None) -> Any:
-        """Collective, blocking, slow: the root's plain data; `timeout_s` as in `allgather_object`."""
+        """Collective, blocking, slow: returns the root's plain data; `timeout_s` as in `allgather_object`."""
         check_rank(root, self.size, "root", self.name)
         return self.allgather_object(obj if self.rank == root else None, timeout_s)[root]
 
@@ -214,7 +217,7 @@ class Communicator(ABC):
         self._run(Call("barrier"), self._barrier, limit_s)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """Collective, blocking: a group for each color, ordered by (key, rank). A color of None joins no group and gives
+        """Collective, blocking: makes a group for each color, ordered by (key, rank). A color of None joins no group and returns
         None. The new group is equipped as this one is: the all-reduce algorithm that was asked for holds there too."""
         answers = self.allgather_object((color, key))
         if color is None:
@@ -230,18 +233,19 @@ class Communicator(ABC):
         return self._equipped(self._subgroup(group))
 
     def duplicate(self) -> Communicator:
-        """Collective, blocking: an independent group of the same members, for another layer's messages; equipped as by `split`."""
+        """Collective, blocking: makes an independent group of the same members, for another layer's messages; equipped as by
+        `split`."""
         copy = self.split(0, self.rank)
         assert copy is not None
         return copy
 
     def abort(self, reason: str) -> None:
-        """Local: tell the others that this rank gives up, so that they raise `PeerLost` with the reason at once."""
+        """Local: notifies the others that this rank gives up, so that they raise `PeerLost` with the reason at once."""
         self._unusable = reason
         self.control.give_up(reason)
 
     def close(self) -> None:
-        """Local: release what the engine holds. Idempotent; buffers from `empty` stay valid."""
+        """Local: releases what the engine holds. Idempotent; buffers from `empty` stay valid."""
         for dependent in self._dependents:
             dependent.close()
         self._dependents.clear()
@@ -264,18 +268,18 @@ class Communicator(ABC):
         self.close()
 
     def own_control(self) -> None:
-        """Local: closing this communicator also leaves the job's control plane (the communicator of the whole job)."""
+        """Local: lets `close` of this communicator also leave the job's control plane (for the communicator of the whole job)."""
         self._owns_control = True
 
     def reduce_with(self, reducer: Reducer, *owned: Communicator, refuses: bool = False) -> None:
-        """Local: let `reducer(bufs, op)` do the all-reduce of this communicator; `owned` are closed with it. `refuses`: it sees
+        """Local: makes `reducer(bufs, op)` the all-reduce of this communicator; `owned` are closed with it. `refuses`: it sees
         calls that differ between members by itself, so that they need not be compared beside it."""
         self._reduce_with = reducer
         self._compares = not refuses
         self._dependents.extend(owned)
 
     def equip_groups(self, equip: Callable[[Communicator], object]) -> None:
-        """Local: from now on `equip(group)`, collective over its members, makes ready every group that is split from this one.
+        """Local: from now on `equip(group)`, collective over its members, prepares every group that is split from this one.
         Until it calls `equip_groups` on the group, what it splits off there is left as the engine makes it."""
         self._equip = equip
 
@@ -310,7 +314,7 @@ class Communicator(ABC):
     def _close(self) -> None: ...
 
     def _compare(self, watch: Watch) -> Callable[[], None]:
-        """Refuse calls that differ, for an all-reduce that sees only bytes. Calling the result ends the check."""
+        """Starts to compare the calls of the members, for an all-reduce that sees only bytes. Calling the result ends the check."""
         self._barrier(watch)  # which compares what the watch says
         return lambda: None
 
@@ -384,12 +388,13 @@ class Communicator(ABC):
             raise
 
     def give_up(self, reason: str, ranks: Sequence[int]) -> None:
-        """Local: become unusable, and tell the others why before they notice the loss."""
+        """Local: makes this communicator unusable, and notifies the others of the reason before they notice the loss."""
         self._unusable = reason
         self.control.give_up(f"gave up: {reason}", [self.members[r] for r in ranks])
 
     def _raise_mismatch(self, call: Call, rank: int, other: str) -> NoReturn:
-        """For engines that see the peers' calls at once: rank `rank` called `other` instead of `call`."""
+        """Raises the error of rank `rank`, which called `other` instead of `call`, for engines that see the peers' calls at
+        once."""
         raise Watch(self, call, self.time_limit_s).mismatch(rank, other)
 
     # ---- checking of arguments -------------------------------------------------------------------------------------
@@ -402,7 +407,8 @@ class Communicator(ABC):
         return flat_views(bufs, self.device, self.engine)
 
     def _reduction_call(self, bufs: list[Tensor], op: Op) -> Call:
-        """Training reduces the same buffers again and again: their call is kept, and with it what the engine knows of it."""
+        """Returns the call of a reduction. Training reduces the same buffers in every step: their call is kept, with the
+        engine's plan for it."""
         key = (op, *[(buf.data_ptr(), buf.numel(), buf.dtype) for buf in bufs])
         call = self._reductions.get(key)
         if call is None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 ANY = -1
-"""Any source, for `recv`."""
+"""Source of `recv` that stands for any rank."""
 
 DTYPES = (
     torch.float32,
@@ -25,7 +25,7 @@ DTYPES = (
     torch.int32,
     torch.int64,
 )
-"""Types that every engine moves and reduces (an engine that lacks one casts it)."""
+"""Types that every engine sends and reduces (an engine that lacks one casts it)."""
 
 
 class Op(Enum):
@@ -41,7 +41,7 @@ SUM, MIN, MAX = Op.SUM, Op.MIN, Op.MAX
 
 @dataclass(frozen=True)
 class Envelope:
-    """Where a received message came from."""
+    """Source and tag of a received message."""
 
     source: int
     tag: int
@@ -49,7 +49,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Group:
-    """The processes of a communicator: `members` are ranks of the job, `ranks` are ranks of the parent group."""
+    """The processes of a communicator by rank: `members` are their ranks in the job, `ranks` those in the parent group."""
 
     name: str
     rank: int
@@ -58,7 +58,7 @@ class Group:
 
 
 class Call:
-    """One operation with everything that must be the same on all members. Its text is made only when needed."""
+    """One operation with all arguments that must be the same on all members. Its text is made only when needed."""
 
     __slots__ = ("detail", "kind", "plan", "shapes")
 
@@ -76,6 +76,6 @@ class Call:
 
 
 def even_slices(numel: int, parts: int, align: int = 1) -> list[slice]:
-    """`numel` elements in `parts` slices as equal as multiples of `align` allow; the last may be shorter or empty."""
+    """Divides `numel` elements into `parts` slices as equal as multiples of `align` allow; the last may be shorter or empty."""
     step = math.ceil(math.ceil(numel / parts) / align) * align if numel else 0
     return [slice(min(part * step, numel), min((part + 1) * step, numel)) for part in range(parts)]

@@ -1,4 +1,4 @@
-"""Choice of the engine and of the all-reduce algorithm: pure decisions from what every process tells about itself.
+"""Chooses the engine and the all-reduce algorithm: pure decisions from the facts of all processes.
 
 All processes decide from the same list of members, so all decide alike.
 """
@@ -31,14 +31,14 @@ class ProcessInfo:
     """The node as the launcher numbers or names it; where it does neither, an identifier of the running machine."""
     cpus: tuple[int, ...]
     gpu: str
-    """Identifier of the GPU of this process, or empty."""
+    """Identifier of the GPU of this process; empty without one."""
     has_mpi: bool
     no_shm: str
-    """Empty, or why shared memory cannot be used here."""
+    """Why shared memory cannot be used here; empty where it can."""
 
 
 def describe_process(at: Topology) -> ProcessInfo:
-    """Local: the facts of this process, for the others."""
+    """Local: returns the facts of this process, for the others."""
     node = f"node {at.node_rank}" if at.node_rank is not None else at.node_name or _machine()
     # Bound processes may all call their GPU "0", so the device itself is asked who it is.
     index = gpu_index(at)
@@ -47,17 +47,17 @@ def describe_process(at: Topology) -> ProcessInfo:
 
 
 def gpu_index(at: Topology) -> int | None:
-    """Local: PyTorch's index of the GPU of this process, among those that it sees."""
+    """Local: returns PyTorch's index of the GPU of this process, among those that it sees; None without one."""
     if not at.own_gpus or not torch.cuda.is_available():
         return None
     index = at.gpus.index(at.own_gpus[0])
     return index if index < torch.cuda.device_count() else 0
 
 
-def choose_engine(asked: str, launcher: str, members: list[ProcessInfo]) -> tuple[str, str]:
-    """Pure: engine and reason."""
-    if asked != "auto":
-        return asked, "as asked"
+def choose_engine(requested: str, launcher: str, members: list[ProcessInfo]) -> tuple[str, str]:
+    """Pure: returns the engine and the reason for the choice."""
+    if requested != "auto":
+        return requested, "as asked"
     if len(members) == 1:
         return ("nccl", "one process with a GPU") if members[0].gpu else ("single", "one process")
     own_gpus = {(member.node, member.gpu) for member in members if member.gpu}
@@ -72,7 +72,7 @@ def choose_engine(asked: str, launcher: str, members: list[ProcessInfo]) -> tupl
 
 
 def check_engine(engine: str, me: ProcessInfo, nodes: list[int]) -> None:
-    """Raise `UsageError` with the remedy if the engine cannot work here."""
+    """Raises `UsageError` with the remedy if the engine cannot work here."""
     if engine == "single" and len(nodes) > 1:
         raise UsageError(f"engine single serves one process, but there are {len(nodes)} (--engine or UNISONO_ENGINE); leave it out")
     if engine == "shm" and len(set(nodes)) > 1:
@@ -88,30 +88,32 @@ def check_engine(engine: str, me: ProcessInfo, nodes: list[int]) -> None:
         raise UsageError(f"engine nccl needs CUDA, which PyTorch does not find here; {INSTALL['nccl']}")
 
 
-def choose_allreduce(asked: str, engine: str, nodes: Sequence[int], num_nodes: int) -> str:
-    """Pure: the algorithm's name for a group whose members are on `nodes`, in a job of `num_nodes`.
+def choose_allreduce(requested: str, engine: str, nodes: Sequence[int], num_nodes: int) -> str:
+    """Pure: returns the algorithm's name for a group whose members are on `nodes`, in a job of `num_nodes`.
 
-    In a job of one node, and on GPUs, the engines know best. In a job of several, members that share a node go through its
-    memory first, also those of a group that lies within one node.
+    In a job of one node, and on GPUs, the engines know best. In a job of several, members that share a node go through its memory
+    first, also those of a group that lies within one node.
     """
-    if asked not in ("auto", "engine") and engine == "nccl":
+    if requested not in ("auto", "engine") and engine == "nccl":
         raise UsageError(
-            f"allreduce {asked} cannot be used with engine nccl, which has its own (--allreduce or UNISONO_ALLREDUCE); leave it out"
+            f"allreduce {requested} cannot be used with engine nccl, which has its own (--allreduce or UNISONO_ALLREDUCE); "
+            "leave it out"
         )
-    if asked != "auto":
-        return asked
+    if requested != "auto":
+        return requested
     if num_nodes == 1 or engine not in ("gloo", "mpi"):
         return "engine"
     return "node_aware" if len(set(nodes)) < len(nodes) else choose_allreduce_between_nodes(engine)
 
 
 def choose_allreduce_between_nodes(engine: str) -> str:
-    """Pure: the algorithm's name between nodes, one member on each. MPI libraries choose by length themselves; gloo does not."""
+    """Pure: returns the algorithm's name between nodes, one member on each. MPI libraries choose by length themselves; gloo does
+    not."""
     return "auto" if engine == "gloo" else "engine"
 
 
 def node_indices(members: list[ProcessInfo]) -> list[int]:
-    """Pure: nodes numbered by first appearance, one number for each process."""
+    """Pure: numbers the nodes by first appearance; returns one number for each process."""
     order = list(dict.fromkeys(member.node for member in members))
     return [order.index(member.node) for member in members]
 
@@ -125,7 +127,7 @@ def _why_no_shm() -> str:
 
 
 def _machine() -> str:
-    """An identifier of the running machine that does not depend on its host name."""
+    """Returns an identifier of the running machine that does not depend on its host name."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if boot.exists():
         return boot.read_text().strip()

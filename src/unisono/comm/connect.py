@@ -1,4 +1,5 @@
-"""Open the communicator of the whole job: the processes find each other, choose the engine, and print the choice and its reason."""
+"""Opens the communicator of the whole job: the processes find each other, choose the engine, and print the choice and its
+reason."""
 
 from __future__ import annotations
 
@@ -36,10 +37,10 @@ def connect(
     quiet: bool = False,
     attend: Callable[[], None] | None = None,
 ) -> Communicator:
-    """Collective over all processes of the job, blocking: the communicator of the whole job.
+    """Collective over all processes of the job, blocking: opens the communicator of the whole job.
 
-    Without arguments it detects the launcher and chooses the engine and the algorithm. Use it as a context manager: an
-    exception inside tells the others, who then raise `PeerLost` with its text.
+    Without arguments it detects the launcher and chooses the engine and the algorithm. Use it as a context manager: an exception
+    inside tells the others, who then raise `PeerLost` with its text.
 
     `attend` is called several times a second while others are awaited; what it raises ends the wait.
     """
@@ -68,13 +69,13 @@ def connect(
 
 
 @dataclass(frozen=True)
-class Job:
-    """All processes, once they have met."""
+class ConnectedJob:
+    """The processes of a job after they have connected to each other."""
 
     at: Topology
     control: Control
     host: str
-    """Our address on the interface through which the processes met."""
+    """Address of this process on the interface through which the processes are connected."""
     members: list[ProcessInfo]
     nodes: list[int]
     """The node of each process, numbered by first appearance."""
@@ -98,13 +99,13 @@ def _seconds(time_limit_s: object) -> float:
     raise UsageError(f"time_limit_s must be a number of seconds above 0; received {time_limit_s!r} (connect(time_limit_s=...))")
 
 
-def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> Job:
-    """Collective: get to know all members."""
+def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> ConnectedJob:
+    """Collective: connects the processes and exchanges their facts."""
     me = describe_process(at)
     if at.world_size == 1:
         from unisono.comm.engines.single import SoloControl
 
-        return Job(at, SoloControl(), "127.0.0.1", [me], [0], limit_s)
+        return ConnectedJob(at, SoloControl(), "127.0.0.1", [me], [0], limit_s)
     from unisono.comm.control_plane.tcp_control import TcpControl
 
     if at.address is None:
@@ -124,24 +125,24 @@ def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> Jo
         attend=attend,
     )
     members = [ProcessInfo(**{**info, "cpus": tuple(info["cpus"])}) for info in control.peers_info]
-    return Job(at, control, control.local_address, members, node_indices(members), limit_s)
+    return ConnectedJob(at, control, control.local_address, members, node_indices(members), limit_s)
 
 
-def _open_chosen(job: Job, asked: str) -> tuple[Communicator, str]:
-    """Collective: the communicator, and why it is this one."""
+def _open_chosen(job: ConnectedJob, requested: str) -> tuple[Communicator, str]:
+    """Collective: opens the communicator; returns it with the reason for its engine."""
     rank, everybody = job.at.global_rank, tuple(range(len(job.members)))
-    name, reason = choose_engine(asked, job.at.launcher, job.members)
+    name, reason = choose_engine(requested, job.at.launcher, job.members)
     check_engine(name, job.members[rank], job.nodes)
     try:
         return _open(job, name, Group("world", rank, everybody, everybody)), reason
     except UsageError as error:
-        if asked != "auto" or name != "shm":
+        if requested != "auto" or name != "shm":
             raise
         # Processes that cannot open each other's memory find out together, so all come here.
         return _open(job, "gloo", Group("world", rank, everybody, everybody)), str(error)
 
 
-def _open(job: Job, name: str, group: Group) -> Communicator:
+def _open(job: ConnectedJob, name: str, group: Group) -> Communicator:
     if name == "single":
         from unisono.comm.engines.single import SingleCommunicator
 
@@ -160,21 +161,22 @@ def _open(job: Job, name: str, group: Group) -> Communicator:
     return open_torch(group, job.control, device, job.limit_s, name, job.host)
 
 
-def _num_cpus(job: Job, group: Group) -> int:
-    """Number of CPUs on which a group of one node may spin: 0 unless every process of the node can have its own."""
+def _num_cpus(job: ConnectedJob, group: Group) -> int:
+    """Returns the number of CPUs on which a group of one node may spin: 0 unless every process of the node can have its own."""
     node = job.nodes[group.members[0]]
     together = [job.members[r] for r, other in enumerate(job.nodes) if other == node]
     cpus = {cpu for member in together for cpu in member.cpus}
     return len(cpus) if len(together) <= len(cpus) else 0
 
 
-def _allreduce(job: Job, asked: str) -> AllreduceInstaller:
-    steered = ", ".join(f"{name}={value}" for name, value in job.at.mpi_selection)
-    return AllreduceInstaller(asked, job.nodes, partial(_open_node, job), steered)
+def _allreduce(job: ConnectedJob, requested: str) -> AllreduceInstaller:
+    mpi_settings = ", ".join(f"{name}={value}" for name, value in job.at.mpi_selection)
+    return AllreduceInstaller(requested, job.nodes, partial(_open_node, job), mpi_settings)
 
 
-def _open_node(job: Job, comm: Communicator) -> Communicator:
-    """Collective: the members of this node among themselves, through shared memory where all of them can, on every node."""
+def _open_node(job: ConnectedJob, comm: Communicator) -> Communicator:
+    """Collective: opens a communicator of the members of this node, through shared memory where all of them can use it, on every
+    node."""
     mine = job.nodes[comm.members[comm.rank]]
     if comm.engine == "shm":  # a split: it knows the same memory, and a rank that waits in it moves all messages on
         same = comm.split(mine, comm.rank)

@@ -1,4 +1,4 @@
-"""Calls that run in the background: the helper thread of a communicator runs the started calls in order."""
+"""Runs calls in the background: the helper thread of a communicator runs the started calls in order."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Work(ABC, Generic[R_co]):
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> R_co:
-        """Blocking: until the call is done; raises what the call raised. On CUDA the current stream waits instead of the host."""
+        """Blocking until the call is done; raises what the call raised. On CUDA the current stream waits instead of the host."""
 
 
 def not_done(call: object, timeout_s: float | None) -> NotDone:
-    """The error of a wait whose own time limit has passed."""
+    """Makes the error of a wait whose own time limit has passed."""
     return NotDone(f"{call} is not done after {timeout_s:g} s; wait again, or see why a peer is late")
 
 
@@ -59,7 +59,7 @@ class SubmittedWork(Work[T]):
 
 
 class HelperThread:
-    """The helper thread of one communicator; it exists only once something was started."""
+    """The helper thread of one communicator; it exists only once a call was started."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -87,7 +87,7 @@ class HelperThread:
         return work
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Let the helper thread finish what it runs; a call that hangs ends with the process."""
+        """Lets the helper thread finish what it runs; a call that hangs ends with the process."""
         if self._thread is not None and not self.is_current_thread:
             self._queue.put(None)
             self._thread.join(timeout_s)

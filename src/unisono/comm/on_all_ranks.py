@@ -1,4 +1,4 @@
-"""Local preparation on all ranks that succeeds everywhere or fails everywhere, with one error message for one mistake."""
+"""Runs a local preparation on all ranks; it succeeds on all or fails on all, with one error message for one mistake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def on_all_ranks(comm: Communicator, prepare: Callable[[], T]) -> T:
     failure: Exception | None = None
     try:
         value = prepare()
-    except SystemExit as left:  # a rank that exits without an error would look as if it had died
+    except SystemExit as left:  # a rank that exits without an error would seem to have died
         failure = UsageError(f"sys.exit({_code(left)}) was called {_place(left)}; raise an error instead, or return")
     except Exception as error:  # noqa: BLE001 - raised below, when the others know
         failure = error

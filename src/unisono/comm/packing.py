@@ -1,4 +1,4 @@
-"""Lists of buffers as few messages: long buffers travel alone, short ones of one type together."""
+"""Packs lists of buffers into few messages: long buffers are sent alone, short ones of one type together."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 PACK_BYTES = 256 * 1024
-"""Longest buffer that is copied to travel with others."""
+"""Longest buffer that is copied into a message with others."""
 
 Pack = tuple[Tensor, list[Tensor]]
 """The message, and the buffers whose contents it carries."""
 
 
-def packed(bufs: Sequence[Tensor], wire: Mapping[torch.dtype, torch.dtype]) -> list[Pack]:
-    """Local: flat buffers as they travel, in the types that `wire` says. Empty ones are left out."""
+def pack(bufs: Sequence[Tensor], wire: Mapping[torch.dtype, torch.dtype]) -> list[Pack]:
+    """Local: returns the messages of flat buffers, in the types that `wire` says. Empty buffers are left out."""
     packs: list[Pack] = []
     short: dict[torch.dtype, list[Tensor]] = {}
     for buf in bufs:
@@ -31,7 +31,7 @@ def packed(bufs: Sequence[Tensor], wire: Mapping[torch.dtype, torch.dtype]) -> l
 
 
 def unpack(packs: Sequence[Pack]) -> None:
-    """Local: copy the messages back into their buffers (nothing to do where a message is the buffer itself)."""
+    """Local: copies the messages back into their buffers (nothing to do where a message is the buffer itself)."""
     for wire, bufs in packs:
         if wire is not bufs[0]:
             for buf, part in zip(bufs, wire.split_with_sizes([buf.numel() for buf in bufs]), strict=True):

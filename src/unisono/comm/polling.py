@@ -15,17 +15,17 @@ from unisono.errors import CommError
 T = TypeVar("T")
 
 CHECK_INTERVAL_S = 0.1
-"""Longest time between two checks of a waiting call for lost ranks."""
+"""Longest time between two checks for lost ranks in a waiting call."""
 SHORT_CHECK_INTERVAL_S = 0.02
 """The same where a launcher may end this rank soon after another has died, before this one has reported which."""
 LOSS_WAIT_S = 2.0
-"""How long the control plane may take to report a lost rank once a library has failed."""
+"""Time in which the control plane must report a lost rank once a library has failed."""
 
 _FIRST_PAUSE_S = 10e-6
 
 
 class Backoff:
-    """Pauses between two polls: for `spin_s` only the time slice is yielded, so that this rank takes no core from another; then
+    """Pauses between two polls: for `spin_s` it only yields the time slice, so that this rank takes no core from another; then
     sleeps of doubling length."""
 
     def __init__(self, spin_s: float, longest_s: float) -> None:
@@ -34,7 +34,7 @@ class Backoff:
         self._longest_s = longest_s
 
     def pause(self) -> bool:
-        """Blocking for one pause. True if it was a sleep, after which the caller has time for other checks."""
+        """Blocking for one pause; returns whether it was a sleep, after which the caller has time for other checks."""
         if monotonic() < self._spin_until:
             os.sched_yield()
             return False
@@ -44,7 +44,7 @@ class Backoff:
 
 
 def wait_watched(work: Work[T], watch: Watch) -> T:
-    """Blocking: the result of `work`; raises what `watch` raises, which leaves the work to itself."""
+    """Blocking: returns the result of `work`; raises what `watch` raises, and then leaves the work unfinished."""
     while not work.done():
         with suppress(CommError):  # not done yet; if it is the work's own error, it comes again below
             work.wait(SHORT_CHECK_INTERVAL_S)
@@ -54,7 +54,7 @@ def wait_watched(work: Work[T], watch: Watch) -> T:
 
 
 def raise_root_cause(watch: Watch, error: BaseException, what: str) -> NoReturn:
-    """Blocking: raise `PeerLost` if the control plane reports a lost rank, else `CommError` with the library's own error.
+    """Blocking: raises `PeerLost` if the control plane reports a lost rank, else `CommError` with the library's own error.
 
     A library that loses a connection names the neighbour, which may itself have failed only because of another rank.
     """

@@ -1,4 +1,4 @@
-"""Make replicas equal: every rank receives the tensors of rank 0."""
+"""Makes replicas equal: every rank receives the tensors of rank 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from unisono.comm.calls import DTYPES
 
 
 def replicate(comm: Communicator, tensors: Iterable[Tensor]) -> None:
-    """Collective, blocking: these tensors take the values of rank 0; of any type (masks, complex numbers), in any order of axes."""
+    """Collective, blocking: sets these tensors to the values of rank 0; any type (masks, complex numbers) and order of axes is
+    possible."""
     if comm.size == 1:
         return
     targets = [tensor.detach() for tensor in tensors if tensor.numel()]

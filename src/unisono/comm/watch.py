@@ -1,6 +1,6 @@
-"""Failures of a waiting call: what it raises when a member is lost, late, or calls another operation.
+"""Failures of a waiting call: the errors that it raises when a member is lost, late, or calls another operation.
 
-All members that fail because of one rank name that rank: the first to notice tells the others before it raises.
+All members that fail because of one rank name that rank: the first to notice notifies the others before it raises.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from unisono.comm.control_plane.control import Control, Loss, Report
 from unisono.errors import CollectiveTimeout, MismatchedCall, PeerLost, join_ranks
 
 REPORT_WAIT_S = 3.0
-"""How long a rank that gives up waits for the reports of the others."""
+"""Time that a rank that gives up waits for the reports of the others."""
 
 LEFT_WAIT_S = 0.5
-"""How long a call still waits after a member that it needs has closed its communicator."""
+"""Time that a call still waits after a member that it needs has closed its communicator."""
 
 
 class Waiter(Protocol):
-    """The communicator as a watch sees it."""
+    """The interface of a communicator that a watch needs."""
 
     name: str
     rank: int
     members: tuple[int, ...]
     control: Control
     on_behalf: Watch | None
-    """The operation of another communicator that this one is carrying out: failures are reported as its failures."""
+    """The operation of another communicator that this one performs: failures are reported as failures of that operation."""
 
     def give_up(self, reason: str, ranks: Sequence[int]) -> None:
-        """Tell the others why, and become unusable."""
+        """Notifies the others of the reason, and makes the communicator unusable."""
 
 
 class Watch:
@@ -49,14 +49,14 @@ class Watch:
         """Ranks whose message is awaited (point-to-point); empty for a collective."""
 
     def poll(self) -> None:
-        """Local, blocking only when it is about to raise."""
+        """Local: raises if a member is lost or the time limit has passed; blocks only before it raises."""
         if self.comm.control.lost:
             self.raise_if_lost()
         if monotonic() > self.deadline:
             self.raise_timeout()
 
     def raise_if_lost(self) -> None:
-        """Raise `PeerLost` if a member that this call needs is gone. A message from any source needs one living source."""
+        """Raises `PeerLost` if a member that this call needs is lost. A message from any source needs one living source."""
         comm, gone = self.comm, self.comm.control.lost
         outer = comm.on_behalf
         if outer is not None:
@@ -73,7 +73,7 @@ class Watch:
         self._raise_lost({comm.members[r]: loss for r, loss in lost.items()})
 
     def _needs(self, rank: int, loss: Loss) -> bool:
-        """Whether a lost rank still owes this operation something. A rank that left cleanly has finished its collectives."""
+        """Whether this operation needs a lost rank. A rank that left cleanly has finished its collectives."""
         if self.sources:
             return rank in self.sources
         name = self.comm.name
@@ -81,7 +81,8 @@ class Watch:
         return not (loss.left_cleanly and loss.done.get(name, 0) >= seq)
 
     def _raise_lost(self, lost: dict[int, Loss]) -> NoReturn:
-        """`lost` is by rank of the job, since the group that tells it need not be the group that found it."""
+        """Raises `PeerLost`; `lost` is by rank of the job, since the group that reports it need not be the group that noticed
+        it."""
         comm = self.comm
         if comm.on_behalf is not None:
             comm.on_behalf._raise_lost(lost)
@@ -91,7 +92,7 @@ class Watch:
         raise PeerLost(ranks, message)
 
     def raise_timeout(self) -> NoReturn:
-        """Ask all members what they are doing, and raise an error that names the missing ones and shows where the others are."""
+        """Asks all members for reports, and raises an error that names the missing ones and shows the stacks of the others."""
         comm = self.comm
         if comm.on_behalf is not None:
             comm.on_behalf.raise_if_lost()
@@ -127,14 +128,14 @@ class Watch:
         raise CollectiveTimeout(missing, f"{text}\n{stacks}")
 
     def mismatch(self, rank: int, other: str, stacks: str = "") -> MismatchedCall:
-        """The error to raise when rank `rank` called `other` instead of our call. Tells the others."""
+        """Returns the error to raise when rank `rank` called `other` instead of our call, and notifies the others."""
         comm = self.comm
         text = f"members of {comm.name} call different operations: rank {comm.rank} called {self.call}, rank {rank} called {other}"
         comm.give_up(text, ())
         return MismatchedCall(f"{text}\n{stacks}" if stacks else text)
 
     def _blame(self, lost: dict[int, Loss]) -> tuple[list[int], str]:
-        """The ranks that failed by themselves, not those that failed because of them; and the reasons as text."""
+        """Returns the ranks that failed by themselves, not those that failed because of them; and the reasons as text."""
         members = self.comm.members
         own = {r: loss for r, loss in lost.items() if not loss.causes or members[self.comm.rank] in loss.causes}
         own = {r: loss for r, loss in own.items() if not loss.left_cleanly} or own

@@ -13,7 +13,7 @@ from unisono.commands import on_workers
 from unisono.errors import UsageError
 from unisono.predict.finished_run import is_run, open_run, refuse_idle_workers
 from unisono.predict.predict_options import ApplyConfig
-from unisono.task.options import add_options, take
+from unisono.task.options import add_options, options_for
 
 if TYPE_CHECKING:
     from unisono.predict.apply_run import Applied
@@ -77,7 +77,7 @@ def _configuration(args: argparse.Namespace, num_workers: int) -> ApplyConfig:
     named = list(takewhile(lambda path: is_run(Path(path)) or is_study(Path(path)), args.paths)) or args.paths[:1]
     inputs = args.paths[len(named) :]
     runs = [run for path in named for run in (map(str, fold_models(Path(path))) if is_study(Path(path)) else [path])]
-    config = ApplyConfig(runs, inputs, **take(ApplyConfig, vars(args)))
+    config = ApplyConfig(runs, inputs, **options_for(ApplyConfig, vars(args)))
     for path in runs:
         run = open_run(path)
         if not inputs:

@@ -12,7 +12,7 @@ from unisono.commands import on_workers
 from unisono.commands.text_columns import in_columns
 from unisono.predict.finished_run import open_run, refuse_idle_workers
 from unisono.predict.predict_options import EvaluateConfig
-from unisono.task.options import add_options, take
+from unisono.task.options import add_options, options_for
 
 DESCRIPTION = """Builds task, data and model again from a run directory and evaluates its weights: every sample counts once,
 whatever the number of workers. What was found is printed and written to RUN/evaluation-SPLIT.json.
@@ -36,7 +36,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Local or collective, blocking: starts the workers, or runs as one. `argv` is the command as typed, without `unisono`."""
     start = on_workers.options(args)
     start.check()
-    config = EvaluateConfig(args.run, **take(EvaluateConfig, vars(args)))
+    config = EvaluateConfig(args.run, **options_for(EvaluateConfig, vars(args)))
     run = open_run(config.run)
     refuse_idle_workers(start.workers or 1, run.num_samples(config.split))  # before they are started
     if (code := on_workers.launch_if_requested(start, argv, "evaluate")) is not None:

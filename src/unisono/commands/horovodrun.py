@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.usage = "unisono horovodrun -np N [flags] program [arguments ...]"
     command_line.add_arguments(parser)
-    parser.add_argument(command_line.TOLD_BY_STDIN, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(command_line.CONTROL_STDIN, action="store_true", help=argparse.SUPPRESS)
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
         values["mpi"] = controller_of(settings) == "mpi" or None
     for remark in command_line.remarks_of(values):
         _say(remark)
-    values["told_by_stdin"] = args.told_by_stdin
+    values["control_stdin"] = args.control_stdin
     return Order(split(argv)[1], values, _say).start()
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from unisono.launch.worker_options import PLAIN, WorkerOptions
-from unisono.task.options import add_options, take
+from unisono.task.options import add_options, options_for
 
 if TYPE_CHECKING:
     from unisono.comm.base import Communicator
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def options(args: argparse.Namespace) -> WorkerOptions:
     """Pure: the worker options from parsed arguments."""
-    return WorkerOptions(**take(WorkerOptions, vars(args)))
+    return WorkerOptions(**options_for(WorkerOptions, vars(args)))
 
 
 def launch_if_requested(start: WorkerOptions, argv: Sequence[str], job: str, elastic: bool = False) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 from unisono.cluster.resolve import environment
 from unisono.errors import UsageError
 from unisono.launch.launch import LaunchConfig
-from unisono.task.options import add_options, options_of, take
+from unisono.task.options import add_options, options_for, options_of
 
 DESCRIPTION = """Starts N processes of a program on this machine, with the environment in which they find each other.
 Each line they print gets its rank in front. When one fails, all end, and its exit code is ours.
@@ -63,7 +63,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     from unisono.launch.launch import launch
 
     _, program = split(argv)
-    given = take(LaunchConfig, vars(args))
+    given = options_for(LaunchConfig, vars(args))
     if "node_rank" in given and "num_nodes" not in given:
         raise UsageError(f"--node-rank {args.node_rank} needs --nodes, the number of hosts; add it or leave both out")
     if "node_rank" not in given and isinstance(num := given.get("num_nodes"), int) and num > 1:

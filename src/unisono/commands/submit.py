@@ -14,7 +14,7 @@ from unisono.commands import on_workers, train
 from unisono.errors import UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors
 from unisono.slurm_jobs import job_log, sbatch, sbatch_options, site_file, slurm_queue
-from unisono.task.options import add_options, check, option, take
+from unisono.task.options import add_options, check, option, options_for
 from unisono.task.task_file import check_file
 from unisono.training.run_folder.run_directory import make_new_directory, new_names
 
@@ -91,7 +91,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
             raise UsageError(REFUSED[name])
     start = on_workers.options(args)
     start.check()
-    job = JobOptions(requeue=args.requeue, **take(JobOptions, vars(args)))
+    job = JobOptions(requeue=args.requeue, **options_for(JobOptions, vars(args)))
     config = train.configuration(args, argv)  # mistakes are reported now, and not by a job that has waited for hours
     check_file(Path(args.task))
     name = job.job_name or Path(args.task).stem

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unisono.errors import UsageError
-from unisono.task.options import add_options, take
+from unisono.task.options import add_options, options_for
 from unisono.task.task import Task
 from unisono.task.task_file import check_file
 from unisono.tuning.study.study_options import JOB_OPTIONS, TaskTrials, TuneConfig
@@ -87,9 +87,9 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
     if args.task is None:
         raise UsageError("a task file is missing; give TASK.py, or --join a study that is there")
     given = vars(args)
-    values = {"out": f"studies/{Path(args.task).stem}", **take(TuneConfig, given)}
+    values = {"out": f"studies/{Path(args.task).stem}", **options_for(TuneConfig, given)}
     config = TuneConfig(order={}, command=("unisono", *argv), **values)
-    trials = TaskTrials(**take(TaskTrials, given))
+    trials = TaskTrials(**options_for(TaskTrials, given))
     settings = {name: given[name] for name in SETTINGS if name in given}
     return replace(config, order=trials.order(args.task, settings, config.folds, config.seed))
 
@@ -116,7 +116,7 @@ def _join_study(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
         joins=True,
         command=("unisono", *argv),
         **{name: known[name] for name in of_the_study},
-        **take(TuneConfig, given),
+        **options_for(TuneConfig, given),
     )
 
 

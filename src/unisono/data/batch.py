@@ -1,4 +1,4 @@
-"""The shape of a batch: `(inputs,)`, `(inputs, targets)` or `(inputs, targets, weights)`; put together and checked in one place."""
+"""Makes batches and checks their form: `(inputs,)`, `(inputs, targets)` or `(inputs, targets, weights)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unisono.errors import UsageError
 
 
 def batch_of(inputs: Any, targets: Any = None, weights: Any = None) -> tuple[Any, ...]:
-    """Pure: the parts that are there, as one tuple."""
+    """Pure: returns the parts that are not None as one tuple."""
     if weights is not None and targets is None:
         raise UsageError("there are sample weights but no targets; weights weigh the loss of a target, so give targets too")
     parts = (inputs, targets, weights)
@@ -19,7 +19,7 @@ def batch_of(inputs: Any, targets: Any = None, weights: Any = None) -> tuple[Any
 
 
 def as_arrays(tree: Any, what: str) -> Any:
-    """Pure: every leaf as a NumPy array without a copy; torch tensors in CPU memory are shared."""
+    """Pure: returns the nesting with every leaf as a NumPy array, without a copy; torch tensors in CPU memory are shared."""
     found = map_tree(as_array, tree)
     for place, leaf in leaves(found):
         if leaf.ndim == 0:
@@ -31,8 +31,8 @@ def as_arrays(tree: Any, what: str) -> Any:
 
 
 def as_array(leaf: Any) -> np.ndarray[Any, Any]:
-    """Pure: one leaf as a NumPy array in the byte order of this machine (torch knows no other); a torch tensor is detached first,
-    and known by its methods, so that torch is not loaded for it."""
+    """Pure: returns one leaf as a NumPy array in the byte order of this machine (torch knows no other); a torch tensor is
+    detached first, and known by its methods, so that torch is not loaded for it."""
     if hasattr(leaf, "detach") and hasattr(leaf, "numpy"):
         if leaf.device.type != "cpu":
             raise UsageError(f"a tensor of the data lies on {leaf.device}; sources hold CPU memory, so pass tensor.cpu()")
@@ -47,10 +47,10 @@ def as_array(leaf: Any) -> np.ndarray[Any, Any]:
 
 
 def label_array(tree: Any) -> np.ndarray[Any, Any] | None:
-    """Pure: the targets if they are one array, as splits and label checks want them."""
+    """Pure: returns the targets if they are one array, as splits and label checks need them; else None."""
     return tree if isinstance(tree, np.ndarray) else None
 
 
 def shapes(tree: Any) -> dict[str, str]:
-    """Pure: type and shape of one sample of every leaf, for the record of a run: {"[0]": "uint8 28x28"}."""
+    """Pure: returns type and shape of one sample of every leaf, for the record of a run: {"[0]": "uint8 28x28"}."""
     return {place or "[0]": " ".join((str(leaf.dtype), "x".join(map(str, leaf.shape[1:])))).strip() for place, leaf in leaves(tree)}

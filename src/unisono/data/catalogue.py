@@ -1,4 +1,4 @@
-"""Data sets that are known by name: what they are, where they can be had, and whether the files here are the right ones.
+"""Data sets that are known by name: what they are, where to get them, and whether the files on this machine are the right ones.
 
 A data set lies in the folder ROOT/NAME. A checksum stands here only where it was published or is in wide use; sizes are about right
 and only shown.
@@ -18,7 +18,7 @@ from unisono.errors import UsageError
 ROOT_VARIABLE = "UNISONO_DATA"
 
 MISSING, CHANGED, UNKNOWN, RIGHT = "missing", "changed", "no checksum known", "right"
-"""What can be said of a file: not there; not the published one; there, but no checksum to compare; byte for byte the right one."""
+"""States of a file: not there; not the published one; there, but no checksum to compare; byte for byte the right one."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class File:
     urls: tuple[str, ...] = ()
 
     def state(self, folder: Path) -> str:
-        """Local, blocking for one read of the file: MISSING, CHANGED, UNKNOWN or RIGHT."""
+        """Local, blocking for one read of the file: returns MISSING, CHANGED, UNKNOWN or RIGHT."""
         path = folder / self.name
         if not path.is_file():
             return MISSING
@@ -70,19 +70,19 @@ class DataSet:
         return "yes" if all(there) else "partly" if any(there) else "no"
 
     def needed(self) -> tuple[str, ...]:
-        """Files and unpacked folders, by name."""
+        """Returns the names of the files and unpacked folders."""
         return (*(file.name for file in self.files), *self.unpack.values())
 
 
 def default_root(environ: Mapping[str, str]) -> Path:
-    """Pure: where data sets lie if nobody says otherwise; the caller passes the environment."""
+    """Pure: returns the folder of data sets where no other one is given; the caller passes the environment."""
     if given := environ.get(ROOT_VARIABLE):
         return Path(given).expanduser()
     return Path(environ.get("HOME", "~")).expanduser() / ".cache" / "unisono" / "data"
 
 
 def find(name: str) -> DataSet:
-    """Pure: the entry of this name."""
+    """Pure: returns the entry of this name; refuses unknown names."""
     known = [entry.name for entry in CATALOGUE]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3)
@@ -92,8 +92,8 @@ def find(name: str) -> DataSet:
 
 
 def locate(name: str, root: Path | str | None = None) -> Path:
-    """Local, blocking for one read of the files: the folder of a data set whose files are all there and, where a checksum is known,
-    right. Otherwise the error says how to get them. Without `root` it lies where `unisono data get` puts it."""
+    """Local, blocking for one read of the files: returns the folder of a data set whose files are all there and, where a
+    checksum is known, right. Otherwise the error says how to get them. Without `root` it lies where `unisono data get` puts it."""
     root = default_root(environment()) if root is None else root
     entry = find(name)
     if entry.embedded:
@@ -111,7 +111,7 @@ def locate(name: str, root: Path | str | None = None) -> Path:
 
 
 def md5_of(path: Path) -> str:
-    """Local, blocking for one read."""
+    """Local, blocking for one read: returns the MD5 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
@@ -292,4 +292,4 @@ CATALOGUE = (
         note="split by patient_id: photographs of one patient look alike",
     ),
 )
-"""In the order in which they are shown: small ones first."""
+"""All data sets, in the order in which they are shown: small ones first."""

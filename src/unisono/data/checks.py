@@ -1,4 +1,4 @@
-"""What can be wrong with data: empty or overlapping parts, labels out of range, values that are not finite."""
+"""Checks of data: empty or overlapping parts, labels out of range, values that are not finite."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from unisono.data.tree import leaves, map_tree
 from unisono.errors import UsageError
 
 PART_NAMES: Mapping[str, str] = {"train": "training", "validation": "validation", "test": "test"}
-"""A part of the data -> how messages call it."""
-LOOKED_AT_BYTES = 1 << 30
-"""Of one part, for values that are not finite: about a second."""
+"""A part of the data -> its name in messages."""
+CHECKED_BYTES = 1 << 30
+"""Bytes of one part that are checked for values that are not finite; that takes about a second."""
 
 
 def origin(source: Source) -> tuple[Source, Indices | None]:
-    """Pure: what the samples were taken from, and which of them; None stands for all, in order."""
+    """Pure: returns the source that the samples were taken from, and their numbers in it; None stands for all, in order."""
     indices: Indices | None = None
     while isinstance(source, (Subset, Mapped)):
         if isinstance(source, Subset):
@@ -28,8 +28,8 @@ def origin(source: Source) -> tuple[Source, Indices | None]:
     return source, indices
 
 
-def members(source: Source) -> tuple[Source, Indices]:
-    """Pure: as `origin`, with the numbers of the samples written out."""
+def sample_ids(source: Source) -> tuple[Source, Indices]:
+    """Pure: as `origin`, with the numbers of all samples written out."""
     whole, indices = origin(source)
     return whole, np.arange(len(whole), dtype=np.int64) if indices is None else indices
 
@@ -48,7 +48,7 @@ def check_parts(parts: Mapping[str, Source]) -> None:
 
 def check_labels(part: str, source: Source, num_outputs: int, ignored: Collection[int] = ()) -> None:
     """Local, blocking for one read of the labels: refuses class labels outside 0..num_outputs-1. Targets that are not whole
-    numbers, or that the source cannot give at once, are not looked at."""
+    numbers, or that the source cannot give at once, are not checked."""
     labels = source.targets()
     if labels is None or not np.issubdtype(labels.dtype, np.integer):
         return
@@ -65,7 +65,7 @@ def check_labels(part: str, source: Source, num_outputs: int, ignored: Collectio
 
 
 def check_finite(part: str, source: Source, with_targets: bool) -> None:
-    """Local, blocking for one pass over at most `LOOKED_AT_BYTES`: refuses NaN and infinity in the inputs, and where asked in the
+    """Local, blocking for one pass over at most `CHECKED_BYTES`: refuses NaN and infinity in the inputs, and where asked in the
     targets, of samples that lie in memory as they are used. Others show when their loss is not finite."""
     indices: Indices | None = None
     while isinstance(source, Subset):
@@ -74,7 +74,7 @@ def check_finite(part: str, source: Source, with_targets: bool) -> None:
     if not isinstance(source, Arrays):
         return
     checked = source.batch[: 2 if with_targets else 1]
-    if sum(leaf.nbytes for _, leaf in leaves(checked)) > LOOKED_AT_BYTES or first_not_finite(checked) is None:
+    if sum(leaf.nbytes for _, leaf in leaves(checked)) > CHECKED_BYTES or first_not_finite(checked) is None:
         return
     used = checked if indices is None else map_tree(lambda leaf: leaf[indices], checked)
     if (found := first_not_finite(used)) is not None:
@@ -87,7 +87,7 @@ def check_finite(part: str, source: Source, with_targets: bool) -> None:
 
 
 def first_not_finite(batch: Any) -> tuple[str, int] | None:
-    """Pure: place and row of the first value that is NaN or infinite, e.g. ("[0].image", 3); None where all are finite."""
+    """Pure: returns leaf and row of the first value that is NaN or infinite, e.g. ("[0].image", 3); None where all are finite."""
     for place, leaf in leaves(batch):
         values = np.asarray(leaf)
         if not np.issubdtype(values.dtype, np.inexact):
@@ -102,7 +102,7 @@ def first_not_finite(batch: Any) -> tuple[str, int] | None:
 
 
 def _refuse_common_samples(first: str, one: Source, second: str, other: Source) -> None:
-    (whole, mine), (other_whole, theirs) = members(one), members(other)
+    (whole, mine), (other_whole, theirs) = sample_ids(one), sample_ids(other)
     if whole is not other_whole:
         return
     common = np.intersect1d(mine, theirs)

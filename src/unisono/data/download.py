@@ -1,4 +1,4 @@
-"""One file from the internet, whole and checked or not at all: a temporary name, the checksum, then the real name."""
+"""Downloads a file, whole and checked or not at all: it has a temporary name until its checksum was compared."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from unisono.errors import UsageError
 from unisono.version import __version__
 
 CONNECT_S = 15.0
-"""How long an address may take to answer, and how long a transfer may stand still."""
+"""Time in which an address must answer, and longest pause of a transfer."""
 CHUNK_BYTES = 1 << 18
 
 Progress = Callable[[int, int | None], object]
-"""Told how many bytes are here, and how many there are where that is known."""
+"""Called with the number of bytes received, and the total where it is known."""
 
 
 class _Failed(Exception):
-    """One address did not give the file; there may be others."""
+    """Raised where one address did not give the file; there may be others."""
 
 
 def download(
     urls: Sequence[str], to: Path, md5: str | None, progress: Progress = lambda _done, _total: None, connect_s: float = CONNECT_S
 ) -> None:
-    """Local, blocking: the file at the first address that gives it. Nothing is left behind on failure."""
+    """Local, blocking: downloads the file from the first address that gives it. Nothing is left behind on failure."""
     said = []
     for url in urls:
         try:
@@ -52,7 +52,7 @@ def download(
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Local, blocking: an archive that holds one folder; the folder appears under its name only when it is complete."""
+    """Local, blocking: unpacks an archive that holds one folder; the folder appears under its name only when it is complete."""
     with _temporary(folder) as partial:
         partial.mkdir()
         try:
@@ -69,7 +69,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary(beside: Path) -> Iterator[Path]:
-    """A name of our own in the same folder; what is there at the end is removed."""
+    """A context that gives a temporary name in the same folder; a file of that name is removed at the end."""
     name = beside.parent / f".{beside.name}.{uuid.uuid4().hex[:12]}.part"
     try:
         beside.parent.mkdir(parents=True, exist_ok=True)
@@ -114,8 +114,8 @@ def _next_chunk(answer: Any) -> bytes:
 
 
 def _opened(url: str, connect_s: float) -> Any:
-    """An answer whose body can be read. In a thread, because looking up a name takes as long as the resolver likes, and each
-    of the many addresses of a host would have its own time-out."""
+    """Opens an address and returns its answer, whose body can be read. In a thread, because a name lookup has no time limit, and
+    each of the many addresses of a host would have its own time-out."""
     request = urllib.request.Request(url, headers={"User-Agent": f"unisono/{__version__}"})
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

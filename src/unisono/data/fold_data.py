@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unisono.data.checks import PART_NAMES, members
+from unisono.data.checks import PART_NAMES, sample_ids
 from unisono.data.source import Indices, Mapped, Source, Subset
-from unisono.data.splits import HOWS, Splits, folds
+from unisono.data.splits import METHODS, Splits, folds
 from unisono.errors import UsageError
 
 
 @dataclass(frozen=True)
 class Folding:
-    """On what a trial is measured. One for all trials of a study, so that they are compared on the same samples."""
+    """How the data of a trial are divided into folds. One for all trials of a study, so that they are compared on the same
+    samples."""
 
     folds: int = 1
     """1: the task's own division into training and validation."""
@@ -37,16 +38,16 @@ class Folding:
     def __post_init__(self) -> None:
         if self.folds < 1:
             raise UsageError(f"--folds must be at least 1; received {self.folds}")
-        if self.by is not None and self.by not in HOWS:
-            raise UsageError(f"folds can be made by {', '.join(HOWS)}; received {self.by!r} (--fold-by)")
+        if self.by is not None and self.by not in METHODS:
+            raise UsageError(f"folds can be made by {', '.join(METHODS)}; received {self.by!r} (--fold-by)")
         if self.folds == 1 and (self.by is not None or self.block_size is not None):
             given = "--block-size" if self.by is None else "--fold-by"
             raise UsageError(f"--folds 1 keeps the task's own division, so {given} has no effect; leave it out, or give --folds 3")
 
 
-def folded(splits: Splits, folding: Folding) -> list[Splits]:
-    """Local, blocking for one read of the labels: the data of each fold. The test part is in none of them, so that nothing of it
-    can steer a search.
+def make_folds(splits: Splits, folding: Folding) -> list[Splits]:
+    """Local, blocking for one read of the labels: returns the data of each fold. The test part is in none of them, so that nothing
+    of it can steer a search.
 
     Each sample of training and validation is in the validation part of one fold and in the training part of all others (with
     blocks, less the guard margin). One that the task repeats is repeated in training, and counts once in validation. A validation
@@ -72,9 +73,9 @@ def folded(splits: Splits, folding: Folding) -> list[Splits]:
     return [_fold(one, joined, notes, by, folding.seed) for one in made]
 
 
-def whole(splits: Splits) -> Splits:
-    """Local: training and validation together as training, and the test part; for the last training with the settings that were
-    found. A validation part from another source stays what it is, and the warnings say so."""
+def merge_train_validation(splits: Splits) -> Splits:
+    """Local: returns data with training and validation merged into the training part, and the test part; for the last training
+    with the settings that were found. A validation part from another source stays as it is, and the warnings say so."""
     if splits.validation is None:
         return splits
     joined = _joined(splits)
@@ -92,15 +93,16 @@ def whole(splits: Splits) -> Splits:
     )
 
 
-def divided(splits: Splits, how: Mapping[str, Any] | None) -> Splits:
-    """Local, as `folded`: the data as a run divides them. None leaves them as they are; {"fold": 1, ...} with the fields of a
-    `Folding` is one fold, with the numbers of samples that are `held_out` of all of them; {"fold": None} is `whole`."""
+def apply_division(splits: Splits, how: Mapping[str, Any] | None) -> Splits:
+    """Local, blocking as `make_folds`: returns the data as a run divides them. None leaves them as they are; {"fold": 1, ...}
+    with the fields of a `Folding` is one fold, with the numbers of samples that are `held_out` of all of them; {"fold": None} is
+    `merge_train_validation`."""
     if how is None:
         return splits
     if how["fold"] is None:
-        return whole(splits)
+        return merge_train_validation(splits)
     fold: int = how["fold"]
-    return folded(splits, Folding(**{name: value for name, value in how.items() if name not in ("fold", "held_out")}))[fold]
+    return make_folds(splits, Folding(**{name: value for name, value in how.items() if name not in ("fold", "held_out")}))[fold]
 
 
 @dataclass(frozen=True)
@@ -110,18 +112,18 @@ class _Joined:
     source: Source
     indices: Indices
     repeats: Indices
-    """How often the task has each of them."""
+    """How often the task has each sample."""
     train_changes: Sequence[Mapped]
     validation_changes: Sequence[Mapped]
     with_validation: bool
 
     def training(self, indices: Indices) -> Source:
-        """Some of the samples, as the task trains on them."""
+        """Returns some of the samples with the changes of the training part."""
         times = self.repeats[np.searchsorted(self.indices, indices)]
         return _changed(self.source.subset(np.repeat(indices, times)), self.train_changes)
 
     def validation(self, indices: Indices) -> Source:
-        """Some of the samples, as the task measures on them."""
+        """Returns some of the samples with the changes of the validation part."""
         return _changed(self.source.subset(indices), self.validation_changes)
 
     def __str__(self) -> str:
@@ -130,11 +132,11 @@ class _Joined:
 
 
 def _joined(splits: Splits) -> _Joined:
-    source, indices = members(splits.train)
+    source, indices = sample_ids(splits.train)
     changes = other_changes = _changes(splits.train)
     with_validation = False
     if splits.validation is not None:
-        other, others = members(splits.validation)
+        other, others = sample_ids(splits.validation)
         with_validation = other is source
         if with_validation:
             indices, other_changes = np.concatenate([indices, others]), _changes(splits.validation)
@@ -143,7 +145,7 @@ def _joined(splits: Splits) -> _Joined:
 
 
 def _changes(part: Source) -> list[Mapped]:
-    """What is done to a sample between its source and a part, first things first."""
+    """Returns the changes of a sample between its source and a part, in the order in which they are applied."""
     found: list[Mapped] = []
     while isinstance(part, (Subset, Mapped)):
         if isinstance(part, Mapped):
@@ -171,7 +173,7 @@ def _by(splits: Splits, folding: Folding, joined: _Joined) -> str:
     if folding.by is not None:
         return folding.by
     as_made = splits.how.split(",")[0]  # "blocks, fold 0 of 3"
-    if as_made in HOWS:
+    if as_made in METHODS:
         return as_made
     # Of the parts and not of their source: a change of the whole batch may have made something else of its targets.
     parts = [splits.train] if splits.validation is None or not joined.with_validation else [splits.train, splits.validation]
@@ -179,14 +181,14 @@ def _by(splits: Splits, folding: Folding, joined: _Joined) -> str:
 
 
 def _are_classes(targets: npt.NDArray[Any] | None) -> bool:
-    """One class for each sample, as whole numbers or one-hot rows."""
+    """Whether targets are one class for each sample, as whole numbers or one-hot rows."""
     if targets is not None and targets.ndim == 2:
         return bool(((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all())
     return targets is not None and targets.ndim == 1 and not np.issubdtype(targets.dtype, np.inexact)
 
 
 def _refuse_unknown(by: str, folding: Folding, joined: _Joined) -> None:
-    """The source must know by what the folds shall be made, as nobody can give it here."""
+    """Refuses folds by groups or blocks that the source does not know, as they cannot be given here."""
     why = "asked for" if folding.by is not None else "as the task's data were divided"
     if by == "group" and joined.source.groups() is None:
         lacking, remedy = "the group of each sample", "use a source with groups, or other folds (--fold-by random)"
@@ -205,7 +207,7 @@ def _refuse_unknown(by: str, folding: Folding, joined: _Joined) -> None:
 
 def _fold(made: Splits, joined: _Joined, notes: Sequence[str], by: str, seed: int) -> Splits:
     assert made.validation is not None
-    train, validation = members(made.train)[1], members(made.validation)[1]
+    train, validation = sample_ids(made.train)[1], sample_ids(made.validation)[1]
     mixed = [] if by == "group" else _mixed_groups(joined.source, train, validation)
     return Splits(
         joined.training(train),
@@ -232,7 +234,7 @@ def _mixed_groups(source: Source, train: Indices, validation: Indices) -> list[s
 
 
 def _notes_that_hold(splits: Splits, *unchanged: str) -> list[str]:
-    """The warnings of the task that hold for new parts as well, where these parts of it are unchanged."""
+    """Returns the warnings of the task that hold for new parts too, where these parts of it are unchanged."""
     made_anew = Splits(splits.train, splits.validation, splits.test).warnings  # on pixels that parts share
     others = tuple(f"the {called} data have no sample" for name, called in PART_NAMES.items() if name not in unchanged)
     return [text for text in splits.warnings if text not in made_anew and not text.startswith(others)]

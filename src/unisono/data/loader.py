@@ -1,4 +1,4 @@
-"""One worker's part of every step, read ahead of its use where reading takes time."""
+"""Loads one worker's part of every step, prefetched where reading takes time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from unisono.errors import UsageError
 
 T = TypeVar("T")
 READ_AHEAD = 3
-"""Steps that are read before they are needed."""
+"""Number of steps that are read before they are needed."""
 
 BURST, BURST_BYTES = 16, 2**19
-"""Small steps in memory are prepared so many at a time: the same code costs several times as much where other code ran between."""
+"""Number of small steps in memory that are prepared at a time: the same code takes several times as long where other code ran
+between."""
 
 Augment = Callable[[Any, SampleRandom], Any]
 
 
 class Portion(NamedTuple):
-    """What one worker computes in one step."""
+    """The samples that one worker computes in one step."""
 
     indices: Indices
     """Sample numbers; empty where a short batch has too few samples for all workers."""
@@ -38,7 +39,7 @@ class Portion(NamedTuple):
 
 @dataclass
 class Loader:
-    """The training data of one worker. Local; the plan makes it agree with the others."""
+    """The training data of one worker. Local; by the plan all workers agree."""
 
     source: Source
     plan: Plan
@@ -47,16 +48,16 @@ class Loader:
     accumulate: int = 1
     augment: Augment | None = None
     never_empty: bool = False
-    """Where a short batch has no sample for this worker, give it the first of the batch, to be computed and not counted."""
+    """Whether a worker without a sample of a short batch gets the first of the batch, to be computed and not counted."""
     own_shards: range | None = None
     """Those of `num_shards` that this worker computes, each as a micro-batch of its own; None where it has just `shard`."""
-    works_ahead: bool = False
-    """Make ready the next steps in a thread also where the data are in memory, as their preparation takes time beside a GPU."""
+    prefetches: bool = False
+    """Whether a thread prepares the next steps also where the data are in memory, as preparation takes time beside a GPU."""
 
     _orders: dict[int, Indices] = field(default_factory=dict, init=False)
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Portion]:
-        """Local, blocking: the portions of an epoch in the order of its steps. Close it to end early."""
+        """Local, blocking: yields the portions of an epoch in the order of its steps. Close it to end early."""
         order = self.plan.order(epoch)
 
         def job(step: int) -> Callable[[], Portion]:
@@ -69,10 +70,10 @@ class Loader:
             return lambda: self._read(own, epoch) if len(own) or not self.never_empty else self._company(step, order, epoch)
 
         jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
-        return in_bursts(jobs) if self.source.in_memory and not self.works_ahead else read_ahead(jobs)
+        return in_bursts(jobs) if self.source.in_memory and not self.prefetches else read_ahead(jobs)
 
     def portion(self, epoch: int, step: int) -> Portion:
-        """Local, blocking: one portion by itself, for those who are told which one comes next."""
+        """Local, blocking: returns a single portion, for a worker that gets the number of its next step from a server."""
         order = self._orders.get(epoch)
         if order is None:
             for old in sorted(self._orders)[:-1]:  # two epochs may be under way at a time
@@ -101,24 +102,25 @@ class Loader:
         return changed
 
 
-def in_order(source: Source, where: slice, batch: int) -> Iterator[tuple[slice, Any]]:
-    """Local, blocking: a stretch of a source in batches, in order, with the place of each."""
+def batches_in_order(source: Source, where: slice, batch: int) -> Iterator[tuple[slice, Any]]:
+    """Local, blocking: yields a range of a source in batches, in order, with the position of each."""
 
     def job(start: int) -> Callable[[], tuple[slice, Any]]:
         stop = min(start + batch, where.stop)
         return lambda: (slice(start, stop), source.read(np.arange(start, stop)))
 
     jobs = (job(start) for start in range(where.start, where.stop, batch))
-    return one_by_one(jobs) if source.in_memory else read_ahead(jobs)
+    return one_at_a_time(jobs) if source.in_memory else read_ahead(jobs)
 
 
-def one_by_one(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
-    """Local: the results, each made when it is asked for."""
+def one_at_a_time(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Local: yields the results; each is computed when it is requested."""
     return (job() for job in jobs)
 
 
 def in_bursts(jobs: Iterable[Callable[[], Portion]]) -> Iterator[Portion]:
-    """Local: the portions in order, some of them made at a time where they are small. An error comes where its portion would."""
+    """Local: yields the portions in order; where they are small, several are made at a time. An error is raised in the place of
+    its portion."""
     remaining, num = iter(jobs), 1
     failure: Exception | None = None
     while failure is None:
@@ -138,7 +140,8 @@ def in_bursts(jobs: Iterable[Callable[[], Portion]]) -> Iterator[Portion]:
 
 
 def read_ahead(jobs: Iterable[Callable[[], T]], depth: int = READ_AHEAD) -> Iterator[T]:
-    """Local: the results in order, made by a thread that is up to `depth` ahead. An error of a job comes where its result would."""
+    """Local: yields the results in order; a thread computes up to `depth` of them ahead. An error of a job is raised in the
+    place of its result."""
     waiting: deque[Future[T]] = deque()
     remaining = iter(jobs)
     with ThreadPoolExecutor(1, thread_name_prefix="unisono-data") as thread:

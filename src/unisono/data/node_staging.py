@@ -19,13 +19,13 @@ from unisono.data.sources.file_list import Files, PathName, expand
 from unisono.errors import UsageError
 
 RESERVE_BYTES = 256 * 2**20
-"""Left free on the disk of a node."""
+"""Space that is left free on the disk of a node."""
 UNFINISHED = ".part"
 
 
 @dataclass(frozen=True)
 class Copy:
-    """One file to be had in the local folder."""
+    """A file and its copy in the local folder."""
 
     original: Path
     local: Path
@@ -47,8 +47,8 @@ class Copy:
 
 
 def stage(files: Files, folder: PathName, reserve_bytes: int = RESERVE_BYTES) -> list[Path]:
-    """Local, blocking: the paths of local copies of these files (or folders, e.g. Zarr stores), in the same order. Copies what is
-    not there yet; refuses before it copies anything where the disk has too little space."""
+    """Local, blocking: copies these files (or folders, e.g. Zarr stores) and returns the paths of the copies, in the same order.
+    Copies what is not there yet; refuses before it copies anything where the disk has too little space."""
     originals = expand(files, "staging", folders=True)
     local = Path(folder).expanduser()
     try:
@@ -69,7 +69,7 @@ def stage(files: Files, folder: PathName, reserve_bytes: int = RESERVE_BYTES) ->
 
 
 def _home(original: Path, local: Path) -> Path:
-    """Two files of one name from different folders do not meet."""
+    """Returns the local folder of a file; two files of one name from different folders have different ones."""
     resolved = original.resolve()
     return local / hashlib.sha256(str(resolved.parent).encode()).hexdigest()[:12] / resolved.name
 
@@ -94,7 +94,7 @@ def _expect_space(missing: Sequence[Copy], local: Path, reserve_bytes: int) -> N
 
 
 def _remove_strangers(home: Path, own: set[Path]) -> None:
-    """A chunk that the original store no longer has must not live on in its copy."""
+    """Removes files that the original store no longer has from its copy."""
     for path in home.rglob("*"):
         if path.is_file() and path not in own:
             path.unlink()
@@ -102,7 +102,7 @@ def _remove_strangers(home: Path, own: set[Path]) -> None:
 
 @contextmanager
 def _alone(local: Path) -> Iterator[None]:
-    """One process of this node at a time; the system gives the lock back when its holder dies."""
+    """A context for one process of this node at a time; the system releases the lock when its holder dies."""
     with (local / ".staging.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,10 +1,10 @@
-"""Which samples a step uses: a pure function of (seed, epoch, step), the same for every number of workers.
+"""The plan of samples: those that a step uses are a pure function of (seed, epoch, step), the same for every number of workers.
 
 An epoch is one order of all samples, cut into batches of `global_batch`; the last batch has what is left. A batch is cut into one
 part for each worker, as equal as whole samples allow. Nothing is dropped, padded or used twice.
 
-The order comes from random bits whose values NumPy promises to keep (Philox, a function of key and position), sorted; its
-`shuffle` and `permutation` may change from version to version.
+The order comes from random bits whose values NumPy promises to keep (Philox, a function of key and position), sorted; its `shuffle`
+and `permutation` may change from version to version.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from unisono.errors import UsageError
 Indices = npt.NDArray[np.int64]
 
 _ORDER, _CHUNKS, _WINDOW = 0, 1, 2
-"""What a stream of random bits is for, so that no two uses share one."""
+"""Uses of a stream of random bits, so that no two uses share a stream."""
 
 
 def cut(total: int, parts: int, part: int) -> slice:
-    """Pure: part `part` of `total` things cut into `parts` slices whose lengths differ by at most one."""
+    """Pure: returns slice number `part` of `total` items cut into `parts` slices whose lengths differ by at most one."""
     return slice(total * part // parts, total * (part + 1) // parts)
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A shuffle for files whose chunks are expensive to read: whole chunks in random order, a few of them at a time mixed well.
-
-    A reader that keeps `num_chunks` chunks in memory reads every chunk once in an epoch.
+    """A shuffle for files whose chunks are expensive to read: whole chunks in random order, and the samples of a few chunks at a
+    time shuffled. A reader that keeps `num_chunks` chunks in memory reads every chunk once in an epoch.
     """
 
     chunk_samples: int
@@ -67,7 +66,7 @@ class Plan:
         return -(-self.num_samples // self.global_batch)
 
     def order(self, epoch: int) -> Indices:
-        """All samples in the order of this epoch. Costs a sort of all of them: keep it for the epoch."""
+        """Returns all samples in the order of this epoch. Costs a sort of all of them: keep it for the epoch."""
         if not self.shuffle:
             return np.arange(self.num_samples, dtype=np.int64)
         if self.windows is None:
@@ -75,14 +74,15 @@ class Plan:
         return self._in_windows(epoch, self.windows)
 
     def batch(self, step_in_epoch: int) -> slice:
-        """Where the batch of a step lies in the order of its epoch."""
+        """Returns the position of the batch of a step in the order of its epoch."""
         if not 0 <= step_in_epoch < self.steps_per_epoch:
             raise UsageError(f"step {step_in_epoch} lies outside 0..{self.steps_per_epoch - 1} of an epoch")
         start = step_in_epoch * self.global_batch
         return slice(start, min(start + self.global_batch, self.num_samples))
 
     def part(self, step_in_epoch: int, part: int, parts: int) -> slice:
-        """Where one worker's part of a batch lies in the order of its epoch; empty where a short batch has too few."""
+        """Returns the position of one worker's part of a batch in the order of its epoch; empty where a short batch has too few
+        samples."""
         batch = self.batch(step_in_epoch)
         own = cut(batch.stop - batch.start, parts, part)
         return slice(batch.start + own.start, batch.start + own.stop)
@@ -103,7 +103,7 @@ class Plan:
 
 
 def random_bits(count: int, seed: int, epoch: int, use: int, number: int) -> npt.NDArray[np.uint64]:
-    """Pure: `count` random numbers of 64 bits that belong to this seed, epoch, use and number, and to no others."""
+    """Pure: returns `count` random numbers of 64 bits, a function of seed, epoch, use and number, different for others."""
     key = np.array([seed % 2**64, epoch], dtype=np.uint64)
     counter = np.array([0, 0, use, number], dtype=np.uint64)  # the generator counts in the first two
     return np.random.Philox(key=key, counter=counter).random_raw(count)

@@ -1,4 +1,4 @@
-"""Random numbers that belong to a sample, for augmentation: whoever computes the sample, in whichever batch, draws the same.
+"""Random numbers that belong to a sample, for augmentation: they are the same in whichever batch and worker the sample is computed.
 
 A number is a pure function of (seed, epoch, sample, how-many-th draw, position in the draw). Each of them is mixed in by the
 finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64 bits of which every output bit depends on every input bit.
@@ -17,12 +17,12 @@ from unisono.errors import UsageError
 Bits = npt.NDArray[np.uint64]
 
 _STRIDE = 0x9E3779B97F4A7C15
-"""2**64 divided by the golden ratio: neighbouring numbers, multiplied by it, lie far apart."""
+"""2**64 divided by the golden ratio: products of it with neighbouring numbers are far apart."""
 
 
 class SampleRandom:
-    """Draws for the samples `indices` of one epoch; first axis of every answer is the sample. Every call is one draw more, so
-    augmentation must make the same calls for every batch, whatever is in it. Local."""
+    """Draws random numbers for the samples `indices` of one epoch; the first axis of every result is the sample. Every call is
+    one draw more, so augmentation must make the same calls for every batch, whatever is in it. Local."""
 
     def __init__(self, seed: int, epoch: int, indices: npt.ArrayLike) -> None:
         samples = np.atleast_1d(np.asarray(indices)).astype(np.int64).view(np.uint64)
@@ -35,7 +35,7 @@ class SampleRandom:
         return len(self._keys)
 
     def uniform(self, low: float = 0.0, high: float = 1.0, shape: tuple[int, ...] = (), dtype: npt.DTypeLike = np.float32) -> Any:
-        """Numbers in [low, high); float32 unless told, so that images stay float32."""
+        """Draws numbers in [low, high); float32 by default, so that images stay float32."""
         if not low < high:
             raise UsageError(f"uniform needs low < high; received {low} and {high}")
         drawn = (low + (high - low) * self._fractions(shape)).astype(dtype)
@@ -43,7 +43,7 @@ class SampleRandom:
         return np.minimum(drawn, below)  # rounding must not reach `high`
 
     def integers(self, low: int, high: int, shape: tuple[int, ...] = ()) -> npt.NDArray[np.int64]:
-        """Whole numbers in low..high-1."""
+        """Draws whole numbers in low..high-1."""
         if not 0 < high - low <= 2**32:
             raise UsageError(f"integers needs low < high, at most 2**32 apart; received {low} and {high}")
         # The upper half times the span, divided by 2**32: no modulo, so no small number is preferred by more than 2**-32.
@@ -51,19 +51,19 @@ class SampleRandom:
         return scaled.astype(np.int64) + low
 
     def normal(self, shape: tuple[int, ...] = (), dtype: npt.DTypeLike = np.float32) -> Any:
-        """Of mean 0 and deviation 1 (Box and Muller 1958)."""
+        """Draws normal numbers of mean 0 and standard deviation 1 (Box and Muller 1958)."""
         pair = self._fractions((2, *shape))
         radius = np.sqrt(-2.0 * np.log1p(-pair[:, 0]))
         return (radius * np.cos(2.0 * np.pi * pair[:, 1])).astype(dtype)
 
     def flip(self, probability: float = 0.5, shape: tuple[int, ...] = ()) -> npt.NDArray[np.bool_]:
-        """True with this probability."""
+        """Draws booleans that are True with this probability."""
         if not 0.0 <= probability <= 1.0:
             raise UsageError(f"a probability lies in 0..1; received {probability}")
         return np.asarray(self._fractions(shape) < probability)
 
     def _fractions(self, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-        """In [0, 1), on the grid of 2**-53."""
+        """Draws numbers in [0, 1), multiples of 2**-53."""
         return (self._bits(shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def _bits(self, shape: tuple[int, ...]) -> Bits:
@@ -74,7 +74,7 @@ class SampleRandom:
 
 
 def _mixed(key: Bits, number: Bits) -> Bits:
-    """Pure: 64 random bits that belong to this key and number."""
+    """Pure: returns 64 random bits, a function of key and number."""
     bits = key + (number + np.uint64(1)) * np.uint64(_STRIDE)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

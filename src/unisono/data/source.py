@@ -1,4 +1,4 @@
-"""Samples by number: what every source of data offers. Opened in each process, read in batches, never changed.
+"""The interface of sources of data: samples by number. Opened in each process, read in batches, never changed.
 
 A batch is `(inputs, targets)` or `(inputs, targets, weights)`; inputs and targets are any nesting of dicts and tuples of NumPy
 arrays whose first axis is the sample. A source without targets gives `(inputs,)`.
@@ -34,40 +34,41 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, indices: Indices) -> Any:
-        """Local, blocking: these samples, in this order, as a batch. Indices may repeat and come in any order."""
+        """Local, blocking: returns these samples, in this order, as a batch. Indices may repeat and come in any order."""
 
     def targets(self) -> npt.NDArray[Any] | None:
-        """Local, blocking: all targets as one array where that is one cheap read (labels), else None. For stratified splits and
-        for checking labels before work starts."""
+        """Local, blocking: returns all targets as one array where that is one cheap read (labels), else None. For stratified
+        splits and for checking labels before work starts."""
         return None
 
     def groups(self) -> npt.NDArray[Any] | None:
-        """Local: for each sample the patient, volume or lesion it comes from, where the source knows; samples of one group belong
-        into one part of a split."""
+        """Local: returns for each sample the patient, volume or lesion it comes from, where the source knows, else None; samples
+        of one group belong in one part of a split."""
         return None
 
     def describe(self) -> Mapping[str, Any]:
-        """Local: plain values that say which data these are, for the record of a run: kind, files with sizes, shapes."""
+        """Local: returns plain values that say which data these are, for the record of a run: kind, files with sizes, shapes."""
         return {"kind": type(self).__name__.lower(), "num_samples": len(self)}
 
     def close(self) -> None:  # noqa: B027 - most sources hold nothing open
-        """Local: close what `read` opened; a later `read` opens it again. Idempotent."""
+        """Local: closes what `read` opened; a later `read` opens it again. Idempotent."""
 
     def subset(self, indices: npt.ArrayLike) -> Source:
-        """Local: only these samples, in this order."""
+        """Local: returns a source of only these samples, in this order."""
         return Subset(self, np.asarray(indices))
 
     def map(self, change: Callable[[Any], Any]) -> Source:
-        """Local: `change(batch)` of every batch read; it must treat each sample alone."""
+        """Local: returns a source that applies `change(batch)` to every batch read; it must treat each sample alone."""
         return Mapped(self, change)
 
     def map_inputs(self, change: Callable[[Any], Any]) -> Source:
-        """Local: `change(inputs)` of the inputs of every batch read, e.g. a scaling; it must treat each sample alone."""
+        """Local: returns a source that applies `change(inputs)` to the inputs of every batch read, e.g. a scaling; it must treat
+        each sample alone."""
         return Mapped(self, change, inputs_only=True)
 
 
 class Subset(Source):
-    """Some samples of another source."""
+    """A source with some samples of another source."""
 
     def __init__(self, source: Source, indices: npt.NDArray[Any]) -> None:
         if indices.ndim != 1 or (indices.size and not np.issubdtype(indices.dtype, np.integer)):
@@ -101,7 +102,7 @@ class Subset(Source):
 
 
 class Mapped(Source):
-    """Another source with a change applied to each batch, or to its inputs only."""
+    """A source that applies a change to each batch of another source, or to its inputs only."""
 
     def __init__(self, source: Source, change: Callable[[Any], Any], inputs_only: bool = False) -> None:
         self.source = source
@@ -132,7 +133,7 @@ class Mapped(Source):
 
 
 def _chunk_samples_left(indices: Indices, chunk_samples: int | None) -> int | None:
-    """Samples that a subset keeps of a chunk, on average; without chunks where it is not in the order of the file."""
+    """Returns the average number of samples of a chunk in a subset; None where the subset is not in the order of the file."""
     if chunk_samples is None or not indices.size or (np.diff(indices) <= 0).any():
         return None
     return max(1, round(chunk_samples * len(indices) / int(indices[-1] - indices[0] + 1)))

@@ -1,7 +1,7 @@
-"""Parts of a scene that do not see each other: neighbouring pixels look alike, and patches around them overlap.
+"""Divides a scene into parts that are independent: neighbouring pixels look alike, and patches around them overlap.
 
-The scene is cut into square blocks, whole blocks go by lot into a part, and pixels whose patch would overlap a patch of another
-part are dropped (the guard margin): of training where it meets the others, of validation where it meets the test. Pure.
+The scene is cut into square blocks, whole blocks are put at random into a part, and pixels whose patch would overlap a patch of
+another part are dropped (the guard margin): of training where it meets the others, of validation where it meets the test. Pure.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.plan import Indices
-from unisono.data.split_rules import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted, by_group, folds_by_group
+from unisono.data.split_rules import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted, folds_by_group, group_parts
 from unisono.errors import UsageError
 
 Coordinates = npt.NDArray[np.int64]
 """Row and column of each sample's pixel, (n, 2)."""
 
 _TRIES = 64
-"""Drawings among which the one is taken that leaves the fewest classes out of training, then of the other parts; the first that
-leaves none out ends the search."""
+"""Number of random divisions among which the one is taken that leaves the fewest classes out of training, then of the other
+parts; the first that leaves none out ends the search."""
 
 
 def blocks(
@@ -31,11 +31,12 @@ def blocks(
     block_size: int | None,
     labels: npt.NDArray[Any] | None,
 ) -> Parts:
-    """Blocks by lot, with the guard margin dropped. With labels, drawings that leave a class out of a part are avoided."""
+    """Divides a scene into parts of random blocks, with the guard margin dropped. With labels, divisions that leave a class out
+    of a part are avoided."""
     block_of = _block_of(coordinates, patch_size, block_size)
     best: tuple[tuple[int, int], Parts] | None = None
     for number in range(1 if labels is None else _TRIES):
-        parts = guarded(coordinates, patch_size, by_group(block_of, wanted, seed, number))
+        parts = apply_guard_margin(coordinates, patch_size, group_parts(block_of, wanted, seed, number))
         if not (parts == TRAIN).any():
             continue
         left_out = {} if labels is None else classes_left_out(parts, labels)
@@ -54,12 +55,12 @@ def blocks(
 
 
 def block_folds(coordinates: Coordinates, patch_size: int, num_folds: int, seed: int, block_size: int | None) -> Indices:
-    """The fold of each sample; whole blocks, no margin dropped yet (see `guarded`)."""
+    """Returns the fold of each sample; whole blocks, no margin dropped yet (see `apply_guard_margin`)."""
     return folds_by_group(_block_of(coordinates, patch_size, block_size), num_folds, seed)
 
 
-def guarded(coordinates: Coordinates, patch_size: int, parts: Parts) -> Parts:
-    """The same parts without the pixels whose patch overlaps a patch of another part."""
+def apply_guard_margin(coordinates: Coordinates, patch_size: int, parts: Parts) -> Parts:
+    """Returns the parts without the pixels whose patch overlaps a patch of another part."""
     found = parts.copy()
     reach = patch_size - 1  # patches around pixels further apart than this in a row or column share nothing
     for part, others in ((VALIDATION, (TEST,)), (TRAIN, (TEST, VALIDATION))):
@@ -69,7 +70,7 @@ def guarded(coordinates: Coordinates, patch_size: int, parts: Parts) -> Parts:
 
 
 def num_covered(coordinates: Coordinates, patch_size: int, train: Indices, held_out: Indices) -> int:
-    """How many held-out pixels lie inside the patch of a training pixel."""
+    """Returns the number of held-out pixels that lie inside the patch of a training pixel."""
     is_train, is_held_out = (np.zeros(len(coordinates), dtype=bool) for _ in range(2))
     is_train[train], is_held_out[held_out] = True, True
     before = patch_size // 2  # a patch of even size has one pixel more before its centre
@@ -77,7 +78,7 @@ def num_covered(coordinates: Coordinates, patch_size: int, train: Indices, held_
 
 
 def classes_left_out(parts: Parts, labels: npt.NDArray[Any]) -> dict[int, list[Any]]:
-    """For each part that has samples: the classes that it does not have."""
+    """Returns, for each part that has samples, the classes that it does not have."""
     every = np.unique(labels)
     held = {part: np.unique(labels[parts == part]) for part in (TRAIN, VALIDATION, TEST) if (parts == part).any()}
     return {part: np.setdiff1d(every, found).tolist() for part, found in held.items()}
@@ -96,11 +97,11 @@ def _block_of(coordinates: Coordinates, patch_size: int, block_size: int | None)
 
 
 def _within(
-    coordinates: Coordinates, seeds: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_], before: int, after: int
+    coordinates: Coordinates, seeds: npt.NDArray[np.bool_], wanted: npt.NDArray[np.bool_], before: int, after: int
 ) -> npt.NDArray[np.bool_]:
-    """For each asked sample: is a seed at most `before` rows and columns before it, or `after` after it."""
-    if not seeds.any() or not asked.any():
-        return np.zeros(int(asked.sum()), dtype=bool)
+    """Returns, for each requested sample, whether a seed is at most `before` rows and columns before it, or `after` after it."""
+    if not seeds.any() or not wanted.any():
+        return np.zeros(int(wanted.sum()), dtype=bool)
     places = coordinates - coordinates.min(axis=0)
     near = np.zeros(tuple(places.max(axis=0) + 1), dtype=bool)
     near[tuple(places[seeds].T)] = True
@@ -111,5 +112,5 @@ def _within(
         at = np.arange(length)
         found = counted[np.minimum(at + after + 1, length)] > counted[np.maximum(at - before, 0)]
         near = np.moveaxis(found, 0, axis)
-    result: npt.NDArray[np.bool_] = near[tuple(places[asked].T)]
+    result: npt.NDArray[np.bool_] = near[tuple(places[wanted].T)]
     return result

@@ -1,4 +1,4 @@
-"""Which sample goes into which part: pure functions of the seed and of labels or groups.
+"""Rules that put each sample into a part: pure functions of the seed and of labels or groups.
 
 A part is a number for each sample: `TRAIN`, `VALIDATION`, `TEST`, or `DROPPED`. All chance comes from `random_bits`, whose values
 NumPy promises to keep, so a split stays the same for ever.
@@ -18,36 +18,36 @@ TRAIN, VALIDATION, TEST, DROPPED = 0, 1, 2, -1
 
 Parts = npt.NDArray[np.int8]
 Wanted = tuple[int, int]
-"""How many samples validation and test shall have."""
+"""Wanted number of samples of validation and test."""
 
 _SAMPLES, _GROUPS = 16, 17
-"""What a stream of random bits is for; the numbers below 16 belong to the plan of the training."""
+"""Uses of a stream of random bits; the numbers below 16 belong to the plan of the training."""
 
 
-def shuffled(count: int, seed: int, use: int = _SAMPLES, number: int = 0) -> Indices:
-    """0..count-1 in random order."""
+def shuffled_numbers(count: int, seed: int, use: int = _SAMPLES, number: int = 0) -> Indices:
+    """Returns 0..count-1 in random order."""
     return np.argsort(random_bits(count, seed, 0, use, number), kind="stable")
 
 
-def at_random(count: int, wanted: Wanted, seed: int) -> Parts:
-    """Every sample by lot; the sizes are exact."""
+def random_parts(count: int, wanted: Wanted, seed: int) -> Parts:
+    """Puts every sample into a random part; the sizes are exact."""
     num_validation, num_test = wanted
-    order = shuffled(count, seed)
+    order = shuffled_numbers(count, seed)
     parts = np.full(count, TRAIN, dtype=np.int8)
     parts[order[:num_test]] = TEST
     parts[order[num_test : num_test + num_validation]] = VALIDATION
     return parts
 
 
-def stratified(labels: npt.NDArray[Any], wanted: Wanted, seed: int) -> Parts:
-    """By lot inside each class: the sizes are exact, each class keeps its proportion to within one sample where that leaves it at
-    least one sample in every part."""
+def stratified_parts(labels: npt.NDArray[Any], wanted: Wanted, seed: int) -> Parts:
+    """Puts samples into random parts within each class: the sizes are exact, each class keeps its proportion to within one
+    sample where that leaves it at least one sample in every part."""
     classes, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     parts = np.full(len(labels), TRAIN, dtype=np.int8)
     asked = [(TEST, wanted[1], "test"), (VALIDATION, wanted[0], "validation")]
     asked = [entry for entry in asked if entry[1]]
     _refuse_small_classes(classes, sizes, len(asked) + 1, f"a split into {len(asked) + 1} parts")
-    order = shuffled(len(labels), seed)
+    order = shuffled_numbers(len(labels), seed)
     by_class = order[np.argsort(class_of[order], kind="stable")]
     begins = np.cumsum(sizes) - sizes
     taken = np.zeros_like(sizes)
@@ -59,13 +59,14 @@ def stratified(labels: npt.NDArray[Any], wanted: Wanted, seed: int) -> Parts:
     return parts
 
 
-def by_group(groups: npt.NDArray[Any], wanted: Wanted, seed: int, number: int = 0) -> Parts:
-    """Whole groups by lot: those that still fit are taken, until no further group would bring the size nearer to the wanted one."""
+def group_parts(groups: npt.NDArray[Any], wanted: Wanted, seed: int, number: int = 0) -> Parts:
+    """Puts whole groups into random parts: groups that still fit are taken, until no further group would bring the size nearer
+    to the wanted one."""
     group_of, sizes = _groups(groups)
     asked = [(part, count) for part, count in ((TEST, wanted[1]), (VALIDATION, wanted[0])) if count]
     _refuse_few_groups(len(sizes), len(asked) + 1, "parts")
     part_of_group = np.full(len(sizes), TRAIN, dtype=np.int8)
-    left = [int(group) for group in shuffled(len(sizes), seed, _GROUPS, number)]
+    left = [int(group) for group in shuffled_numbers(len(sizes), seed, _GROUPS, number)]
     for later, (part, count) in zip(reversed(range(1, len(asked) + 1)), asked, strict=True):
         chosen = _nearest(left, sizes, count, len(left) - later)
         part_of_group[chosen] = part
@@ -74,20 +75,20 @@ def by_group(groups: npt.NDArray[Any], wanted: Wanted, seed: int, number: int = 
 
 
 def folds_at_random(count: int, num_folds: int, seed: int) -> Indices:
-    """The fold of each sample; the sizes differ by at most one."""
+    """Returns a random fold for each sample; the sizes differ by at most one."""
     folds = np.empty(count, dtype=np.int64)
-    order = shuffled(count, seed)
+    order = shuffled_numbers(count, seed)
     for fold in range(num_folds):
         folds[order[cut(count, num_folds, fold)]] = fold
     return folds
 
 
 def stratified_folds(labels: npt.NDArray[Any], num_folds: int, seed: int) -> Indices:
-    """The fold of each sample: each class is dealt out like cards, so that it differs by at most one between folds, as do the
-    sizes."""
+    """Returns the fold of each sample: each class is dealt out like cards, so that it differs by at most one between folds, as
+    do the sizes."""
     classes, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     _refuse_small_classes(classes, sizes, num_folds, f"{num_folds} folds")
-    order = shuffled(len(labels), seed)
+    order = shuffled_numbers(len(labels), seed)
     by_class = order[np.argsort(class_of[order], kind="stable")]
     folds = np.empty(len(labels), dtype=np.int64)
     folds[by_class] = np.arange(len(labels)) % num_folds
@@ -95,10 +96,10 @@ def stratified_folds(labels: npt.NDArray[Any], num_folds: int, seed: int) -> Ind
 
 
 def folds_by_group(groups: npt.NDArray[Any], num_folds: int, seed: int) -> Indices:
-    """The fold of each sample: groups from large to small, each into the fold that is smallest so far."""
+    """Returns the fold of each sample: groups from large to small, each into the fold that is smallest so far."""
     group_of, sizes = _groups(groups)
     _refuse_few_groups(len(sizes), num_folds, "folds")
-    order = shuffled(len(sizes), seed, _GROUPS)
+    order = shuffled_numbers(len(sizes), seed, _GROUPS)
     fold_of_group = np.empty(len(sizes), dtype=np.int64)
     filled = np.zeros(num_folds, dtype=np.int64)
     for group in order[np.argsort(-sizes[order], kind="stable")]:
@@ -109,7 +110,7 @@ def folds_by_group(groups: npt.NDArray[Any], num_folds: int, seed: int) -> Indic
 
 
 def _shares(sizes: Indices, total: int, most: Indices, name: str) -> Indices:
-    """`total` divided over the classes in proportion to their sizes, at least one and at most `most` each."""
+    """Divides `total` over the classes in proportion to their sizes, at least one and at most `most` each."""
     if total < len(sizes):
         raise UsageError(f"{name} would have {total} samples, too few for one of each of {len(sizes)} classes; ask for more")
     exact = sizes * (total / int(sizes.sum()))
@@ -125,7 +126,7 @@ def _shares(sizes: Indices, total: int, most: Indices, name: str) -> Indices:
 
 
 def _nearest(left: list[int], sizes: Indices, wanted: int, most: int) -> list[int]:
-    """Groups of `left`, in its order, at least one and at most `most`, whose sizes add up to about `wanted`."""
+    """Returns groups of `left`, in its order, at least one and at most `most`, whose sizes add up to about `wanted`."""
     chosen: list[int] = []
     missing = wanted
     for group in left:

@@ -1,4 +1,4 @@
-"""Which samples are for training, validation and test: given, or made from one source by a pure function of the seed."""
+"""Training, validation and test data: given, or split from one source by a pure function of the seed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data import spatial_splits, split_rules
-from unisono.data.checks import check_labels, check_parts, members, origin
+from unisono.data.checks import check_labels, check_parts, origin, sample_ids
 from unisono.data.source import Source
 from unisono.data.sources.open_source import as_source
 from unisono.data.split_rules import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted
 from unisono.errors import UsageError
 
-HOWS = ("random", "stratified", "group", "blocks")
+METHODS = ("random", "stratified", "group", "blocks")
 
 
 @dataclass(frozen=True, init=False)
@@ -35,9 +35,9 @@ class Splits:
     how: str
     seed: int | None
     num_dropped: int
-    """Samples that are in no part, as a guard margin."""
+    """Number of samples that are in no part, as a guard margin."""
     warnings: tuple[str, ...]
-    """What a reader of the results should know, e.g. that test pixels lie inside training patches."""
+    """Warnings for readers of the results, e.g. that test pixels lie inside training patches."""
 
     def __init__(
         self,
@@ -59,30 +59,31 @@ class Splits:
         object.__setattr__(self, "warnings", said)
 
     def parts(self) -> dict[str, Source]:
-        """The parts that there are, by name: train first, then validation and test."""
+        """Returns the parts that there are, by name: train first, then validation and test."""
         named = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: part for name, part in named.items() if part is not None}
 
     def sha256(self) -> str:
-        """Local, blocking for one read of the labels: two splits have the same if they put the same samples of the same data into
-        the same parts. Data are the same if `describe` and the labels are; folders, order and transforms do not count."""
-        told = hashlib.sha256()
+        """Local, blocking for one read of the labels: returns a hash, which two splits share if they put the same samples of the
+        same data into the same parts. Data are the same if `describe` and the labels are; folders, order and transforms do not
+        count."""
+        digest = hashlib.sha256()
         for name, part in self.parts().items():
-            whole, indices = members(part)
+            whole, indices = sample_ids(part)
             indices = np.sort(indices)
-            told.update(
+            digest.update(
                 json.dumps(
                     [name, _without_folders(whole.describe()), len(whole), len(indices)], sort_keys=True, default=str
                 ).encode()
             )
-            told.update(indices.astype("<i8").tobytes())
+            digest.update(indices.astype("<i8").tobytes())
             labels = whole.targets()
             if labels is not None:
-                told.update(np.ascontiguousarray(labels[indices]).tobytes())
-        return told.hexdigest()
+                digest.update(np.ascontiguousarray(labels[indices]).tobytes())
+        return digest.hexdigest()
 
     def record(self) -> dict[str, Any]:
-        """Local, as `sha256`: plain values for the summary of a run."""
+        """Local, blocking as `sha256`: returns plain values for the summary of a run."""
         return {
             "how": self.how,
             "seed": self.seed,
@@ -109,7 +110,8 @@ def split(
     groups: npt.ArrayLike | None = None,
     block_size: int | None = None,
 ) -> Splits:
-    """Local: one source divided into training, validation and test. A pure function of the seed and of labels, groups or places.
+    """Local: divides one source into training, validation and test. A pure function of the seed and of labels, groups or
+    coordinates.
 
     `validation` and `test` are shares below 1 or numbers of samples; 0 leaves a part out. `how` is random; stratified (each class
     keeps its share; labels come from the source unless given); group (`groups` names the patient, the field, ... of each sample,
@@ -126,11 +128,11 @@ def split(
     groups = whole.groups() if how == "group" and groups is None else groups
     _refuse_unread(how, labels, groups, block_size)
     if how == "random":
-        parts = split_rules.at_random(count, wanted, seed)
+        parts = split_rules.random_parts(count, wanted, seed)
     elif how == "stratified":
-        parts = split_rules.stratified(_classes(whole, labels, needed=True), wanted, seed)
+        parts = split_rules.stratified_parts(_classes(whole, labels, needed=True), wanted, seed)
     elif how == "group":
-        parts = split_rules.by_group(_one_for_each(groups, count), wanted, seed)
+        parts = split_rules.group_parts(_one_for_each(groups, count), wanted, seed)
     else:
         parts = _in_blocks(whole, wanted, seed, block_size, labels)
     return _assemble(whole, parts, how, seed, labels)
@@ -145,8 +147,8 @@ def folds(
     groups: npt.ArrayLike | None = None,
     block_size: int | None = None,
 ) -> list[Splits]:
-    """Local: k divisions of one source; each sample is in the validation part of exactly one of them and in the training part of
-    all others (with blocks, less the guard margin). `how` and what goes with it are as for `split`."""
+    """Local: returns k divisions of one source; each sample is in the validation part of exactly one of them and in the training
+    part of all others (with blocks, less the guard margin). `how` and what goes with it are as for `split`."""
     whole = as_source(source)
     count = len(whole)
     if not 2 <= k <= count:
@@ -165,7 +167,7 @@ def folds(
     for fold in range(k):
         parts: Parts = np.where(fold_of == fold, VALIDATION, TRAIN).astype(np.int8)
         if how == "blocks":
-            parts = spatial_splits.guarded(*_places(whole), parts)
+            parts = spatial_splits.apply_guard_margin(*_places(whole), parts)
         made.append(_assemble(whole, parts, how, seed, labels, f", fold {fold} of {k}"))
     return made
 
@@ -185,7 +187,7 @@ def _assemble(whole: Source, parts: Parts, how: str, seed: int, labels: npt.Arra
 
 
 def _number(share: float, count: int, name: str) -> int:
-    """How many samples a share or a number asks for."""
+    """Returns the number of samples for a share or a number."""
     whole = isinstance(share, (int, np.integer)) and not isinstance(share, bool)
     if not (whole and share >= 0) and not 0 <= share < 1:
         raise UsageError(f"{name} must be a share below 1 or a whole number of samples; received {share!r}")
@@ -196,9 +198,9 @@ def _number(share: float, count: int, name: str) -> int:
 
 
 def _refuse_unread(how: str, labels: npt.ArrayLike | None, groups: npt.ArrayLike | None, block_size: int | None) -> None:
-    """What is given must be read by the way that was chosen."""
-    if how not in HOWS:
-        raise UsageError(f"how must be one of {', '.join(HOWS)}; received {how!r}")
+    """Refuses arguments that the chosen method does not read."""
+    if how not in METHODS:
+        raise UsageError(f"how must be one of {', '.join(METHODS)}; received {how!r}")
     if how == "group" and groups is None:
         raise UsageError("a split by group needs groups=, the group of each sample, as the source does not know it")
     readers = (
@@ -219,7 +221,7 @@ def _one_for_each(values: Any, count: int, name: str = "groups") -> npt.NDArray[
 
 
 def _classes(whole: Source, labels: npt.ArrayLike | None, needed: bool) -> Any:
-    """The class of each sample; one-hot rows count as classes. None where there are none and none are needed."""
+    """Returns the class of each sample; one-hot rows count as classes. None where there are none and none are needed."""
     found = whole.targets() if labels is None else np.asarray(labels)
     if found is not None and found.ndim == 2 and ((found == 0) | (found == 1)).all() and (found.sum(axis=1) == 1).all():
         found = found.argmax(axis=1)
@@ -233,7 +235,7 @@ def _classes(whole: Source, labels: npt.ArrayLike | None, needed: bool) -> Any:
 
 
 def _places(whole: Source) -> tuple[spatial_splits.Coordinates, int]:
-    """Row and column of each sample, and the width of the patch around it."""
+    """Returns row and column of each sample, and the width of the patch around it."""
     origin_source, indices = origin(whole)
     coordinates, patch_size = getattr(origin_source, "coordinates", None), getattr(origin_source, "patch_size", None)
     if coordinates is None or patch_size is None:
@@ -258,13 +260,13 @@ def _absent_classes(parts: Parts, classes: npt.NDArray[Any] | None) -> list[str]
 
 
 def _covered_pixels(splits: Splits) -> str:
-    """A warning where training patches show pixels on which the result is measured."""
+    """Returns a warning where training patches contain pixels on which the result is measured."""
     held_out, name = (splits.test, "test") if splits.test is not None else (splits.validation, "validation")
-    scene, train = members(splits.train)
+    scene, train = sample_ids(splits.train)
     coordinates, patch_size = getattr(scene, "coordinates", None), getattr(scene, "patch_size", None)
     if held_out is None or coordinates is None or patch_size is None or patch_size < 2:
         return ""
-    other, indices = members(held_out)
+    other, indices = sample_ids(held_out)
     if other is not scene:
         return ""
     covered = spatial_splits.num_covered(np.asarray(coordinates, dtype=np.int64), int(patch_size), train, indices)
@@ -277,7 +279,7 @@ def _covered_pixels(splits: Splits) -> str:
 
 
 def _without_folders(value: Any) -> Any:
-    """Data are the same in whichever folder they lie, e.g. after staging to a local disk."""
+    """Returns a description without folders: data are the same in whichever folder they are, e.g. after staging to a local disk."""
     if isinstance(value, Mapping):
         return {str(key): _without_folders(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

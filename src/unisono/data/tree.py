@@ -1,4 +1,4 @@
-"""Batches are any nesting of dicts and tuples with arrays at the leaves; what is done to each leaf is said once, here."""
+"""Functions on batches, which are any nesting of dicts and tuples with arrays at the leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unisono.errors import UsageError
 
 
 def map_tree(do: Callable[[Any], Any], tree: Any) -> Any:
-    """Pure: the same nesting with `do(leaf)` at each leaf. Lists count as tuples, named tuples keep their type."""
+    """Pure: returns the same nesting with `do(leaf)` at each leaf. Lists count as tuples, named tuples keep their type."""
     if isinstance(tree, dict):
         return {name: map_tree(do, part) for name, part in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -22,7 +22,7 @@ def map_tree(do: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Pure: the leaves with their places, e.g. ("[0].image", array)."""
+    """Pure: yields the leaves with their paths, e.g. ("[0].image", array)."""
     if isinstance(tree, dict):
         for name, part in tree.items():
             yield from leaves(part, f"{place}.{name}" if place else str(name))
@@ -34,7 +34,7 @@ def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def num_rows(tree: Any, what: str = "a batch") -> int:
-    """Pure: the length that all leaves share along their first axis; refuses leaves that differ."""
+    """Pure: returns the length that all leaves share along their first axis; refuses leaves that differ."""
     for place, leaf in leaves(tree):
         if not hasattr(leaf, "__len__"):
             raise UsageError(f"{what} holds {type(leaf).__name__} at {place or 'its top'}; give arrays with an axis of samples")
@@ -48,12 +48,12 @@ def num_rows(tree: Any, what: str = "a batch") -> int:
 
 
 def num_bytes(tree: Any) -> int:
-    """Pure: of all leaves together."""
+    """Pure: returns the number of bytes of all leaves."""
     return sum(leaf.nbytes for _, leaf in leaves(tree))
 
 
 def stack(samples: Sequence[Any], what: str = "the data set") -> Any:
-    """Pure: single samples of one nesting as a batch with a new first axis."""
+    """Pure: stacks single samples of one nesting into a batch with a new first axis."""
     first = samples[0]
     if isinstance(first, dict):
         return {name: stack([sample[name] for sample in samples], what) for name in first}

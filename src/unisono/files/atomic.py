@@ -19,7 +19,8 @@ REMEDIES = (
 
 @contextmanager
 def atomic_replacement(path: Path) -> Iterator[Path]:
-    """Local, blocking: gives another name beside `path` to write to; it takes the place of `path` once all is on the disk.
+    """Local, blocking: a context that gives another name beside `path` to write to; that file replaces `path` once all is on the
+    disk.
 
     If the body fails, what was at `path` stays as it was and nothing is left of the attempt.
     """
@@ -39,7 +40,7 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def explain_os_errors(path: Path) -> Iterator[None]:
-    """An error of the file system becomes one message with the path, the reason and the remedy."""
+    """A context that turns an error of the file system into one message with the path, the reason and the remedy."""
     try:
         yield
     except OSError as error:
@@ -48,7 +49,7 @@ def explain_os_errors(path: Path) -> Iterator[None]:
 
 
 def fsync_path(path: Path) -> None:
-    """Local, blocking: what a file or directory holds is on the disk."""
+    """Local, blocking: returns when the content of a file or directory is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

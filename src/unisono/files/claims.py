@@ -18,7 +18,7 @@ class Claims:
     folder: Path
 
     def claim(self, trial: int, attempt: int, claimant: str) -> bool:
-        """Local, blocking: claim this attempt; True for exactly one claimant, also when repeated."""
+        """Local, blocking: claims this attempt; True for exactly one claimant, also when it claims again."""
         path = self._path(trial, attempt)
         draft = path.with_name(f".{path.name}.{uuid4().hex}")
         with explain_os_errors(path):
@@ -35,7 +35,7 @@ class Claims:
         return True
 
     def owner(self, trial: int, attempt: int) -> str | None:
-        """Local, blocking: the claimant that has it; None where it is free."""
+        """Local, blocking: returns the claimant of this attempt; None where it is free."""
         try:
             return self._path(trial, attempt).read_bytes().decode(errors="replace")
         except FileNotFoundError:

@@ -26,11 +26,11 @@ CHECKSUM_BYTES = 8
 
 
 class Record(NamedTuple):
-    """What one writer has written at one time."""
+    """One record of one writer."""
 
     writer: str
     number: int
-    """Among the readable ones of its writer."""
+    """Its number among the readable records of its writer."""
     value: Mapping[str, Any]
 
 
@@ -46,20 +46,20 @@ class Damage(NamedTuple):
 
 
 def encode_record(value: Mapping[str, Any]) -> bytes:
-    """Pure: a record as it stands in a file."""
+    """Pure: returns the bytes of a record in a file."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=True, default=plain).encode()
     return b"%c%08x %s%c" % (START, zlib.crc32(text), text, END)
 
 
 def plain(value: Any) -> Any:
-    """Pure: for `json.dumps`: a number of another library as Python's."""
+    """Pure, for `json.dumps`: returns a number of another library as a Python number."""
     if hasattr(value, "item"):  # a number of NumPy's
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be written into a journal")
 
 
 def decode_record(body: bytes) -> Mapping[str, Any] | None:
-    """Pure: what stands between START and END; None where it is damaged."""
+    """Pure: returns the record between START and END; None where it is damaged."""
     checksum, space, text = body[:CHECKSUM_BYTES], body[CHECKSUM_BYTES : CHECKSUM_BYTES + 1], body[CHECKSUM_BYTES + 1 :]
     if space != b" " or not text or checksum != b"%08x" % zlib.crc32(text):
         return None
@@ -68,7 +68,7 @@ def decode_record(body: bytes) -> Mapping[str, Any] | None:
 
 
 class Writer:
-    """One job's file. Local; a record is on the disk when `append` returns, or with `later` when `settle` does."""
+    """Writes one job's file. Local; a record is on the disk when `append` returns, or with `later` when `flush_to_disk` returns."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{name}{SUFFIX}"
@@ -82,24 +82,24 @@ class Writer:
             fsync_path(folder)
 
     def append(self, value: Mapping[str, Any], later: bool = False) -> None:
-        """Local, blocking: write one record."""
+        """Local, blocking: writes one record."""
         record = encode_record(value)
         with explain_os_errors(self.path):
             while record:  # a full disk may take a part of it, which a reader then skips
                 record = record[os.write(self._handle, record) :]
         self._is_synced = False
         if not later:
-            self.settle()
+            self.flush_to_disk()
 
-    def settle(self) -> None:
-        """Local, blocking: all that was written is on the disk; one wait for many records."""
+    def flush_to_disk(self) -> None:
+        """Local, blocking: returns when all records written so far are on the disk; one wait for many records."""
         if not self._is_synced:
             with explain_os_errors(self.path):
                 os.fsync(self._handle)
             self._is_synced = True
 
     def close(self) -> None:
-        """Local: nothing more will be written."""
+        """Local: closes the file."""
         os.close(self._handle)
 
 
@@ -107,31 +107,31 @@ class Writer:
 class _File:
     path: Path
     offset: int = 0
-    """Up to here it was read."""
+    """Position up to which it was read."""
     num_records: int = 0
 
 
 @dataclass
 class Reader:
-    """All files of a folder, read on from where the last call ended. Local; writers may be at work meanwhile."""
+    """Reads all files of a folder; each call continues where the last one ended. Local; writers may write meanwhile."""
 
     folder: Path
-    without: str = ""
-    """The writer whose file is left out."""
+    left_out_writer: str = ""
+    """The writer whose file is not read."""
     damages: list[Damage] = field(default_factory=list)
-    """All that could not be read so far."""
+    """All stretches that could not be read so far."""
     _files: dict[str, _File] = field(default_factory=dict)
 
     def read(self, is_over: bool = False) -> list[Record]:
-        """Blocking: the records that are new, those of one writer in their order. What stands at the end of a file and is no whole
-        record is left for the next call, as its writer may be at it; where all `is_over`, it counts as damage."""
+        """Blocking: returns the new records, those of one writer in their order. Bytes at the end of a file that are no whole
+        record are left for the next call, as the writer may still be writing it; with `is_over` they count as damage."""
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
-            if path.name != f"{self.without}{SUFFIX}":
+            if path.name != f"{self.left_out_writer}{SUFFIX}":
                 self._files.setdefault(path.name, _File(path))
         return [record for file in self._files.values() for record in self._read(file, is_over)]
 
     def unfinished(self) -> list[Path]:
-        """Blocking, after `read`: files that end within a record, because its writer is at it, or died at it."""
+        """Blocking, after `read`: returns the files that end within a record, because the writer is writing it or died."""
         return [file.path for file in self._files.values() if file.path.stat().st_size > file.offset]
 
     def _read(self, file: _File, is_over: bool) -> list[Record]:

@@ -13,23 +13,23 @@ from unisono.files.tensor_file import FileDigest, write_pieces
 
 MANIFEST = "manifest.json"
 HEAD = b'{\n  "sha256": "'
-"""So it begins; the hash of all that follows the hash comes next, so that no byte of the file can change unseen."""
+"""First bytes of the file; the hash of all that follows the hash comes next, so that a change of any byte is noticed."""
 SEAL_LENGTH = 64
 
 
 class DamagedFolder(Exception):
-    """A folder does not hold what it should; says what is wrong with which file."""
+    """Raised where a folder does not hold what its manifest says; names the file and what is wrong with it."""
 
 
 def write_manifest(folder: Path, files: Mapping[str, FileDigest], about: Mapping[str, Any]) -> None:
-    """Local, blocking: seal these files of the folder, with plain values about them."""
+    """Local, blocking: writes the manifest of these files of the folder, with plain values about them."""
     listed = {name: {"sha256": file.sha256, "bytes": file.num_bytes} for name, file in files.items()}
     text = json.dumps({"sha256": "0" * SEAL_LENGTH, **about, "files": listed}, indent=2) + "\n"
     write_pieces(folder / MANIFEST, iter([_sealed(text.encode())]))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Local, blocking: what was written about the folder, after a check of every byte in it; raises DamagedFolder."""
+    """Local, blocking: checks every byte of the folder and returns the plain values about it; raises DamagedFolder."""
     try:
         if not folder.is_dir():
             raise DamagedFolder("it is no directory")

@@ -1,6 +1,6 @@
 """Directories named by step, which appear and disappear atomically: a final name means complete, whenever a process is killed.
 
-Hidden names beside them are of what is on its way: `.step-00001200.PID.draft` comes or goes, `.step-00001200.replaced` steps aside
+Hidden names beside them are temporary: `.step-00001200.PID.draft` is being written or removed, `.step-00001200.replaced` makes way
 for another one of the same step, as directories cannot replace each other.
 """
 
@@ -21,7 +21,7 @@ DRAFT = re.compile(r"\.step-\d{8,}\.\d+\.draft")
 
 
 class StepFolders:
-    """One parent and its directories. One process at a time writes there; its methods are local and blocking."""
+    """A parent directory and its step directories. One process at a time writes there; methods are local and blocking."""
 
     def __init__(self, parent: Path) -> None:
         self.parent = parent
@@ -29,8 +29,9 @@ class StepFolders:
     def path(self, step: int) -> Path:
         return self.parent / f"step-{step:08d}"
 
-    def found(self) -> list[tuple[int, Path]]:
-        """Steps and paths, the newest first. Changes nothing. One that stepped aside counts until another has its name."""
+    def list_steps(self) -> list[tuple[int, Path]]:
+        """Returns steps and paths, the newest first. Changes nothing. A directory that is being replaced counts until the new
+        one has its name."""
         try:
             names = {entry.name for entry in self.parent.iterdir()}
         except FileNotFoundError:
@@ -49,7 +50,8 @@ class StepFolders:
 
     @contextmanager
     def new_folder(self, step: int) -> Iterator[Path]:
-        """Gives an empty directory; what the body put there, each file already on the disk, becomes that of the step at once.
+        """A context that gives an empty directory; what the body wrote there, each file already on the disk, becomes the directory
+        of the step at once.
 
         Removes what killed processes have left, first, as the disk may be full of it. If the body fails, nothing of it is left.
         """
@@ -73,12 +75,12 @@ class StepFolders:
                 _remove(aside)
 
     def remove(self, path: Path) -> None:
-        """The name goes first, then the files."""
+        """Removes a step directory: first its name, then the files."""
         with explain_os_errors(path):
             _remove(path.rename(_draft(path)))
 
     def _remove_leftovers(self) -> None:
-        """Only one process has the directory, so no draft is in anybody's hand."""
+        """Removes drafts of killed processes. Only one process writes here, so no draft is in use."""
         for entry in list(self.parent.iterdir()):
             if DRAFT.fullmatch(entry.name):
                 _remove(entry)
@@ -98,7 +100,7 @@ def _replaced(path: Path) -> Path:
 
 
 def _remove(path: Path) -> None:
-    """What cannot be removed now has a hidden name and is tried again before the next one comes."""
+    """Removes a directory; where that fails now, it has a hidden name and is removed before the next one is written."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -38,24 +38,24 @@ TYPE_NAMES: Mapping[torch.dtype, str] = {
 }
 ALIGN_BYTES = 8
 PIECE_BYTES = 16 << 20
-"""After each the lock is asked for, which takes 5 ms while a training computes in Python."""
+"""After each piece the interpreter's lock is taken, which takes 5 ms while a training computes in Python."""
 
 
 @dataclass(frozen=True)
 class FileDigest:
-    """What a file must hold."""
+    """Hash and size of a file."""
 
     sha256: str
     num_bytes: int
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileDigest:
-    """Local, blocking: a new file with these tensors of the host's memory, on the disk when this returns."""
+    """Local, blocking: writes a new file with these tensors of the host's memory; it is on the disk when this returns."""
     return write_pieces(path, _pieces(tensors))
 
 
 def write_pieces(path: Path, pieces: Iterator[bytes | memoryview]) -> FileDigest:
-    """Local, blocking: a new file of these bytes, on the disk when this returns."""
+    """Local, blocking: writes a new file of these bytes; it is on the disk when this returns."""
     digest, num_bytes = hashlib.sha256(), 0
     with path.open("xb", buffering=0) as file:
         for piece in pieces:
@@ -69,7 +69,7 @@ def write_pieces(path: Path, pieces: Iterator[bytes | memoryview]) -> FileDigest
 
 
 def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Length of the header, the header, and all values: those of wide types first, so that every tensor is aligned."""
+    """Yields the length of the header, the header, and all values: those of wide types first, so that every tensor is aligned."""
     for name, tensor in tensors.items():
         if tensor.dtype not in TYPE_NAMES:
             raise UsageError(f"{name} is of type {tensor.dtype}, which a safetensors file cannot hold; use another type")

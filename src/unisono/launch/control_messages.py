@@ -17,36 +17,37 @@ from unisono.launch.signals import FORWARDED, SignalInbox
 READ_BYTES = 4096
 HOST_FAILED = b"unisono-host-failed "
 SIGNAL_RECEIVED = b"unisono-host-heard"
-"""The acknowledgement of a signal. A hanging ssh connection forwards nothing, so its absence tells of that."""
+"""The acknowledgement of a signal. A hanging ssh connection forwards nothing, so it is noticed by the missing acknowledgement."""
 
 
 def secret_from_stdin(fd: int = 0) -> str:
-    """Local, blocking: the secret, which is the first line; reads no byte more. All users of a host could read a command line."""
+    """Local, blocking: reads the secret, which is the first line, and no byte more. All users of a host could read a command
+    line."""
     received = b""
     while not received.endswith(b"\n"):
         byte = os.read(fd, 1)
         if not byte:
             raise UsageError(
-                "standard input ended before the secret of the job came (--told-by-stdin); only launchers give that option"
+                "standard input ended before the secret of the job came (--control-stdin); only launchers give that option"
             )
         received += byte
     return received.decode(errors="replace").strip()
 
 
 def failure_report(code: int) -> bytes:
-    """Pure: the line that reports the exit code of the first failure."""
+    """Pure: returns the line that reports the exit code of the first failure."""
     return HOST_FAILED + str(code).encode()
 
 
 def parse_failure_report(line: bytes) -> int | None:
-    """Pure: the exit code, if this line reports a first failure; None otherwise."""
+    """Pure: returns the exit code, if this line reports a first failure; None otherwise."""
     code = line.removeprefix(HOST_FAILED).strip()
     return int(code) if line.startswith(HOST_FAILED) and code.isdigit() else None
 
 
 class ControlInput:
-    """Puts the signals that standard input names (lines such as SIGINT) into the inbox. Local, not blocking. The end of input is
-    the end of the program that started us; it puts SIGKILL, which kills all ranks."""
+    """Reads names of signals (lines such as SIGINT) from standard input and puts the signals into the inbox. Local, not
+    blocking. The end of input is the end of the program that started us; it puts SIGKILL, which kills all ranks."""
 
     def __init__(
         self, selector: selectors.BaseSelector, inbox: SignalInbox, on_signal: Callable[[], None] | None = None, fd: int = 0

@@ -12,7 +12,7 @@ from unisono.errors import PeerLost, ReportedElsewhere, TrainingFailed, UsageErr
 
 
 def install_excepthook() -> None:
-    """Local: print uncaught errors of Unisono as one line. A user's mistake ends with exit code 2; a lost peer, or a training that
+    """Local: prints uncaught errors of Unisono as one line. A user's mistake ends with exit code 2; a lost peer, or a training that
     cannot continue, with exit code 1; an error that another rank reports is not repeated.
 
     A hook that was installed before stays; every other error keeps its traceback.
@@ -32,7 +32,8 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 
 def user_code_line(trace: TracebackType | None, *others: Path) -> str:
-    """Pure: ' (file, line N)' of the innermost frame in the user's code, outside of this package and of `others`; empty if none."""
+    """Pure: returns ' (file, line N)' of the innermost frame in the user's code, outside of this package and of `others`; empty
+    if there is none."""
     not_user_code = {Path(__file__).parents[1], *others}
     frames = [
         frame

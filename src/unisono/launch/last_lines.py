@@ -11,14 +11,14 @@ from unisono.launch.world import STOP_SIGNALS, wait_for_events
 
 
 def flush_output(selector: selectors.BaseSelector, inbox: SignalInbox, console: LauncherOutput) -> None:
-    """Local, blocking: until all output is written, or a stop signal gives up on it; then report what was lost."""
+    """Local, blocking until all output is written, or a stop signal ends the wait; then reports what was lost."""
     _write_pending(selector, inbox, console)
     console.report_lost_output()
     _write_pending(selector, inbox, console)
 
 
 def exit_code_of_lost_output(failure: OSError | None) -> int:
-    """Pure: 0 where nothing was lost; 141 as for a program whose reader left (`| head`); 1 otherwise."""
+    """Pure: returns 0 where nothing was lost; 141 as for a program whose reader left (`| head`); 1 otherwise."""
     return 0 if failure is None else 128 + signal.SIGPIPE if isinstance(failure, BrokenPipeError) else 1
 
 

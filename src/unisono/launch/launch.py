@@ -35,11 +35,11 @@ DEFAULT_RESTARTS = 3
 FAILURE_POLICIES = ("end", "continue", "restart", "elastic")
 OUTPUT_FROM = ("all", "first")
 FINAL_CODES = (0, 2, 75)
-"""Exit codes after which ranks are not restarted: finished, a user's mistake, stopped with everything saved."""
+"""Exit codes after which ranks are not restarted: finished, a user's mistake, stopped with a checkpoint saved."""
 
 
 def _counts(given: str | tuple[int, ...]) -> tuple[int, ...]:
-    """Pure: 4,4,2."""
+    """Pure: parses a list of counts, e.g. 4,4,2."""
     try:
         return tuple(map(int, given.split(","))) if isinstance(given, str) else given
     except ValueError:
@@ -48,22 +48,22 @@ def _counts(given: str | tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """The options of one launch. Local; refuses values that cannot work, naming the option of `unisono run`."""
+    """The options of one launch. Local; values that cannot work are refused with the name of the option of `unisono run`."""
 
     program: tuple[str, ...]
-    """As typed: a script, an executable or `-m module`, then its arguments."""
+    """The program as typed: a script, an executable or `-m module`, then its arguments."""
     num_local: int = option(REQUIRED, "processes on this node (the same on every node)", "N", flag="-n", least=1, is_keyword=False)
     engine: str | None = option(None, "how they talk: auto, single, shm, gloo or nccl (mpi is for mpirun)", "E", choices=ENGINES)
     allreduce: str | None = option(
         None, "auto, ring, recursive_doubling, rabenseifner, node_aware or engine (the library's)", "A", choices=ALLREDUCES
     )
     time_limit_s: float | None = option(None, "how long a collective waits for a missing rank", "S", above=0, unit="seconds")
-    """`engine`, `allreduce` and `time_limit_s` are for the communicator; None leaves them to the environment."""
+    """`engine`, `allreduce` and `time_limit_s` are options of the communicator; None leaves them to the environment."""
     num_nodes: int = option(1, "hosts that run this command together", "K", flag="--nodes", least=1)
     node_rank: int = option(0, "which of them this is: 0..K-1; rank 0 runs on node 0", "I")
     rendezvous: str | None = option(None, "where the other nodes meet node 0, alike on all nodes", "HOST:PORT")
     job: str | None = option(None, "name of the job, for messages; alike on all nodes", "NAME")
-    """On several nodes it also keeps two jobs apart that meet at the same rendezvous."""
+    """Name of the job; on several nodes it also separates two jobs with the same rendezvous."""
     log_dir: Path | None = option(None, "also write the lines of each rank to DIR/rank-N.log", "DIR", convert=Path)
     on_failure: str = option(
         "end",
@@ -77,10 +77,11 @@ class LaunchConfig:
     portable: str | None = None
     """Level at which the ranks cap their instruction set (`machine/instruction_set.py`); None leaves it to the environment."""
     bind: str = option("cpus", "cpus: each process keeps its share of the CPUs; none: it may move", "HOW", choices=BINDINGS)
-    """Each process gets its share only where there are enough CPUs for all of them and for `threads`."""
+    """Whether each process is bound to its share of the CPUs, where there are enough for all of them and for `threads`."""
     output_from: str = "all"
-    """"all": every line has its rank in front. "first": standard output is that of rank 0 alone, without prefix and, on a terminal,
-    byte by byte, so that it may draw a progress bar (`cluster/terminal.py`); others go to standard error, with their rank."""
+    """"all": every line has its rank in front. "first": standard output is that of rank 0 only, without prefix and, on a
+    terminal, byte by byte, so that it may draw a progress bar (`cluster/terminal.py`); others go to standard error, with their
+    rank."""
     gpus: str = "one"
     """"one": each rank sees one GPU of the node, in turns; "all": it sees all of them and chooses by itself."""
     rank_variables: tuple[Mapping[str, str], ...] = ()
@@ -88,7 +89,7 @@ class LaunchConfig:
     num_on_nodes: tuple[int, ...] = option((), "", "L", flag="--on-nodes", convert=_counts)
     """Processes on each node where they are not as many everywhere; empty: `num_local` on each."""
     timestamps: bool = option(False, "put the time in front of every line")
-    control_stdin: bool = option(False, "", flag="--told-by-stdin")
+    control_stdin: bool = option(False, "")
     """Whether standard input brings control messages: names of signals, and with several nodes first the secret of the job. Its end
     ends all ranks (`launch/control_messages.py`)."""
 
@@ -131,16 +132,16 @@ class LaunchConfig:
 
     @property
     def max_restarts(self) -> int:
-        """How often all ranks are started again at most."""
+        """Maximum number of restarts of all ranks."""
         return 0 if self.on_failure != "restart" else DEFAULT_RESTARTS if self.restarts is None else self.restarts
 
 
 def launch(config: LaunchConfig) -> int:
-    """Local, blocking: run all ranks of this node to their end; returns the exit code of the first that failed, or 0; 141 if the
+    """Local, blocking: runs all ranks of this node to their end; returns the exit code of the first that failed, or 0; 141 if the
     reader of our output left.
 
-    Only from the main thread. No process of the ranks is left when it returns, nor when it is killed; a process that another
-    thread starts meanwhile in a new session is taken for one of them. Raises `UsageError` before anything starts.
+    Only from the main thread. No process of the ranks is left when it returns, nor when it is killed; a process that another thread
+    starts meanwhile in a new session is taken for one of them. Raises `UsageError` before anything starts.
     """
     base = dict(os.environ)
     check_launch_options(config, base)
@@ -171,7 +172,7 @@ def launch(config: LaunchConfig) -> int:
 
 @dataclass(frozen=True)
 class _Attempts:
-    """What all attempts to run the ranks have in common."""
+    """Runs attempts of the ranks; holds what all attempts have in common."""
 
     config: LaunchConfig
     base: Mapping[str, str]
@@ -183,10 +184,10 @@ class _Attempts:
     console: LauncherOutput
     began_unix_s: float
     secret: str
-    """Secret of the job, where another program started us: without it the token cannot be computed."""
+    """Secret of the job, where another program started this launcher: without it the token cannot be computed."""
 
     def run_attempt(self, restart: int) -> Outcome:
-        """Local, blocking: start all ranks and wait for their end; `restart` counts the attempts before."""
+        """Local, blocking: starts all ranks and waits for their end; `restart` is the number of attempts before."""
         ranks: list[RankProcess] = []
         placement = _placement(self.config, self.base, restart, self.began_unix_s, self.secret)
         world = World(
@@ -277,7 +278,7 @@ def _make_logs(folder: Path | None, ranks: range) -> LogFolder | None:
 
 
 def _fill_standard_descriptors() -> None:
-    """Open the standard descriptors that are closed, so that none of our pipes gets the number of one."""
+    """Opens the standard descriptors that are closed, so that none of our pipes gets the number of one."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         continue
     os.close(fd)

@@ -1,4 +1,5 @@
-"""Options of a launch for the communicator and the libraries, as variables of the ranks, and their check. Local, pure."""
+"""Options of a launch for the communicator and the libraries, as environment variables of the ranks, and their check. Local,
+pure."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def launch_options(config: LaunchConfig) -> tuple[tuple[str, str], ...]:
-    """Pure: the variables of the ranks for the options that were given; the others are left to the environment."""
+    """Pure: returns the environment variables of the ranks for the options that were given; the others are left to the
+    environment."""
     options = (
         ("UNISONO_ENGINE", config.engine),
         ("UNISONO_ALLREDUCE", config.allreduce),
@@ -33,7 +35,7 @@ def launch_options(config: LaunchConfig) -> tuple[tuple[str, str], ...]:
 
 
 def check_launch_options(config: LaunchConfig, base: Mapping[str, str]) -> None:
-    """Pure: refuse options that no rank could follow, whether they were given or stand in the environment."""
+    """Pure: refuses options that no rank could follow, whether they were given or are in the environment."""
     options = dict(launch_options(config))
     if config.portable is not None:
         refuse_contradictions(settings_of(config.portable, this_processor()), base)

@@ -1,4 +1,4 @@
-"""No process of the ranks outlives the launcher: the kernel kills the ranks with it, a watchdog ends their orphans."""
+"""Ensures that no process of the ranks outlives the launcher: the kernel kills the ranks with it, a watchdog ends their orphans."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 
 WATCHDOG_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from unisono.launch.watchdog import main; main(int(sys.argv[2]))"
-"""It imports nothing but Python and this package, as it must start within a moment."""
+"""Arguments that start the watchdog. It imports only Python and this package, as it must start quickly."""
 
 
 def prctl() -> Callable[..., int] | None:
-    """Local: the system call `prctl`; None where there is none (macOS: the watchdog alone must do)."""
+    """Local: returns the system call `prctl`; None where there is none (macOS: there is only the watchdog)."""
     if not sys.platform.startswith("linux"):
         return None
     function = ctypes.CDLL(None, use_errno=True).prctl
@@ -33,7 +33,8 @@ def prctl() -> Callable[..., int] | None:
 
 
 def preexec_of_rank(mask: Iterable[int], cpus: Collection[int] | None = None) -> Callable[[], None]:
-    """Local: the `preexec_fn` of a rank: it sets the signal mask, dies with the launcher, and stays on its CPUs (None: on any).
+    """Local: returns the `preexec_fn` of a rank, with which it has the signal mask, dies with the launcher, and stays on its CPUs
+    (None: on any).
 
     Everything is looked up here, before the fork. Start ranks from the main thread: the kernel watches the thread that forked.
     """
@@ -56,22 +57,23 @@ def preexec_of_rank(mask: Iterable[int], cpus: Collection[int] | None = None) ->
 
 
 def sigterm_if_torchrun_ends(launcher: str) -> None:
-    """Local, in a rank: under torchrun, the end of our parent sends us SIGTERM, as a killed torchrun leaves its workers running
-    (SIGUSR1 does so). Other launchers end their ranks themselves, and a single process may outlive the shell that started it."""
+    """Local, in a rank: under torchrun, lets the end of our parent send us SIGTERM, as a killed torchrun leaves its workers
+    running (SIGUSR1 does so). Other launchers end their ranks themselves, and a single process may outlive the shell that
+    started it."""
     if launcher == "torchrun":
         sigterm_if_parent_ends()
 
 
 def sigterm_if_parent_ends() -> None:
-    """Local: from now on the end of our parent sends us SIGTERM, also after an exec."""
+    """Local: from now on the end of our parent process sends us SIGTERM, also after an exec."""
     call = prctl()
     if call is not None:
         call(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 class OrphanGuard:
-    """A context in which ranks are started, that leaves no process of them behind. Local; entering starts the watchdog, leaving
-    waits for its end."""
+    """A context in which ranks are started and which leaves no process of them behind. Local; entering starts the watchdog,
+    leaving waits for its end."""
 
     def __init__(self, base: Mapping[str, str]) -> None:
         """`base` is the environment of this process."""
@@ -115,28 +117,27 @@ class OrphanGuard:
             self._call(PR_SET_CHILD_SUBREAPER, self._was_subreaper, 0, 0, 0)
 
     def mark_variable(self, name: str, value: str) -> None:
-        """Local: from now on all ranks have this variable; only they and their descendants have all marked variables."""
+        """Local: notes a variable that all ranks have; only they and their descendants have all marked variables."""
         self._send(f"{name}={value}\n")
 
     def add_group(self, group: int) -> None:
-        """Local: from now on this process group dies with the launcher."""
+        """Local: adds a process group that dies with the launcher."""
         self._send(f"{group}\n")
 
     def forget_groups(self) -> None:
-        """Local: all groups have ended; the system may reuse their numbers."""
+        """Local: removes all groups, which have ended: the system may reuse their numbers."""
         self._send("\n")
 
     def leftovers(self) -> list[Process]:
-        """Local: the descendants of the ranks that still run, in any session, once the ranks themselves have ended.
-
-        A process of a rank is never in our session, and becomes our child when its parent ends.
+        """Local: returns the descendants of the ranks that still run, in any session, once the ranks themselves have ended. A
+        process of a rank is never in our session, and becomes our child when its parent ends.
         """
         table, own = processes(), os.getpid()
         if own not in table:
             return []
         foreign = {table[own].session, *self._other_sessions}
         adopted = (one for one in table.values() if one.parent == own and one.session not in foreign)
-        of_ranks = [one for one in adopted if one not in self._other_children and not _reaped(one)]
+        of_ranks = [one for one in adopted if one not in self._other_children and not _reap(one)]
         return [one for one in with_descendants(table, of_ranks) if not one.ended]
 
     def _send(self, line: str) -> None:
@@ -148,11 +149,12 @@ class OrphanGuard:
 
 
 def _ignore_stop_signals() -> None:
-    """A scheduler that ends all processes of a job must not end the watchdog first, not even while it starts."""
+    """Ignores stop signals in the watchdog: a scheduler that ends all processes of a job must not end it first, not even at its
+    start."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
 
 
-def _reaped(process: Process) -> bool:
-    """Whether it had ended; takes its exit code, as nothing else waits for an orphan."""
+def _reap(process: Process) -> bool:
+    """Collects the exit code of an orphan, as nothing else waits for it; returns whether it had ended."""
     return process.ended and os.waitpid(process.pid, os.WNOHANG) != (0, 0)

@@ -16,11 +16,12 @@ from unisono.cluster.terminal import columns_of
 from unisono.launch.output_sink import Sink
 
 MAX_LINE_BYTES = 1 << 20
-"""A longer line is cut, so that a rank which prints no line end cannot fill the launcher's memory."""
+"""Maximum length of a line; a longer one is cut, so that a rank which prints no line end cannot fill the launcher's memory."""
 READ_BYTES = 1 << 16
 COLOURS = (36, 33, 32, 35, 34, 31)
 REPORTED_CODES = (1, 2, 75, 130)
-"""A failure, a user's mistake, a stop with everything saved, an interruption: Python programs of ours that end so say why."""
+"""Exit codes whose reason our programs print themselves: a failure, a user's mistake, a stop with a checkpoint saved, an
+interruption."""
 LINE_END = re.compile(rb"(\r?\n|\r)")
 CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -52,7 +53,7 @@ class LauncherOutput:
 
     @property
     def failure(self) -> OSError | None:
-        """The error by which lines are lost and no log file keeps them: the ranks then run in vain."""
+        """The error by which lines are lost that no log file holds, so that the ranks run for nothing; None where there is none."""
         return None if self._has_log_files else self.out.error or self.err.error
 
     @property
@@ -60,30 +61,31 @@ class LauncherOutput:
         return self.out.empty and self.err.empty
 
     def say(self, text: str) -> None:
-        """Local, not blocking: a line of the launcher itself, on standard error."""
+        """Local, not blocking: writes a line of the launcher itself to standard error."""
         self.err.write(f"{self._name}: {text}\n".encode())
 
     def report(self, line: bytes) -> None:
-        """Local, not blocking: to the program that started us (`launch/control_messages.py`), if it reads reports."""
+        """Local, not blocking: sends a report to the program that started us (`launch/control_messages.py`), if it reads
+        reports."""
         if self._sends_reports:
             self.err.write(line + b"\n")
 
     def report_lost_output(self) -> None:
-        """Local: say that output was lost, e.g. on a full disk. A reader that left on purpose gets no message."""
+        """Local: prints that output was lost, e.g. on a full disk. A reader that left on purpose gets no message."""
         for sink, name in ((self.out, "output"), (self.err, "error")):
             if sink.error is not None and not isinstance(sink.error, BrokenPipeError):
                 self.say(f"standard {name} could not be written: {sink.error.strerror}; lines of the ranks were lost")
 
     def attach(self, rank: int, out: IO[bytes], err: IO[bytes], log: FileIO | None) -> RankOutput:
-        """Local: pass on what comes from these two pipes until they end."""
+        """Local: starts to forward the output of these two pipes of a rank, until they end."""
         return RankOutput(self, self._selector, rank, out, err, log)
 
     def sink_of(self, rank: int) -> Sink:
-        """Where standard output of a rank goes: with output from rank 0 alone, that of the others goes to standard error."""
+        """Returns the sink of a rank's standard output: with output from rank 0 only, that of the others goes to standard error."""
         return self.err if self._output_from == "first" and rank else self.out
 
     def is_reported(self, code: int) -> bool:
-        """Whether a rank that ended with this code has said why itself, as the commands of ours do."""
+        """Whether a rank that ended with this code has printed the reason itself, as our own commands do."""
         return self._output_from == "first" and code in REPORTED_CODES
 
     def goes_to_terminal(self, rank: int) -> bool:
@@ -98,7 +100,7 @@ class LauncherOutput:
         return f"[{rank}] ".encode()
 
     def drop(self) -> None:
-        """Local: forget what is not written yet."""
+        """Local: drops what is not written yet."""
         self.out.drop()
         self.err.drop()
 
@@ -127,12 +129,12 @@ class RankOutput:
         )
 
     def drain(self) -> None:
-        """Local, not blocking: take what the pipes hold now."""
+        """Local, not blocking: reads and forwards what is in the pipes now."""
         for stream in self._streams:
             stream.drain()
 
     def close(self) -> None:
-        """Local: pass on the last unfinished lines and stop reading."""
+        """Local: forwards the last unfinished lines and stops reading."""
         for stream in self._streams:
             stream.close()
         if self._log is not None:
@@ -175,7 +177,7 @@ class Stream:
         self.resume()
 
     def read(self) -> bool:
-        """Local, not blocking: one piece; whether there may be more."""
+        """Local, not blocking: reads one piece; returns whether there may be more."""
         if self._pipe.closed:
             return False
         try:
@@ -189,7 +191,8 @@ class Stream:
         return True
 
     def drain(self) -> None:
-        """Local, not blocking: take what the pipe holds now. Bounded, as a child of the rank may go on writing."""
+        """Local, not blocking: reads and forwards what is in the pipe now. Bounded, as a child of the rank may continue to
+        write."""
         for _ in range(32):
             if not self.read():
                 return
@@ -205,7 +208,7 @@ class Stream:
             self._paused = False
 
     def close(self) -> None:
-        """Local: pass on the last, unfinished line. Idempotent."""
+        """Local: forwards the last, unfinished line. Idempotent."""
         if self._pipe.closed:
             return
         self.pause()
@@ -226,8 +229,8 @@ class Stream:
             self._emit_partial()
 
     def _end_of_last_line(self, data: bytes) -> int:
-        """Where the last line ends that may be shown, also one that a progress bar will redraw.
-        A return at the very end may be half of a line end."""
+        """Returns the end of the last line that may be shown, also one that a progress bar will redraw. A return at the very end
+        may be half of a line end."""
         return max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
 
     def _emit_partial(self) -> None:
@@ -236,7 +239,7 @@ class Stream:
             self._partial.clear()
 
     def _emit(self, lines: bytes) -> None:
-        """Each with its end."""
+        """Forwards lines, each with its end."""
         if self._log is not None:
             self._log(lines)
         prefix = strftime("%Y-%m-%d %H:%M:%S ").encode() + self._prefix if self._timestamps else self._prefix
@@ -249,8 +252,8 @@ class Stream:
 
 
 class TerminalStream(Stream):
-    """One pipe from a rank to a terminal, which gets every byte at once, so that a progress bar moves. The log gets the lines as
-    they stand in the end."""
+    """One pipe from a rank to a terminal, which gets every byte at once, so that a progress bar moves. The log file gets the
+    lines as they stand in the end."""
 
     def _receive(self, data: bytes) -> None:
         self._sink.write_raw(data)
@@ -279,7 +282,7 @@ class LogFolder:
 
     @classmethod
     def make(cls, folder: Path, ranks: range) -> LogFolder:
-        """Local: the folder with an empty file for each rank; raises OSError with the path that cannot be written."""
+        """Local: makes the folder with an empty file for each rank; raises OSError with the path that cannot be written."""
         folder.mkdir(parents=True, exist_ok=True)
         logs = cls(folder)
         for rank in ranks:

@@ -1,4 +1,4 @@
-"""An output of the launcher that never blocks: what does not fit now is written when the reader has taken some."""
+"""An output of the launcher that never blocks: what does not fit now is written when the reader has read some."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import selectors
 from typing import Protocol
 
 MAX_PENDING_BYTES = 64 << 20
-"""With more than this unread, reading from the ranks pauses, so that they wait as they would without a launcher."""
+"""With more bytes than this unread, reading from the ranks pauses, so that they wait as they would without a launcher."""
 REPLACE_LINE = b"\r\x1b[K"
-"""To the begin of the line, and erase it."""
+"""Moves the cursor to the start of the line and erases the line."""
 
 
 class Source(Protocol):
-    """Something whose lines end in a sink. Local, not blocking."""
+    """A source of lines for a sink, which can pause and resume it. Local, not blocking."""
 
     def pause(self) -> None: ...
 
@@ -33,28 +33,28 @@ class Sink:
         self._pending = bytearray()
         self._sources_paused = False
         self._line_ending = b""
-        """What ends the line that `write_raw` has begun, if it has."""
+        """Bytes that end the line that `write_raw` has begun; empty where there is none."""
 
     @property
     def empty(self) -> bool:
         return not self._pending
 
     def write(self, lines: bytes) -> None:
-        """Local, not blocking: `lines` are whole lines."""
+        """Local, not blocking: writes whole lines."""
         if lines:
             ending, self._line_ending = self._line_ending, b""
             self._put(ending + lines)
 
     def write_raw(self, data: bytes) -> None:
-        """Local, not blocking: `data` as it is, for a terminal. Lines that are written before it ends its line come below what it
-        has printed of it, or take the place of a line that is being redrawn."""
+        """Local, not blocking: writes bytes unchanged, for a terminal. Lines that are written before it ends its line come below
+        what it has printed of it, or take the place of a line that is being redrawn."""
         line = data.rpartition(b"\n")[2]
         before = b"" if b"\n" in data else self._line_ending
         self._line_ending = REPLACE_LINE if b"\r" in line or before == REPLACE_LINE else b"\n" if line else before
         self._put(data)
 
     def end_line(self) -> None:
-        """Local, not blocking: end what `write_raw` has begun."""
+        """Local, not blocking: ends the line that `write_raw` has begun."""
         ending, self._line_ending = self._line_ending, b""
         self._put(ending)
 
@@ -104,7 +104,7 @@ class Sink:
                 return
 
     def _fail(self, error: OSError) -> None:
-        """The reader has left or the disk is full: what is written from now on is lost."""
+        """Handles a reader that has left or a full disk: what is written from now on is lost."""
         self.error = error
         self.drop()
         self._resume_sources()

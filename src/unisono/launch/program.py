@@ -1,4 +1,4 @@
-"""Which command a rank runs: a Python script, a module or an executable, found before anything starts."""
+"""The command of a rank: a Python script, a module or an executable, found before anything starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unisono.errors import UsageError
 
 
 def command(program: Sequence[str]) -> tuple[str, ...]:
-    """Local: the arguments to execute for what the user typed. Python programs run by the interpreter that we run by."""
+    """Local: returns the arguments to execute for the program that the user typed. Python programs run with our own interpreter."""
     if not program:
         raise UsageError("no program was given; write it after the options: unisono run -n 4 train.py --its-own-options")
     name, *rest = program

@@ -11,13 +11,14 @@ from unisono.cluster.topology import Topology
 from unisono.errors import UsageError
 
 NOT_INHERITED = "UNISONO_PRIVATE"
-"""Names of variables that are meant for one process alone, with spaces between them: ranks that it starts do not inherit them."""
+"""Variable with the names, separated by spaces, of variables that are meant for one process alone: ranks that it starts do not
+inherit them."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What all ranks of a node have in common."""
+    """Values that all ranks of a node have in common."""
 
     num_local: int
     num_nodes: int
@@ -28,17 +29,17 @@ class Placement:
     restart: int
     threads: int
     threads_given: bool
-    """Whether the user gave the number of threads; otherwise variables that are already set are kept."""
+    """Whether the user gave the number of threads; otherwise thread variables that are already set are kept."""
     gpus: tuple[str, ...]
-    """Of which each rank sees one, in turns; empty: what the launcher sees."""
+    """GPUs of which each rank sees one, in turn; empty: each sees those of the launcher."""
     launch_options: tuple[tuple[str, str], ...]
     """Variables for the options of the communicator that were given; the others are inherited."""
     began_unix_s: float = 0.0
-    """When the launcher began; a restart changes nothing about it."""
+    """Time at which the launcher began; a restart does not change it."""
     terminal: str = ""
-    """For rank 0, if its output goes to a terminal byte by byte (`cluster/terminal.py`); empty otherwise."""
+    """Terminal variable of rank 0, if its output goes to a terminal byte by byte (`cluster/terminal.py`); empty otherwise."""
     num_on_nodes: tuple[int, ...] = ()
-    """Of each node, where they differ; empty: `num_local`."""
+    """Number of ranks on each node, where they differ; empty: `num_local` on each."""
     variables: tuple[Mapping[str, str], ...] = ()
     """Further variables for each rank of this node; empty: none."""
 
@@ -52,7 +53,7 @@ class Placement:
 
 
 def rank_environment(base: Mapping[str, str], placement: Placement, local_rank: int) -> dict[str, str]:
-    """`base` with this rank's place in the job, its threads and its GPU."""
+    """Returns `base` with this rank's position in the job, its threads and its GPU."""
     env = inherited(base)
     env.update(
         UNISONO_RANK=str(placement.first_rank + local_rank),
@@ -83,7 +84,7 @@ def rank_environment(base: Mapping[str, str], placement: Placement, local_rank: 
 
 
 def inherited(env: Mapping[str, str]) -> dict[str, str]:
-    """Pure: what the ranks of a new job take over from the process that starts it."""
+    """Pure: returns the variables that the ranks of a new job inherit from the process that starts it."""
     private = (NOT_INHERITED, *env.get(NOT_INHERITED, "").split())
     return {name: value for name, value in env.items() if name not in private}
 
@@ -92,9 +93,8 @@ LEAVE_OUT_RUN = "leave out `unisono run` and let that launcher start the program
 
 
 def refuse_inside_launched_process(env: Mapping[str, str], num_local: int, remedy: str = LEAVE_OUT_RUN) -> None:
-    """Each of several processes of another launcher would start its own ranks; that is never meant on one node.
-
-    A rank of `unisono run` may start ranks: it does so on purpose; variables that it inherited from outer launchers do not count.
+    """Refuses to start ranks inside one of several processes of another launcher, as each would start its own. A rank of `unisono
+    run` may start ranks: it does so on purpose; variables that it inherited from outer launchers do not count.
     """
     outer = next((answer for _, answer in verdicts(env) if isinstance(answer, Topology)), None)
     if outer is not None and outer.launcher not in ("unisono", "local") and outer.world_size > 1:

@@ -1,4 +1,4 @@
-"""One rank as the launcher sees it: a process that leads its own group, its exit, and what it leaves behind."""
+"""One rank as the launcher sees it: a process that leads its own group, its exit, and the processes it leaves behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RankProcess:
         self.pid = process.pid
         self.output = output
         self.code: int | None = None
-        """As the shell gives it: 128 + signal for a process that was killed."""
+        """Exit code as the shell gives it: 128 + signal for a process that was killed."""
         self.finished = False
         """Whether nothing of its group is left and its output was taken."""
         self._process = process
@@ -42,7 +42,7 @@ class RankProcess:
         return -returncode if returncode is not None and returncode < 0 else None
 
     def describe_exit(self) -> str:
-        """How it ended, for messages: its exit code or signal."""
+        """Returns how it ended, for messages: its exit code or signal."""
         if self.killed_by is None:
             return f"rank {self.rank} exited with code {self.code}"
         try:
@@ -52,7 +52,7 @@ class RankProcess:
         return f"rank {self.rank} was killed by signal {self.killed_by}{name}"
 
     def reap(self) -> bool:
-        """Whether it has exited since the last call; then `code` is set."""
+        """Collects its exit code; returns whether it has exited since the last call. `code` is set then."""
         if not self.running or self._process.poll() is None:
             return False
         self.code = self._process.returncode if self.killed_by is None else 128 + self.killed_by
@@ -68,12 +68,13 @@ class RankProcess:
         return self.send_to_group(0)
 
     def send(self, signum: int) -> None:
-        """To the rank alone: its children may not expect what is meant for it (a worker of a data loader dies of SIGUSR1)."""
+        """Sends a signal to the rank alone: its children may not expect it (a worker of a data loader dies of SIGUSR1)."""
         if self.running:
             self._process.send_signal(signum)
 
     def send_to_group(self, signum: int) -> bool:
-        """To the rank and all its children, as a terminal does; whether there was a process to receive it."""
+        """Sends a signal to the rank and all its children, as a terminal does; returns whether there was a process to receive
+        it."""
         try:
             os.killpg(self.pid, signum)
         except (ProcessLookupError, PermissionError):  # nobody, or nobody who can be reached
@@ -84,7 +85,8 @@ class RankProcess:
 def start_process(
     command: Sequence[str], env: Mapping[str, str], stdin: int | None, prepare: Callable[[], None]
 ) -> tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]:
-    """Local: the process with its two outputs. Its own session: what the terminal sends reaches it through us only."""
+    """Local: starts a process and returns it with its two outputs. It has its own session: signals of the terminal reach it
+    through us only."""
     process = subprocess.Popen(
         command,
         env=env,

@@ -1,4 +1,4 @@
-"""Signals as events that a selector waits for."""
+"""Signals as events that a selector can wait for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unisono.errors import UsageError
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 DELIVERED = (*FORWARDED, signal.SIGKILL)
-"""SIGKILL comes only by `put`: it says that all ranks are to be killed."""
+"""Signals that `received` can return. SIGKILL comes only by `put`: it requests that all ranks are killed."""
 
 
 class SignalInbox:
@@ -36,11 +36,11 @@ class SignalInbox:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._selector.register(self._reader, selectors.EVENT_READ, _noted)
+        self._selector.register(self._reader, selectors.EVENT_READ, _do_nothing)
         self._before_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for signum in (*FORWARDED, signal.SIGCHLD):
             if signal.getsignal(signum) != signal.SIG_IGN or signum == signal.SIGCHLD:
-                self._before[signum] = signal.signal(signum, _noted)
+                self._before[signum] = signal.signal(signum, _do_nothing)
         self._before_mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         return self
 
@@ -54,19 +54,19 @@ class SignalInbox:
         self._writer.close()
 
     def received(self) -> list[signal.Signals]:
-        """Local, not blocking: the signals since the last call that are to be forwarded, in their order."""
+        """Local, not blocking: returns the signals since the last call that are to be forwarded, in their order."""
         try:
             return [signal.Signals(signum) for signum in self._reader.recv(4096) if signum in DELIVERED]
         except BlockingIOError:
             return []
 
     def put(self, signum: signal.Signals) -> None:
-        """Local, not blocking: as if this signal had come."""
+        """Local, not blocking: adds a signal as if it had been received."""
         self._writer.send(bytes([signum]))
 
     @contextlib.contextmanager
     def blocked(self) -> Iterator[set[int]]:
-        """Block signals while a rank is forked; gives the usual mask."""
+        """A context that blocks signals while a rank is forked; gives the previous mask."""
         before: set[int] = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
             yield before
@@ -74,5 +74,5 @@ class SignalInbox:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _noted(signum: int = 0, frame: FrameType | None = None) -> None:
-    """Nothing to do: the number is in the wake-up pipe."""
+def _do_nothing(signum: int = 0, frame: FrameType | None = None) -> None:
+    """Does nothing: the number of the signal is in the wake-up pipe."""

@@ -13,7 +13,7 @@ from unisono.errors import UsageError
 
 
 def cap_instruction_set(level: str | None) -> None:
-    """Local: cap the libraries of this process at a level of portable mode, whoever started it; None leaves them as they are.
+    """Local: caps the libraries of this process at a level of portable mode, under any launcher; None leaves them as they are.
 
     Call it before PyTorch and NumPy are loaded: they read the variables then. Raises `UsageError` if it is too late, if the
     environment says otherwise or if this CPU cannot keep the level.
@@ -34,12 +34,12 @@ def cap_instruction_set(level: str | None) -> None:
 
 
 def prepare_cublas() -> None:
-    """Local: give cuBLAS a workspace with which it repeats its bits, unless one is chosen. Call it before a GPU is first used."""
+    """Local: gives cuBLAS a workspace with which it repeats its bits, unless one is chosen. Call it before a GPU is first used."""
     os.environ.setdefault(CUBLAS_WORKSPACE, CUBLAS_WORKSPACES[0])
 
 
 def refuse_contradictions(settings: Sequence[Setting], env: Mapping[str, str]) -> None:
-    """`UsageError` if the environment says otherwise."""
+    """Raises `UsageError` if variables of the environment contradict the settings."""
     for one in settings:
         if env.get(one.variable, one.value) != one.value:
             raise UsageError(

@@ -15,15 +15,16 @@ from time import monotonic, sleep
 from unisono.cluster.machine.process_tree import PROC, Process, processes, variables_of, with_descendants
 
 GRACE_S = 1.0
-"""The kernel has killed the ranks already; this is for what they left to clean up (as multiprocessing's tracker does)."""
+"""Time between SIGTERM and SIGKILL. The kernel has killed the ranks already; their children may need it to clean up (as
+multiprocessing's tracker does)."""
 POLL_S = 0.02
 
 Send = Callable[[int, int], None]
-"""To a process or to a group."""
+"""Function that sends a signal to a process or to a group."""
 
 
 def main(launcher: int) -> None:
-    """Blocking: until the launcher, whose process id is given, has ended; then end what is left of its ranks."""
+    """Blocking until the launcher, whose process id is given, has ended; then ends what is left of its ranks."""
     groups: list[int] = []
     marks: set[bytes] = set()
     for line in sys.stdin:
@@ -39,7 +40,7 @@ def main(launcher: int) -> None:
 
 
 def end_groups(launcher: int, groups: list[int], marks: set[bytes]) -> None:
-    """Blocking for a bounded time: send SIGTERM, then SIGKILL, until no process is left."""
+    """Blocking for a bounded time: sends SIGTERM, then SIGKILL, until no process is left."""
     signalled: set[tuple[Send, int]] = set()
     kill_from = monotonic() + GRACE_S
     while (now := monotonic()) < kill_from + GRACE_S:
@@ -60,7 +61,8 @@ def end_groups(launcher: int, groups: list[int], marks: set[bytes]) -> None:
 
 
 def adopted_orphans(reaper: int, marks: set[bytes]) -> list[Process]:
-    """Local: the running children of `reaper`, which has adopted us, that have all variables of `marks`; with their descendants."""
+    """Local: returns the running children of `reaper`, which has adopted us, that have all variables of `marks`, and their
+    descendants."""
     table = processes()
     adopted = (process for process in table.values() if process.parent == reaper and not process.ended)
     roots = [process for process in adopted if marks and marks.issubset(variables_of(PROC / str(process.pid)))]
@@ -68,7 +70,7 @@ def adopted_orphans(reaper: int, marks: set[bytes]) -> list[Process]:
 
 
 def send(how: Send, number: int, signum: int) -> bool:
-    """Local: send the signal; whether there was a process to receive it."""
+    """Local: sends the signal; returns whether there was a process to receive it."""
     try:
         how(number, signum)
     except (ProcessLookupError, PermissionError):  # gone, or (on macOS) nothing but zombies

@@ -20,7 +20,8 @@ PLAIN = ("workers", "engine", "threads")
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The options as given; checked before workers are started, or by all of them together, so that a message appears once."""
+    """The options as given. They are checked before workers are started, or by all of them in one collective, so that a message
+    appears once."""
 
     workers: int | None = option(
         None, "workers (default 1, or those that srun, mpirun or torchrun started)", "N", flag="-n", name="workers", least=1
@@ -36,7 +37,8 @@ class WorkerOptions:
     restarts: int = option(0, "with -n: if a worker dies, resume from the last checkpoint, R times", "R", group=RESUME, least=0)
 
     def check(self, num_started: int | None = None) -> None:
-        """Pure: `num_started` workers are there, where a launcher has started them."""
+        """Pure: refuses invalid options, and a number of workers other than `num_started`, the number that a launcher has
+        started."""
         check(self)
         if num_started is not None and self.workers is not None and self.workers != num_started:
             raise UsageError(
@@ -44,7 +46,7 @@ class WorkerOptions:
             )
 
     def check_restarts(self, out: str | None) -> None:
-        """Pure."""
+        """Pure: refuses --restarts without several workers or without a run directory (`out`)."""
         check(self)
         if self.restarts and (self.workers or 1) < 2:
             raise UsageError("--restarts is for workers that -n starts, and one alone is not started by anybody; give -n 2 or more")
@@ -52,7 +54,7 @@ class WorkerOptions:
             raise UsageError("--restarts needs --out, so that the next attempt finds the run")
 
     def launch_config(self, program: tuple[str, ...], job: str, elastic: bool = False) -> LaunchConfig:
-        """Pure: to start them on this machine. Standard output is that of rank 0."""
+        """Pure: returns the configuration that starts the workers on this machine. Standard output is that of rank 0."""
         from unisono.launch.launch import LaunchConfig
 
         assert self.workers is not None

@@ -1,4 +1,4 @@
-"""One attempt to run all local ranks, from their start to the end of the last: forwards signals, reacts to their exits."""
+"""Runs one attempt of all local ranks, from their start to the end of the last: forwards signals, reacts to exits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from unisono.launch.rank_process import RankProcess
 from unisono.launch.signals import SignalInbox
 
 FAILURE_GRACE_S = 5.0
-"""After one rank failed: how long the others have to notice it and report what they saw."""
+"""After one rank failed: time for the others to notice it and report it."""
 STOP_GRACE_S = 30.0
-"""The same after a signal requested all to stop: they may be saving their state."""
+"""After a signal requested a stop: time for the ranks to save their state."""
 TERM_GRACE_S = 5.0
 """Between SIGTERM and SIGKILL."""
 LEFTOVER_GRACE_S = 2.0
-"""How long processes left by a rank have to clean up, after SIGTERM and again after SIGKILL."""
+"""Time for processes left by a rank to clean up, after SIGTERM and again after SIGKILL."""
 
 MAX_RANK_0_RESTARTS = 10
 """Restarts of a rank 0 that was killed while it served the others (elastic)."""
@@ -34,15 +34,15 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a world ended: `code` is that of the first rank that failed, or 0."""
+    """Result of an attempt: `code` is that of the first rank that failed, or 0."""
 
     code: int
     stopped: bool
-    """Whether the end was requested: by a signal, or as the reader of our output left."""
+    """Whether the end was requested, by a signal or because the reader of our output left."""
 
 
 class World:
-    """The running ranks of this node. `run` blocks until no process of them is left; it waits for events and never polls."""
+    """The running ranks of this node. `run` blocks until no process of them is left; it waits for events and does not poll."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class World:
         self._has_no_reader = False
 
     def run(self) -> Outcome:
-        """Local, blocking: until all ranks and their descendants have ended."""
+        """Local, blocking until all ranks and their descendants have ended."""
         while not self._is_over():
             wait_for_events(self._selector, min((when for when, _ in self._timers), default=None))
             for signum in self._inbox.received():
@@ -95,7 +95,7 @@ class World:
         """Hook of subclasses: called after every batch of events."""
 
     def kill(self) -> None:
-        """Local, not blocking: end all ranks and their children at once."""
+        """Local, not blocking: kills all ranks and their children."""
         self._ended_by_us = True
         for rank in self._ranks:
             if not rank.finished:
@@ -130,15 +130,15 @@ class World:
             self._after(LEFTOVER_GRACE_S, lambda: self._kill_leftovers(rank))
 
     def _react_to_exit(self, rank: RankProcess) -> None:
-        """What the exit of a rank means for the others."""
+        """Handles the exit of a rank: ends the others or starts their grace time."""
         if self._on_failure == "elastic":
             self._react_to_elastic_exit(rank)
         elif rank.code and not self._ended_by_us:
             self._note_failure(rank, rank.code)
 
     def _react_to_elastic_exit(self, rank: RankProcess) -> None:
-        """With elastic workers each rank ends alone. Rank 0, which serves them, is restarted if it was killed; when it exits by
-        itself all ranks end, with its code."""
+        """Handles the exit of an elastic worker: each rank ends alone. Rank 0, which serves them, is restarted if it was killed;
+        when it exits by itself all ranks end, with its code."""
         if rank.rank and rank.code and not self._ended_by_us and not self._stopped and self._ranks[0].running:
             self._console.say(f"{rank.describe_exit()}; the others go on")
         if rank.rank:
@@ -181,7 +181,7 @@ class World:
             self._after(STOP_GRACE_S if self._stopped or code == STOPPED_CODE else FAILURE_GRACE_S, self._terminate)
 
     def _end_without_reader(self) -> None:
-        """The reader of our output has left. A single program would end silently by SIGPIPE; so do all ranks."""
+        """Ends all ranks because the reader of our output has left, silently, as SIGPIPE ends a single program."""
         self._has_no_reader = self._stopped = True
         self._terminate()
 
@@ -204,21 +204,21 @@ class World:
             self._after(LEFTOVER_GRACE_S, lambda: self._give_up(rank))
 
     def _give_up(self, rank: RankProcess) -> None:
-        """Stop waiting for a group that SIGKILL has not ended: it hangs in the kernel, or belongs to another user."""
+        """Stops waiting for a group that SIGKILL has not ended: it hangs in the kernel, or belongs to another user."""
         if not rank.finished:
             self._console.say(f"process group {rank.pid} of rank {rank.rank} does not end; look at it with ps -g {rank.pid}")
             self._finish(rank)
 
     def _end_leftovers(self) -> None:
-        """End processes that left the groups of the ranks (daemons, new sessions), after the ranks, which they may serve."""
+        """Ends processes that left the groups of the ranks (daemons, new sessions), after the ranks, which they may serve."""
         for signum in (signal.SIGKILL,) if self._interrupts > 1 else (signal.SIGTERM, signal.SIGKILL):
-            told: set[Process] = set()
+            notified: set[Process] = set()
             deadline = monotonic() + LEFTOVER_GRACE_S
             while left := self._orphan_guard.leftovers():
-                for process in set(left) - told:
+                for process in set(left) - notified:
                     with suppress(ProcessLookupError, PermissionError):  # gone, or not ours to end
                         os.kill(process.pid, signum)
-                told.update(left)
+                notified.update(left)
                 if monotonic() >= deadline:
                     break
                 wait_for_events(self._selector, deadline)
@@ -251,7 +251,7 @@ class World:
 
 
 def wait_for_events(selector: selectors.BaseSelector, deadline: float | None = None) -> None:
-    """Local, blocking: until something can be read or written, a signal came or the deadline passed; act on what can be."""
+    """Local, blocking until something can be read or written, a signal came or the deadline passed; then runs the handlers."""
     timeout_s = None if deadline is None else max(0.0, deadline - monotonic())
     for key, _ in selector.select(timeout_s):
         key.data()

@@ -1,4 +1,4 @@
-"""Evaluation: sums and rows of many batches on many workers, made into the values that one worker would find."""
+"""Accumulates loss and metrics over many batches on many workers; the values are those that one worker would find."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Accumulator:
         for metric in self._gathered:
             self._rows[metric.name].append(metric.rows(outputs, targets, weights))
 
-    def end_stretch(self) -> None:
-        """Local; waits for the device: what was added since the last one is kept apart. Then `combine` adds the stretches of all
-        ranks one by one, so that it does not matter which rank had how many of them."""
+    def end_chunk(self) -> None:
+        """Local; waits for the device: ends a chunk; what is added from now on is kept apart. `combine` adds the chunks of all
+        ranks one by one, so that the result does not depend on which rank had how many of them."""
         self._stretches.append((self._loss.tolist(), {name: sums.tolist() for name, sums in self._sums.items()}))
         self._loss = torch.zeros(NUM_LOSS_SUMS, dtype=torch.float64)
         self._sums = {}
@@ -58,7 +58,7 @@ class Accumulator:
         if self._gathered or None in widths:
             known = comm.allgather_object(self._shapes())
             for position, metric in enumerate(self._summed):
-                widths[position] = _agreed([one[0][position] for one in known], metric.place)
+                widths[position] = _common_value([one[0][position] for one in known], metric.label)
         if not self._stretches:
             self._add_up(comm, [width or 0 for width in widths])
         if self._gathered:
@@ -66,11 +66,11 @@ class Accumulator:
 
     @property
     def loss_weight(self) -> float:
-        """Local; waits for the device: 0 where no batch had a loss."""
+        """Local; waits for the device: returns the total weight of the loss, 0 where no batch had a loss."""
         return self._loss[1].item()
 
     def values(self, prefix: str = "val_") -> dict[str, float]:
-        """Local: the loss and every metric, e.g. {"val_loss": 0.1, "val_accuracy": 0.97}."""
+        """Local: returns the loss and every metric, e.g. {"val_loss": 0.1, "val_accuracy": 0.97}."""
         found = {f"{prefix}loss": ratio(*self._loss.tolist())}
         for metric in self.metrics:
             if isinstance(metric, GatheredMetric):
@@ -83,7 +83,7 @@ class Accumulator:
         return found
 
     def _shapes(self) -> tuple[list[int | None], list[tuple[int, int | None, Any]]]:
-        """Widths of the sums; rows, width and layout of what is gathered. What no batch has told yet is None."""
+        """Returns widths of the sums; rows, width and layout of what is gathered. What is unknown before a batch is None."""
         widths = [len(self._sums[metric.name]) if metric.name in self._sums else None for metric in self._summed]
         gathered = []
         for metric in self._gathered:
@@ -111,8 +111,8 @@ class Accumulator:
     def _gather(self, comm: Communicator, known: Sequence[Sequence[tuple[int, int | None, Any]]]) -> None:
         for position, metric in enumerate(self._gathered):
             lengths = [one[position][0] for one in known]
-            width = _agreed([one[position][1] for one in known], metric.place) or 0
-            metric.layout = _agreed([one[position][2] for one in known], metric.place)
+            width = _common_value([one[position][1] for one in known], metric.label) or 0
+            metric.layout = _common_value([one[position][2] for one in known], metric.label)
             own = self._rows[metric.name]
             mine = torch.cat(own).to(comm.device) if own else torch.empty(0, width, dtype=torch.float64, device=comm.device)
             everyone = torch.empty(sum(lengths), width, dtype=torch.float64, device=comm.device)
@@ -120,11 +120,11 @@ class Accumulator:
             self._rows[metric.name] = [everyone]
 
 
-def _agreed(answers: Sequence[Any], place: str) -> Any:
-    """What the ranks that know say, None where nobody knows."""
+def _common_value(answers: Sequence[Any], label: str) -> Any:
+    """Returns the answer of the ranks that know it, None where no rank does; refuses answers that differ."""
     known = [answer for answer in answers if answer is not None]
     if any(answer != known[0] for answer in known):
         raise UsageError(
-            f"{place}: outputs differ in shape between ranks: {answers}; a model must give the same classes everywhere"
+            f"{label}: outputs differ in shape between ranks: {answers}; a model must give the same classes everywhere"
         )
     return known[0] if known else None

@@ -1,4 +1,4 @@
-"""What a metric declares: sums over samples, or rows of scores. Everything else follows from adding or gathering them."""
+"""The interface of metrics: sums over samples, or rows of scores. Everything else follows from adding or gathering them."""
 
 from __future__ import annotations
 
@@ -20,52 +20,54 @@ class Metric(ABC):
     name: str
     higher_is_better: bool = True
     num_sums: int | None = None
-    """How many sums there are where that is fixed; such metrics can be had in every training step. None: it depends on the
-    classes, or scores are gathered."""
+    """Number of sums, where it is fixed; such metrics can be computed in every training step. None: it depends on the classes,
+    or scores are gathered."""
 
     @cached_property
-    def place(self) -> str:
-        """For messages."""
+    def label(self) -> str:
+        """Text that names this metric in messages."""
         return f"metric {self.name!r}"
 
     @abstractmethod
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        """Local: of one batch, 1-D float64 on the device of the outputs; without host synchronisation where `num_sums` is fixed."""
+        """Local: returns the sums of one batch, 1-D float64 on the device of the outputs; without host synchronisation where
+        `num_sums` is fixed."""
 
     def quick_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[float, ...] | None:  # noqa: ARG002
-        """Local: the same as plain numbers where the host can have them in less time than torch takes to begin; else None."""
+        """Local: returns the sums as plain numbers where the host computes them faster than torch starts an operation; else
+        None."""
         return None
 
     @abstractmethod
     def value(self, sums: Sums) -> float:
-        """Pure: the metric of the samples whose sums these are; NaN where there is none."""
+        """Pure: returns the metric of the samples whose sums these are; NaN where there are no samples."""
 
 
 class GatheredMetric(Metric):
-    """A number that needs the scores of all samples at once."""
+    """Base of metrics that need the scores of all samples at once."""
 
     layout: Any = None
-    """What `value` must know besides the rows, as plain data. Set by `rows`; a rank without samples learns it from the others."""
+    """Plain data that `value` needs besides the rows. Set by `rows`; a rank without samples gets it from the others."""
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        raise TypeError(f"{self.place} is gathered: it has rows, not sums")
+        raise TypeError(f"{self.label} is gathered: it has rows, not sums")
 
     @abstractmethod
     def rows(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        """Local: of one batch, (samples or places, numbers) float64 on the device of the outputs."""
+        """Local: returns the rows of one batch, (samples or positions, numbers) float64 on the device of the outputs."""
 
     @abstractmethod
     def value(self, sums: Sums) -> float:
-        """Pure: the metric of all rows, in sample order; NaN where there is none."""
+        """Pure: returns the metric of all rows, in sample order; NaN where there are none."""
 
 
 def one_number(value: Tensor | float, device: torch.device) -> Tensor:
-    """Local: as a float64 tensor without axes; a Python number gets to the device without waiting for it."""
+    """Local: returns a number as a float64 tensor without axes; a Python number is copied to the device without waiting for it."""
     if isinstance(value, Tensor):
         return value.detach().to(device, torch.float64).reshape(())
     return torch.full((), float(value), dtype=torch.float64, device=device)
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Pure: NaN over nothing."""
+    """Pure: returns the quotient; NaN where the denominator is 0."""
     return float(numerator) / float(denominator) if denominator else float("nan")

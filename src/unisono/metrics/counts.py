@@ -18,11 +18,11 @@ from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.metrics.base import Metric, Sums, ratio
-from unisono.metrics.decisions import Decided, Reading, decide
+from unisono.metrics.decisions import Decisions, Reading, decide
 
 Counts = npt.NDArray[np.float64]
 Quotient = Callable[[Counts, Counts, Counts], tuple[Counts, Counts]]
-"""(hit, predicted, true) -> numerator and denominator of each class."""
+"""(hit, predicted, true) counts -> numerator and denominator of each class."""
 
 QUOTIENTS: Mapping[str, Quotient] = MappingProxyType(
     {
@@ -37,7 +37,7 @@ AVERAGES = ("macro", "micro", "weighted", "binary")
 
 
 class ClassCounts(Metric):
-    """Counts of each class; what is made of them is left to the subclass."""
+    """Base of metrics of the counts of each class; the subclass computes the value from them."""
 
     exclusive = False
     """Whether labels that may hold together are refused."""
@@ -47,10 +47,10 @@ class ClassCounts(Metric):
         self.reading = reading
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        decided = decide(outputs, targets, weights, self.reading, self.place)
+        decided = decide(outputs, targets, weights, self.reading, self.label)
         if self.exclusive and decided.multi_label:
-            raise UsageError(f"{self.place} needs classes that exclude each other; these are labels that may hold together")
-        return _of_labels(decided) if decided.multi_label else _of_classes(decided, self.place)
+            raise UsageError(f"{self.label} needs classes that exclude each other; these are labels that may hold together")
+        return _of_labels(decided) if decided.multi_label else _of_classes(decided, self.label)
 
     def value(self, sums: Sums) -> float:
         hit, predicted, true = sums.reshape(3, -1)
@@ -60,15 +60,15 @@ class ClassCounts(Metric):
     def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float: ...
 
 
-def _of_classes(decided: Decided, place: str) -> Tensor:
+def _of_classes(decided: Decisions, label: str) -> Tensor:
     predicted, truth = decided.predicted.flatten(), decided.truth.flatten()
-    counted = None if decided.counted is None else decided.counted.flatten()
+    counted = None if decided.importance is None else decided.importance.flatten()
     if counted is not None:  # an ignored label need not be the number of a class
         kept = counted != 0
         predicted, truth, counted = predicted[kept], truth[kept], counted[kept]
     if truth.numel() and not 0 <= int(truth.min()) <= int(truth.max()) < decided.num_classes:
         raise UsageError(
-            f"{place}: targets go from {int(truth.min())} to {int(truth.max())} but there are outputs for {decided.num_classes}; "
+            f"{label}: targets go from {int(truth.min())} to {int(truth.max())} but there are outputs for {decided.num_classes}; "
             "number the classes from 0"
         )
     hits = predicted == truth
@@ -80,18 +80,18 @@ def _of_classes(decided: Decided, place: str) -> Tensor:
     return torch.cat((hit, count(predicted, counted), count(truth, counted)))
 
 
-def _of_labels(decided: Decided) -> Tensor:
+def _of_labels(decided: Decisions) -> Tensor:
     others = [axis for axis in range(decided.truth.dim()) if axis != 1]
     predicted, truth = decided.predicted, decided.truth
     parts = torch.stack((predicted * truth, predicted, truth))
-    if decided.counted is not None:
-        parts = parts * decided.counted
+    if decided.importance is not None:
+        parts = parts * decided.importance
     return parts.sum(dim=[axis + 1 for axis in others], dtype=torch.float64).flatten()
 
 
 class ClassQuotient(ClassCounts):
-    """precision, recall, f1, dice or iou, averaged over classes ("macro"), over decisions ("micro"), over true ones ("weighted"),
-    or that of class 1 of two ("binary")."""
+    """Precision, recall, f1, dice or iou, averaged over classes ("macro"), over decisions ("micro"), over true ones
+    ("weighted"), or that of class 1 of two ("binary")."""
 
     def __init__(self, name: str, quotient: Quotient, average: str, reading: Reading) -> None:
         super().__init__(name, reading)
@@ -107,7 +107,7 @@ class ClassQuotient(ClassCounts):
         if self.average == "binary":
             if len(values) != 2:
                 raise UsageError(
-                    f"{self.place} needs two classes, received {len(values)}; use {self.name.replace('_binary', '')!r}"
+                    f"{self.label} needs two classes, received {len(values)}; use {self.name.replace('_binary', '')!r}"
                 )
             return float(values[1])
         weights = true if self.average == "weighted" else (predicted + true > 0).astype(np.float64)

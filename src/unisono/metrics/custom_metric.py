@@ -22,9 +22,9 @@ REMEDY = (
 )
 
 
-def own_metric(function: Callable[..., Any]) -> Metric:
-    """Pure: the metric of a function. Its attributes `name`, `higher_is_better` and `gathered` are honoured."""
-    return OwnGathered(function) if getattr(function, "gathered", False) else OwnMean(function)
+def custom_metric(function: Callable[..., Any]) -> Metric:
+    """Pure: returns the metric of a user's function, by its attributes `name`, `higher_is_better` and `gathered`."""
+    return CustomGathered(function) if getattr(function, "gathered", False) else CustomMean(function)
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -41,7 +41,7 @@ def _takes_weights(function: Callable[..., Any]) -> bool:
         return False
 
 
-class OwnMean(Metric):
+class CustomMean(Metric):
     """The mean of `function(outputs, targets)`, which treats each sample alone. With a third parameter called `weights` it receives
     the sample weights or None, and then gives (sum, weight)."""
 
@@ -59,25 +59,25 @@ class OwnMean(Metric):
         if isinstance(result, tuple) and len(result) == 2:
             if weights is not None and not self._takes_weights:
                 raise UsageError(
-                    f"{self.place} gives (sum, weight) but the data have sample weights; "
+                    f"{self.label} gives (sum, weight) but the data have sample weights; "
                     "let it take them, as a third parameter called weights"
                 )
             device = next((part.device for part in result if isinstance(part, Tensor)), torch.device("cpu"))
             return torch.stack([one_number(part, device) for part in result])
         if self._takes_weights:
-            raise UsageError(f"{self.place} takes sample weights, so it must return (sum, weight)")
+            raise UsageError(f"{self.label} takes sample weights, so it must return (sum, weight)")
         if not isinstance(result, (Tensor, np.ndarray)) or result.ndim == 0:
-            raise UsageError(f"{self.place} gave one number, of which no exact mean over workers can be made; {REMEDY}")
+            raise UsageError(f"{self.label} gave one number, of which no exact mean over workers can be made; {REMEDY}")
         values = torch.as_tensor(result)
         if weights is None:
             return share(values, None)
-        return share(values, across(weights.to(torch.float64), values, self.place).expand(values.shape))
+        return share(values, across(weights.to(torch.float64), values, self.label).expand(values.shape))
 
     def value(self, sums: Sums) -> float:
         return ratio(sums[0], sums[1])
 
 
-class OwnGathered(GatheredMetric):
+class CustomGathered(GatheredMetric):
     """`function(outputs, targets)` of all samples as NumPy arrays in sample order, in the nesting that the model gives; with a
     third parameter called `weights` also of the sample weights, 1 each where there are none."""
 
@@ -89,7 +89,7 @@ class OwnGathered(GatheredMetric):
 
     def rows(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
         if weights is not None and not self._takes_weights:
-            raise UsageError(f"the data have sample weights, which {self.place} does not take; add a parameter called weights")
+            raise UsageError(f"the data have sample weights, which {self.label} does not take; add a parameter called weights")
         tensors = [leaf for _, leaf in leaves((outputs, targets))]
         if self._takes_weights:
             tensors.append(tensors[0].new_ones(len(tensors[0])) if weights is None else weights)
@@ -116,6 +116,6 @@ class OwnGathered(GatheredMetric):
 
 
 def _kind(leaf: Tensor) -> str:
-    """Type and shape of one sample; halves become float32, which NumPy knows."""
+    """Returns type and shape of one sample; types of half precision become float32, which NumPy knows."""
     dtype = torch.float32 if leaf.dtype == torch.bfloat16 else leaf.dtype
     return " ".join((str(dtype).removeprefix("torch."), *map(str, leaf.shape[1:])))

@@ -1,4 +1,5 @@
-"""What outputs say: the class or the labels they decide for, beside the true ones. Pure; axis 1 is always the class or the label.
+"""Decisions of a model: the class or the labels that its outputs predict, beside the true ones. Pure; axis 1 is always the class or
+the label.
 
 | outputs           | targets               | meaning                                                       |
 |-------------------|-----------------------|---------------------------------------------------------------|
@@ -22,53 +23,53 @@ from unisono.model.targets import across, as_labels, one_tensor, shaped_like
 
 @dataclass(frozen=True)
 class Reading:
-    """How a metric reads outputs and targets."""
+    """The conventions by which a metric reads outputs and targets."""
 
     ignore_label: int | None = None
     one_hot: bool = False
 
-    def counted(self, truth: Tensor, weights: Tensor | None, place: str) -> Tensor | None:
-        """How much each element of `truth` counts, in its shape; None where all count 1."""
+    def importance(self, truth: Tensor, weights: Tensor | None, label: str) -> Tensor | None:
+        """Returns the weight of each element of `truth`, in its shape; None where all weigh 1."""
         valid = None if self.ignore_label is None else truth != self.ignore_label
         if weights is None:
             return None if valid is None else valid.to(torch.float64)
-        wide = across(weights.to(torch.float64), truth, place)
+        wide = across(weights.to(torch.float64), truth, label)
         return wide.expand(truth.shape) if valid is None else wide * valid
 
 
 @dataclass(frozen=True)
-class Decided:
-    """Decisions beside the truth, in one shape."""
+class Decisions:
+    """Predicted and true classes or labels, in one shape."""
 
     predicted: Tensor
     truth: Tensor
-    counted: Tensor | None
-    """Weight of each, 0 where ignored; None: 1 each."""
+    importance: Tensor | None
+    """Weight of each element, 0 where ignored; None: 1 each."""
     num_classes: int
     multi_label: bool = False
-    """Predicted and truth are then 0 or 1, and axis 1 is the label."""
+    """Whether labels may hold together: `predicted` and `truth` are then 0 or 1, and axis 1 is the label."""
 
 
 def is_classes(outputs: Any, targets: Any) -> bool:
-    """Whether targets are numbers of several classes."""
+    """Whether targets are class numbers of several classes."""
     return (
         isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.dim() == targets.dim() + 1 and outputs.shape[1] > 1
     )
 
 
-def decide(outputs: Any, targets: Any, weights: Tensor | None, reading: Reading, place: str) -> Decided:
-    outputs = one_tensor("outputs", outputs, place).detach()
-    targets = one_tensor("targets", targets, place)
+def decide(outputs: Any, targets: Any, weights: Tensor | None, reading: Reading, label: str) -> Decisions:
+    outputs = one_tensor("outputs", outputs, label).detach()
+    targets = one_tensor("targets", targets, label)
     if is_classes(outputs, targets):
-        truth = as_labels(outputs, targets, place)
-        return Decided(outputs.argmax(1), truth, reading.counted(truth, weights, place), outputs.shape[1])
-    targets = shaped_like(outputs, targets, place)
+        truth = as_labels(outputs, targets, label)
+        return Decisions(outputs.argmax(1), truth, reading.importance(truth, weights, label), outputs.shape[1])
+    targets = shaped_like(outputs, targets, label)
     several = outputs.dim() > 1 and outputs.shape[1] > 1
     if several and reading.one_hot:
         truth = targets.argmax(1)
         if reading.ignore_label is not None:
-            raise UsageError(f"{place}: an ignored label needs targets that are numbers of classes; these are one-hot rows")
-        return Decided(outputs.argmax(1), truth, reading.counted(truth, weights, place), outputs.shape[1])
-    counted = reading.counted(targets, weights, place)
+            raise UsageError(f"{label}: an ignored label needs targets that are numbers of classes; these are one-hot rows")
+        return Decisions(outputs.argmax(1), truth, reading.importance(truth, weights, label), outputs.shape[1])
+    counted = reading.importance(targets, weights, label)
     num_classes = outputs.shape[1] if several else 2
-    return Decided((outputs > 0).long(), (targets > 0.5).long(), counted, num_classes, several)
+    return Decisions((outputs > 0).long(), (targets > 0.5).long(), counted, num_classes, several)

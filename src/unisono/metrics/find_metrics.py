@@ -1,4 +1,4 @@
-"""From what a task says (names and functions) to metrics."""
+"""Finds the metrics that a task names: names and functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from unisono.errors import UsageError, unknown_name
 from unisono.metrics.base import Metric
 from unisono.metrics.counts import AVERAGES, QUOTIENTS, BalancedAccuracy, ClassQuotient, Kappa
-from unisono.metrics.custom_metric import own_metric
+from unisono.metrics.custom_metric import custom_metric
 from unisono.metrics.decisions import Reading
 from unisono.metrics.hits import Accuracy, TopAccuracy
 from unisono.metrics.regression import Determination, MeanError, root
@@ -40,7 +40,7 @@ METRICS: Mapping[str, Callable[[Reading], Metric]] = MappingProxyType(
         "r2": lambda _: Determination(),
     }
 )
-"""Also top_K_accuracy for every K."""
+"""Name -> file and class. top_K_accuracy is one too, for every K."""
 
 TOP = re.compile(r"top_([1-9][0-9]*)_accuracy")
 
@@ -48,8 +48,8 @@ TOP = re.compile(r"top_([1-9][0-9]*)_accuracy")
 def resolve_metrics(
     metrics: Iterable[str | Callable[..., Any]], *, ignore_label: int | None = None, one_hot: bool = False
 ) -> tuple[Metric, ...]:
-    """Pure: metrics by name or function, in this order. `ignore_label` and `one_hot` are those of the loss, so that loss and
-    metrics read targets alike."""
+    """Pure: returns metrics by name or function, in this order. `ignore_label` and `one_hot` are those of the loss, so that loss
+    and metrics read targets alike."""
     reading = Reading(ignore_label, one_hot)
     found = tuple(_resolve(metric, reading) for metric in metrics)
     names = [metric.name for metric in found]
@@ -69,5 +69,5 @@ def _resolve(metric: str | Callable[..., Any], reading: Reading) -> Metric:
             return TopAccuracy(int(top[1]), reading)
         raise unknown_name("metric", metric, METRICS)
     if callable(metric):
-        return own_metric(metric)
+        return custom_metric(metric)
     raise UsageError(f"a metric must be a name or a function of (outputs, targets); received {metric!r} (metrics of the task)")

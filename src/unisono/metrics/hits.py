@@ -17,14 +17,14 @@ from unisono.model.targets import as_labels, one_tensor
 ON_HOST = (torch.float32, torch.float64)
 
 
-class Pair:
-    """[hits, total] of a known total in one operation: the constants of the newest total are kept."""
+class HitsAndTotal:
+    """Makes [hits, total] for a known total in one operation: the constants of the newest total are kept."""
 
     def __init__(self) -> None:
         self._constants: tuple[int, torch.device, Tensor, Tensor] | None = None
 
     def of(self, num_hits: Tensor, total: int) -> Tensor:
-        """Local: `num_hits` is a tensor with one number, on any device."""
+        """Local: returns [num_hits, total]; `num_hits` is a tensor with one number, on any device."""
         if self._constants is None or self._constants[0] != total or self._constants[1] != num_hits.device:
             total_only, hits_only = torch.zeros(2, 2, dtype=torch.float64, device=num_hits.device)
             total_only[1].fill_(total)
@@ -34,7 +34,7 @@ class Pair:
 
 
 def share(hits: Tensor, counted: Tensor | None) -> Tensor:
-    """Pure: [what was hit, what counts]."""
+    """Pure: returns [sum of the weights of the hits, sum of all weights]."""
     if counted is None:
         return functional.pad(hits.sum(dtype=torch.float64).view(1), (0, 1), value=float(hits.numel()))
     return torch.stack(((hits * counted).sum(dtype=torch.float64), counted.sum(dtype=torch.float64)))
@@ -48,13 +48,13 @@ class Accuracy(Metric):
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
-        self._pair = Pair()
+        self._pair = HitsAndTotal()
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
         if weights is None and self.reading.ignore_label is None and is_classes(outputs, targets):  # the way of most steps
             return self._pair.of((outputs.argmax(1) == targets).count_nonzero(), targets.numel())
-        decided = decide(outputs, targets, weights, self.reading, self.place)
-        return share(decided.predicted == decided.truth, decided.counted)
+        decided = decide(outputs, targets, weights, self.reading, self.label)
+        return share(decided.predicted == decided.truth, decided.importance)
 
     def quick_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[float, ...] | None:
         if weights is not None or self.reading.ignore_label is not None or not is_classes(outputs, targets):
@@ -78,18 +78,18 @@ class TopAccuracy(Metric):
         self.reading = reading
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        outputs = one_tensor("outputs", outputs, self.place).detach()
-        targets = one_tensor("targets", targets, self.place)
+        outputs = one_tensor("outputs", outputs, self.label).detach()
+        targets = one_tensor("targets", targets, self.label)
         if self.reading.one_hot and targets.shape == outputs.shape and outputs.dim() > 1:
             targets = targets.argmax(1)
         if not is_classes(outputs, targets) or outputs.shape[1] < self.k:
             raise UsageError(
-                f"{self.place} needs at least {self.k} classes that exclude each other; "
+                f"{self.label} needs at least {self.k} classes that exclude each other; "
                 f"received outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}"
             )
-        truth = as_labels(outputs, targets, self.place)
+        truth = as_labels(outputs, targets, self.label)
         hits = (outputs.topk(self.k, dim=1).indices == truth.unsqueeze(1)).any(1)
-        return share(hits, self.reading.counted(truth, weights, self.place))
+        return share(hits, self.reading.importance(truth, weights, self.label))
 
     def value(self, sums: Sums) -> float:
         return ratio(sums[0], sums[1])

@@ -1,4 +1,4 @@
-"""Metrics of Keras: what they count is added up over batches and workers, and Keras makes the number from the sum."""
+"""Metrics of Keras: their sums are added up over batches and workers, and Keras computes the value from the total."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from unisono.metrics.base import Metric, Sums, ratio
 from unisono.metrics.metric_names import is_error
 from unisono.model.keras.pure import Pure
 
-MOST_FOLLOWED = 4096
-"""Sums of a metric that still travel with every gradient; a larger confusion matrix is for evaluations."""
+MOST_STEP_SUMS = 4096
+"""A metric with more sums than this (a large confusion matrix) is computed in evaluations only, not in every training step."""
 
 
 class KerasMetric(Metric):
-    """One metric of a compiled model. Its sums were computed with the batch itself."""
+    """One metric of a compiled model. Its sums are computed with the loss of the batch."""
 
     def __init__(self, pure: Pure, metric: Any, name: str, start: int, is_beside: bool) -> None:
         self.pure = pure
@@ -29,7 +29,7 @@ class KerasMetric(Metric):
         self.is_beside = is_beside
         """Whether nobody asked for it in `compile`, so that it judges no epoch unless it is named."""
         self._where = slice(start, start + sum(prod(variable.shape) for variable in metric.variables))
-        self.num_sums = width if (width := self._where.stop - start) <= MOST_FOLLOWED else None
+        self.num_sums = width if (width := self._where.stop - start) <= MOST_STEP_SUMS else None
         direction = getattr(metric, "_direction", None)
         self.higher_is_better = direction == "up" if direction is not None else not is_error(name)
 
@@ -47,7 +47,7 @@ class KerasMetric(Metric):
             return float("nan")
         from keras import StatelessScope, metrics, ops
 
-        if type(self.metric).result is metrics.Mean.result:  # most are means, and told with every step
+        if type(self.metric).result is metrics.Mean.result:  # most are means, and reported with every step
             return ratio(*sums)
         cut = np.split(sums, np.cumsum([prod(variable.shape) for variable in self.metric.variables])[:-1])
         pairs = zip(self.metric.variables, cut, strict=True)
@@ -55,13 +55,13 @@ class KerasMetric(Metric):
             found = ops.convert_to_numpy(self.metric.result())
         if found.ndim:
             raise UsageError(
-                f"{self.place} gives {found.size} numbers, and one is needed to compare epochs; average them (average='macro')"
+                f"{self.label} gives {found.size} numbers, and one is needed to compare epochs; average them (average='macro')"
             )
         return float(found)
 
 
 def keras_metrics(pure: Pure) -> Sequence[KerasMetric]:
-    """Local: those of a compiled model, once they are built."""
+    """Local: returns the metrics of a compiled model, once they are built."""
     found, start = list[KerasMetric](), 0
     for number, (name, metric) in enumerate(pure.metrics):
         found.append(KerasMetric(pure, metric, name, start, number >= pure.num_compiled))

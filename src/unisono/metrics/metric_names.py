@@ -1,10 +1,11 @@
-"""What a logged value is called as a metric, and whether less of it is better."""
+"""The metric name of a logged value, and whether lower is better."""
 
 from __future__ import annotations
 
 
 def metric_name(prefix: str, name: str) -> str:
-    """Pure: what a value logged in an evaluation is called: "acc", "val_acc" and "val/acc" are all val_acc, in a test test_acc."""
+    """Pure: returns the metric name of a value logged in an evaluation: "acc", "val_acc" and "val/acc" are all val_acc, in a
+    test test_acc."""
     for head in ("val_", "test_", "val/", "test/"):
         if name.startswith(head):
             return prefix + name.removeprefix(head)

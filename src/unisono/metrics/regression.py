@@ -15,7 +15,7 @@ from unisono.model.targets import across, one_tensor, shaped_like
 
 
 class MeanError(Metric):
-    """The mean of an error over all elements, and a function of it."""
+    """The mean of an error over all elements, or a function of that mean."""
 
     higher_is_better = False
     num_sums = 2
@@ -26,12 +26,12 @@ class MeanError(Metric):
         self.finish = finish
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        outputs = one_tensor("outputs", outputs, self.place).detach().to(torch.float64)
-        targets = shaped_like(outputs, one_tensor("targets", targets, self.place), self.place)
+        outputs = one_tensor("outputs", outputs, self.label).detach().to(torch.float64)
+        targets = shaped_like(outputs, one_tensor("targets", targets, self.label), self.label)
         errors = self.error(outputs - targets)
         if weights is None:
             return torch.nn.functional.pad(errors.sum().view(1), (0, 1), value=float(errors.numel()))
-        wide = across(weights.to(torch.float64), errors, self.place).expand(errors.shape)
+        wide = across(weights.to(torch.float64), errors, self.label).expand(errors.shape)
         return torch.stack(((errors * wide).sum(), wide.sum()))
 
     def value(self, sums: Sums) -> float:
@@ -50,12 +50,12 @@ class Determination(Metric):
     name = "r2"
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        outputs = one_tensor("outputs", outputs, self.place).detach().to(torch.float64)
-        targets = shaped_like(outputs, one_tensor("targets", targets, self.place), self.place).to(torch.float64)
+        outputs = one_tensor("outputs", outputs, self.label).detach().to(torch.float64)
+        targets = shaped_like(outputs, one_tensor("targets", targets, self.label), self.label).to(torch.float64)
         errors = (outputs - targets).square()
         parts = torch.stack((torch.ones_like(targets), targets, targets.square(), errors))
         if weights is not None:
-            parts = parts * across(weights.to(torch.float64), targets, self.place)
+            parts = parts * across(weights.to(torch.float64), targets, self.label)
         return parts.sum(1).flatten()
 
     def value(self, sums: Sums) -> float:

@@ -1,4 +1,4 @@
-"""Metrics of the order of all scores, which therefore are gathered: areas under the ROC and the precision-recall curve.
+"""Metrics that need the order of all scores, which are gathered: areas under the ROC and the precision-recall curve.
 
 A row is [weight, class, scores...] or, for labels that may hold together, [weight, NaN, scores..., truths...].
 """
@@ -19,11 +19,11 @@ from unisono.model.targets import across, as_labels, one_tensor, shaped_like
 
 Column = npt.NDArray[np.float64]
 Area = Callable[[Column, Column], float]
-"""(positive, negative) weights by falling score, ties added up -> area."""
+"""(positive, negative) weights in order of falling score, ties added up -> area."""
 
 
 class ScoreArea(GatheredMetric):
-    """An area of each class against the rest, averaged over the classes that have one."""
+    """The area under a curve for each class against the rest, averaged over the classes that have one."""
 
     def __init__(self, name: str, area: Area, reading: Reading) -> None:
         self.name = name
@@ -31,13 +31,13 @@ class ScoreArea(GatheredMetric):
         self.reading = reading
 
     def rows(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        outputs = one_tensor("outputs", outputs, self.place).detach().to(torch.float64)
-        targets = one_tensor("targets", targets, self.place)
+        outputs = one_tensor("outputs", outputs, self.label).detach().to(torch.float64)
+        targets = one_tensor("targets", targets, self.label)
         if self.reading.one_hot and targets.shape == outputs.shape and outputs.dim() > 1 and outputs.shape[1] > 1:
             targets = targets.argmax(1)
         if is_classes(outputs, targets):
-            return self._of_classes(outputs, as_labels(outputs, targets, self.place), weights)
-        return self._of_labels(outputs, shaped_like(outputs, targets, self.place), weights)
+            return self._of_classes(outputs, as_labels(outputs, targets, self.label), weights)
+        return self._of_labels(outputs, shaped_like(outputs, targets, self.label), weights)
 
     def _of_classes(self, outputs: Tensor, truth: Tensor, weights: Tensor | None) -> Tensor:
         # Of two classes the difference of logits orders samples as the probability does, but never saturates.
@@ -59,7 +59,7 @@ class ScoreArea(GatheredMetric):
 
     def _weights(self, truth: Tensor, weights: Tensor | None) -> Tensor:
         ones = torch.ones(truth.shape, dtype=torch.float64, device=truth.device)
-        return ones if weights is None else ones * across(weights, truth, self.place)
+        return ones if weights is None else ones * across(weights, truth, self.label)
 
     def value(self, sums: Sums) -> float:
         if not len(sums):
@@ -88,7 +88,8 @@ class ScoreArea(GatheredMetric):
 
 
 def roc_area(positives: Column, negatives: Column) -> float:
-    """Pure: the chance that a positive scores higher than a negative, a tie being half; NaN where one of them is missing."""
+    """Pure: returns the probability that a positive scores higher than a negative, a tie counting half; NaN where one of them is
+    missing."""
     pairs = positives.sum() * negatives.sum()
     if not pairs > 0:
         return float("nan")
@@ -97,7 +98,7 @@ def roc_area(positives: Column, negatives: Column) -> float:
 
 
 def average_precision(positives: Column, negatives: Column) -> float:
-    """Pure: precision at each score, weighted by the growth of recall; NaN where there is no positive."""
+    """Pure: returns the mean of the precision at each score, weighted by the growth of recall; NaN where there is no positive."""
     total = positives.sum()
     if not total > 0:
         return float("nan")

@@ -22,17 +22,18 @@ ALIGN_BYTES = 256
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies in the vector of its type."""
+    """Position of one tensor in the vector of its type."""
 
     name: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     offset: int
-    """In elements."""
+    """Position of its first element in the vector, in elements."""
 
     @property
     def numel(self) -> int:
+        """Number of elements."""
         return prod(self.shape)
 
 
@@ -42,21 +43,21 @@ class Bucket:
 
     dtype: torch.dtype
     where: slice
-    members: tuple[int, ...]
-    """Numbers of its entries, the last first."""
+    entry_numbers: tuple[int, ...]
+    """Positions of its tensors in `FlatLayout.entries`, the last first."""
 
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """Named tensors in their order. Pure: it holds no memory."""
+    """Positions of named tensors in flat vectors. Pure: it holds no memory."""
 
     entries: tuple[Entry, ...]
     lengths: Mapping[torch.dtype, int]
-    """Elements of each type's vector, gaps included."""
+    """Length in elements of each type's vector, gaps included."""
 
     @classmethod
     def of(cls, named: Iterable[tuple[str, Tensor]]) -> FlatLayout:
-        """The layout of these tensors, in the order in which they come."""
+        """Pure: makes the layout of these tensors, in the order in which they come."""
         entries, lengths = [], dict[torch.dtype, int]()
         for name, tensor in named:
             if not _is_dense(tensor):
@@ -71,16 +72,16 @@ class FlatLayout:
         return cls(tuple(entries), lengths)
 
     def vectors(self, empty: Callable[[int, torch.dtype], Tensor]) -> dict[torch.dtype, Tensor]:
-        """Local: a zero vector for each type, in memory from `empty(numel, dtype)`."""
+        """Local: returns a zero vector for each type, in memory from `empty(numel, dtype)`."""
         return {dtype: _on_boundary(numel, dtype, empty).zero_() for dtype, numel in self.lengths.items()}
 
     def views(self, vectors: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
-        """Local: the named tensors in these vectors, without a copy."""
+        """Local: returns the named tensors as views of these vectors."""
         return {entry.name: view_of(entry, vectors[entry.dtype]) for entry in self.entries}
 
     def buckets(self, most_bytes: int) -> list[Bucket]:
-        """Pure: the vectors in pieces of whole tensors, each of at least `most_bytes` where there is so much, from the last tensor
-        to the first, as a backward pass fills them. A bucket has tensors of one type."""
+        """Pure: divides the vectors into pieces of whole tensors, each of at least `most_bytes` where there is so much, from the
+        last tensor to the first, as a backward pass fills them. A bucket has tensors of one type."""
         found: list[Bucket] = []
         for dtype, length in self.lengths.items():
             end, members = length, list[int]()
@@ -96,18 +97,18 @@ def _on_boundary(numel: int, dtype: torch.dtype, empty: Callable[[int, torch.dty
     vector = empty(numel, dtype)
     if vector.data_ptr() % ALIGN_BYTES == 0:
         return vector
-    room = empty(numel + ALIGN_BYTES // dtype.itemsize, dtype)
-    start = -room.data_ptr() % ALIGN_BYTES // dtype.itemsize
-    return room[start : start + numel]
+    buffer = empty(numel + ALIGN_BYTES // dtype.itemsize, dtype)
+    start = -buffer.data_ptr() % ALIGN_BYTES // dtype.itemsize
+    return buffer[start : start + numel]
 
 
 def view_of(entry: Entry, vector: Tensor) -> Tensor:
-    """Local: one tensor in the vector of its type, with its strides (channels-last weights keep theirs)."""
+    """Local: returns one tensor as a view of the vector of its type, with its strides (channels-last weights keep theirs)."""
     return vector.as_strided(entry.shape, entry.stride, vector.storage_offset() + entry.offset)
 
 
 def hash_of(tensors: Mapping[str, Tensor]) -> str:
-    """Local: a hash over names, types, shapes and values."""
+    """Local: returns a hash over names, types, shapes and values of tensors."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()

@@ -15,7 +15,7 @@ from unisono.errors import UsageError
 
 
 def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
-    """Pure but for `tensors`, which takes those found in `value`, under names that begin with `name`; gives plain values."""
+    """Returns `value` as plain values; its tensors are put into `tensors` under names that begin with `name`. Otherwise pure."""
     if isinstance(value, Tensor):
         while name in tensors:  # {"a.b": ...} beside {"a": {"b": ...}}
             name += "'"
@@ -41,7 +41,7 @@ def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
 
 
 def unpack(stored: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Pure: what `pack` was given; tensors are those of `tensors`, not copies."""
+    """Pure: returns the value that `pack` was given; tensors are those of `tensors`, not copies."""
     if isinstance(stored, list):
         return [unpack(part, tensors) for part in stored]
     if not isinstance(stored, dict):

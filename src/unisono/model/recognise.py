@@ -1,4 +1,4 @@
-"""What a model is of, Keras or Lightning, told without loading either."""
+"""Recognises models of Keras and Lightning without loading either."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def is_lightning(model: nn.Module) -> bool:
-    """Pure: whether it is a LightningModule, told by what it has."""
+    """Pure: whether a model is a LightningModule, recognised by its attributes."""
     return all(callable(getattr(model, name, None)) for name in ("training_step", "configure_optimizers"))
 
 
@@ -19,20 +19,20 @@ def is_keras_loaded() -> bool:
 
 
 def is_keras(value: object) -> bool:
-    """Local: whether it is a Keras model."""
+    """Local: whether a value is a Keras model."""
     found = _kind("Model")
     return found is not None and isinstance(value, found)
 
 
 def is_keras_optimizer(value: object) -> bool:
-    """Local: an optimiser of Keras, or its class."""
+    """Local: whether a value is an optimiser of Keras, or the class of one."""
     kind = value if isinstance(value, type) else type(value)
     found = _kind("Optimizer")
     return found is not None and issubclass(kind, found)
 
 
 def is_keras_module(model: object) -> bool:
-    """Local: whether it is the replica of a Keras model, a `KerasModule`."""
+    """Local: whether a model is the replica of a Keras model, a `KerasModule`."""
     found = sys.modules.get("unisono.model.keras.module")
     return found is not None and isinstance(model, found.KerasModule)
 

@@ -22,24 +22,25 @@ NOTHING: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
 class StepStats(NamedTuple):
-    """What all workers together saw in one step: sums over all of them."""
+    """Sums of one step over all workers."""
 
     step: int
     loss_sum: float
     weight: float
     num_samples: int
     num_stops: int
-    """Workers of which a stop was requested."""
+    """Number of workers that request a stop."""
     num_saves: int
-    """Workers that wish the state to be saved after this step."""
+    """Number of workers that request a checkpoint after this step."""
     num_not_finite: int
-    """Workers whose own loss was not a finite number."""
+    """Number of workers whose own loss was not a finite number."""
     metric_sums: npt.NDArray[np.float64]
     named: Mapping[str, tuple[float, float]] = NOTHING
     """Sums and weights of further losses by name, of a step that minimises several."""
 
     @property
     def loss(self) -> float:
+        """Mean loss of the step; NaN where nothing was counted."""
         return self.loss_sum / self.weight if self.weight else float("nan")
 
     @property
@@ -48,12 +49,13 @@ class StepStats(NamedTuple):
         return self.loss_sum, self.weight, self.num_samples, self.num_stops, self.num_saves, self.num_not_finite
 
     def as_not_finite(self) -> StepStats:
-        """The same, of a step whose update was left out because its loss or gradient was not finite."""
+        """Returns the same sums, marked as those of a step whose update was skipped because loss or gradient was not finite."""
         return self if self.num_not_finite else self._replace(num_not_finite=1)
 
 
 class Tail:
-    """The vector of one replica. On the CPU sums are added through a view for NumPy, as a step of torch costs more than the sum."""
+    """The tail of one replica's gradient, a float64 vector. On the CPU sums are added through a NumPy view, as an operation of
+    torch costs more than the sum."""
 
     def __init__(self, empty: Callable[[int, torch.dtype], Tensor], num_metric_sums: int, num_uses: int) -> None:
         self.vector = empty(HEAD + num_metric_sums + num_uses, torch.float64).zero_()
@@ -64,7 +66,7 @@ class Tail:
         self._host: npt.NDArray[np.float64] | None = self.vector.numpy() if self.vector.device.type == "cpu" else None
 
     def add(self, loss_sum: Tensor | float, weight: Tensor | float, num_samples: int) -> None:
-        """Local: one batch. Without a wait for the device."""
+        """Local, without a wait for the device: adds the sums of one batch."""
         if self._host is not None:
             loss = loss_sum if isinstance(loss_sum, float) else loss_sum.item()
             host = self._host
@@ -82,7 +84,7 @@ class Tail:
         self.vector[NOT_FINITE].logical_or_(~torch.isfinite(loss_sum))
 
     def add_metrics(self, sums: Tensor | Sequence[float]) -> None:
-        """Local: sums of the followed metrics, in their order; numbers where they were computed on the host."""
+        """Local: adds the sums of the metrics of a batch, in their order; plain numbers where they were computed on the host."""
         if self._host is None:
             self.metric_sums += torch.as_tensor(sums)
         else:
@@ -90,21 +92,21 @@ class Tail:
                 self._host[place] += number
 
     def clear(self) -> None:
-        """Local."""
+        """Local: sets all sums to zero."""
         if self._host is not None:
             self._host.fill(0)
         else:
             self.vector.zero_()
 
     def vote(self, to_stop: bool, to_save: bool) -> None:
-        """Local: what this worker wishes to come after the step; one vote is enough."""
+        """Local: requests a stop or a checkpoint after this step; the request of one worker is enough."""
         if to_stop:
             self.vector[STOP] = 1
         if to_save:
             self.vector[SAVE] = 1
 
-    def used(self, flags: npt.NDArray[np.float64]) -> None:
-        """Local: which parameters this replica used; there may be room for more, of a larger part of the model."""
+    def set_uses(self, flags: npt.NDArray[np.float64]) -> None:
+        """Local: sets the use flags of the parameters; the vector may have space for more, of a larger part of the model."""
         if self._host is not None:
             start = HEAD + self._num_metric_sums
             self._host[start : start + len(flags)] = flags
@@ -112,26 +114,27 @@ class Tail:
             self.uses[: len(flags)].copy_(torch.from_numpy(flags), non_blocking=True)
 
     def read(self, step: int) -> tuple[StepStats, npt.NDArray[np.float64]]:
-        """Local; waits for the device: the sums, and the use counts."""
+        """Local; waits for the device: returns the sums and the use counts."""
         host = self.vector.cpu().numpy() if self._host is None else self._host
         return self._stats(step, host), host[HEAD + self._num_metric_sums :]
 
     def send(self, step: int) -> None:
-        """Local, on a GPU: start to copy the sums to the host, behind all that was started before."""
-        room = torch.empty(self.vector.shape, dtype=torch.float64, pin_memory=True)
-        room.copy_(self.vector, non_blocking=True)
+        """Local, on a GPU: starts to copy the sums to the host, behind all that was started before."""
+        buffer = torch.empty(self.vector.shape, dtype=torch.float64, pin_memory=True)
+        buffer.copy_(self.vector, non_blocking=True)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record(torch.cuda.current_stream(self.vector.device))  # which need not be the current device
-        self._sent.append((step, room, done))
+        self._sent.append((step, buffer, done))
 
-    def arrived(self, leave: int) -> list[StepStats]:
-        """Local: the sums of the steps that were sent, all but the newest `leave`; waits for the device where they are not there.
-        Alike on all ranks, which what happens to have arrived would not be."""
+    def completed_stats(self, keep_newest: int) -> list[StepStats]:
+        """Local: returns the sums of the steps that `send` was called for, all but the newest `keep_newest`; waits for the
+        device where their copies are not finished. The result is the same on all ranks; which copies happen to be finished is
+        not."""
         found = []
-        while len(self._sent) > leave:
-            step, room, done = self._sent.popleft()
+        while len(self._sent) > keep_newest:
+            step, buffer, done = self._sent.popleft()
             done.synchronize()
-            found.append(self._stats(step, room.numpy()))
+            found.append(self._stats(step, buffer.numpy()))
         return found
 
     def _stats(self, step: int, host: npt.NDArray[np.float64]) -> StepStats:

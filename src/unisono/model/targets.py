@@ -1,4 +1,4 @@
-"""What is known beside the outputs: targets and sample weights, brought to the shape and type that the arithmetic needs. Pure."""
+"""Converts targets and sample weights to the shape and type that losses and metrics need. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
 def one_tensor(what: str, value: Any, wanted_by: str) -> Tensor:
-    """`value` as it is; refuses a dict or a tuple where one tensor is needed."""
+    """Returns `value` as it is; refuses a dict or a tuple where one tensor is needed."""
     if not isinstance(value, Tensor):
         raise UsageError(
             f"{wanted_by} needs one tensor of {what}, received {type(value).__name__}; "
@@ -23,12 +23,12 @@ def one_tensor(what: str, value: Any, wanted_by: str) -> Tensor:
 
 
 def full_precision(outputs: Tensor) -> Tensor:
-    """Outputs of half precision as float32, others as they are: sums of halves lose the small addends."""
+    """Returns outputs of half precision as float32, others as they are: sums of halves lose the small addends."""
     return outputs.float() if outputs.dtype in HALVES else outputs
 
 
 def as_labels(outputs: Tensor, targets: Tensor, wanted_by: str) -> Tensor:
-    """Numbers of classes as int64, one for each place of outputs (samples, classes, places...)."""
+    """Returns the targets as class numbers in int64, one for each position of the outputs (samples, classes, positions...)."""
     if outputs.dim() < 2 or targets.shape != outputs.shape[:1] + outputs.shape[2:]:
         raise UsageError(
             f"{wanted_by}: targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}; outputs are "
@@ -43,7 +43,7 @@ def as_labels(outputs: Tensor, targets: Tensor, wanted_by: str) -> Tensor:
 
 
 def shaped_like(outputs: Tensor, targets: Tensor, wanted_by: str) -> Tensor:
-    """Targets in the shape of the outputs, from which they may differ only by axes of length 1.
+    """Returns the targets in the shape of the outputs, from which they may differ only by axes of length 1.
 
     Broadcasting is refused: (64, 1) against (64,) would silently compare every sample with every other."""
     if targets.shape == outputs.shape:
@@ -61,7 +61,7 @@ def _long_axes(tensor: Tensor) -> list[int]:
 
 
 def across(weights: Tensor, values: Tensor, wanted_by: str) -> Tensor:
-    """Sample weights as a view that multiplies `values`, whose first axis is the sample."""
+    """Returns sample weights as a view that broadcasts over `values`, whose first axis is the sample."""
     if weights.dim() != 1 or values.dim() < 1 or len(weights) != len(values):
         raise UsageError(
             f"{wanted_by}: sample weights of shape {tuple(weights.shape)} do not fit values of shape {tuple(values.shape)}; "

@@ -16,7 +16,7 @@ from unisono.errors import UsageError, unknown_name
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Step -> factor of the learning rate. Options of users are the fields besides `num_steps`."""
+    """A schedule: step -> factor of the learning rate. Options of users are the fields besides `num_steps`."""
 
     num_steps: int
     warmup_steps: int = 0
@@ -33,13 +33,13 @@ class Curve:
         return 1.0
 
     def progress(self, step: int) -> float:
-        """How much of what follows the warm-up is over: 0 to 1."""
+        """Returns the part of the steps after the warm-up that is over: 0 to 1."""
         return min(1.0, (step - self.warmup_steps) / max(1, self.num_steps - self.warmup_steps))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decay(Curve):
-    """From 1 down to `final_factor`, which it reaches after the last step."""
+    """A decay from 1 down to `final_factor`, which it reaches after the last step."""
 
     final_factor: float = 0.0
 
@@ -51,13 +51,13 @@ class Decay(Curve):
         return self.final_factor + (1 - self.final_factor) * self.height(self.progress(step))
 
     def height(self, progress: float) -> float:
-        """From 1 at progress 0 to 0 at progress 1."""
+        """Returns the height of the curve: 1 at progress 0, 0 at progress 1."""
         return 1 - progress
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Decay):
-    """Half a period of a cosine."""
+    """A decay along half a period of a cosine."""
 
     def height(self, progress: float) -> float:
         return 0.5 * (1 + math.cos(math.pi * progress))
@@ -65,7 +65,7 @@ class Cosine(Decay):
 
 @dataclass(frozen=True, kw_only=True)
 class Polynomial(Decay):
-    """(1 - progress) ** power."""
+    """A decay along (1 - progress) ** power."""
 
     power: float = 2.0
 
@@ -79,7 +79,7 @@ class Polynomial(Decay):
 
 @dataclass(frozen=True, kw_only=True)
 class OneCycle(Decay):
-    """Up from `initial_factor` to 1 and down to `final_factor`, both along a cosine."""
+    """A rise from `initial_factor` to 1 and a decay to `final_factor`, both along a cosine."""
 
     initial_factor: float = 0.04
     final_factor: float = 4e-6
@@ -103,7 +103,7 @@ class OneCycle(Decay):
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Curve):
-    """gamma ** (steps after the warm-up / every_steps), smoothly; `every` is an epoch if not given."""
+    """The factor gamma ** (steps after the warm-up / every_steps), smoothly; `every` is an epoch if not given."""
 
     every_steps: int
     gamma: float = 0.95
@@ -120,7 +120,7 @@ class Exponential(Curve):
 
 @dataclass(frozen=True, kw_only=True)
 class Stairs(Exponential):
-    """Times gamma after every `every_epochs` epochs, counted from the beginning of the run."""
+    """Multiplies the rate by gamma after every `every_epochs` epochs, counted from the beginning of the run."""
 
     gamma: float = 0.1
     defaults_in_epochs: ClassVar[Mapping[str, float]] = {}
@@ -131,7 +131,7 @@ class Stairs(Exponential):
 
 @dataclass(frozen=True, kw_only=True)
 class InverseSquareRoot(Curve):
-    """sqrt(w / t): 1 at the end of the warm-up, half at four times that step."""
+    """The factor sqrt(w / t): 1 at the end of the warm-up of w steps, half at four times that step."""
 
     def after_warmup(self, step: int) -> float:
         return math.sqrt((self.warmup_steps + 1) / (step + 1))
@@ -150,7 +150,7 @@ SCHEDULES: Mapping[str, type[Curve]] = {
 
 
 def make_curve(name: str, options: Mapping[str, Any], *, num_steps: int, steps_per_epoch: int) -> Curve:
-    """Pure: the schedule of this name; spans in epochs become steps."""
+    """Pure: makes the schedule of this name; spans in epochs become steps."""
     if name not in SCHEDULES:
         raise unknown_name("schedule", name, SCHEDULES)
     cls = SCHEDULES[name]

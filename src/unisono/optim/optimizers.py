@@ -30,11 +30,11 @@ def make_optimizer(
     options: Mapping[str, Any],
     model: nn.Module | None = None,
 ) -> Optimizer:
-    """Local: the optimiser of these parameters, by name, class or function.
+    """Local: makes the optimiser of these parameters, by name, class or function.
 
-    A function is given the parameters as its first argument and, by name, those of `lr`, `model` and the options that it
-    takes; one whose first argument is called `model` is given the model there. It may make groups with learning rates of their
-    own and leave parameters out. Frozen parameters of the model may be among its groups; torch leaves them alone.
+    A function is given the parameters as its first argument and, by name, those of `lr`, `model` and the options that it takes; one
+    whose first argument is called `model` is given the model there. It may make groups with learning rates of their own and leave
+    parameters out. Frozen parameters of the model may be among its groups; torch leaves them alone.
     """
     make = optimizer_class(spec) if isinstance(spec, str) else spec
     if not callable(make):
@@ -66,7 +66,7 @@ def reads_lr(spec: str | Callable[..., Any]) -> bool:
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
-    """Pure: the class in torch.optim with this name, in small or capital letters."""
+    """Pure: returns the class in torch.optim with this name, in small or capital letters."""
     known = {
         found.__name__.lower(): found
         for found in vars(torch.optim).values()
@@ -96,7 +96,7 @@ def _arguments(
     options: Mapping[str, Any],
     model: nn.Module | None,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """What to call `make` with; options that it does not take or of a wrong type are refused."""
+    """Returns the arguments to call `make` with; options that it does not take, or of a wrong type, are refused."""
     taken = _parameters(make)
     if not taken:
         raise UsageError(f"{what} takes no argument; it must be a function of the parameters")

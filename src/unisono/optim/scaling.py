@@ -1,10 +1,10 @@
-"""What a batch that grows with the workers does to a training. Pure."""
+"""The effect on a training of a global batch that grows with the number of workers. Pure."""
 
 from __future__ import annotations
 
 
 def growth_note(local_batch: int, num_workers: int, num_samples: int, lr: float) -> str:
-    """Pure: a sentence for the log."""
+    """Pure: returns a sentence for the log on the steps per epoch and the learning rate of such a training."""
     batch = local_batch * num_workers
     alone, together = -(-num_samples // local_batch), -(-num_samples // batch)
     if num_workers == 1:

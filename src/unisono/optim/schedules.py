@@ -1,4 +1,4 @@
-"""How the learning rate goes with the step: a pure function of the step, by name, in Python, or from a torch scheduler."""
+"""Learning rate schedules: pure functions of the step, by name, in Python, or from a torch scheduler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unisono.optim.curves import make_curve
 from unisono.optim.torch_schedulers import StandIn, Stepped, plain
 
 Settings = Mapping[str, Any]
-"""Of one group of parameters, e.g. {"lr": 0.1}: `group.update(settings)`."""
+"""Settings of one group of parameters, e.g. {"lr": 0.1}: `group.update(settings)`."""
 Schedule = Callable[[int], tuple[Settings, ...]]
 """Step -> settings of each group, in the order of the groups. Pure and cheap; steps count from 0."""
 
@@ -30,11 +30,11 @@ def make_schedule(
     steps_per_epoch: int,
     optimizer: Optimizer,
 ) -> Schedule:
-    """Local: the schedule of this optimiser, which must be fresh: the learning rates its groups have now are those scaled.
+    """Local: makes the schedule of this optimiser, which must be new: the learning rates that its groups have now are scaled.
 
-    A function whose first argument is called `optimizer` (a scheduler class of torch among them) makes a torch scheduler; it is
-    run on a stand-in, one `step()` for each step, or for each epoch with the option interval="epoch". Any other function is one
-    of the step and gives the factor. Both may also take `num_steps` and `steps_per_epoch`, and the options by name.
+    A function whose first argument is called `optimizer` (a scheduler class of torch among them) makes a torch scheduler; it is run
+    on a stand-in, one `step()` for each step, or for each epoch with the option interval="epoch". Any other function is one of the
+    step and gives the factor. Both may also take `num_steps` and `steps_per_epoch`, and the options by name.
     """
     facts = {"num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
     if isinstance(spec, LRScheduler):
@@ -65,7 +65,7 @@ def make_schedule(
 
 
 def ready_schedule(scheduler: Any, optimizer: Optimizer, *, num_steps: int, steps_per_row: int) -> Schedule:
-    """Local: the schedule that a torch scheduler gives which somebody made together with `optimizer`; both are used up by it.
+    """Local: makes a schedule from a torch scheduler that was made together with `optimizer`; both must not be used afterwards.
     `steps_per_row` are the steps between two of its `step()`."""
     for group in optimizer.param_groups:  # so that its steps move nothing
         group["params"] = [Parameter(zeros(1))]
@@ -73,7 +73,7 @@ def ready_schedule(scheduler: Any, optimizer: Optimizer, *, num_steps: int, step
 
 
 def _scaled(factor: Callable[[int], float] | None, optimizer: Optimizer) -> Schedule:
-    """Every group's own learning rate times the factor."""
+    """Returns the schedule that multiplies every group's own learning rate by the factor."""
     if any("lr" not in group for group in optimizer.param_groups):
         if factor is not None:
             raise UsageError(
@@ -94,7 +94,7 @@ def _scaled(factor: Callable[[int], float] | None, optimizer: Optimizer) -> Sche
 
 
 def _checked(function: Callable[[int], Any]) -> Callable[[int], float]:
-    """A user's function of the step; refuses what is no factor, the first time before work starts."""
+    """Returns a user's function of the step with a check that its value is a factor, the first time before work starts."""
 
     def factor(step: int) -> float:
         found = plain(function(step))
@@ -114,7 +114,7 @@ def _checked(function: Callable[[int], Any]) -> Callable[[int], float]:
 
 
 def _named_arguments(parameters: list[inspect.Parameter], options: Mapping[str, Any], facts: Mapping[str, int]) -> dict[str, Any]:
-    """What a user's function is given besides its first argument; options that it does not take are refused."""
+    """Returns the arguments of a user's function besides its first one; options that it does not take are refused."""
     others = {one.name: one for one in parameters[1:] if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
     for name in options:

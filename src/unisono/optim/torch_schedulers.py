@@ -14,12 +14,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from unisono.errors import UsageError
 
-AHEAD = 1024
-"""Rows that are filled at a time: a step then costs a look into the table."""
+ROWS_AT_A_TIME = 1024
+"""Rows of the table that are filled at a time: most steps then only read it."""
 
 
 class StandIn(Optimizer):
-    """Has the groups of an optimiser and moves nothing."""
+    """An optimiser that has the groups of another one and updates nothing."""
 
     def __init__(self, real: Optimizer) -> None:
         groups = [
@@ -29,12 +29,12 @@ class StandIn(Optimizer):
         super().__init__([{**group, "params": [torch.nn.Parameter(torch.zeros(1))]} for group in groups], dict(real.defaults))
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Only so that the scheduler sees that the optimiser goes first."""
+        """Does nothing; the scheduler checks that the optimiser's step comes first."""
 
 
 class Stepped:
-    """Step -> settings of each group: `lr` and whatever else the scheduler has changed so far (momentum, betas). Pure for its
-    users: the table is filled in order, whichever step is asked for."""
+    """A schedule from a torch scheduler: step -> settings of each group, `lr` and what else the scheduler has changed so far
+    (momentum, betas). Pure for its users: the table is filled in order, whichever step is asked for."""
 
     def __init__(self, make: Callable[[Optimizer], Any], stand_in: Optimizer, num_rows: int, steps_per_row: int) -> None:
         self._stand_in = stand_in
@@ -47,12 +47,12 @@ class Stepped:
         """Row -> other settings of each group, from the first row at which one has changed."""
         self._changing: set[str] = set()
         self._keep()
-        self._fill(1)  # a scheduler that cannot go on says so before work starts
+        self._fill(1)  # a scheduler that cannot be used fails before work starts
 
     def __call__(self, step: int) -> tuple[Mapping[str, Any], ...]:
         row = step // self._steps_per_row
         if row >= len(self._lrs[0]):
-            self._fill(max(row, min(row + AHEAD, self._num_rows - 1)))
+            self._fill(max(row, min(row + ROWS_AT_A_TIME, self._num_rows - 1)))
         others = self._changed.get(row)
         if others is None:
             return tuple([{"lr": lrs[row]} for lrs in self._lrs])
@@ -82,7 +82,7 @@ class Stepped:
 
 
 def make_scheduler(make: Callable[[Optimizer], Any], stand_in: Optimizer, num_rows: int) -> LRScheduler:
-    """Local: the user's scheduler on the stand-in; refuses what cannot be a function of the step."""
+    """Local: makes the user's scheduler on the stand-in; refuses schedulers that are no function of the step."""
     try:
         scheduler = make(stand_in)
     except (TypeError, ValueError) as error:
@@ -104,5 +104,5 @@ def make_scheduler(make: Callable[[Optimizer], Any], stand_in: Optimizer, num_ro
 
 
 def plain(value: Any) -> Any:
-    """Pure: a number of torch or NumPy as Python's own, all else as it is."""
+    """Pure: returns a number of torch or NumPy as a Python number, and any other value as it is."""
     return value.item() if hasattr(value, "item") and math.prod(value.shape) == 1 else value

@@ -14,7 +14,7 @@ import torch
 
 from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
-from unisono.data.loader import in_order
+from unisono.data.loader import batches_in_order
 from unisono.data.plan import cut
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
@@ -65,7 +65,7 @@ def apply_runs(
     for number in mine:
         where = job.pieces.samples(number)
         values = []
-        for stretch, batch in in_order(job.inputs.source, where, job.batch):
+        for stretch, batch in batches_in_order(job.inputs.source, where, job.batch):
             values.append(job.kind(job.outputs(batch)))
             done += stretch.stop - stretch.start
             if tell is not None:

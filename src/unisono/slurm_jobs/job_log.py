@@ -16,7 +16,7 @@ LINE = re.compile(r"(\S+) (\d+) (\w+)(.*)")
 
 @dataclass(frozen=True)
 class Event:
-    """One line. `kind` is its first word: submitted, began, ended, requeues, could (not be requeued) or stopped."""
+    """One line of the log. `kind` is its first word: submitted, began, ended, requeues, could (not be requeued) or stopped."""
 
     unix_s: float
     job: str
@@ -26,7 +26,7 @@ class Event:
 
 @dataclass(frozen=True)
 class ChainJob:
-    """One start of a job, and all that is known of it; `ended` is missing where it was killed, or still runs."""
+    """One start of a job and its events; the end is missing where it was killed, or still runs."""
 
     job: str
     submitted_unix_s: float | None = None
@@ -37,12 +37,13 @@ class ChainJob:
 
 
 def event_line(unix_s: float, job: str, words: str) -> str:
-    """Pure: as the batch file writes it with `date +%FT%T%z`."""
+    """Pure: returns a line of the log as the batch file writes it with `date +%FT%T%z`."""
     return f"{datetime.fromtimestamp(unix_s).astimezone().strftime('%Y-%m-%dT%H:%M:%S%z')} {job} {words}\n"
 
 
 def parse(text: str) -> list[Event]:
-    """Pure: a line that was cut off, or that is no event, is left out: the log is for people first, and they may write into it."""
+    """Pure: returns the events of a log. Lines that were cut off, or are no events, are left out: people read the log, and may
+    write into it."""
     found = []
     for row in text.splitlines():
         if matched := LINE.fullmatch(row):
@@ -55,12 +56,12 @@ def parse(text: str) -> list[Event]:
 
 
 def read(path: Path) -> list[ChainJob]:
-    """Local: the jobs of a chain in their order; none where there is no log."""
+    """Local: returns the jobs of a chain in their order; none where there is no log."""
     return jobs_of_chain(parse(path.read_text(errors="replace"))) if path.is_file() else []
 
 
 def jobs_of_chain(events: Iterable[Event]) -> list[ChainJob]:
-    """Pure: events put together, job by job; a job that began twice was requeued and counts twice."""
+    """Pure: groups the events by job; a job that began twice was requeued and counts twice."""
     jobs: list[ChainJob] = []
     for event in events:
         place = next((place for place in reversed(range(len(jobs))) if jobs[place].job == event.job), None)

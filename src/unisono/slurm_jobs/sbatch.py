@@ -15,21 +15,21 @@ from unisono.task.durations import parse_duration
 
 FILE = "job.sh"
 LOG = "jobs.log"
-"""Beside it in the run directory: what each job of the chain did, as it says itself; see `job_log`."""
+"""Name of the log beside it in the run directory, into which each job of the chain writes its events; see `job_log`."""
 MAX_JOBS = 100
 START_ALLOWANCE_S = 10
-"""What passes between the start of a job and that of its training, beside what the batch file measures itself."""
+"""Time between the start of a job and that of its training, beside what the batch file measures itself."""
 SIGNAL_S = 60
 MIN_LIMIT_FOR_SIGNAL_S = 600
 """In a job shorter than this SLURM's signal could come while the ranks still start, and end them: it may be a minute early."""
 
 Options = Mapping[str, str | None]
-"""Of sbatch: long name without dashes -> value; None for one that has no value."""
+"""Options of sbatch: long name without dashes -> value; None for an option without a value."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the batch file is made of. Paths are absolute, as the job may be submitted from anywhere."""
+    """The values of a batch file. Paths are absolute, as the job may be submitted from anywhere."""
 
     name: str
     out: Path
@@ -37,25 +37,25 @@ class Job:
     command: Sequence[str]
     """`unisono train ...` with all its options but --time-limit."""
     limit_s: int
-    """What SLURM gives one job."""
+    """Time limit that SLURM gives one job."""
     options: Options = field(default_factory=dict)
     modules: Sequence[str] = ()
     preamble: str = ""
     container: str = ""
-    """What stands before the command, as it is typed into a shell; empty without a container."""
+    """Text in front of the command, as it is typed into a shell; empty without a container."""
     requeue: bool = False
-    """Start the same job again instead of submitting a successor."""
+    """Whether the same job is started again instead of submitting a successor."""
     max_jobs: int = MAX_JOBS
 
 
 def batch_file(job: Job) -> str:
-    """Pure: the batch file."""
+    """Pure: returns the text of the batch file."""
     parts = (_header(job), _settings(job), _preamble(job), _training(job), _afterwards(job))
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def limit_s(time: str) -> int:
-    """Pure: what --time gives to a job, in seconds; all forms of SLURM, and 2h or 1h30m besides."""
+    """Pure: returns the time limit of --time in seconds; it reads all forms of SLURM, and 2h or 1h30m."""
     found = round(parse_duration(time))
     if found <= START_ALLOWANCE_S:
         raise UsageError(f"--time {time} leaves no time to train, as a job takes {START_ALLOWANCE_S} s to start; give it more")
@@ -63,7 +63,7 @@ def limit_s(time: str) -> int:
 
 
 def sbatch_time(limit_s: int) -> str:
-    """Pure: as sbatch takes it: days-hours:minutes:seconds."""
+    """Pure: returns a time limit in the form of sbatch: days-hours:minutes:seconds."""
     minutes, seconds = divmod(limit_s, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -170,7 +170,7 @@ stop "sbatch failed, so no successor follows; all is saved; {by_hand}" {STOPPED_
 
 
 def _quoted(value: str) -> str:
-    """For bash and for sbatch, which reads the quotes of its lines alike."""
+    """Returns a value in quotes for bash and for sbatch, which reads quotes in the same way."""
     if "\n" in value or "\r" in value:
         raise UsageError(f"{value!r} has a line break, which a batch file cannot hold; take it out")
     return shlex.quote(value)

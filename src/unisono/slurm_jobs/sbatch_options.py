@@ -42,16 +42,17 @@ REFUSED: Mapping[str, str] = {
     "wrap": "the batch file is ours",
     "test-only": "use --dry-run",
 }
-"""What cannot be handed on, with the remedy."""
+"""Options that cannot be handed on -> the remedy."""
 FIRST_JOB_ONLY = frozenset({"begin", "deadline", "dependency", "hold", "wait"})
-"""They speak of the first job: its successors must not wait once more."""
+"""Options for the first job only: its successors must not wait once more."""
 
 
-def parse(words: Sequence[str]) -> dict[str, str | None]:
-    """Pure: long name -> value (None without one) of options as typed: --gres=gpu:4, --mail-type END, --exclusive, -C a100."""
+def parse(arguments: Sequence[str]) -> dict[str, str | None]:
+    """Pure: returns long name -> value (None without one) of options as typed: --gres=gpu:4, --mail-type END, --exclusive, -C
+    a100."""
     found: dict[str, str | None] = {}
     name = ""
-    for word in words:
+    for word in arguments:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             found[name] = value if equals else None

@@ -1,11 +1,7 @@
-"""What a computing centre wants of every job: account, partition, modules, container, other options. One file, written once.
+"""The site file: what a computing centre requires of every job: account, partition, modules, container, other options.
 
-account = "physics"
-partition = "gpu"
-modules = ["python/3.11", "cuda/12.4"]
-preamble = "source ~/venv/bin/activate"
-container = "apptainer exec --nv image.sif"
-sbatch = { gpus-per-task = 1, constraint = "a100", exclusive = true }
+account = "physics" partition = "gpu" modules = ["python/3.11", "cuda/12.4"] preamble = "source ~/venv/bin/activate" container =
+"apptainer exec --nv image.sif" sbatch = { gpus-per-task = 1, constraint = "a100", exclusive = true }
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ KEYS: Mapping[str, tuple[type, str]] = {
 
 @dataclass(frozen=True)
 class Site:
-    """The file as values. `sbatch` holds account and partition too: long name -> value, None for one without."""
+    """The values of a site file. `sbatch` holds account and partition too: long name -> value, None for one without."""
 
     modules: tuple[str, ...] = ()
     preamble: str = ""
@@ -41,7 +37,8 @@ class Site:
 
 
 def find(env: Mapping[str, str], given: str | None = None) -> Path | None:
-    """Local: the file that counts: the one given, that of the variable, of this folder, of the user; None where there is none."""
+    """Local: returns the first file that exists: the one given, that of the variable, of this folder, of the user; None where
+    there is none."""
     if asked := given or env.get(VARIABLE):
         path = Path(asked).expanduser()
         if not path.is_file():
@@ -53,7 +50,7 @@ def find(env: Mapping[str, str], given: str | None = None) -> Path | None:
 
 
 def read(path: Path) -> Site:
-    """Local: refuses what it does not know, as a word that nobody reads would be missed only in the job."""
+    """Local: reads a site file; refuses keys that it does not know, as a key without effect would be missed only in the job."""
     try:
         found = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -17,7 +17,7 @@ ENDED_STATES = frozenset(
 
 
 def require_sbatch() -> None:
-    """Refuse a machine from which no job can be submitted."""
+    """Refuses a machine from which no job can be submitted."""
     if shutil.which("sbatch") is None:
         raise UsageError(
             "sbatch is not on the PATH, so no job can be submitted from here (unisono submit); do it on a login node and outside "
@@ -26,7 +26,8 @@ def require_sbatch() -> None:
 
 
 def submit(file: Path, options: Sequence[str], env: Mapping[str, str]) -> str:
-    """The number of the job. `options` outweigh those in the file. What sbatch refuses is the user's to mend."""
+    """Submits a batch file and returns the number of the job. `options` override those in the file. What sbatch refuses is a
+    `UsageError`."""
     require_sbatch()
     done = _run(["sbatch", "--parsable", *options, str(file)], environment_outside_job(env))
     if done.returncode:
@@ -35,14 +36,15 @@ def submit(file: Path, options: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def environment_outside_job(env: Mapping[str, str]) -> dict[str, str]:
-    """Pure: the environment as it would be outside of a job: the new one would take what is said of the old one for its own."""
+    """Pure: returns the environment as it would be outside of a job: a new job would take the variables of the old one for its
+    own."""
     if not env.get("SLURM_JOB_ID"):
         return dict(env)
     return {name: value for name, value in env.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
 
 
 def job_states(jobs: Iterable[str]) -> Mapping[str, str] | None:
-    """Job -> its state, of those that are waiting or running; None where SLURM cannot be asked."""
+    """Returns job -> state of the jobs that wait or run; None where squeue fails."""
     asked = sorted(set(jobs))
     if not asked or shutil.which("squeue") is None:
         return None

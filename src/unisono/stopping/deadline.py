@@ -1,4 +1,4 @@
-"""When to stop so that everything is saved before the time is over, from the limit and the duration of steps and saves."""
+"""The deadline: when to stop so that everything is saved in time, from the time limit and the duration of steps and saves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unisono.stopping.stop_request import StopRequest
 from unisono.task.durations import parse_duration, show_duration
 
 BEGAN = "UNISONO_BEGAN"
-"""When the launcher began (`launch/rank_env.py` sets it): seconds since 1970."""
+"""Variable with the time at which the launcher began (`launch/rank_env.py` sets it): seconds since 1970."""
 SLURM_END = "SLURM_JOB_END_TIME"
 SQUEUE_TIMEOUT_S = 10.0
 """A controller that takes longer is busy, and the training need not wait for it."""
@@ -26,37 +26,38 @@ NUM_SAVES = 2
 """The last save may have to wait for one that is under way."""
 MIN_MARGIN_S = 5.0
 MIN_MARGIN_SHARE = 0.1
-"""What is left for the end of the processes and for surprises: 5 s, of a limit under 50 s a tenth."""
+"""Margin for the end of the processes and unexpected delays: 5 s, of a limit under 50 s a tenth."""
 STEP_DECAY = 0.999
 """The longest step counts this much less with each step, so that one slow hour does not shorten the whole day."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """The end of this process as the scheduler gives it."""
+    """The time at which the scheduler ends this process."""
 
     end_unix_s: float | None = None
     owner: str = ""
-    """'SLURM job 17', for messages."""
+    """Text for messages, e.g. 'SLURM job 17'."""
     note: str = ""
     """A warning where the given end cannot be right; it is ignored, as a training must not fail because of it."""
 
 
 def allocation_from_environment(env: Mapping[str, str]) -> Allocation:
-    """Pure: the end by the environment. Only SLURM says when a job ends; others give at most its length, not its beginning."""
-    told = env.get(SLURM_END)
-    if not told:
+    """Pure: reads the end from the environment. Only SLURM says when a job ends; others give at most its length, not its
+    beginning."""
+    end = env.get(SLURM_END)
+    if not end:
         return Allocation()
-    if not re.fullmatch(r"[0-9]{9,11}", told):
-        return Allocation(note=f"{SLURM_END} must be seconds since 1970; received {told!r} (environment); it is not followed")
-    return Allocation(float(told), _name_of_job(env))
+    if not re.fullmatch(r"[0-9]{9,11}", end):
+        return Allocation(note=f"{SLURM_END} must be seconds since 1970; received {end!r} (environment); it is not followed")
+    return Allocation(float(end), _name_of_job(env))
 
 
 def allocation_from_slurm(env: Mapping[str, str]) -> Allocation:
-    """Local, blocking for up to 10 s: the end by the environment or, where it is not set (SLURM 22.05), by squeue."""
-    told = allocation_from_environment(env)
-    if told != Allocation() or not env.get("SLURM_JOB_ID"):
-        return told
+    """Local, blocking for up to 10 s: reads the end from the environment or, where it is not set (SLURM 22.05), from squeue."""
+    allocation = allocation_from_environment(env)
+    if allocation != Allocation() or not env.get("SLURM_JOB_ID"):
+        return allocation
     squeue = shutil.which("squeue", path=env.get("PATH"))
     if squeue is None:
         return _unknown_end(env, "squeue is not on the PATH")
@@ -83,8 +84,8 @@ def _unknown_end(env: Mapping[str, str], why: str) -> Allocation:
 
 
 def deadline_of_this_process(limit_s: float | None) -> Deadline:
-    """Local, blocking for up to 10 s under an old SLURM: the end of this process, from the user's limit since the command began
-    and from what the scheduler tells."""
+    """Local, blocking for up to 10 s under an old SLURM: makes the deadline of this process, from the user's limit since the
+    command began and from the allocation."""
     from psutil import Process
 
     env = environment()
@@ -119,35 +120,35 @@ class Deadline:
         self._update_stop_time()
 
     def step_took(self, seconds: float) -> None:
-        """Local. The first is left out: it also loads and compiles."""
+        """Local: notes the duration of a step. The first step is left out: it also loads and compiles."""
         self._num_steps += 1
         if self._num_steps > 1:
             self._step_s = max(seconds, self._step_s * STEP_DECAY)
             self._update_stop_time()
 
     def save_took(self, seconds: float) -> None:
-        """Local: from the copy of the state until it is safe on the disk."""
+        """Local: notes the duration of a save, from the copy of the state until it is on the disk."""
         self._save_s = max(seconds, self._save_s)
         self._estimated_save_s = 0.0
         self._update_stop_time()
 
     def estimate_save(self, seconds: float) -> None:
-        """Local: a guess that counts until the first is measured."""
+        """Local: sets an estimate of the duration of a save, used until the first is measured."""
         if not self._save_s:
             self._estimated_save_s = seconds
             self._update_stop_time()
 
     def evaluation_took(self, seconds: float) -> None:
-        """Local. No part of the margin: ask `fits_evaluation` before the next one."""
+        """Local: notes the duration of an evaluation. It is no part of the margin: call `fits_evaluation` before the next one."""
         self._evaluation_s = max(seconds, self._evaluation_s)
 
     @property
     def margin_s(self) -> float:
-        """Local: how long before the end it is due."""
+        """Local: seconds before the end at which the run must stop."""
         return NUM_STEPS * self._step_s + NUM_SAVES * (self._save_s or self._estimated_save_s) + self._min_margin_s
 
     def is_due(self, now: float | None = None) -> bool:
-        """Local; cheap enough for every step. `now` is of the monotonic clock."""
+        """Local; cheap enough for every step: whether the run must stop now. `now` is of the monotonic clock."""
         return (monotonic() if now is None else now) >= self._stop_at
 
     def fits(self, seconds: float, now: float | None = None) -> bool:
@@ -168,7 +169,7 @@ class Deadline:
         return stop.requested()
 
     def describe(self) -> str:
-        """Local: one sentence for the log; empty where there is no end."""
+        """Local: returns one sentence for the log; empty where there is no end."""
         if not self._what:
             return ""
         moment = self._stop_at + self._unix_offset_s

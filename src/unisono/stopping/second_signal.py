@@ -73,7 +73,7 @@ class SecondSignal:
 
 
 def die_by_signal(signum: int) -> None:
-    """Local: end this process as the signal itself does, from any thread; Python's own function is for the main thread only."""
+    """Local: ends this process as the signal itself does, from any thread; Python's own function is for the main thread only."""
     set_handler = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(("PyOS_setsig", ctypes.pythonapi))
     set_handler(signum, None)  # SIG_DFL
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signum,))

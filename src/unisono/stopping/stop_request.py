@@ -1,4 +1,4 @@
-"""Requests to stop, by Ctrl-C, the scheduler or the time limit: recorded here, followed by all ranks at the same step."""
+"""Requests to stop, by Ctrl-C, the scheduler or the time limit: recorded here; all ranks stop at the same step."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class StopRequest:
         return self._reason is not None
 
     def reason(self) -> str | None:
-        """Local: the reason of the first request: 'Ctrl-C', 'SIGTERM', 'SIGUSR1', or what `request` was given."""
+        """Local: the reason of the first request: 'Ctrl-C', 'SIGTERM', 'SIGUSR1', or the argument of `request`."""
         return self._reason
 
     def request(self, reason: str) -> None:
-        """Local: request a stop without a signal, e.g. for 'time limit'; the first reason is kept."""
+        """Local: requests a stop without a signal, e.g. for 'time limit'; the first reason is kept."""
         self._reason = self._reason or reason
 
     def __enter__(self) -> StopRequest:
@@ -62,7 +62,8 @@ class StopRequest:
 
 
 def _detach_in_child(reference: weakref.ref[StopRequest]) -> None:
-    """In a forked child, e.g. a worker of a data loader: its parent ends it by SIGTERM (`Process.terminate`)."""
+    """Restores signal handling in a forked child, e.g. a worker of a data loader: its parent ends it by SIGTERM
+    (`Process.terminate`)."""
     request = reference()
     if request is not None and signal.SIGTERM in request._before:
         request._second.detach_in_child()

@@ -16,7 +16,7 @@ WITHOUT_DAYS = re.compile(r"(?:(?P<h>\d{1,9}):(?=\d+:))?(?P<m>\d{1,9})(?::(?P<s>
 
 
 def parse_duration(text: str) -> float:
-    """Pure: seconds. A bare number is minutes, as in SLURM."""
+    """Pure: returns the seconds of a text. A bare number is minutes, as in SLURM."""
     written = text.strip().lower()
     found = next((match for form in (WITH_UNITS, WITH_DAYS, WITHOUT_DAYS) if (match := form.fullmatch(written))), None)
     seconds = sum(float(value) * UNIT_S[unit] for unit, value in found.groupdict().items() if value) if found else 0.0
@@ -26,7 +26,7 @@ def parse_duration(text: str) -> float:
 
 
 def show_duration(seconds: float) -> str:
-    """Pure: as `parse_duration` reads it, in whole seconds: '1h30m'."""
+    """Pure: returns whole seconds as text that `parse_duration` reads: '1h30m'."""
     left, parts = round(seconds), ""
     for unit, unit_s in UNIT_S.items():
         number, left = divmod(left, unit_s)

@@ -10,7 +10,7 @@ from unisono.errors import UsageError
 
 
 def parse(items: Sequence[str], option: str = "--set", example: str = "model.width=128") -> dict[str, Any]:
-    """Pure: NAME=VALUE as given on the command line; a value that is a Python literal is taken as one."""
+    """Pure: returns name -> value of NAME=VALUE arguments; a value that is a Python literal is read as one."""
     found: dict[str, Any] = {}
     for item in items:
         name, equals, text = item.partition("=")
@@ -23,7 +23,8 @@ def parse(items: Sequence[str], option: str = "--set", example: str = "model.wid
 
 
 def literal(text: str) -> Any:
-    """Pure: "128" is a number, "(1, 2)" a tuple, "true" a truth value, "none" nothing, and what is no literal a text."""
+    """Pure: returns the value of a text: "128" is a number, "(1, 2)" a tuple, "true" a truth value, "none" None, and what is no
+    literal stays a text."""
     known = {"true": True, "false": False, "none": None}
     if text.lower() in known:
         return known[text.lower()]
@@ -33,7 +34,7 @@ def literal(text: str) -> Any:
         return text
 
 
-def shown(value: object) -> str:
-    """Pure: a value in a message, at most a line of it."""
+def show_value(value: object) -> str:
+    """Pure: returns a value as text for a message, at most one line."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

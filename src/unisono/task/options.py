@@ -13,14 +13,14 @@ from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from unisono.errors import UsageError
-from unisono.task.name_value import parse, shown
+from unisono.task.name_value import parse, show_value
 
 REQUIRED: Any = MISSING
-"""In place of a default."""
+"""Marks an option without a default."""
 KEY = "option"
-"""Of a field's metadata."""
+"""Key of the `Option` in a field's metadata."""
 KINDS: Mapping[str, str] = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "a text"}
-"""Annotation, without `| None`, of fields that are checked -> what their values are."""
+"""Annotation, without `| None`, of fields that are checked -> description of their values."""
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -28,20 +28,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What is known of one option: what its field says of it, and below what the dataclass says of the field."""
+    """One option: what its field declares, and below what the dataclass says of the field."""
 
     help: str
-    """In the user's terms, without the default; empty: the command line takes it, but does not tell of it."""
+    """Help text in the user's terms, without the default; empty: an internal option, which --help does not list."""
     metavar: str | None = None
     group: str | None = None
-    """Its heading in --help; None: that of the option before it."""
+    """Heading in --help; None: that of the option before it."""
     flag: str | None = ""
-    """Empty: the name of the field with dashes. None: not on the command line."""
+    """Name on the command line. Empty: the name of the field with dashes. None: not on the command line."""
     name: str = ""
-    """Its keyword in Python; empty: as the flag, else as the field."""
+    """Keyword in Python; empty: as the flag, else as the field."""
     is_keyword: bool = True
     is_change: bool = False
-    """Left out, what the task says stays; so its default is of no interest where a training is started."""
+    """Whether it changes a setting of the task, which holds where the option is left out; --help then shows no default."""
     least: float | None = None
     above: float | None = None
     most: float | None = None
@@ -49,11 +49,11 @@ class Option:
     unit: str = ""
     choices: Collection[str] = ()
     example: str = ""
-    """Of NAME=VALUE, where the field is a mapping."""
+    """Example of NAME=VALUE, where the field is a mapping."""
     read: Callable[[str], Any] | None = None
-    """Makes a value of a word of the command line; None: as the annotation says."""
+    """Converts a command-line argument into a value; None: as the annotation says."""
     convert: Callable[[Any], Any] | None = None
-    """Makes the field's value of what was given on the command line or in Python."""
+    """Converts a value given on the command line or in Python into the field's value."""
 
     field: str = ""
     kind: str = ""
@@ -63,7 +63,7 @@ class Option:
 
     @property
     def rule(self) -> str:
-        """What a value must be, for messages: 'a whole number of at least 1'. Empty where nothing is checked."""
+        """Description of the allowed values, for messages: 'a whole number of at least 1'. Empty where nothing is checked."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         words = KINDS.get(self.kind, "")
@@ -72,20 +72,21 @@ class Option:
         if self.least is not None and self.most is not None:
             return f"{words} from {self.least} to {self.most}"
         bounds = {"of at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
-        told = [f"{word} {bound}" for word, bound in bounds.items() if bound is not None]
-        return " ".join((words, " and ".join(told))).rstrip()
+        spelled = [f"{word} {bound}" for word, bound in bounds.items() if bound is not None]
+        return " ".join((words, " and ".join(spelled))).rstrip()
 
-    def checked(self, value: Any, what: str) -> Any:
-        """Pure: the value, NumPy's numbers as plain ones; `what` names the option in the message where it cannot be."""
+    def validate(self, value: Any, what: str) -> Any:
+        """Pure: returns the value, NumPy's numbers as plain ones, or refuses it; `what` names the option in the message."""
         if (value is None and self.can_be_none) or not self.rule:
             return value
         found = self._of_kind(value)
         if found is None or (self.choices and found not in self.choices) or not self._is_in_range(found):
-            raise UsageError(f"{what} must be {self.rule}; received {shown(value)}")
+            raise UsageError(f"{what} must be {self.rule}; received {show_value(value)}")
         return found
 
     def _of_kind(self, value: Any) -> Any:
-        """Pure: None for a value of another kind: a whole number may stand for a real one, nothing else is bent."""
+        """Pure: returns the value as the option's kind, or None for a value of another kind: a whole number may stand for a real
+        one, nothing else is converted."""
         if self.kind == "bool":
             return value if isinstance(value, bool) else None
         if self.kind == "str":
@@ -104,19 +105,19 @@ class Option:
             and (self.below is None or value < self.below)
         )
 
-    def read_word(self, word: str) -> Any:
-        """Pure: a word of the command line as a value; one that spells no number stays a text, which the check refuses."""
+    def parse_argument(self, argument: str) -> Any:
+        """Pure: converts a command-line argument into a value; one that spells no number stays a text, which the check refuses."""
         if self.read is not None:
-            return self.read(word)
+            return self.read(argument)
         if self.convert is not None or self.kind not in ("int", "float"):
-            return word
+            return argument
         try:
-            return int(word) if self.kind == "int" else float(word)
+            return int(argument) if self.kind == "int" else float(argument)
         except ValueError:
-            return word
+            return argument
 
-    def taken(self, value: Any) -> Any:
-        """Pure: what was given, as the field holds it."""
+    def convert_value(self, value: Any) -> Any:
+        """Pure: converts a given value into the field's value."""
         if isinstance(value, list) and self.kind.startswith("Mapping"):  # words of the command line
             return parse(value, self.flag or "--set", self.example)
         if isinstance(value, list) and self.kind.startswith("Sequence"):
@@ -124,32 +125,32 @@ class Option:
         return value if value is None or self.convert is None else self.convert(value)
 
     def help_line(self) -> str:
-        """Pure: with its default."""
+        """Pure: returns the help text with the default."""
         if not self.help or self.is_change or "default" in self.help or self.default in ("", (), None) or self.default is False:
             return self.help
         return f"{self.help} (default {f'{self.default:g}' if isinstance(self.default, float) else self.default})"
 
 
 def option(default: T, help: str, metavar: str | None = None, **facts: Any) -> T:
-    """A field of a dataclass that is an option; `facts` are those of `Option`."""
+    """Declares a field of a dataclass as an option; `facts` are fields of `Option`."""
     metadata = {KEY: Option(help=help, metavar=metavar, **facts)}
     found: Any = field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
     return found  # type: ignore[no-any-return]
 
 
 def options_of(owner: type) -> Iterator[Option]:
-    """Pure: the options among the fields of a dataclass."""
+    """Pure: yields the options among the fields of a dataclass."""
     group = ""
     for one in fields(owner):
         if KEY in one.metadata:
-            told: Option = one.metadata[KEY]
-            group = group if told.group is None else told.group
-            flag = f"--{one.name.replace('_', '-')}" if told.flag == "" else told.flag
+            declared: Option = one.metadata[KEY]
+            group = group if declared.group is None else declared.group
+            flag = f"--{one.name.replace('_', '-')}" if declared.flag == "" else declared.flag
             yield replace(
-                told,
+                declared,
                 group=group,
                 flag=flag,
-                name=told.name or (flag or one.name).lstrip("-").replace("-", "_"),
+                name=declared.name or (flag or one.name).lstrip("-").replace("-", "_"),
                 field=one.name,
                 kind=str(one.type).removesuffix(" | None"),
                 can_be_none=str(one.type).endswith("| None"),
@@ -158,23 +159,23 @@ def options_of(owner: type) -> Iterator[Option]:
 
 
 def shown_name(one: Option) -> str:
-    """Pure: as people who type it and people who write Python know it."""
+    """Pure: returns the name of an option for messages, as it is typed and as a keyword in Python."""
     flag = one.flag or one.name
     return f"{flag} ({one.name})" if one.is_keyword and len(flag) == len("-n") else flag
 
 
 def check(config: Any, what: Callable[[Option], str] = shown_name) -> None:
-    """Local: refuse values that the options of a frozen dataclass cannot have; `what` names them in messages."""
+    """Local: refuses values that the options of a frozen dataclass cannot have; `what` names them in messages."""
     for one in options_of(type(config)):
         value = getattr(config, one.field)
-        found = one.checked(value, what(one))
+        found = one.validate(value, what(one))
         if found is not value:
             object.__setattr__(config, one.field, found)
 
 
 def add_options(parser: argparse.ArgumentParser, *owners: type, only: Collection[str] | None = None) -> None:
-    """Local: the options of some dataclasses, under their headings; one that two of them have is added once. Those that are not
-    given leave no trace in the namespace."""
+    """Local: adds the options of some dataclasses to a parser, under their headings; an option that two of them have is added
+    once. Those that are not given leave no trace in the namespace."""
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
     known: set[str] = set()
     for one in (one for owner in owners for one in options_of(owner)):
@@ -186,20 +187,21 @@ def add_options(parser: argparse.ArgumentParser, *owners: type, only: Collection
             groups[group] = parser.add_argument_group(group)
         how: dict[str, Any] = {"action": "store_true"}
         if one.kind != "bool":
-            how = {"type": one.read_word, "metavar": one.metavar}
+            how = {"type": one.parse_argument, "metavar": one.metavar}
             if one.convert is None and one.kind.startswith(("Mapping", "Sequence")):
                 how["action"] = "append"
         text = one.help_line().replace("%", "%%") or argparse.SUPPRESS
         groups[group].add_argument(one.flag, dest=one.name, default=argparse.SUPPRESS, help=text, **how)
 
 
-def take(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: what of the options given, by name, belongs to a dataclass, by field."""
-    return {one.field: one.taken(given[one.name]) for one in options_of(owner) if one.name in given}
+def options_for(owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: returns those of the given options, by name, that belong to a dataclass: field -> value."""
+    return {one.field: one.convert_value(given[one.name]) for one in options_of(owner) if one.name in given}
 
 
 def keywords_of(*owners: type) -> dict[str, Option]:
-    """Pure: name -> option of those that a Python function takes; of a name that two dataclasses have, the first one's."""
+    """Pure: returns name -> option of the options that a Python function takes; of a name that two dataclasses have, the first
+    one's."""
     found: dict[str, Option] = {}
     for one in (one for owner in owners for one in options_of(owner) if one.is_keyword):
         found.setdefault(one.name, one)
@@ -207,7 +209,7 @@ def keywords_of(*owners: type) -> dict[str, Option]:
 
 
 def takes(*owners: type) -> Callable[[Function], Function]:
-    """A function with `**options` that are those of some dataclasses: its signature and its docstring list them."""
+    """Decorates a function with `**options` that are those of some dataclasses: its signature and its docstring list them."""
 
     def described(function: Function) -> Function:
         signature = inspect.signature(function)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unisono.errors import UsageError, unknown_name
-from unisono.task.name_value import shown
+from unisono.task.name_value import show_value
 from unisono.task.options import options_of
 from unisono.task.task import Choice, Range, Task
 
@@ -21,14 +21,14 @@ OPTION_FIELDS: Mapping[str, str] = {
 }
 FACTORIES = ("model", "data")
 PLAIN = tuple(one.field for one in options_of(Task))
-"""What --set may name without a dot."""
+"""Settings that --set may name without a dot."""
 FLAGS: Mapping[str, str] = {one.field: one.flag for one in options_of(Task) if one.flag is not None}
-"""Settings of a task with an option of their own; every other goes through --set."""
+"""Settings of a task that have an option of their own; every other is set with --set."""
 
 
 @dataclass(frozen=True)
 class ResolvedTask:
-    """A task with the changes to it, and what its factories and the algorithm are called with."""
+    """A task with the changes applied, and the arguments of its factories and of the algorithm."""
 
     task: Task
     model: Mapping[str, Any]
@@ -36,11 +36,12 @@ class ResolvedTask:
     algorithm: Mapping[str, Any]
     simulate: Mapping[str, Any] = field(default_factory=dict)
     division: Mapping[str, Any] | None = None
-    """As `TrainConfig` has it."""
+    """The division of the data, as in `TrainConfig`."""
 
 
 def with_settings(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: the changes of --set with those that have an option of their own; refuses what is said twice."""
+    """Pure: returns the changes of --set together with the settings that have an option of their own; refuses a setting given
+    twice."""
     for name in settings:
         if name in changes:
             raise UsageError(f"{FLAGS.get(name, f'--{name}')} and --set {name} say the same thing; give one of them")
@@ -48,7 +49,7 @@ def with_settings(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> di
 
 
 def change(task: Task, changes: Mapping[str, Any]) -> ResolvedTask:
-    """Pure: the task with these changes; refuses names that nothing reads and values of a wrong type."""
+    """Pure: returns the task with these changes; refuses names that nothing reads and values of a wrong type."""
     parts: dict[str, dict[str, Any]] = {name: {} for name in (*FACTORIES, *OPTION_FIELDS, "algorithm", "simulate")}
     plain: dict[str, Any] = {}
     for name, value in changes.items():
@@ -76,7 +77,7 @@ def change(task: Task, changes: Mapping[str, Any]) -> ResolvedTask:
 
 
 def arguments(factory: Callable[..., Any], what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: all arguments that a factory is called with, defaults included; refuses what it does not take."""
+    """Pure: returns all arguments that a factory is called with, defaults included; refuses arguments that it does not take."""
     try:
         parameters = inspect.signature(factory).parameters
     except ValueError:
@@ -100,7 +101,7 @@ def arguments(factory: Callable[..., Any], what: str, given: Mapping[str, Any]) 
 
 
 def hints_of(factory: Callable[..., Any]) -> Mapping[str, Any]:
-    """Pure: the annotations of the arguments of a factory, with what `Annotated` adds to them."""
+    """Pure: returns the annotations of the arguments of a factory, with what `Annotated` adds to them."""
     target = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
     try:
         return typing.get_type_hints(target, include_extras=True)
@@ -109,7 +110,7 @@ def hints_of(factory: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _converted(what: str, value: Any, hint: Any) -> Any:
-    """Pure: the value as its annotation wants it: a whole number may stand for a real one, nothing else is bent."""
+    """Pure: returns the value in the type of its annotation: a whole number may stand for a real one, nothing else is converted."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, *extras = typing.get_args(hint)
         value = _converted(what, value, inner)
@@ -129,7 +130,7 @@ def _converted(what: str, value: Any, hint: Any) -> Any:
         return float(value)
     if str in choices and not isinstance(value, (tuple, list, dict)):
         return str(value)
-    raise UsageError(f"{what} must be {' or '.join(_WORDS[choice] for choice in choices)}; received {shown(value)}")
+    raise UsageError(f"{what} must be {' or '.join(_WORDS[choice] for choice in choices)}; received {show_value(value)}")
 
 
 _WORDS: Mapping[Any, str] = {

@@ -1,4 +1,4 @@
-"""What a user writes: the definition of one training. Holds functions and values, runs nothing, loads no framework."""
+"""The task, which users write: the definition of one training. Holds functions and values, runs nothing, loads no framework."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PRECISIONS = ("float32", "bf16")
 
 
 def setting(default: T, help: str, metavar: str = "", **facts: Any) -> T:
-    """A field of the task that can be changed where a training is started: by an option of its own if it has a metavar, and by
-    --set."""
+    """Declares a field of the task that can be changed where a training is started: by an option of its own if it has a metavar,
+    and by --set."""
     facts = {"flag": "" if metavar else None, "read": literal, **facts}
     return option(default, help, metavar or None, group=EXPERIMENT, is_change=True, **facts)
 
@@ -86,7 +86,7 @@ class Task:
     global_batch: int = setting(128, "samples of one step over all workers together", "B", least=1)
     epochs: int = setting(1, "how often every training sample is used", "E", least=1)
     loss_options: Mapping[str, Any] = field(default_factory=dict)
-    """Of a loss by name: class_weights, ignore_label, label_smoothing."""
+    """Options of a loss by name: class_weights, ignore_label, label_smoothing."""
     clip_norm: float | None = setting(None, "largest global norm of the gradient", above=0)
     precision: str = setting("float32", f"of the computation: {' or '.join(PRECISIONS)}", "P", choices=PRECISIONS)
     accumulate: int = setting(

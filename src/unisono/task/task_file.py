@@ -1,4 +1,4 @@
-"""From a file to a `Task`: the file is imported as a module, with its folder on the path as when Python runs it."""
+"""Loads the `Task` of a file: the file is imported as a module, with its folder on the path as when Python runs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXTRAS: Mapping[str, str] = {"tensorflow": "tensorflow", "jax": "jax", "jaxlib":
 
 
 def load_task(file: str) -> Task:
-    """Local: the task that a file defines under the name `task`. An error inside the file itself keeps its traceback."""
+    """Local: returns the task that a file defines under the name `task`. An error inside the file itself keeps its traceback."""
     path = Path(file)
     check_file(path)
     module = _imported(path)
@@ -40,20 +40,21 @@ def load_task(file: str) -> Task:
 
 @dataclass(frozen=True)
 class Pickled:
-    """A training on its way from a notebook or script to its workers."""
+    """A training that a notebook or script passes to its workers."""
 
     task: Task | str
     config: TrainConfig
-    told: str
-    """The file in which rank 0 says where the run directory is."""
+    result_file: str
+    """The file into which rank 0 writes where the run directory is, or its error."""
 
 
-def write_pickled(folder: Path, task: Task | str | Path, config: TrainConfig, told: str) -> Path:
-    """Local: functions that are defined in a notebook or script travel by value."""
+def write_pickled(folder: Path, task: Task | str | Path, config: TrainConfig, result_file: str) -> Path:
+    """Local: writes a training to a file for its workers; functions that are defined in a notebook or script are pickled by
+    value."""
     import cloudpickle
 
     file = folder / f"task{PICKLED}"
-    value = Pickled(task if isinstance(task, Task) else str(task), config, told)
+    value = Pickled(task if isinstance(task, Task) else str(task), config, result_file)
     try:
         file.write_bytes(pickle.dumps((list(sys.path), cloudpickle.dumps(value))))
     except (TypeError, pickle.PicklingError) as error:
@@ -65,7 +66,8 @@ def write_pickled(folder: Path, task: Task | str | Path, config: TrainConfig, to
 
 
 def read_pickled(file: Path) -> Pickled:
-    """Local: what `write_pickled` wrote, for workers that we started ourselves. Modules are looked for where they were there."""
+    """Local: reads what `write_pickled` wrote, for workers that we started ourselves. Modules are searched on the path of the
+    writer."""
     paths, value = pickle.loads(file.read_bytes())
     sys.path.extend(path for path in paths if path not in sys.path)
     found = pickle.loads(value)
@@ -74,7 +76,7 @@ def read_pickled(file: Path) -> Pickled:
 
 
 def check_file(path: Path) -> None:
-    """Local: refuse a task file that is not there or is not Python, without running it."""
+    """Local: refuses a task file that is not there or is not Python, without running it."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name the task file in it, e.g. {path / 'task.py'}")
     if not path.exists():
@@ -98,7 +100,7 @@ def check_file(path: Path) -> None:
 
 
 def _imported(path: Path) -> ModuleType:
-    """Local: run the file as a module of its own, with its folder first on the path."""
+    """Local: runs the file as a module of its own, with its folder first on the path."""
     file = path.resolve()
     name = file.stem
     there = sys.modules.get(name)
@@ -126,7 +128,7 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _no_keras(error: Exception) -> str | None:
-    """Why Keras, or what it runs on, is not there; None where an error has another cause."""
+    """Returns why Keras or its backend is missing; None where an error has another cause."""
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing == "keras":
         return "Keras is not installed here; pip install 'unisono[keras]'"

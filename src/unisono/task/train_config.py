@@ -1,4 +1,4 @@
-"""What one run is asked to do: plain values from the command line or from `un.train`."""
+"""The configuration of one run: plain values from the command line or from `un.train`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ SHOWN = "what is shown"
 MACHINE = "the machine"
 ON_NAN = ("stop", "skip")
 MAX_THREADS = 4096
-"""Of one worker; more than any machine has, and fewer than PyTorch dies of."""
+"""Limit for one worker; more than any machine has, and fewer than PyTorch crashes with."""
 
 
 def threads_option(but: str = "", **facts: Any) -> Any:
-    """Of each verb that has workers."""
+    """Declares the option --threads of a command that has workers."""
     words = f"threads of each worker (default: the CPUs divided by the workers{but})"
     return option(None, words, "T", least=1, most=MAX_THREADS, **facts)
 
 
 def time_limit_option(help: str, **facts: Any) -> Any:
-    """Seconds in the configuration, and text as people and SLURM write it where it is given."""
+    """Declares the option --time-limit: text as people and SLURM write it, seconds in the configuration."""
     return option(None, help, "T", convert=lambda given: parse_duration(str(given)), **facts)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training. What belongs to the experiment itself stands in the task, and here only as a change to it."""
+    """The options of one training. What belongs to the experiment itself stands in the task, and here only as a change to it."""
 
     task_file: str
     """The file with the task; also a pickled task from a notebook (.cloudpickle)."""
@@ -90,13 +90,13 @@ class TrainConfig:
     )
 
     division: Mapping[str, Any] | None = None
-    """Of the task's data, where it is not the task's own (`data/fold_data.py`): one of several folds, or all for training."""
+    """How the data are divided where not as the task says (`data/fold_data.py`): one of several folds, or all for training."""
     command: tuple[str, ...] = ()
-    """How it was started, for the record."""
+    """The command that started it, for the record."""
 
     @property
     def comes_and_goes(self) -> bool:
-        """Whether workers are processes that join and leave; where such a run is repeated, they are virtual."""
+        """Whether workers are processes that join and leave; where such a run is replayed, they are virtual."""
         return self.elastic is not None and self.replay is None
 
     def __post_init__(self) -> None:
@@ -115,5 +115,5 @@ class TrainConfig:
 
 
 def monitor_remedy(metric: str) -> str:
-    """Pure: for people who take --monitor for the option that names a metric."""
+    """Pure: returns the remedy for a user who takes --monitor for the option that names a metric."""
     return f"--monitor records CPU, GPU and memory; to choose the metric that decides use --best {metric}"

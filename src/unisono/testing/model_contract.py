@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from unisono.algorithms.base import LockStepAlgorithm, StepInfo
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.data.splits import Splits
 from unisono.model.base import StreamKey
 from unisono.model.keras.module import KerasModule
@@ -74,7 +74,7 @@ class Replica:
             lr=0.1,
             global_batch=ROWS,
         )
-        self.parts: TrainingParts = assemble(change(task, {}), "allreduce", alone(torch.device("cpu")))
+        self.parts: TrainingParts = assemble(change(task, {}), "allreduce", single_process_communicator(torch.device("cpu")))
         self.adapter: TorchAdapter = self.parts.adapter
         self.parts.algorithm.start()
         self.held = self.adapter.parts[""]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from unisono.comm.arithmetic import reduced
+from unisono.comm.arithmetic import reduce_parts
 from unisono.comm.base import ANY, Call, Communicator, Envelope, Group, Op, Watch
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.comm.driver import FinishedWork, Work, not_done
@@ -82,7 +82,7 @@ class ThreadCommunicator(Communicator):
     def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
         def act(parts: list[list[Tensor]]) -> None:
             for same in zip(*parts, strict=True):
-                total = reduced(same, op)
+                total = reduce_parts(same, op)
                 for buf in same:
                     buf.copy_(total)
 
@@ -107,7 +107,7 @@ class ThreadCommunicator(Communicator):
 
     def _reduce_scatter(self, out: Tensor, buf: Tensor, counts: list[int], op: Op, watch: Watch) -> None:
         def act(parts: list[tuple[Tensor, Tensor]]) -> None:
-            total = reduced([held for _, held in parts], op)
+            total = reduce_parts([held for _, held in parts], op)
             for (target, _), piece in zip(parts, total.split_with_sizes(counts), strict=True):
                 target.copy_(piece)
 

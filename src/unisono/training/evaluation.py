@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from unisono.comm.base import Communicator
-from unisono.data.loader import in_order
+from unisono.data.loader import batches_in_order
 from unisono.data.plan import cut
 from unisono.data.source import Source
 from unisono.metrics import Accumulator, Metric
@@ -70,7 +70,7 @@ def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: Evalu
     for part in own:
         if shards is not None:
             shards.begin(part)
-        for where, arrays in in_order(source, cut(len(source), parts, part), plan.batch):
+        for where, arrays in batches_in_order(source, cut(len(source), parts, part), plan.batch):
             seen = adapter.evaluate(arrays)
             loss_sum = 0.0 if seen.loss_sum is None else seen.loss_sum
             found.add(seen.outputs, seen.targets, seen.weights, loss_sum, seen.loss_weight)
@@ -82,7 +82,7 @@ def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: Evalu
         if not is_whole:
             break
         if shards is not None:
-            found.end_stretch()
+            found.end_chunk()
     if shards is not None:
         shards.begin(shards.number)  # what comes after the last shard does not depend on which it was
     if plan.stop_requested is not None and not all(comm.allgather_object(is_whole)):

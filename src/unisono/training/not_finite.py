@@ -38,7 +38,7 @@ def _describe_own_samples(adapter: ModelAdapter, portion: Portion) -> str:
     for batch in portion.micro_batches:
         for row in _rows(batch) if batch is not None else ():
             found = next((where for where, leaf in leaves(row) if _is_bad(leaf)), "")
-            loss = adapter.evaluate(row).loss_sum if adapter.judges_samples else None
+            loss = adapter.evaluate(row).loss_sum if adapter.has_sample_losses else None
             if found or (loss is not None and not math.isfinite(float(loss))):
                 bad.append(int(portion.indices[position]))
                 place = place or found

@@ -85,7 +85,7 @@ class Trainer(TrainerBase):
         self.adapter.seed(StreamKey(self.seed, first_step, self._stream, BEGINNING))
         if done.step_in_epoch and self.restored is not None:
             sums.restore(self.restored.trainer["sums"])
-            self.adapter.go_on(done.epoch, first_step, done.step, self.restored.so_far(self.comm))
+            self.adapter.resume_epoch(done.epoch, first_step, done.step, self.restored.so_far(self.comm))
         else:
             self.adapter.begin(TRAIN, done.step, done.epoch)
         self.restored = None

@@ -16,7 +16,7 @@ from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
 from unisono.data.source import Source
 from unisono.events import EpochDone, Observer, Spans
-from unisono.model.base import LOOKING, StreamKey
+from unisono.model.base import EVALUATING, StreamKey
 from unisono.training.checkpointing.checkpoint import Loaded
 from unisono.training.checkpointing.saving import Saving
 from unisono.training.checkpointing.state import Restored, share_state
@@ -177,7 +177,7 @@ class TrainerBase(ABC):
         here is a function of the step too, so that another attempt draws the same."""
 
         def draw_as(shard: int) -> None:
-            self.adapter.seed(StreamKey(self.seed, self.progress.step, shard, LOOKING))
+            self.adapter.seed(StreamKey(self.seed, self.progress.step, shard, EVALUATING))
 
         own, shards = self.loader.own_shards, None
         draw_as(self._stream)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from unisono.algorithms.base import LockStepAlgorithm, StepInfo
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.data.splits import Splits
 from unisono.model.base import StreamKey
 from unisono.task.overrides import change
@@ -98,7 +98,7 @@ def ours(make: Callable[[], tuple[Any, Any]]) -> tuple[dict[str, Any], list[floa
 
     batch = started(make)[1]
     task = Task(model=model, data=lambda: Splits(train=batch), global_batch=ROWS, epochs=STEPS)
-    parts = assemble(change(task, {}), "allreduce", alone(torch.device("cpu")))
+    parts = assemble(change(task, {}), "allreduce", single_process_communicator(torch.device("cpu")))
     assert isinstance(parts.algorithm, LockStepAlgorithm)
     parts.algorithm.start()
     adapter = parts.adapter
@@ -120,7 +120,7 @@ def before(parts: Any) -> dict[str, Any]:
     """The state without what one pass has made of the running statistics."""
     state: dict[str, Any] = parts.adapter.state()
     pure = parts.adapter.model.pure
-    first = {pure.name(one): torch.from_numpy(np.array(one.numpy())) for one in (*pure.trained, *pure.kept)}
+    first = {pure.name(one): torch.from_numpy(np.array(one.numpy())) for one in (*pure.trainable, *pure.non_trainable)}
     return {**state, "model": first}
 
 

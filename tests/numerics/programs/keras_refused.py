@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import torch
 
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.model.base import StreamKey
@@ -128,7 +128,7 @@ def message(make: Callable[[], Any], settings: dict[str, Any]) -> str:
         adapter = assemble(
             change(Task(model=make, data=lambda: Splits(train=data), global_batch=4, **settings), {}),
             "allreduce",
-            alone(torch.device("cpu")),
+            single_process_communicator(torch.device("cpu")),
         ).adapter
         adapter.evaluate(data)
         adapter.forward_backward(data, StreamKey(0, 0, 0))

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from unisono.data.checks import members
-from unisono.data.fold_data import Folding, folded, whole
+from unisono.data.checks import sample_ids
+from unisono.data.fold_data import Folding, make_folds, merge_train_validation
 from unisono.data.source import Source
 from unisono.data.sources.arrays import Arrays
 from unisono.data.sources.matlab import Scene
@@ -43,7 +43,7 @@ def numbered(count: int, num_classes: int = 3) -> Arrays:
 
 def numbers(part: Source | None) -> Array:
     """Which samples of the source a part has."""
-    return np.zeros(0, dtype=np.int64) if part is None else members(part)[1]
+    return np.zeros(0, dtype=np.int64) if part is None else sample_ids(part)[1]
 
 
 def inputs(part: Source | None) -> Array:
@@ -80,57 +80,57 @@ def test_every_sample_but_those_of_the_test_is_held_out_once(
     source = numbered(count, 2)
     task = split(source, validation, test, how, seed=1)
     expected = np.setdiff1d(np.arange(count), numbers(task.test))
-    made = folded(task, Folding(k, seed=seed))
+    made = make_folds(task, Folding(k, seed=seed))
     assert len(made) == k and each_held_out_once(made, expected)
     assert all(one.test is None and one.how == f"{how}, fold {number} of {k}" for number, one in enumerate(made))
-    assert all(members(part)[0] is source for one in made for part in one.parts().values()), "nothing is copied"
-    assert same(made, folded(task, Folding(k, seed=seed)))
+    assert all(sample_ids(part)[0] is source for one in made for part in one.parts().values()), "nothing is copied"
+    assert same(made, make_folds(task, Folding(k, seed=seed)))
 
 
 def test_the_seed_decides_and_nothing_else() -> None:
     task = split(numbered(60), how="stratified", seed=1)
-    made = folded(task, Folding(3, seed=5))
-    assert same(made, folded(split(numbered(60), how="stratified", seed=1), Folding(3, seed=5)))
-    assert not same(made, folded(task, Folding(3, seed=6)))
+    made = make_folds(task, Folding(3, seed=5))
+    assert same(made, make_folds(split(numbered(60), how="stratified", seed=1), Folding(3, seed=5)))
+    assert not same(made, make_folds(task, Folding(3, seed=6)))
     assert [one.seed for one in made] == [5, 5, 5]
 
 
 def test_one_fold_is_the_division_of_the_task() -> None:
     task = split(numbered(60), 0.2, 0.2, seed=1)
-    (only,) = folded(task, Folding())
+    (only,) = make_folds(task, Folding())
     assert only.train is task.train and only.validation is task.validation and only.test is None
     assert (only.how, only.seed) == ("random", 1)
 
 
 def test_without_validation_data_the_training_data_are_folded() -> None:
     task = split(numbered(30), 0, 0.2)
-    assert each_held_out_once(folded(task, Folding(4)), numbers(task.train))
+    assert each_held_out_once(make_folds(task, Folding(4)), numbers(task.train))
     with pytest.raises(
         UsageError,
         match=r"--folds 1 measures on the validation data, and the task has none; give --folds 3, or validation= in its data",
     ):
-        folded(task, Folding())
+        make_folds(task, Folding())
 
 
 def test_validation_data_of_another_source_are_in_no_fold() -> None:
     task = Splits(numbered(30), validation=numbered(30), test=numbered(8))
-    made = folded(task, Folding(3))
-    assert all(members(part)[0] is task.train for one in made for part in one.parts().values())
+    made = make_folds(task, Folding(3))
+    assert all(sample_ids(part)[0] is task.train for one in made for part in one.parts().values())
     assert each_held_out_once(made, np.arange(30))
     assert all("come from another source than the training data, so no fold has samples of them" in one.warnings[0] for one in made)
-    (only,) = folded(task, Folding())
+    (only,) = make_folds(task, Folding())
     assert only.validation is task.validation and only.warnings == ()
 
 
 def test_samples_that_the_task_repeats_are_repeated_in_training_only() -> None:
     source = numbered(20)
     task = Splits(source.subset([*range(12), 0, 0, 3]), validation=source.subset(range(12, 16)))
-    for one in folded(task, Folding(4)):
+    for one in make_folds(task, Folding(4)):
         expected = np.sort([*range(16), 0, 0, 3])
         held = numbers(one.validation)
         assert len(np.unique(held)) == len(held) == 4
         assert np.array_equal(numbers(one.train), expected[~np.isin(expected, held)])
-    assert numbers(whole(task).train).tolist() == np.sort([*range(16), 0, 0, 3]).tolist()
+    assert numbers(merge_train_validation(task).train).tolist() == np.sort([*range(16), 0, 0, 3]).tolist()
 
 
 # ---- changes of the samples ----------------------------------------------------------------------------------------
@@ -152,11 +152,11 @@ def test_samples_are_changed_as_the_part_they_are_in() -> None:
     made = split(numbered(40), 0.25, 0.25, how="stratified", seed=1)
     assert made.validation is not None
     task = replace(made, train=made.train.map_inputs(plus_thousand).map(doubled), validation=made.validation.map_inputs(negative))
-    for one in folded(task, Folding(3)):
+    for one in make_folds(task, Folding(3)):
         assert np.array_equal(inputs(one.train), 2 * (numbers(one.train) + 1000))
         assert np.array_equal(inputs(one.validation), -numbers(one.validation))
         assert one.how.startswith("stratified"), "the source knows the classes though a change of the batch hides them"
-    joined = whole(task)
+    joined = merge_train_validation(task)
     assert np.array_equal(inputs(joined.train), 2 * (numbers(joined.train) + 1000))
 
 
@@ -164,7 +164,7 @@ def test_changes_before_and_between_subsets_are_kept_in_their_order() -> None:
     source = numbered(40).map_inputs(plus_thousand)
     train = source.subset(range(30)).map(doubled).subset(range(5, 25)).map_inputs(negative)
     task = Splits(train, validation=source.subset(range(30, 40)))
-    made = folded(task, Folding(3))
+    made = make_folds(task, Folding(3))
     assert each_held_out_once(made, np.r_[5:25, 30:40])
     for one in made:
         assert np.array_equal(inputs(one.train), -2 * (numbers(one.train) + 1000))
@@ -175,7 +175,7 @@ def test_changes_before_and_between_subsets_are_kept_in_their_order() -> None:
 
 def test_without_validation_data_of_the_source_all_is_changed_as_in_training() -> None:
     task = Splits(numbered(12).map_inputs(negative), validation=numbered(4).map_inputs(plus_thousand))
-    for one in folded(task, Folding(2)):
+    for one in make_folds(task, Folding(2)):
         assert np.array_equal(inputs(one.validation), -numbers(one.validation))
 
 
@@ -195,15 +195,15 @@ def test_without_validation_data_of_the_source_all_is_changed_as_in_training() -
 def test_parts_given_by_hand_are_stratified_where_there_are_classes(targets: Array | None, by: str) -> None:
     source = Arrays(np.arange(30), targets)
     task = Splits(source.subset(range(20)), validation=source.subset(range(20, 30)))
-    assert folded(task, Folding(3))[0].how == f"{by}, fold 0 of 3"
+    assert make_folds(task, Folding(3))[0].how == f"{by}, fold 0 of 3"
     hidden = Splits(source.subset(range(20)).map(doubled))
-    assert folded(hidden, Folding(3))[0].how.startswith("random"), "the change may have made other targets"
+    assert make_folds(hidden, Folding(3))[0].how.startswith("random"), "the change may have made other targets"
 
 
 def test_classes_keep_their_shares() -> None:
     labels = np.repeat([0, 1, 2], [60, 30, 12])
     task = split(Arrays(np.arange(102), labels), 0.2, 0.2, how="stratified")
-    for one in folded(task, Folding(3, by="stratified")):
+    for one in make_folds(task, Folding(3, by="stratified")):
         held = np.bincount(labels[numbers(one.validation)], minlength=3)
         rest = np.bincount(labels[numbers(one.train)], minlength=3)
         assert np.abs(held - (held + rest) / 3).max() < 1
@@ -217,14 +217,14 @@ def test_groups_are_not_divided(sizes: list[int], k: int, seed: int) -> None:
     task = split(Grouped(groups), 0.2, 0.2, how="group")
     expected = np.setdiff1d(np.arange(len(groups)), numbers(task.test))
     assume(len(set(groups[expected])) >= k)
-    made = folded(task, Folding(k, seed=seed))
+    made = make_folds(task, Folding(k, seed=seed))
     assert each_held_out_once(made, expected)
     assert all(not set(groups[numbers(one.train)]) & set(groups[numbers(one.validation)]) for one in made)
     assert all(one.warnings == () for one in made)
 
 
 def test_divided_groups_are_told() -> None:
-    made = folded(split(Grouped(np.repeat(np.arange(6), 5)), 0, 0), Folding(2))
+    made = make_folds(split(Grouped(np.repeat(np.arange(6), 5)), 0, 0), Folding(2))
     assert all("of 6 groups with validation samples of this fold have training samples too" in one.warnings[0] for one in made)
 
 
@@ -249,7 +249,7 @@ def test_folds_of_a_scene_show_no_pixel_of_their_validation_patches_in_training(
     source = scene(patch_size)
     task = split(source, 0.15, 0.2, how="blocks", seed=2, block_size=10)
     pool = np.sort(np.concatenate([numbers(task.train), numbers(task.validation)]))
-    made = folded(task, Folding(3, seed=1, block_size=block_size))
+    made = make_folds(task, Folding(3, seed=1, block_size=block_size))
     assert np.array_equal(np.sort(np.concatenate([numbers(one.validation) for one in made])), pool)
     for number, one in enumerate(made):
         train, validation = numbers(one.train), numbers(one.validation)
@@ -268,9 +268,9 @@ def test_folds_of_a_scene_show_no_pixel_of_their_validation_patches_in_training(
 def test_a_scene_that_is_not_cut_into_blocks_is_told_of_in_each_fold() -> None:
     task = split(scene(3), 0.2, 0.2)
     assert len(task.warnings) == 1 and "test pixels" in task.warnings[0]
-    for one in (*folded(task, Folding(2)), *folded(task, Folding())):
+    for one in (*make_folds(task, Folding(2)), *make_folds(task, Folding())):
         assert len(one.warnings) == 1 and "validation pixels" in one.warnings[0]
-    assert all(one.warnings == () for one in folded(task, Folding(2, by="blocks", block_size=10)))
+    assert all(one.warnings == () for one in make_folds(task, Folding(2, by="blocks", block_size=10)))
 
 
 # ---- warnings ------------------------------------------------------------------------------------------------------
@@ -283,9 +283,9 @@ def test_warnings_of_the_task_are_kept_where_they_hold() -> None:
     task = replace(made, warnings=(*made.warnings, "the labels are by one person"))
     of_validation, of_test = "the validation data have no sample of class 1", "the test data have no sample of class 1"
     assert task.warnings == (of_validation, of_test, "the labels are by one person")
-    assert folded(task, Folding())[0].warnings == (of_validation, "the labels are by one person")
-    assert whole(task).warnings == (of_test, "the labels are by one person")
-    held = [one.warnings for one in folded(task, Folding(2, by="stratified"))]
+    assert make_folds(task, Folding())[0].warnings == (of_validation, "the labels are by one person")
+    assert merge_train_validation(task).warnings == (of_test, "the labels are by one person")
+    held = [one.warnings for one in make_folds(task, Folding(2, by="stratified"))]
     assert all("the labels are by one person" in texts and of_test not in texts and of_validation not in texts for texts in held)
 
 
@@ -294,22 +294,22 @@ def test_warnings_of_the_task_are_kept_where_they_hold() -> None:
 
 def test_in_the_end_training_and_validation_are_one() -> None:
     task = split(numbered(50), 0.2, 0.2, how="stratified", seed=3)
-    found = whole(task)
+    found = merge_train_validation(task)
     assert np.array_equal(numbers(found.train), np.sort(np.concatenate([numbers(task.train), numbers(task.validation)])))
     assert found.validation is None and found.test is task.test and found.seed == 3
     assert found.how == "stratified, validation joined to training"
-    assert whole(found) is found
-    assert folded(found, Folding(2))[0].how == "stratified, fold 0 of 2"
+    assert merge_train_validation(found) is found
+    assert make_folds(found, Folding(2))[0].how == "stratified, fold 0 of 2"
 
 
 def test_validation_data_of_another_source_stay_what_they_are() -> None:
     task = Splits(numbered(30), validation=numbered(10), test=numbered(8))
-    found = whole(task)
+    found = merge_train_validation(task)
     assert (found.train, found.validation, found.test) == (task.train, task.validation, task.test)
     assert found.warnings == (
         "the validation data come from another source than the training data, so they are not joined to them",
     )
-    assert whole(found).warnings == found.warnings
+    assert merge_train_validation(found).warnings == found.warnings
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_validation_data_of_another_source_stay_what_they_are() -> None:
 )
 def test_mistakes_are_explained(options: Mapping[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        folded(split(numbered(20, 4), 0.2, 0.2), Folding(**options))
+        make_folds(split(numbered(20, 4), 0.2, 0.2), Folding(**options))
 
 
 @pytest.mark.parametrize(
@@ -350,8 +350,8 @@ def test_mistakes_are_explained(options: Mapping[str, Any], message: str) -> Non
 def test_what_only_the_task_knew_is_asked_for(how: str, options: Mapping[str, Any], message: str) -> None:
     task = split(Arrays(np.arange(20)), 0.2, 0.2, how=how, **options)
     with pytest.raises(UsageError, match=message):
-        folded(task, Folding(2))
-    assert len(folded(task, Folding(2, by="random"))) == 2
+        make_folds(task, Folding(2))
+    assert len(make_folds(task, Folding(2, by="random"))) == 2
 
 
 def test_a_scene_too_small_for_its_folds_is_refused() -> None:
@@ -360,4 +360,4 @@ def test_a_scene_too_small_for_its_folds_is_refused() -> None:
         UsageError,
         match=r"2 folds by blocks cannot be made of 144 training samples: .*; or change --folds, --fold-by or --block-size",
     ):
-        folded(task, Folding(2, by="blocks", block_size=6))
+        make_folds(task, Folding(2, by="blocks", block_size=6))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unisono.comm.base import Communicator
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
 from unisono.metrics import Accumulator, Metric, resolve_metrics
 from unisono.testing.thread_communicator import run_threads
@@ -56,7 +56,7 @@ def evaluate(
 
 
 def whole(names: Any, data: tuple[Tensor, ...]) -> dict[str, float]:
-    with alone() as comm:
+    with single_process_communicator() as comm:
         return evaluate(comm, resolve_metrics(names), [0, len(data[0])], max(len(data[0]), 1), data)
 
 
@@ -112,7 +112,7 @@ def test_nothing_at_all_is_not_a_number(size: int) -> None:
 
 
 def test_metrics_of_fixed_width_cost_one_message() -> None:
-    with alone() as comm:
+    with single_process_communicator() as comm:
         asked: list[object] = []
         comm.allgather_object = asked.append  # type: ignore[method-assign, assignment]
         data = samples(9, 0)[:2]

@@ -14,7 +14,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from unisono.errors import UsageError
 from unisono.optim.schedules import Schedule, make_schedule
-from unisono.optim.torch_schedulers import AHEAD
+from unisono.optim.torch_schedulers import ROWS_AT_A_TIME
 
 
 def two_groups(cls: Any = torch.optim.SGD, **options: Any) -> Optimizer:
@@ -91,8 +91,8 @@ def test_a_torch_scheduler_does_not_touch_the_real_optimizer() -> None:
 
 
 def test_the_order_of_questions_does_not_matter() -> None:
-    num_steps = 3 * AHEAD
-    spec: Any = lambda optimizer: lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=3 * AHEAD)  # noqa: E731
+    num_steps = 3 * ROWS_AT_A_TIME
+    spec: Any = lambda optimizer: lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=3 * ROWS_AT_A_TIME)  # noqa: E731
     forward, jumping = (make(spec, optimizer=two_groups(momentum=0.9), num_steps=num_steps) for _ in range(2))
     steps = list(range(0, num_steps, 97))
     assert [forward(step) for step in steps] == [jumping(step) for step in reversed(steps)][::-1]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from unisono.errors import UsageError
-from unisono.task.options import REQUIRED, add_options, check, keywords_of, option, options_of, take, takes
+from unisono.task.options import REQUIRED, add_options, check, keywords_of, option, options_for, options_of, takes
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def parsed(*words: str, only: Sequence[str] | None = None) -> argparse.Namespace
 
 
 def made(*words: str) -> Oven:
-    return Oven(**take(Oven, {"cake": "marble", **vars(parsed(*words))}))
+    return Oven(**options_for(Oven, {"cake": "marble", **vars(parsed(*words))}))
 
 
 def test_what_is_not_given_leaves_the_default() -> None:
@@ -118,14 +118,14 @@ def test_keywords_are_the_names_of_options() -> None:
         *("cake", "heat", "eggs", "salt", "fan", "shape", "minutes", "extra", "taste", "helpers", "only_here")
     ]
     assert "helpers" not in keywords_of(Oven) and "minutes" in keywords_of(Oven)
-    assert take(Oven, {"minutes": 2, "eggs": None, "strange": 1}) == {"minutes_s": 120.0, "eggs": None}
+    assert options_for(Oven, {"minutes": 2, "eggs": None, "strange": 1}) == {"minutes_s": 120.0, "eggs": None}
 
 
 def test_a_function_tells_its_options() -> None:
     @takes(Oven)
     def bake(cake: str, **options: Any) -> Oven:
         """Bake."""
-        return Oven(cake, **take(Oven, options))
+        return Oven(cake, **options_for(Oven, options))
 
     found = inspect.signature(bake).parameters
     assert list(found)[:3] == ["cake", "heat", "eggs"] and "helpers" not in found and "options" not in found

@@ -117,7 +117,7 @@ def test_a_task_of_a_notebook_travels_by_value(tmp_path: Path) -> None:
     found = read_pickled(write_pickled(tmp_path, task, config, "told"))
     cell["scale"] = 5
     assert isinstance(found.task, Task) and found.task.model() == 4
-    assert (found.config, found.told) == (config, "told")
+    assert (found.config, found.result_file) == (config, "told")
 
 
 def test_what_cannot_travel_is_said(tmp_path: Path) -> None:

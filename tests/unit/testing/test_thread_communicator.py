@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from unisono.comm.base import ANY, DTYPES, MAX, MIN, SUM, Communicator, Envelope, Op
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UsageError
 from unisono.testing.thread_communicator import run_threads
 from unisono.testing.thread_control import ThreadJob
@@ -26,7 +26,7 @@ def on_ranks(size: int, body: Callable[[Communicator], None], time_limit_s: floa
     if size:
         run_threads(size, body, time_limit_s)
     else:
-        with alone(time_limit_s=time_limit_s) as comm:
+        with single_process_communicator(time_limit_s=time_limit_s) as comm:
             body(comm)
 
 
@@ -194,7 +194,7 @@ def test_messages_to_oneself(size: int) -> None:
 
 
 def test_a_receive_that_nobody_can_answer_does_not_hang() -> None:
-    with alone(time_limit_s=1e-9) as comm:
+    with single_process_communicator(time_limit_s=1e-9) as comm:
         waiting = comm.start_recv(torch.empty(1), tag=5)
         assert waiting.done()  # a loop over done() ends, too
         with pytest.raises(CommError, match=r"only rank of world can never finish.*tag 5.*send before receiving"):

@@ -26,8 +26,8 @@ from unisono.algorithms.base import LockStepAlgorithm, ModelSize, Settings, Step
 from unisono.algorithms.rounds.statistics import RunningStatistics
 from unisono.algorithms.rounds.tails import Rows, Tails
 from unisono.comm.base import Communicator, Work
-from unisono.comm.engines.single import alone
 from unisono.comm.replicate import replicate
+from unisono.comm.single_process import single_process_communicator
 from unisono.model.tail import StepStats
 from unisono.model.torch.adapter import TorchAdapter
 
@@ -169,7 +169,7 @@ class LocalRounds(LockStepAlgorithm):
 
     def _group(self) -> Communicator:
         if self.group == 1:
-            return alone(self.comm.device, self.comm.time_limit_s)
+            return single_process_communicator(self.comm.device, self.comm.time_limit_s)
         found = self.comm.split(self.comm.rank // self.group)
         assert found is not None
         return found

@@ -102,7 +102,7 @@ class Replica:
         for counter, own in zip(self.adapter.counters(), state.counters, strict=True):
             counter.copy_(own)
         if self.part.running is not state.running:  # since a batch left out a parameter, each has a state of its own
-            state.optimizer = self.part.taken_apart(state.optimizer)
+            state.optimizer = self.part.split_state(state.optimizer)
             state.running = self.part.running
         state.running.state = state.optimizer
         self._loaded = state
@@ -123,7 +123,7 @@ class Replica:
 
     def state(self) -> dict[str, Any]:
         """Local: what `restore` needs of a worker in a process of its own: nested tensors, not copied, and plain values."""
-        return {**self.adapter.state(), "kept": self.adapter.kept()}
+        return {**self.adapter.state(), "kept": self.adapter.user_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Local: resumes with what `state` gave."""

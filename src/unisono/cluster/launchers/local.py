@@ -1,4 +1,4 @@
-"""Topology of a single process, which no launcher started. Pure, always answers."""
+"""Topology of a single process, which no launcher started. Pure; never refuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology:
 
 
 def _note(env: Mapping[str, str]) -> str:
-    """Inside an allocation of several tasks, one process alone is seldom what was meant."""
+    """Returns a warning where one process runs inside an allocation of several tasks, which is seldom meant."""
     if not env.get("SLURM_JOB_ID"):
         return ""
     outside, num_tasks = slurm.outside_step(env), slurm.job_tasks(env)

@@ -28,17 +28,17 @@ PMI_LOCAL_SIZE = ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
 
 OPEN_MPI_JOB = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
 PMI_JOB = ("I_MPI_HYDRA_UUID", "PALS_APID", "PMI_PORT")
-"""What names one call of mpirun, alike on all of its processes. MPICH has none of these (see `needs_token`)."""
+"""Variables that identify one call of mpirun, equal on all of its processes. MPICH has none of these (see `needs_token`)."""
 
 HOST = ("PMIX_HOSTNAME", "PMI_HOSTNAME", "HYDRA_BSTRAP_LOCALHOST")
-"""What the launcher calls this node."""
+"""Variables with the launcher's name of this node."""
 
 SELECTION = ("OMPI_MCA_coll_", "I_MPI_ADJUST_", "I_MPI_COLL_", "MPIR_CVAR_ALLREDUCE_", "MPIR_CVAR_COLL_")
 """Beginnings of the variables by which users steer a library's own choice of algorithms."""
 
 
 def mpi_selection(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Which algorithms the MPI library was told to take; recorded with what it then did."""
+    """Returns the user's settings of the MPI library's choice of algorithms; they are recorded with the run."""
     return tuple(sorted((name, value) for name, value in env.items() if name.startswith(SELECTION)))
 
 
@@ -58,8 +58,8 @@ def resolve_open_mpi(env: Mapping[str, str], overrides: Overrides) -> Topology |
     if first_set(env, OPEN_MPI[:2]) is None:
         return NotThisLauncher("OMPI_COMM_WORLD_RANK is not set, so Open MPI's mpirun did not start this process")
     # OMPI_COMM_WORLD_NODE_RANK also exists: it is a rank within the node, not the rank of the node.
-    place = _Position(*whole_numbers(env, OPEN_MPI, "Open MPI", "start with mpirun, or unset all OMPI_ variables"))
-    return _topology("openmpi", place, _identity(env, OPEN_MPI_JOB), env, overrides)
+    position = _Position(*whole_numbers(env, OPEN_MPI, "Open MPI", "start with mpirun, or unset all OMPI_ variables"))
+    return _topology("openmpi", position, _identity(env, OPEN_MPI_JOB), env, overrides)
 
 
 def resolve_pmi(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisLauncher:
@@ -69,12 +69,12 @@ def resolve_pmi(env: Mapping[str, str], overrides: Overrides) -> Topology | NotT
     if by_srun and first_set(env, PMI_LOCAL_RANK) is None:
         return NotThisLauncher("PMI_RANK was set by srun itself (--mpi), and SLURM's own variables say more")
     remedy = "start with mpirun (without -pmi-port), or unset all PMI_ variables"
-    place = _Position(*whole_numbers(env, (*PMI, PMI_LOCAL_RANK, PMI_LOCAL_SIZE), "PMI", remedy))
-    return _topology("pmi", place, _pmi_identity(env), env, overrides)
+    position = _Position(*whole_numbers(env, (*PMI, PMI_LOCAL_RANK, PMI_LOCAL_SIZE), "PMI", remedy))
+    return _topology("pmi", position, _pmi_identity(env), env, overrides)
 
 
 def needs_token(env: Mapping[str, str]) -> bool:
-    """Whether nothing in the environment names the job, though its processes, all on this node, must tell it from others."""
+    """Whether nothing in the environment identifies the job, though its processes, all on this node, must tell it from others."""
     if env.get("UNISONO_TOKEN") or not all(first_set(env, n) for n in (PMI[:1], PMI[1:], PMI_LOCAL_RANK, PMI_LOCAL_SIZE)):
         return False
     # As texts: whether they are numbers is for `resolve_pmi` to say.
@@ -94,24 +94,24 @@ def _identity(env: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     return env[name] if name else None
 
 
-def _topology(launcher: str, place: _Position, identity: str | None, env: Mapping[str, str], overrides: Overrides) -> Topology:
+def _topology(launcher: str, position: _Position, identity: str | None, env: Mapping[str, str], overrides: Overrides) -> Topology:
     identity = identity or env.get("UNISONO_TOKEN")
-    if identity is None and place.one_node and place.world_size > 1:
+    if identity is None and position.one_node and position.world_size > 1:
         raise UsageError(
             "this mpirun does not name its job, so two jobs on one node could meet (environment); "
             "before mpirun, export UNISONO_TOKEN=$(date +%s%N)"
         )
-    token = job_token(launcher, str(place.world_size), identity) if identity else ""
+    token = job_token(launcher, str(position.world_size), identity) if identity else ""
     return Topology(
         launcher=launcher,
-        global_rank=place.rank,
-        world_size=place.world_size,
-        local_rank=place.local_rank,
-        local_size=place.local_size,
-        node_rank=0 if place.one_node else None,
-        num_nodes=1 if place.one_node else None,
+        global_rank=position.rank,
+        world_size=position.world_size,
+        local_rank=position.local_rank,
+        local_size=position.local_size,
+        node_rank=0 if position.one_node else None,
+        num_nodes=1 if position.one_node else None,
         # Processes that do not know the job's name must ask MPI for that too.
-        address="127.0.0.1" if place.one_node else _first_host(env, place) if identity else None,
+        address="127.0.0.1" if position.one_node else _first_host(env, position) if identity else None,
         port=overrides.port or derived_port(token),
         token=token,
         node_name=env[name] if (name := first_set(env, HOST)) else "",
@@ -119,8 +119,8 @@ def _topology(launcher: str, place: _Position, identity: str | None, env: Mappin
     )
 
 
-def _first_host(env: Mapping[str, str], place: _Position) -> str | None:
-    """Where rank 0 is expected; None where only MPI knows. Rank 0 objects if it finds itself elsewhere."""
+def _first_host(env: Mapping[str, str], position: _Position) -> str | None:
+    """Returns the host on which rank 0 is expected; None where only MPI knows. Raises in rank 0 if it runs elsewhere."""
     if env.get("UNISONO_RENDEZVOUS"):
         return None  # where somebody said where to meet, the order of the hosts does not matter
     hosts = slurm.job_hosts(env)
@@ -128,7 +128,7 @@ def _first_host(env: Mapping[str, str], place: _Position) -> str | None:
         return None
     name = first_set(env, HOST)
     own_host = env[name].split(".")[0] if name else ""
-    if place.rank == 0 and own_host != hosts[0].split(".")[0] and own_host in (host.split(".")[0] for host in hosts):
+    if position.rank == 0 and own_host != hosts[0].split(".")[0] and own_host in (host.split(".")[0] for host in hosts):
         raise UsageError(
             f"rank 0 runs on {own_host} ({name}) but the others look for it on {hosts[0]}, the first host of SLURM job "
             f"{env['SLURM_JOB_ID']}; start rank 0 there, or export UNISONO_RENDEZVOUS={own_host}:PORT before mpirun"

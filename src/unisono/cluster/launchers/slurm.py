@@ -56,7 +56,7 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisL
 
 
 def outside_step(env: Mapping[str, str]) -> str | None:
-    """Why this process is no task of a step; None where it is one."""
+    """Returns why this process is no task of a step; None where it is one."""
     if env.get("SLURM_PROCID") and not env.get("SLURM_JOB_ID"):
         require(env, ("SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID"), "SLURM", REMEDY)
     if env.get("SLURM_STEP_ID"):
@@ -72,19 +72,19 @@ def outside_step(env: Mapping[str, str]) -> str | None:
 
 
 def job_hosts(env: Mapping[str, str]) -> list[str]:
-    """All hosts of the surrounding SLURM job, also outside a step; empty where there is none."""
+    """Returns all hosts of the surrounding SLURM job, also outside a step; empty where there is no job."""
     name = first_set(env, ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     return slurm_hostlist.hosts(env[name], name) if name and env.get("SLURM_JOB_ID") else []
 
 
 def job_tasks(env: Mapping[str, str]) -> int:
-    """How many tasks the surrounding SLURM job has; 1 where it does not say."""
+    """Returns the number of tasks of the surrounding SLURM job; 1 where it does not say."""
     name = first_set(env, ("SLURM_NTASKS", "SLURM_NPROCS"))
     return whole_number(env, name) if name else 1
 
 
 def _nodes(env: Mapping[str, str], overrides: Overrides) -> tuple[list[str], list[int]]:
-    """Hosts of the step and the tasks on each, which must agree with each other and with the number of tasks."""
+    """Returns the hosts of the step and the tasks on each, which must agree with each other and with the number of tasks."""
     nodes_name, total_name = first_set(env, NODES), first_set(env, NUM_TASKS)
     assert nodes_name and total_name
     hosts = slurm_hostlist.hosts(env[nodes_name], nodes_name)

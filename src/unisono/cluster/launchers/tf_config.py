@@ -73,7 +73,7 @@ def _object(value: object, what: str) -> dict[str, Any]:
 
 
 def _processes(cluster: dict[str, Any]) -> dict[str, list[tuple[str, int]]]:
-    """Addresses of each kind, in the order of ranks."""
+    """Returns the addresses of the processes of each kind, in the order of ranks."""
     for kind, addresses in cluster.items():
         if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
             raise _malformed(f"'cluster' {kind!r} must be a list of host:port; received {json.dumps(addresses)}")

@@ -16,7 +16,7 @@ COPIED_FROM = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
-"""Rank and size of launchers from which scripts copy RANK and WORLD_SIZE, but not where the processes of a node are."""
+"""Variables of rank and size of launchers, from which scripts copy RANK and WORLD_SIZE but not the position on the node."""
 
 REMEDY = "start with torchrun, or set all of them, or unset RANK"
 

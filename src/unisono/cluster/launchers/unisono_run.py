@@ -16,7 +16,8 @@ PLACE = (
     "UNISONO_NODE_RANK",
     "UNISONO_NUM_NODES",
 )
-"""Set by the launcher only. Rendezvous, token and options of the launch may also be set by hand, for another launcher."""
+"""Variables that only the launcher sets. Rendezvous, token and options of the launch may also be set by hand, for another
+launcher."""
 
 
 def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisLauncher:

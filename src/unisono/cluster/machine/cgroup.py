@@ -10,13 +10,13 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def cpu_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
-    """How many CPUs' time may be used together; None where nothing limits it."""
+    """Returns the limit on the total CPU time, in CPUs; None where there is no limit."""
     quotas = [quota for folder in _folders("cpu", root, membership) if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
 
 
 def memory_left(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
-    """Bytes until the limit, what can be dropped (cached files) not counted as used; None where nothing limits it."""
+    """Returns the bytes left until the memory limit, cached files not counted as used; None where there is no limit."""
     return min((left for folder in _folders("memory", root, membership) if (left := _left(folder)) is not None), default=None)
 
 
@@ -41,7 +41,7 @@ def _left(folder: Path) -> int | None:
 
 
 def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
-    """From the group of this process upwards: the narrowest limit on the way counts."""
+    """Yields the folders from the group of this process upwards; the narrowest limit among them counts."""
     for line in (_read(membership) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):

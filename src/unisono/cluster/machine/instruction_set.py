@@ -47,7 +47,7 @@ LEVELS: Mapping[str, tuple[Setting, ...]] = MappingProxyType(
         "baseline": _level("default", "SSE41", "COMPATIBLE", "", "Nehalem", _ABOVE_BASELINE),
     }
 )
-"""Name as users type it -> the settings that cap every library there, the newest instructions first."""
+"""Level, as users type it -> the settings that cap every library at it, the newest instructions first."""
 
 REQUIRED_FEATURES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -56,18 +56,19 @@ REQUIRED_FEATURES: Mapping[str, frozenset[str]] = MappingProxyType(
         "baseline": frozenset({"sse4_2"}),
     }
 )
-"""What a CPU must have, as Linux calls it."""
+"""Level -> features that a CPU must have, as Linux calls them."""
 
 FOR_INTEL_ONLY = frozenset({"avx512", "avx2"})
-"""Levels whose branch of MKL exists on Intel's CPUs alone; on others MKL takes what it likes without a word."""
+"""Levels whose branch of MKL exists on Intel's CPUs alone; on others MKL silently chooses another branch."""
 
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 CUBLAS_WORKSPACES = (":4096:8", ":16:8")
-"""Those with which cuBLAS gives the same bits each time, as PyTorch demands; the first is ours where none is chosen."""
+"""Workspaces with which cuBLAS gives the same bits each time, as PyTorch demands; the first is set where none is chosen."""
 
 
 def settings_of(level: str, cpu: Processor) -> tuple[Setting, ...]:
-    """Pure: what caps the libraries at a level; refuses a level that is not known or that this CPU cannot keep."""
+    """Pure: returns the settings that cap the libraries at a level; refuses a level that is not known or that this CPU does not
+    support."""
     if level not in LEVELS:
         raise unknown_name("level of --portable", level, LEVELS)
     missing = REQUIRED_FEATURES[level] - cpu.features
@@ -86,15 +87,15 @@ def settings_of(level: str, cpu: Processor) -> tuple[Setting, ...]:
 
 
 def level_of(env: Mapping[str, str]) -> str | None:
-    """Pure: the level whose settings all stand in an environment."""
+    """Pure: returns the level whose settings are all in an environment; None where there is none."""
     return next((name for name, all_of in LEVELS.items() if all(env.get(one.variable) == one.value for one in all_of)), None)
 
 
 def current_level() -> str | None:
-    """Local: the level at which this process was capped."""
+    """Local: returns the level at which this process was capped; None where it was not."""
     return level_of(os.environ)
 
 
 def cublas_workspace() -> str | None:
-    """Local: what the environment says of the workspace of cuBLAS."""
+    """Local: returns the setting of the workspace of cuBLAS in the environment; None where there is none."""
     return os.environ.get(CUBLAS_WORKSPACE)

@@ -1,4 +1,5 @@
-"""How often the system has ended a process of this job for want of memory, where it says so (control groups of Linux)."""
+"""The number of processes of this job that the system has killed for lack of memory, where it counts them (control groups of
+Linux)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def num_memory_kills(root: Path = ROOT, membership: Path = Path("/proc/self/cgroup")) -> int:
-    """Local: the count of this process's control group; 0 where the system does not count."""
+    """Local: returns the count of this process's control group; 0 where the system does not count."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Which process started us: the name of a job whose launcher gives none. Local; reads /proc."""
+"""Finds the process of the launcher, which identifies a job whose launcher gives it no name. Local; reads /proc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unisono.cluster.machine.process_tree import PARENT, PROC, START_TIME, stat,
 
 
 def launcher_process(mark: str, pid: int, proc: Path = PROC) -> str | None:
-    """The nearest ancestor of `pid` whose environment lacks the variable `mark`, as pid and start time; None if unknown.
+    """Returns the nearest ancestor of `pid` whose environment lacks the variable `mark`, as pid and start time; None if unknown.
 
     Scripts between the launcher and us carry the variables that the launcher gave to us; the launcher itself does not. All
     processes of a launcher on one node find the same ancestor, and no other process ever has both its pid and start time.
@@ -20,6 +20,6 @@ def launcher_process(mark: str, pid: int, proc: Path = PROC) -> str | None:
                 return f"{parent}-{stat(proc / str(parent))[START_TIME]}"
             pid = parent
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        # No /proc here, or one that hides other users' processes, or an ancestor ended while we looked.
+        # No /proc here, or one that hides other users' processes, or an ancestor ended meanwhile.
         return None
     return None

@@ -1,4 +1,4 @@
-"""Which process descends from which, as /proc shows it: the way to processes that left their rank's group. Local."""
+"""The tree of processes, as /proc shows it; it finds processes that left their rank's group. Local."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ STATE, PARENT, SESSION, START_TIME = 0, 1, 3, 19
 
 @dataclass(frozen=True)
 class Process:
-    """One line of the table. Equal are those of one process, also when a later look finds it elsewhere."""
+    """One entry of the process table. Entries of one process are equal, also when its parent has changed between two reads."""
 
     pid: int
     start: int
-    """When it was started, in the kernel's ticks: numbers are used again."""
+    """Time of its start, in the kernel's ticks: process numbers are used again."""
     parent: int = field(compare=False)
     session: int = field(compare=False)
     ended: bool = field(compare=False)
-    """Whether only its exit code is left, for its parent to take."""
+    """Whether it has ended and only its exit code is left, for its parent to collect."""
 
 
 def processes(proc: Path = PROC) -> dict[int, Process]:
-    """All processes that we may see, by number; none where the system has no /proc (macOS)."""
+    """Returns all processes that we may see, by number; none where the system has no /proc (macOS)."""
     found: dict[int, Process] = {}
     for folder in proc.iterdir() if proc.is_dir() else ():
         if folder.name.isdigit():
             try:
                 fields = stat(folder)
-            except (FileNotFoundError, ProcessLookupError, PermissionError):  # it ended while we looked, or is hidden from us
+            except (FileNotFoundError, ProcessLookupError, PermissionError):  # it ended meanwhile, or is hidden from us
                 continue
             pid = int(folder.name)
             ended = fields[STATE] in "ZX"
@@ -41,7 +41,7 @@ def processes(proc: Path = PROC) -> dict[int, Process]:
 
 
 def with_descendants(table: Mapping[int, Process], roots: Iterable[Process]) -> list[Process]:
-    """Pure: the roots and all their descendants."""
+    """Pure: returns the roots and all their descendants."""
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
@@ -52,12 +52,13 @@ def with_descendants(table: Mapping[int, Process], roots: Iterable[Process]) -> 
 
 
 def stat(folder: Path) -> list[str]:
-    """The fields of /proc/pid/stat behind the name; raises `FileNotFoundError` or `ProcessLookupError` where it is gone."""
+    """Returns the fields of /proc/pid/stat behind the name; raises `FileNotFoundError` or `ProcessLookupError` where the process
+    is gone."""
     return (folder / "stat").read_text().rpartition(")")[2].split()
 
 
 def variables_of(folder: Path) -> list[bytes]:
-    """The environment that a process was started with, one NAME=value each; empty where it is gone or not ours to read."""
+    """Returns the environment that a process was started with, one NAME=value each; empty where it is gone or may not be read."""
     try:
         return (folder / "environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""Which CPU this is, as the system describes it. Pure, except `this_processor`."""
+"""The model of the CPU, as the system describes it. Pure, except `this_processor`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ INTEL = "GenuineIntel"
 
 @dataclass(frozen=True)
 class Processor:
-    """One kind of CPU. What the system does not tell is empty."""
+    """One model of CPU. Fields that the system does not tell are empty."""
 
     vendor: str = ""
     """"GenuineIntel", "AuthenticAMD", or the number of an ARM implementer."""
     family: str = ""
     model: str = ""
     name: str = ""
-    """For people."""
+    """Name for people."""
     features: frozenset[str] = frozenset()
-    """As Linux calls them: "avx2", "fma", "avx512f", ..."""
+    """Features as Linux calls them: "avx2", "fma", "avx512f", ..."""
 
     @property
     def kind(self) -> str:
-        """What decides which code libraries choose, on one line."""
+        """The properties by which libraries choose their code, on one line."""
         return " ".join(part for part in (self.vendor, self.family, self.model) if part) or self.name
 
 
 def read_processor(text: str) -> Processor:
-    """Pure: the first CPU of a text like /proc/cpuinfo, whose names differ between x86 and ARM."""
+    """Pure: returns the first CPU of a text like /proc/cpuinfo, whose names differ between x86 and ARM."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -44,7 +44,7 @@ def read_processor(text: str) -> Processor:
 
 
 def this_processor() -> Processor:
-    """Local: the one we run on; where the system is not a Linux only its name is known."""
+    """Local: returns the CPU of this machine; where the system is not Linux only its name is known."""
     try:
         return read_processor(Path("/proc/cpuinfo").read_text())
     except OSError:

@@ -7,4 +7,4 @@ Imported by comm/connect.py, at use.
 from __future__ import annotations
 
 OVER_MESSAGES = ("auto", "ring", "recursive_doubling", "rabenseifner")
-"""Those with `prepare(comm, nodes) -> Reducer`: `comm` is used by nobody else, and `nodes[r]` is the node of its member r."""
+"""Algorithms with `prepare(comm, nodes) -> Reducer`: `comm` is used by nothing else, and `nodes[r]` is the node of its member r."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from unisono.comm.allreduce import rabenseifner, recursive_doubling
-from unisono.comm.allreduce.partners import grouped, wire_bytes
+from unisono.comm.allreduce.partners import reduce_grouped, wire_bytes
 from unisono.comm.base import Communicator, Op, Reducer
 
 BY_LENGTH: tuple[tuple[int, str], ...] = ((128 << 10, "recursive_doubling"), (256 << 10, "rabenseifner"))
@@ -32,22 +32,22 @@ doubling and Rabenseifner. docs/decisions/0005-allreduce.md says how far these f
 
 
 def choose(num_bytes: int) -> str:
-    """Pure: name of the algorithm for so many bytes on the way; `engine` is the engine's own."""
+    """Pure: returns the name of the algorithm for a message of so many bytes; `engine` is the engine's own."""
     return next((name for longest, name in BY_LENGTH if num_bytes <= longest), "engine")
 
 
-def in_words() -> str:
-    """Pure: the whole choice, for people."""
+def description() -> str:
+    """Pure: describes the whole choice, for people."""
     return ", ".join([*(f"{name} up to {longest >> 10} KiB" for longest, name in BY_LENGTH), "above by the engine itself"])
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: a reducer over `comm`, whose messages and all-reduce are its own; it chooses for every call."""
+    """Local: makes a reducer over `comm`, whose messages and all-reduce are its own; it chooses the algorithm for every call."""
     over_messages = {
         "recursive_doubling": recursive_doubling.prepare(comm, nodes),
         "rabenseifner": rabenseifner.prepare(comm, nodes),
     }
-    by_vector = grouped(lambda vector, op: over_messages[choose(vector.nbytes)]([vector], op))
+    by_vector = reduce_grouped(lambda vector, op: over_messages[choose(vector.nbytes)]([vector], op))
 
     def reduce(bufs: Sequence[Tensor], op: Op) -> None:
         if choose(wire_bytes(bufs, op)) == "engine":

@@ -1,7 +1,7 @@
-"""Algorithms that need a power of two: the other members fold their vector into a neighbour's and get the result back.
+"""Algorithms that need a power of two: the other members add their vector to a neighbour's and get the result back.
 
 Of N = P + E members (P the largest power of two) the first 2 E form pairs: the even one sends its vector to the odd one, which
-takes part for both, and waits for the result. The pairs and the rest are the P places of the core.
+takes part for both, and waits for the result. The pairs and the rest are the P positions of the core.
 
     additional cost   even: 1 message, the whole vector; odd: 1 message, the whole vector; others: none
 
@@ -15,19 +15,19 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from unisono.comm.allreduce.partners import grouped, order_by_node
+from unisono.comm.allreduce.partners import order_by_node, reduce_grouped
 from unisono.comm.arithmetic import Scratch, combine
 from unisono.comm.base import Communicator, Op, Reducer
 
 
 @dataclass(frozen=True)
 class Core:
-    """The members, a power of two, that take part; seen from one of them."""
+    """The members that take part, a power of two of them; seen from one of them."""
 
     comm: Communicator
     position: int
     members: tuple[int, ...]
-    """Rank of the member at each place."""
+    """Rank of the member at each position."""
     scratch: Scratch
 
     @property
@@ -35,8 +35,8 @@ class Core:
         return len(self.members)
 
 
-def folded(comm: Communicator, nodes: Sequence[int], reduce: Callable[[Core, Tensor, Op], None]) -> Reducer:
-    """Local: a reducer for any number of members from one that needs a power of two."""
+def with_power_of_two(comm: Communicator, nodes: Sequence[int], reduce: Callable[[Core, Tensor, Op], None]) -> Reducer:
+    """Local: makes a reducer for any number of members from a function that needs a power of two of them."""
     order = order_by_node(nodes)
     size = 1 << (comm.size.bit_length() - 1)
     extra = comm.size - size
@@ -60,4 +60,4 @@ def folded(comm: Communicator, nodes: Sequence[int], reduce: Callable[[Core, Ten
         reduce(core, buf, op)
         comm.send(buf, partner)
 
-    return grouped(even if comm.rank in evens else inside)
+    return reduce_grouped(even if comm.rank in evens else inside)

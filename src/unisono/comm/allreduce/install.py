@@ -15,16 +15,16 @@ from unisono.registry import load
 class AllreduceInstaller:
     """Installs the requested algorithm on any group of the job."""
 
-    asked: str
+    requested: str
     nodes: Sequence[int]
     """The node of each process of the job."""
     open_node: Callable[[Communicator], Communicator]
-    """Collective over a group: those of its members that are on this node, in the order of their ranks, among themselves."""
-    steered: str = ""
-    """The user's settings of the MPI library's own choice, as text."""
+    """Collective over a group: opens a communicator of those of its members that are on this node, in the order of their ranks."""
+    mpi_settings: str = ""
+    """The user's settings of the MPI library's own choice of algorithms, as text."""
 
     def install(self, comm: Communicator) -> str:
-        """Collective over `comm`, blocking: install the algorithm on it and on every later split of it. Returns a description."""
+        """Collective over `comm`, blocking: installs the algorithm on it and on every later split of it. Returns a description."""
         shown = self._install_on(comm)
         comm.origin = f"{comm.origin}, all-reduce {shown}"
         comm.equip_groups(self.install)
@@ -32,17 +32,17 @@ class AllreduceInstaller:
 
     def _install_on(self, comm: Communicator) -> str:
         nodes = [self.nodes[member] for member in comm.members]
-        chosen = choose_allreduce(self.asked, comm.engine, nodes, len(set(self.nodes)))
+        chosen = choose_allreduce(self.requested, comm.engine, nodes, len(set(self.nodes)))
         if comm.size == 1:
-            needless = "" if self.asked in ("auto", "engine") else f" ({self.asked} needs several processes)"
+            needless = "" if self.requested in ("auto", "engine") else f" ({self.requested} needs several processes)"
             return f"by the engine itself{needless}"
         if chosen == "engine":
-            return self._in_words(chosen, comm)
+            return self._description(chosen, comm)
         if chosen == "node_aware":
             return self._compose(comm, nodes)
         private = comm.duplicate()
         comm.reduce_with(_reducer(chosen, private, nodes), private)
-        return self._in_words(chosen, comm)
+        return self._description(chosen, comm)
 
     def _compose(self, comm: Communicator, nodes: list[int]) -> str:
         from unisono.comm.allreduce import node_aware
@@ -57,20 +57,20 @@ class AllreduceInstaller:
         between = None if across is None else _reducer(chosen, across, [nodes[r] for r in across.ranks])
         owned = [part for part in (local, across) if part is not None]
         comm.reduce_with(node_aware.prepare(nodes, local, between), *owned)
-        return f"node_aware ({local.engine} inside a node, {comm.engine} between nodes: {self._in_words(chosen, comm)})"
+        return f"node_aware ({local.engine} inside a node, {comm.engine} between nodes: {self._description(chosen, comm)})"
 
-    def _in_words(self, chosen: str, comm: Communicator) -> str:
+    def _description(self, chosen: str, comm: Communicator) -> str:
         if chosen == "auto":
             from unisono.comm.allreduce import auto
 
-            return f"auto ({auto.in_words()})"
+            return f"auto ({auto.description()})"
         if chosen == "engine":
-            return f"by the engine itself{f' ({self.steered})' if self.steered and comm.engine == 'mpi' else ''}"
+            return f"by the engine itself{f' ({self.mpi_settings})' if self.mpi_settings and comm.engine == 'mpi' else ''}"
         return f"by {chosen} over messages"
 
 
 def _reducer(name: str, comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: the algorithm of that name over `comm`, which nobody else uses."""
+    """Local: makes the reducer of that name over `comm`, which nothing else uses."""
     if name == "engine":
         return comm.allreduce
     reducer: Reducer = load("unisono.comm.allreduce", name, OVER_MESSAGES, "allreduce").prepare(comm, nodes)

@@ -20,29 +20,28 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.partners import grouped
+from unisono.comm.allreduce.partners import reduce_grouped
 from unisono.comm.arithmetic import Scratch
 from unisono.comm.base import Communicator, Op, Reducer, even_slices
 
 SHARED_FROM_BYTES = 64 << 10
-"""From here on all members of a node share the work between nodes; below, more messages cost more than they save."""
+"""From this length on all members of a node share the work between nodes; below, more messages cost more than they save."""
 
 
 def between_nodes_color(nodes: Sequence[int], rank: int) -> int | None:
-    """Local: the color with which member `rank` joins the split for `between`; None: it takes no part between nodes.
+    """Local: returns the color with which member `rank` joins the split for `between`; None: it takes no part between nodes.
 
-    `nodes[r]` is the node of member r. The color is the position among the members of the node; where nodes differ in
-    their number of members only the first ones join.
+    `nodes[r]` is the node of member r. The color is the position among the members of the node; where nodes differ in their number
+    of members only the first ones join.
     """
     position = nodes[:rank].count(nodes[rank])
     return position if position == 0 or _even(nodes) else None
 
 
 def prepare(nodes: Sequence[int], local: Communicator, between: Reducer | None) -> Reducer:
-    """Local: a reducer over all members.
-
-    `local` holds the members of this node in the order of their ranks; `between` works on a split of all members by
-    `between_nodes_color` (also in that order) and is None where that is None. Both are used by this reducer alone.
+    """Local: makes a reducer over all members. `local` holds the members of this node in the order of their ranks; `between` works
+    on a split of all members by `between_nodes_color` (also in that order) and is None where that is None. Both are used by this
+    reducer alone.
     """
     if len(set(nodes)) == 1:
         return local.allreduce
@@ -70,7 +69,7 @@ def prepare(nodes: Sequence[int], local: Communicator, between: Reducer | None) 
         else:
             reduce_through_first(buf, op)
 
-    return grouped(reduce)
+    return reduce_grouped(reduce)
 
 
 def _even(nodes: Sequence[int]) -> bool:

@@ -9,17 +9,17 @@ from torch import Tensor
 
 from unisono.comm.arithmetic import HALF_TYPES
 from unisono.comm.base import SUM, Communicator, Op, Reducer
-from unisono.comm.packing import packed, unpack
+from unisono.comm.packing import pack, unpack
 
 WIDENED: Mapping[torch.dtype, torch.dtype] = dict.fromkeys(HALF_TYPES, torch.float32)
 """Sums of halves travel as float32, from the first addition to the last, and are rounded once."""
 
 
-def grouped(reduce: Callable[[Tensor, Op], None]) -> Reducer:
-    """A reducer of lists from one of a single vector: short buffers of one type travel together, empty ones not at all."""
+def reduce_grouped(reduce: Callable[[Tensor, Op], None]) -> Reducer:
+    """Makes a reducer of lists from one of a single vector: short buffers of one type are sent together, empty ones not at all."""
 
     def reduce_all(bufs: Sequence[Tensor], op: Op) -> None:
-        packs = packed(bufs, _wire(op))
+        packs = pack(bufs, _wire(op))
         for vector, _ in packs:
             reduce(vector, op)
         unpack(packs)
@@ -28,13 +28,13 @@ def grouped(reduce: Callable[[Tensor, Op], None]) -> Reducer:
 
 
 def wire_bytes(bufs: Sequence[Tensor], op: Op) -> int:
-    """Local: how long the vectors of a list are on the way; the same on all members."""
+    """Local: returns the number of bytes in which the vectors of a list are sent; the same on all members."""
     wire = _wire(op)
     return sum(buf.numel() * wire.get(buf.dtype, buf.dtype).itemsize for buf in bufs)
 
 
 def sendrecv(comm: Communicator, outgoing: Tensor, dest: int, incoming: Tensor, source: int) -> None:
-    """Blocking: send to one member while receiving from another. Empty messages are left out, on both sides alike."""
+    """Blocking: sends to one member while receiving from another. Empty messages are left out, on both sides alike."""
     # The receive comes first, so that the engine knows where to put the message when it arrives.
     receiving = comm.start_recv(incoming, source) if incoming.numel() else None
     sending = comm.start_send(outgoing, dest) if outgoing.numel() else None
@@ -45,7 +45,8 @@ def sendrecv(comm: Communicator, outgoing: Tensor, dest: int, incoming: Tensor, 
 
 
 def order_by_node(nodes: Sequence[int]) -> list[int]:
-    """The members in an order that keeps those of one node together, so that neighbours seldom talk through the network."""
+    """Returns the members in an order that keeps those of one node together, so that few neighbours communicate through the
+    network."""
     return sorted(range(len(nodes)), key=lambda rank: (nodes[rank], rank))
 
 

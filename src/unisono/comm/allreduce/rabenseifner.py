@@ -1,15 +1,15 @@
-"""Rabenseifner: halve the vector with ever farther partners until each holds one finished slice, then go the way back.
+"""Rabenseifner: halves the vector with ever farther partners until each holds one finished slice, then gathers the slices.
 
-Rabenseifner 2004; Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19
-(2005). In round k a member swaps half of what it still holds with the member 2^k places away and reduces the half it keeps
-(the largest messages go to the nearest partner, mostly of the same node); log2 P more rounds gather the finished slices.
-With P the largest power of two in N (the other members are folded in and out, see core.py):
+Rabenseifner 2004; Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19 (2005). In
+round k a member swaps half of what it still holds with the member 2^k places away and reduces the half it keeps (the largest
+messages are sent to the nearest partner, mostly of the same node); log2 P more rounds gather the finished slices. With P the
+largest power of two in N (the other members are folded in and out, see core.py):
 
     messages sent by each member   2 log2 P   (N > P: + 1 for an odd one of a pair; 1 in all for an even one)
     elements sent by each member   2 (P - 1) / P of the vector   (and the whole vector for each of those additional messages)
 
-Each slice is finished by one member and copied to the others, so all end with the same bits. As few bytes as the ring in
-fewer messages, where N is a power of two.
+Each slice is finished by one member and copied to the others, so all end with the same bits. As few bytes as the ring in fewer
+messages, where N is a power of two.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.core import Core, folded
+from unisono.comm.allreduce.core import Core, with_power_of_two
 from unisono.comm.allreduce.partners import sendrecv
 from unisono.comm.arithmetic import combine
 from unisono.comm.base import Communicator, Op, Reducer
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: a reducer over `comm`, whose messages are its own."""
-    return folded(comm, nodes, _reduce)
+    """Local: makes a reducer over `comm`, whose messages are its own."""
+    return with_power_of_two(comm, nodes, _reduce)
 
 
 def _reduce(core: Core, buf: Tensor, op: Op) -> None:

@@ -1,13 +1,13 @@
-"""Recursive doubling: in round k everybody swaps its whole vector with the member 2^k places away and adds.
+"""Recursive doubling: in round k every member swaps its whole vector with the member 2^k positions away and adds.
 
-Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19 (2005). With P the
-largest power of two in N (the other members are folded in and out, see core.py):
+Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19 (2005). With P the largest
+power of two in N (the other members are folded in and out, see core.py):
 
     messages sent by each member   log2 P   (N > P: + 1 for an odd one of a pair; 1 in all for an even one)
     elements sent by each member   as many vectors
 
-After round k the 2^(k+1) members of a block have added the same two operands, and the lower half of the block stands first
-on both sides, so they hold the same bits; after the last round all do. Fewest messages, so best for short vectors.
+After round k the 2^(k+1) members of a block have added the same two operands, and the lower half of the block stands first on both
+sides, so they hold the same bits; after the last round all do. Fewest messages, so best for short vectors.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.core import Core, folded
+from unisono.comm.allreduce.core import Core, with_power_of_two
 from unisono.comm.allreduce.partners import sendrecv
 from unisono.comm.arithmetic import combine
 from unisono.comm.base import Communicator, Op, Reducer
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: a reducer over `comm`, whose messages are its own."""
-    return folded(comm, nodes, _reduce)
+    """Local: makes a reducer over `comm`, whose messages are its own."""
+    return with_power_of_two(comm, nodes, _reduce)
 
 
 def _reduce(core: Core, buf: Tensor, op: Op) -> None:

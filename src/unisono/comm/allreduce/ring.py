@@ -17,13 +17,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.partners import grouped, order_by_node, sendrecv
+from unisono.comm.allreduce.partners import order_by_node, reduce_grouped, sendrecv
 from unisono.comm.arithmetic import Scratch, combine
 from unisono.comm.base import Communicator, Op, Reducer, even_slices
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: a reducer over `comm`, whose messages are its own. A ring enters and leaves every node once."""
+    """Local: makes a reducer over `comm`, whose messages are its own. The ring enters and leaves every node once."""
     order = order_by_node(nodes)
     position = order.index(comm.rank)
     left, right = order[position - 1], order[(position + 1) % comm.size]
@@ -40,4 +40,4 @@ def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
             finished, missing = parts[(position + 1 - step) % comm.size], parts[(position - step) % comm.size]
             sendrecv(comm, finished, right, missing, left)
 
-    return grouped(reduce)
+    return reduce_grouped(reduce)

@@ -1,4 +1,4 @@
-"""Whole messages over one socket that never blocks: what cannot be sent now waits in a queue for the thread that looks after it."""
+"""Whole messages over one non-blocking socket: what cannot be sent now waits in a queue for the thread that serves the socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEEPALIVE_IDLE_S = 5
 KEEPALIVE_INTERVAL_S = 2
 KEEPALIVE_PROBES = 3
 SILENCE_S = KEEPALIVE_IDLE_S + KEEPALIVE_PROBES * KEEPALIVE_INTERVAL_S
-"""A host that has not answered for this long counts as gone."""
+"""A host that has not answered for this long counts as lost."""
 
 UNAUTHENTICATED_LIMIT_BYTES = 64 * 1024
 """Longest message of a peer that has not yet been authenticated as a member of the job."""
@@ -44,13 +44,13 @@ class Channel:
         self._broken = False
 
     @property
-    def unsent(self) -> bool:
-        """Whether something waits for `flush` until the socket takes more."""
+    def has_unsent(self) -> bool:
+        """Whether messages are queued until the socket accepts more (`flush`)."""
         return bool(self._outgoing)
 
     def send(self, message: bytes) -> None:
-        """Not blocking: hand over what the socket takes now and queue the rest. On a broken connection the message is dropped,
-        and `receive` tells of the end."""
+        """Not blocking: sends what the socket accepts now and queues the rest. On a broken connection the message is dropped,
+        and `receive` reports the end."""
         header = _HEADER.pack(len(message))
         with self._lock:
             if len(message) < UNAUTHENTICATED_LIMIT_BYTES:  # one piece is one packet and one system call
@@ -60,25 +60,25 @@ class Channel:
             self._flush()
 
     def flush(self) -> None:
-        """Not blocking: send what was queued, as far as the socket takes it."""
+        """Not blocking: sends what was queued, as far as the socket accepts it."""
         with self._lock:
             self._flush()
 
     def end_sending(self) -> None:
-        """Not blocking: no more will be sent; the other side sees the end after all that is queued."""
+        """Not blocking: ends sending; the other side sees the end after all that is queued."""
         with self._lock:
             self._finish = True
             self._flush()
 
     def receive(self) -> list[bytes]:
-        """Not blocking: the messages that are whole by now. Sets `ended` at the end; raises `OSError` if the connection broke and
-        `CommError` for a message longer than allowed."""
+        """Not blocking: returns the messages that have arrived completely. Sets `ended` at the end; raises `OSError` if the
+        connection broke and `CommError` for a message longer than allowed."""
         self._read()
         messages, self._whole = self._whole, []
         return messages
 
     def receive_one(self, deadline: float) -> bytes:
-        """Blocking: the next message; raises `TimeoutError` at the deadline (monotonic clock) and `EOFError` at the end."""
+        """Blocking: returns the next message; raises `TimeoutError` at the deadline (monotonic clock) and `EOFError` at the end."""
         poller = select.poll()
         poller.register(self.sock, select.POLLIN)
         while not self._whole:
@@ -91,8 +91,8 @@ class Channel:
                 self._read()
         return self._whole.pop(0)
 
-    def silent(self) -> bool:
-        """Whether the other host has answered nothing for `SILENCE_S` although something was sent to it."""
+    def is_silent(self) -> bool:
+        """Whether the other host has not answered for `SILENCE_S` although something was sent to it."""
         return not self.ended and _host_is_silent(self.sock)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Channel:
             self.sock.close()
 
     def abandon(self) -> None:
-        """In a forked child: give up this copy of the socket; the lock may be held by a thread that does not exist here."""
+        """In a forked child: closes this copy of the socket; the lock may be held by a thread that does not exist here."""
         self._lock = threading.Lock()
         self.sock.close()
 
@@ -142,7 +142,7 @@ class Channel:
 
 
 def set_tcp_options(sock: socket.socket) -> None:
-    """Send small messages at once, and notice a host that has vanished (keepalive).
+    """Makes a socket send small messages at once, and notice a host that has vanished (keepalive).
 
     There are no heartbeats of our own: a process whose interpreter is busy (a long call that holds the lock, a debugger, a
     suspended job) could not answer, yet it is not dead. The kernel answers keepalive probes in its place.
@@ -158,10 +158,11 @@ def set_tcp_options(sock: socket.socket) -> None:
 
 
 def _host_is_silent(sock: socket.socket) -> bool:
-    """Keepalive rests while data is unacknowledged, so that case is looked at here.
+    """Whether a host has not acknowledged data for too long. Keepalive rests while data is unacknowledged, so that case is checked
+    here.
 
-    TCP_USER_TIMEOUT would do it in the kernel, but it also cuts the connection to a living process that has not read for a
-    while and whose receive window is full: the very process that is only busy.
+    TCP_USER_TIMEOUT would do it in the kernel, but it also cuts the connection to a living process that has not read for a while
+    and whose receive window is full: the very process that is only busy.
     """
     if sys.platform != "linux" or sock.family == socket.AF_UNIX:
         return False

@@ -1,6 +1,6 @@
-"""The control plane that all engines share: liveness of ranks, exchange of small objects, and reports of what a rank is doing.
+"""The control plane that all engines share: liveness of ranks, exchange of small objects, and reports of what a rank does.
 
-Engines move tensors; they are poor at telling who died (gloo and MPI blame the wrong one). So each process of a job holds
+Engines move tensors; they cannot reliably tell which rank died (gloo and MPI name the wrong one). So each process of a job holds
 one `Control`. Ranks here are global: a `Control` spans the whole job, whatever groups are split from it.
 """
 
@@ -25,11 +25,11 @@ class Loss:
     reason: str
     causes: tuple[int, ...] = ()
     done: Mapping[str, int] = field(default_factory=dict)
-    """For a rank that left in good order: group name -> number of the newest collective, all of which it finished."""
+    """For a rank that left cleanly: group name -> number of the newest collective; it finished that one and all before."""
 
     @property
     def left_cleanly(self) -> bool:
-        """Whether the rank had finished all its calls, so that its part of the present one may be on its way."""
+        """Whether the rank had finished all its calls, so that its part of the current one may still arrive."""
         return self.reason == LEFT
 
 
@@ -43,14 +43,15 @@ class CurrentCall:
 
 @dataclass(frozen=True)
 class Report:
-    """A live rank's answer to "what are you doing?"."""
+    """A live rank's report of what it does: its current calls and its stack."""
 
     current_calls: dict[str, CurrentCall]
     stack: str
 
 
 class Control(ABC):
-    """Liveness and small objects between all processes of a job. Thread-safe, as every communicator of a process shares it."""
+    """Liveness and exchange of small objects between all processes of a job. Thread-safe, as every communicator of a process
+    shares it."""
 
     rank: int
     size: int
@@ -65,29 +66,29 @@ class Control(ABC):
 
     @abstractmethod
     def exchange(self, key: str, members: Sequence[int], obj: Any, timeout_s: float) -> list[Any]:
-        """Collective over `members`, blocking: everybody's `obj` (plain data) in the order of `members`.
+        """Collective over `members`, blocking: returns the `obj` (plain data) of every member in the order of `members`.
 
         `key` must be the same on all members and never be used twice. Raises `PeerLost` or `CollectiveTimeout` with global ranks.
         """
 
     @abstractmethod
     def reports(self, members: Sequence[int], timeout_s: float) -> dict[int, Report]:
-        """Local, blocking: what each live member is doing, with its stack; members that do not answer in time are left out."""
+        """Local, blocking: returns the report of each live member; members that do not answer in time are left out."""
 
     @abstractmethod
     def give_up(self, reason: str, causes: Sequence[int] = ()) -> None:
-        """Local, not blocking: tell all others that this rank gives up, and because of which ranks."""
+        """Local, not blocking: notifies all others that this rank gives up, and because of which ranks."""
 
     @abstractmethod
     def close(self) -> None:
-        """Local: leave the job cleanly. Idempotent."""
+        """Local: leaves the job cleanly. Idempotent."""
 
     def done(self) -> dict[str, int]:
-        """Local: the newest collective of each group, all of which this rank has finished; sent when it leaves cleanly."""
+        """Local: returns the newest collective of each group, where this rank has finished all; sent when it leaves cleanly."""
         return {name: seq for name, (seq, _) in tuple(self.current_calls.items())}
 
     def own_report(self, thread: int | None = None) -> Report:
-        """This process's own answer. `thread` narrows the stack to one thread (ranks that are threads)."""
+        """Returns this process's own report. `thread` restricts the stack to one thread (for ranks that are threads)."""
         doing = {name: CurrentCall(seq, str(call)) for name, (seq, call) in tuple(self.current_calls.items())}
         return Report(doing, _stacks(thread))
 

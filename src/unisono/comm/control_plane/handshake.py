@@ -1,11 +1,11 @@
-"""Both sides show that they know the job's token before either believes the other; the token itself never travels.
+"""Both sides prove that they know the job's token before either trusts the other; the token itself is never sent.
 
     member -> hub   MAGIC, nonce of the member
     hub -> member   MAGIC, nonce of the hub, HMAC("hub", port, both nonces)
     member -> hub   HMAC("member", port, both nonces, hello), hello
 
-The nonces are random, so nothing recorded can be played again. The two labels differ, so that neither side's proof can be
-thrown back at it, and the port is part of them, so that nobody who took an earlier port of the sequence can pass a proof on.
+The nonces are random, so nothing recorded can be played again. The two labels differ, so that neither side's proof can be thrown
+back at it, and the port is part of them, so that nobody who took an earlier port of the sequence can pass a proof on.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MAGIC = b"unisono control 1\n"
 NONCE_BYTES = 32
 PROOF_BYTES = hashlib.sha256().digest_size
 PROOF_WAIT_S = 3.0
-"""How long a server may take to prove itself before the next port is tried."""
+"""Time in which a server must prove itself before the next port is tried."""
 
 
 class HandshakeFailed(Exception):
-    """The other side does not belong to this job, or uses another protocol."""
+    """Raised where the other side does not belong to this job, or uses another protocol."""
 
 
 def authenticate(channel: Channel, token: str, port: int, hello: Mapping[str, Any], deadline: float, answer_by: float) -> Any:
-    """Blocking, for a member: prove each other, send `hello` with the seconds left to the deadline, and return the answer.
+    """Blocking, for a member: does the handshake, sends `hello` with the seconds left to the deadline, and returns the answer.
 
     Raises `HandshakeFailed`, `TimeoutError`, `EOFError` or `OSError` when there is no hub of this job at the other end.
     """
@@ -64,7 +64,7 @@ class Challenge:
         self._ours = secrets.token_bytes(NONCE_BYTES)
 
     def answer(self, message: bytes) -> bytes:
-        """The reply to a member's first message; raises `HandshakeFailed` if it is none."""
+        """Returns the reply to a member's first message; raises `HandshakeFailed` if it is not one."""
         if self._theirs or len(message) != len(MAGIC) + NONCE_BYTES or not message.startswith(MAGIC):
             raise HandshakeFailed("does not speak our language")
         self._theirs = message[len(MAGIC) :]
@@ -75,7 +75,7 @@ class Challenge:
         return bool(self._theirs)
 
     def verify(self, message: bytes) -> Any:
-        """The hello in a member's second message; raises `HandshakeFailed` if the proof is wrong."""
+        """Returns the hello in a member's second message; raises `HandshakeFailed` if the proof is wrong."""
         proof, content = message[:PROOF_BYTES], message[PROOF_BYTES:]
         if not hmac.compare_digest(proof, _proof(self._token, b"member", self._port, self._theirs, self._ours, content)):
             raise HandshakeFailed("belongs to another job")
@@ -83,7 +83,7 @@ class Challenge:
 
 
 def check_hello(hello: Mapping[str, Any]) -> None:
-    """Refuse, before anything is sent, a hello that is longer than the hub accepts from an unauthenticated peer."""
+    """Refuses, before anything is sent, a hello that is longer than the hub accepts from an unauthenticated peer."""
     length = len(encode(hello))
     if length > UNAUTHENTICATED_LIMIT_BYTES // 2:
         raise UsageError(

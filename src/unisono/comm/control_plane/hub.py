@@ -28,19 +28,19 @@ VANISHED = f"vanished: its host has not answered for {SILENCE_S} s"
 NOTHING: Mapping[str, int] = {}
 
 AUTHENTICATION_WAIT_S = 5.0
-"""How long a connection may take to prove that it belongs to the job."""
+"""Time in which a connection must prove that it belongs to the job."""
 SPARE_UNAUTHENTICATED = 64
 """Unauthenticated connections beyond the members still expected; the oldest is dropped when one more comes."""
 LEAVE_WAIT_S = 5.0
-"""How long a rank that leaves waits for the others to read what was sent to them."""
+"""Time that a leaving rank waits for the others to read what was sent to them."""
 REFUSE_WAIT_S = 3.0
-"""How long the hub of a job whose members contradict each other stays to tell members that come a little later."""
+"""Time that the hub of a job whose members contradict each other stays to notify members that come later."""
 TICK_S = 1.0
 """Interval of the checks for time limits and silent hosts."""
 
 
 def reason_of(error: OSError) -> str:
-    """The reason for the loss of a rank whose connection broke."""
+    """Returns the reason for the loss of a rank whose connection broke."""
     if isinstance(error, TimeoutError):  # the kernel's keepalive
         return VANISHED
     if isinstance(error, ConnectionError):
@@ -68,7 +68,7 @@ class Connection:
 
 
 class Hub:
-    """Local to rank 0: `start`, then talk to it through the socket that `start` returns, as every other rank does."""
+    """The hub. Local to rank 0, which calls `start` and then uses the socket that it returns, as every other rank does."""
 
     def __init__(self, listener: socket.socket, address: str, size: int, token: str, job: str = "") -> None:
         self._listener = listener
@@ -89,12 +89,12 @@ class Hub:
         self._gather_by = float("inf")
         self._leave_by: float | None = None
         self._accept_again_at: float | None = None
-        self._look_at = 0.0
+        self._check_again_at = 0.0
         self._rank_0_lost = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unisono-hub", daemon=True)
 
     def start(self) -> socket.socket:
-        """Rank 0's own connection; the hub lives until its other end says good-bye or is closed."""
+        """Starts the hub and returns rank 0's own connection; the hub runs until that connection leaves or is closed."""
         inner, outer = socket.socketpair()
         self._admit(Connection(Channel(inner, AUTHENTICATED_LIMIT_BYTES), None, float("inf")))
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -102,15 +102,15 @@ class Hub:
         return outer
 
     def wait_announced(self, timeout_s: float) -> None:
-        """Blocking: until all ranks were told that rank 0 is lost; afterwards this process may end at any moment."""
+        """Blocking until all ranks were notified that rank 0 is lost; afterwards this process may end at any moment."""
         self._rank_0_lost.wait(timeout_s)
 
     def join(self) -> None:
-        """Blocking, for a bounded time once rank 0 has left."""
+        """Waits for the end of the hub's thread: blocking, for a bounded time once rank 0 has left."""
         self._thread.join()
 
     def abandon(self) -> None:
-        """In a forked child, where the thread does not exist: give up the copies of its sockets and leave the parent's alone."""
+        """In a forked child, where the thread does not exist: closes the copies of its sockets; those of the parent stay open."""
         self._listener.close()
         self._selector.close()
         for connection in (*self._unauthenticated, *self._members.values()):
@@ -140,11 +140,11 @@ class Hub:
         return not (self._unauthenticated or self._members) or (self._leave_by is not None and monotonic() >= self._leave_by)
 
     def _wait_s(self) -> float:
-        ends = [self._look_at, self._gather_by, *(connection.deadline for connection in self._unauthenticated)]
+        ends = [self._check_again_at, self._gather_by, *(connection.deadline for connection in self._unauthenticated)]
         return max(0.0, min(ends) - monotonic())
 
     def _check_timeouts(self) -> None:
-        """Drop connections whose time is up and members whose hosts do not answer."""
+        """Drops connections whose time is over and members whose hosts do not answer."""
         now = monotonic()
         for connection in tuple(self._unauthenticated):
             if now >= connection.deadline:
@@ -154,11 +154,11 @@ class Hub:
                 missing = [rank for rank in range(self._size) if rank not in self._members]
                 self._send(self._members, ("missing", missing, self._who_is_missing(missing)))
             self._end()
-        if now < self._look_at:
+        if now < self._check_again_at:
             return
-        self._look_at = now + TICK_S
+        self._check_again_at = now + TICK_S
         for member in tuple(self._members.values()):
-            if member.channel.silent():
+            if member.channel.is_silent():
                 self._drop(member, VANISHED)
         if self._accept_again_at is not None and now >= self._accept_again_at:
             self._accept_again_at = None
@@ -213,7 +213,7 @@ class Hub:
                 self._end()
 
     def _end(self) -> None:
-        """Rank 0 leaves: let everybody take what was sent, and wait until they have (they close their end then)."""
+        """Ends the hub when rank 0 leaves: waits until all members have read what was sent and closed their end."""
         if self._leave_by is not None:
             return
         self._leave_by = monotonic() + LEAVE_WAIT_S
@@ -296,7 +296,8 @@ class Hub:
         return ("joined",)
 
     def _contradict(self, text: str) -> str:
-        """Members that are waiting learn at once that it is in vain; a job that is complete has nothing to do with it."""
+        """Refuses a job whose members contradict each other, and notifies waiting members at once; a complete job is not
+        affected."""
         if not self._complete:
             self._refusal = text
             self._send(self._members, ("refused", text))
@@ -310,7 +311,7 @@ class Hub:
         self._send(self._members, ("welcome", infos, self._reached_at()))
 
     def _reached_at(self) -> str:
-        """The address by which other hosts reach this one; loopback if there are none."""
+        """Returns the address by which other hosts reach this one; loopback if there are none."""
         others = [self._members[rank] for rank in range(1, self._size)]
         for member in others:
             if member.here != member.there and not is_loopback(member.here):
@@ -349,7 +350,7 @@ class Hub:
                 raise CommError("it has an unknown form")
 
     def _lose(self, rank: int, reason: str, causes: Sequence[int] = (), done: Mapping[str, int] = NOTHING) -> None:
-        """Tell all other ranks; the first reported reason stays."""
+        """Notifies all other ranks of a lost rank; the first reported reason counts."""
         if rank in self._lost:
             return
         self._lost.add(rank)
@@ -374,8 +375,8 @@ class Hub:
                 self._watch(member)
 
     def _watch(self, connection: Connection) -> None:
-        """Ask to be woken when the socket takes more, but only while something waits."""
-        if connection.writing != connection.channel.unsent:
-            connection.writing = connection.channel.unsent
+        """Watches for writability of the socket, but only while messages are queued."""
+        if connection.writing != connection.channel.has_unsent:
+            connection.writing = connection.channel.has_unsent
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.writing else 0)
             self._selector.modify(connection.channel.sock, events, connection)

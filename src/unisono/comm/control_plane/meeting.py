@@ -1,4 +1,4 @@
-"""Rendezvous: rank 0 listens on the first free port of a sequence that all ranks know, and the others look for it there."""
+"""Rendezvous: rank 0 listens on the first free port of a sequence that all ranks know, and the others connect to it there."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from unisono.comm.control_plane.handshake import HandshakeFailed, authenticate
 from unisono.errors import CollectiveTimeout, CommError, UsageError
 
 CONNECT_WAIT_S = 1.0
-"""How long a host may take to accept before the next port is tried; it may drop packets rather than refuse."""
+"""Time in which a host must accept before the next port is tried; it may drop packets rather than refuse."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.25
 RESOLVE_WAIT_S = 10.0
-"""How long a name server may be away before the name counts as unknown."""
+"""Time for which a name server may be unavailable before the name counts as unknown."""
 HUB_GRACE_S = 2.0
 """The hub ends the wait of all members at the same time; a member waits a little longer for its message."""
 
 
 def listen(address: str, ports: Sequence[int], backlog: int) -> socket.socket:
-    """Local: a listening socket on the first free port; on loopback alone where `address` is one, otherwise on all interfaces.
+    """Local: returns a listening socket on the first free port; on loopback alone where `address` is one, otherwise on all
+    interfaces.
 
     A host name is not looked up: many hosts resolve their own name to loopback, where no other node would get through.
     """
@@ -63,7 +64,7 @@ def connect_to_hub(
     job: str = "",
     attend: Callable[[], None] | None = None,
 ) -> Channel:
-    """Blocking: a connection to the hub of this job, which has taken us in. Tries the ports round after round to the deadline."""
+    """Blocking: returns an authenticated connection to the hub of this job. Tries the ports again and again until the deadline."""
     met: dict[int, str] = {}
     pause_s = FIRST_PAUSE_S
     resolve_by = min(deadline, monotonic() + RESOLVE_WAIT_S)
@@ -82,7 +83,7 @@ def connect_to_hub(
                     break
         left_s = deadline - monotonic()
         if left_s <= 0:
-            raise CollectiveTimeout([0], _nobody(rank, named_job(job), address, ports, timeout_s, met))
+            raise CollectiveTimeout([0], _not_found_message(rank, named_job(job), address, ports, timeout_s, met))
         time.sleep(min(pause_s, left_s))  # nothing tells when a port begins to listen
         pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
     raise AssertionError("the cycle has no end")
@@ -94,17 +95,17 @@ def is_loopback(address: str) -> bool:
 
 
 def plain_address(address: str) -> str:
-    """A numeric address without the mapping that a socket for both families gives to IPv4."""
+    """Returns a numeric address without the mapping that a socket for both families gives to IPv4."""
     return address.removeprefix("::ffff:") if "." in address else address
 
 
 def named_job(job: str) -> str:
-    """'job train' for messages, or 'this job' where it has no name."""
+    """Returns 'job train' for messages, or 'this job' where it has no name."""
     return f"job {job!r}" if job else "this job"
 
 
 def show_ports(ports: Sequence[int]) -> str:
-    """'port 29500' or 'ports 29500-29515, 30100'."""
+    """Returns text for messages: 'port 29500' or 'ports 29500-29515, 30100'."""
     runs: list[list[int]] = []
     for port in sorted(ports):
         if runs and port == runs[-1][-1] + 1:
@@ -149,7 +150,7 @@ def _resolve(rank: int, address: str, resolve_by: float) -> list[tuple[int, Any]
 def _try_port(
     family: int, target: tuple[Any, ...], token: str, hello: Mapping[str, Any], deadline: float, met: dict[int, str]
 ) -> Channel | None:
-    """One attempt; what it met is noted for the message."""
+    """Makes one attempt to connect; what it met is noted for the error message."""
     port = target[1]
     sock = socket.socket(family, socket.SOCK_STREAM)
     taken = False
@@ -187,7 +188,7 @@ def _try_port(
     return None
 
 
-def _nobody(rank: int, job: str, address: str, ports: Sequence[int], timeout_s: float, met: dict[int, str]) -> str:
+def _not_found_message(rank: int, job: str, address: str, ports: Sequence[int], timeout_s: float, met: dict[int, str]) -> str:
     by_outcome: dict[str, list[int]] = {}
     for port, outcome in met.items():
         by_outcome.setdefault(outcome, []).append(port)

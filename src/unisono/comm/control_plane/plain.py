@@ -20,18 +20,18 @@ _FLOAT = struct.Struct("<d")
 _SHORT_INT_BYTES = 255
 
 Where = tuple["Where", str, object] | None
-"""The way to a value from the outside in, made into text only for a message."""
+"""The path to a value from the outside in, made into text only for a message."""
 
 
 def encode(obj: Any) -> bytes:
-    """Local: `obj` as bytes; raises `UsageError` naming the type and the place of what is not plain data."""
+    """Local: returns `obj` as bytes; raises `UsageError` with type and path of what is not plain data."""
     out = bytearray()
     _write(obj, out, None, 0)
     return bytes(out)
 
 
 def decode(data: bytes | bytearray | memoryview) -> Any:
-    """Local: what `encode` was given; raises `CommError` if the bytes are not whole and well formed."""
+    """Local: returns what `encode` was given; raises `CommError` if the bytes are not complete and well formed."""
     view = memoryview(data)
     try:
         value, end = _read(view, 0, 0)
@@ -94,7 +94,7 @@ def _write_sized(letter: bytes, content: bytes, out: bytearray) -> None:
 
 
 def _read(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
-    """The value that begins at `at`, and where the next one begins."""
+    """Returns the value that begins at `at`, and the position of the next one."""
     if depth > MAX_DEPTH:
         raise CommError(f"received plain data nested more than {MAX_DEPTH} levels deep")
     letter = chr(view[at])
@@ -107,7 +107,7 @@ def _read(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
         case "F":
             return False, at
         case "i":
-            content, at = _take(view, at + 1, view[at])
+            content, at = _slice(view, at + 1, view[at])
             return int.from_bytes(content, "little", signed=True), at
         case "d":
             return _FLOAT.unpack_from(view, at)[0], at + 8
@@ -115,13 +115,13 @@ def _read(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
     at += 8
     match letter:
         case "I":
-            content, at = _take(view, at, length)
+            content, at = _slice(view, at, length)
             return int.from_bytes(content, "little", signed=True), at
         case "s":
-            content, at = _take(view, at, length)
+            content, at = _slice(view, at, length)
             return str(content, "utf-8", "surrogatepass"), at
         case "b":
-            content, at = _take(view, at, length)
+            content, at = _slice(view, at, length)
             return bytes(content), at
         case "l" | "t":
             items = []
@@ -138,7 +138,7 @@ def _read(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
     raise CommError(f"received bytes that are not plain data: unknown letter {letter!r} at byte {at - 9}")
 
 
-def _take(view: memoryview, at: int, length: int) -> tuple[memoryview, int]:
+def _slice(view: memoryview, at: int, length: int) -> tuple[memoryview, int]:
     if length > len(view) - at:
         raise IndexError(f"{length} bytes were announced and {len(view) - at} came")
     return view[at : at + length], at + length

@@ -6,16 +6,16 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 Delivery = tuple[Iterable[int], tuple[object, ...]]
-"""To whom, and the message."""
+"""Receivers and message."""
 
 
 @dataclass
 class Round:
-    """One exchange: who takes part, whose object is there, who was already told that it cannot be completed."""
+    """One exchange: its members, the objects that have arrived, and the members already notified that it cannot be completed."""
 
     members: tuple[int, ...]
     objects: dict[int, bytes] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)
+    notified: set[int] = field(default_factory=set)
 
     @property
     def missing(self) -> list[int]:
@@ -23,31 +23,32 @@ class Round:
 
 
 class Rounds:
-    """All exchanges that are under way. A round ends when every member has sent its object or is lost."""
+    """All exchanges in progress. A round ends when every member has sent its object or is lost."""
 
     def __init__(self) -> None:
         self._open: dict[str, Round] = {}
 
     def put(self, key: str, members: tuple[int, ...], rank: int, obj: bytes, lost: Collection[int]) -> list[Delivery]:
-        """Note `rank`'s object; what must be sent now."""
+        """Notes `rank`'s object; returns the messages to send now."""
         this = self._open.setdefault(key, Round(members))
         if this.members != members:
             text = f"exchange {key!r} is between {list(this.members)} for some ranks but between {list(members)} for rank {rank}"
             return [({rank, *this.objects}, ("clash", key, text))]
         this.objects[rank] = obj
-        return self._settle(key, this, lost)
+        return self._finish_round(key, this, lost)
 
     def lose(self, rank: int, lost: Collection[int]) -> list[Delivery]:
-        """`rank` is gone (and now among `lost`): the rounds that wait for it can never be completed."""
+        """Notes that `rank` is lost (it is among `lost`): rounds that wait for it cannot be completed. Returns the messages to
+        send now."""
         concerned = [(key, this) for key, this in self._open.items() if rank in this.members]
-        return [delivery for key, this in concerned for delivery in self._settle(key, this, lost)]
+        return [delivery for key, this in concerned for delivery in self._finish_round(key, this, lost)]
 
     def missing(self, key: str) -> list[int]:
-        """Members that have not yet sent their object."""
+        """Returns the members that have not yet sent their object."""
         this = self._open.get(key)
         return this.missing if this is not None else []
 
-    def _settle(self, key: str, this: Round, lost: Collection[int]) -> list[Delivery]:
+    def _finish_round(self, key: str, this: Round, lost: Collection[int]) -> list[Delivery]:
         missing = this.missing
         if not missing:
             del self._open[key]
@@ -57,8 +58,8 @@ class Rounds:
             return []
         if len(gone) == len(missing):
             del self._open[key]
-        untold = set(this.objects) - this.told
-        this.told |= untold
+        to_notify = set(this.objects) - this.notified
+        this.notified |= to_notify
         for member in this.objects:
-            this.objects[member] = b""  # nobody will ever get it
-        return [(untold, ("void", key, gone))]
+            this.objects[member] = b""  # it will not be delivered
+        return [(to_notify, ("void", key, gone))]

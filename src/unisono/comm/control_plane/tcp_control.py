@@ -1,6 +1,6 @@
 """The control plane of ranks that are processes: every rank holds one connection to a hub in rank 0's process.
 
-The hub tells all ranks which are lost. It ends with rank 0: from then on no rank learns anything new about the others, and an
+The hub notifies all ranks of lost ones. It ends with rank 0: from then on no rank learns anything new about the others, and an
 exchange between ranks that stayed raises `PeerLost` with rank 0.
 """
 
@@ -28,7 +28,7 @@ from unisono.comm.control_plane.welcome import await_welcome
 from unisono.errors import CollectiveTimeout, CommError, MismatchedCall, PeerLost, UsageError, join_ranks
 
 ANSWER_WAIT_S = 2.0
-"""How long the hub may take to pass a message on."""
+"""Time in which the hub must pass a message on."""
 
 
 class TcpControl(Control):
@@ -37,7 +37,7 @@ class TcpControl(Control):
     local_address: str
     """Numeric address of the interface through which the other ranks reach this one; loopback if all are on this host."""
     peers_info: list[dict[Any, Any]]
-    """The `info` of each rank at `connect`, by rank."""
+    """The `info` that each rank gave to `connect`, by rank."""
 
     def __init__(
         self, rank: int, size: int, local_address: str, peers_info: list[dict[Any, Any]], link: Channel | None, hub: Hub | None
@@ -74,12 +74,12 @@ class TcpControl(Control):
         job: str = "",
         attend: Callable[[], None] | None = None,
     ) -> TcpControl:
-        """Collective over all ranks of the job, blocking until all are there. `info` is small plain data for the others, `job` a
-        name for messages. `attend` is called several times a second; what it raises ends the wait, for the others too.
+        """Collective over all ranks of the job, blocking until all are connected. `info` is small plain data for the others, `job`
+        a name for messages. `attend` is called several times a second; what it raises ends the wait, for the others too.
 
-        Rank 0 listens at `address` on the first free of `ports`; the others look for it there and believe only a server that
-        knows `token`. Raises `UsageError` if ranks contradict each other, `CollectiveTimeout` with those who did not come
-        and `PeerLost` if one came and went.
+        Rank 0 listens at `address` on the first free of `ports`; the others connect to it there and trust only a server that knows
+        `token`. Raises `UsageError` if ranks contradict each other, `CollectiveTimeout` with those who did not come and `PeerLost`
+        if one came and went.
         """
         _check(rank, size, ports, token, timeout_s)
         deadline = monotonic() + timeout_s
@@ -166,7 +166,7 @@ class TcpControl(Control):
             self._hub.wait_announced(ANSWER_WAIT_S)  # rank 0 often dies right after, and the hub with it; it needs a moment
 
     def close(self) -> None:
-        """Local: leave the job cleanly. Idempotent. Blocks only as long as others take to take what was sent, and not for ever."""
+        """Local: leaves the job cleanly. Idempotent. Blocks for a limited time, until the others have read what was sent."""
         with self._changed:
             first, self._over = self._over is None, self._over or "it was closed"
             thread = self._thread
@@ -201,10 +201,10 @@ class TcpControl(Control):
             while not link.ended and (left_s := self._leave_by - monotonic()) > 0:
                 for message in link.receive():
                     self._handle(decode(message))
-                if link.silent():
+                if link.is_silent():
                     reason = VANISHED
                     return
-                poller.register(link.sock, select.POLLIN | (select.POLLOUT if link.unsent else 0))
+                poller.register(link.sock, select.POLLIN | (select.POLLOUT if link.has_unsent else 0))
                 if not link.ended:
                     poller.poll(min(left_s, TICK_S) * 1000)
                 with suppress(BlockingIOError):
@@ -251,10 +251,10 @@ class TcpControl(Control):
     # ---- small parts -----------------------------------------------------------------------------------------------
 
     def _post(self, message: tuple[Any, ...]) -> None:
-        """Not blocking: what the socket does not take now is left to the listening thread."""
+        """Not blocking: sends a message; what the socket does not accept now is left to the listening thread."""
         if self._link is not None:
             self._link.send(encode(message))
-            if self._link.unsent:
+            if self._link.has_unsent:
                 self._wake()
 
     def _wake(self) -> None:
@@ -277,7 +277,7 @@ class TcpControl(Control):
         return "; ".join(f"rank {rank} {self.lost[rank].reason}" for rank in ranks)
 
     def _abandon(self) -> None:
-        """In a forked child: this connection is the parent's. No lock is taken, as its holder may not exist here."""
+        """In a forked child: closes this copy of the parent's connection. No lock is taken, as its holder may not exist here."""
         self._over = "this process was forked from a rank, and only the parent speaks for the rank"
         self._changed = threading.Condition()
         self._thread = None

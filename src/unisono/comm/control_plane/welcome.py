@@ -1,4 +1,4 @@
-"""A rank's wait for the hub's word that all ranks are there."""
+"""A rank's wait for the hub's message that all ranks are connected."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from unisono.comm.control_plane.plain import decode
 from unisono.errors import CollectiveTimeout, CommError, PeerLost, UsageError
 
 ATTEND_S = 0.25
-"""How often the caller may look after other things while others are awaited."""
+"""Interval at which `attend` is called while the other ranks are awaited."""
 
 
 def await_welcome(
     rank: int, link: Channel, deadline: float, timeout_s: float, attend: Callable[[], None] | None
 ) -> tuple[list[dict[Any, Any]], str]:
-    """Blocking: until the hub says that all are there."""
+    """Blocking until the hub reports that all ranks are connected; returns their infos and the hub's address."""
     where = f"rank {rank} could not meet the others"
     try:
         while (answer := decode(_receive_one(link, deadline, attend))) == ("joined",):  # rank 0 is taken in like everybody

@@ -22,11 +22,11 @@ from unisono.errors import CommError
 
 _CARD_BYTES = 256
 _CARD_TAG, _DEAL_TAG = 1 << 16, 1 << 17
-"""Beyond the tags of users."""
+"""Tags above those of users."""
 
 
 class GlooCommunicator(TorchCommunicator):
-    """gloo's collectives over TCP. Messages are our own: see `comm/engines/tcp_messages.py`."""
+    """The engine gloo: gloo's collectives over TCP. Messages are our own: see `comm/engines/tcp_messages.py`."""
 
     engine = "gloo"
 
@@ -50,12 +50,13 @@ class GlooCommunicator(TorchCommunicator):
         return dist.ProcessGroupGloo(self._join_store(host, port), self.rank, self.size, options)
 
     def _begin_collective(self, watch: Watch, *tensors: Tensor) -> None:  # noqa: ARG002 -- the host waits, so nothing is lent
-        """Be sure that all mean the same: gloo ends the process when it gets more bytes than it expects."""
+        """Compares the calls of the members first: gloo ends the process when it gets more bytes than it expects."""
         if self.size > 1:
             self._compare(watch)()
 
     def _compare(self, watch: Watch) -> Callable[[], None]:
-        """Show the call to the next member; the answer waits for the previous one's and refuses another than ours."""
+        """Sends the call to the next member; the returned function waits for that of the previous member and refuses one that
+        differs."""
         assert self._messages is not None
         text = str(watch.call).encode()
         card = crc32(text).to_bytes(4, "little") + text[: _CARD_BYTES - 4].ljust(_CARD_BYTES - 4)

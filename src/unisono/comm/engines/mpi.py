@@ -19,11 +19,12 @@ from unisono.comm.engines.mpi_library import Library
 from unisono.errors import UsageError
 
 SPIN_S = 200e-6
-"""How long a blocking call polls without sleeping; it yields the core meanwhile."""
+"""Time that a blocking call polls without sleeping; it yields the core meanwhile."""
 
 
 def open_mpi(group: Group, control: Control, time_limit_s: float, spin_s: float = SPIN_S) -> Communicator:
-    """Collective over all processes of the job, blocking. The group must be the whole job, in MPI's order."""
+    """Collective over all processes of the job, blocking: opens the communicator. The group must be the whole job, in MPI's
+    order."""
     library = load()
     world = library.mpi.COMM_WORLD
     if (world.size, world.rank) != (len(group.members), group.rank):
@@ -35,8 +36,8 @@ def open_mpi(group: Group, control: Control, time_limit_s: float, spin_s: float 
 
 
 def complete_topology(at: Topology) -> Topology:
-    """Collective over all processes of the job, blocking: with what the launcher did not say: where rank 0 is, and if need be
-    a token of the job."""
+    """Collective over all processes of the job, blocking: adds to the topology what the launcher did not say: the address of
+    rank 0, and if needed a token of the job."""
     library = load()
     world = library.mpi.COMM_WORLD
     if world.size == 1:
@@ -48,7 +49,7 @@ def complete_topology(at: Topology) -> Topology:
 
 @functools.cache
 def load() -> Library:
-    """Local: MPI, initialised. It exists once in a process and cannot be initialised again, hence the cache."""
+    """Local: returns MPI, initialised. It exists once in a process and cannot be initialised again, hence the cache."""
     is_ours = "mpi4py.MPI" not in sys.modules
     try:
         import mpi4py
@@ -76,7 +77,7 @@ def _mismatch(library: Library, expected: str) -> UsageError:
 
 
 def _own_address() -> str:
-    """The address of the interface that the default route takes (nothing is sent), else the host's name."""
+    """Returns the address of the interface of the default route (nothing is sent), else the host's name."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])

@@ -1,9 +1,9 @@
 """A communicator over MPI.
 
-Every collective begins with a small reduction that compares what the members call, so that a mistake is reported and not left to
+Every collective begins with a small reduction that compares the calls of the members, so that a mistake is reported and not left to
 MPI, which may hang or give wrong numbers. Short ones run at the same time, without blocking. Before long ones it tells when all
-have arrived: then MPI's blocking call finishes in the time of the transfer, with the algorithms that its non-blocking one lacks
-(2 to 3 times faster with Open MPI 5 from 1 MB on). It runs on a separate thread, since a waiting call cannot be left.
+have arrived: then MPI's blocking call finishes in the time of the transfer, with the algorithms that its non-blocking one lacks (2
+to 3 times faster with Open MPI 5 from 1 MB on). It runs on a separate thread, since a waiting call cannot be left.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from unisono.comm.control_plane.control import Control
 from unisono.comm.driver import HelperThread, Work
 from unisono.comm.engines.mpi_library import LONGEST_PAUSE_S, Library
 from unisono.comm.engines.mpi_messages import MessageWork, check_length
-from unisono.comm.packing import Pack, packed, unpack
+from unisono.comm.packing import Pack, pack, unpack
 from unisono.comm.polling import raise_root_cause, wait_watched
 from unisono.errors import CommError, MismatchedCall
 
 LONG_BYTES = 512 * 1024
-"""From here on the blocking call is worth the way to its thread."""
+"""From this length on the blocking call is worth the switch to its thread."""
 BACKGROUND_SPIN_S, BACKGROUND_PAUSE_S = 50e-6, 0.2e-3
-"""For started calls: they share the core with the computation."""
+"""Polling of started calls, which share the core with the computation."""
 MOST_ELEMENTS = 1 << 30
 """MPI counts with 32 bits."""
 
@@ -38,8 +38,8 @@ WIRE: Mapping[torch.dtype, torch.dtype] = {
     **dict.fromkeys((torch.float16, torch.bfloat16), torch.float32),
     **dict.fromkeys((torch.int8, torch.uint8, torch.int16), torch.int32),
 }
-"""Types that are reduced in another: halves are summed in float32 and rounded once; sums of narrow integers must wrap, but Open
-MPI's stop at the largest number on CPUs with AVX."""
+"""Types that are reduced in another type: halves are summed in float32 and rounded once; sums of narrow integers must wrap, but
+Open MPI's stop at the largest number on CPUs with AVX."""
 
 NUMBERS: Mapping[torch.dtype, str] = {
     torch.float32: "FLOAT",
@@ -75,7 +75,7 @@ class MpiCommunicator(Communicator):
         self._is_open = True
 
     def open(self, parent: MpiCommunicator | None) -> None:
-        """Collective over the members, blocking: ready for use afterwards. Without a parent it is the whole job."""
+        """Collective over the members, blocking: opens the communicator. Without a parent it is the whole job."""
         self._is_world = parent is None
         try:
             self._perform(Call("open"), lambda watch: self._join(parent, watch))
@@ -93,13 +93,13 @@ class MpiCommunicator(Communicator):
     # ---- collectives -----------------------------------------------------------------------------------------------
 
     def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
-        packs = packed(bufs, WIRE)
+        packs = pack(bufs, WIRE)
         calls = [(self._mpi.IN_PLACE, self._numbers(part), self._ops[op]) for wire, _ in packs for part in _pieces(wire)]
         self._collective("Allreduce", calls, _num_bytes(packs), [wire for wire, _ in packs], watch)
         unpack(packs)
 
     def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
-        packs = packed(bufs, {})
+        packs = pack(bufs, {})
         calls = [(self._bits(part), root) for wire, _ in packs for part in _pieces(wire)]
         self._collective("Bcast", calls, _num_bytes(packs), [wire for wire, _ in packs], watch)
         unpack(packs)
@@ -127,9 +127,8 @@ class MpiCommunicator(Communicator):
     def _collective(
         self, name: str, calls: Sequence[tuple[Any, ...]], num_bytes: int, bufs: Sequence[object], watch: Watch
     ) -> None:
-        """Collective, blocking: MPI's `name` with each of `calls`, once it is sure that all members mean the same.
-
-        `num_bytes` is the same on all members (except in an alltoall), and so is the way they choose by it.
+        """Collective, blocking: calls MPI's `name` with each of `calls`, once the calls of all members were compared. `num_bytes`
+        is the same on all members (except in an alltoall), and so is the way they choose by it.
         """
         is_long = num_bytes >= LONG_BYTES
         requests = [self._start_agreement(watch, is_long)]
@@ -157,7 +156,7 @@ class MpiCommunicator(Communicator):
             return [start(*args) for args in calls]
 
     def _run_blocking(self, name: str, calls: Sequence[tuple[Any, ...]], watch: Watch) -> None:
-        """Blocking: all members have arrived and none does anything beside."""
+        """Blocking: runs MPI's blocking call, when all members have arrived and none does anything else."""
 
         def body() -> None:
             for args in calls:
@@ -171,7 +170,8 @@ class MpiCommunicator(Communicator):
         self._library.wait(requests, watch, spin_s, longest_s)
 
     def _start_agreement(self, watch: Watch, is_long: bool) -> Any:
-        """The maximum of (h, -h) shows whether all hashes are alike; the rest says whether a member cannot, or need not, block."""
+        """Starts the comparison: the maximum of (h, -h) shows whether all hashes are equal; the rest says whether a member
+        cannot, or need not, block."""
         number = self._fingerprint(watch.call)
         _CARD.pack_into(self._card, 0, number, -number, self._driver.is_current_thread or not self._library.any_thread, is_long)
         with self._library.call_lock:
@@ -187,7 +187,7 @@ class MpiCommunicator(Communicator):
         return bool(is_long and not somebody_cannot)
 
     def _fingerprint(self, call: Call) -> int:
-        """A number that says what is called. Programs repeat their calls, and the text costs more than a short message."""
+        """Returns a number that identifies a call. Programs repeat their calls, and the text costs more than a short message."""
         key = (call.kind, tuple(call.shapes), call.detail)
         number = self._fingerprints.get(key)
         if number is None:
@@ -197,7 +197,7 @@ class MpiCommunicator(Communicator):
         return number
 
     def _compare_counts(self, out_counts: list[int], in_counts: list[int], watch: Watch) -> None:
-        """Blocking: raise if a member sends another number of elements than is awaited from it."""
+        """Blocking: raises if a member sends another number of elements than is expected from it."""
         sent, awaited = np.array(in_counts, dtype=np.int64), np.empty(self.size, dtype=np.int64)
         self._collective("Alltoall", [(sent, awaited)], 0, [sent, awaited], watch)
         for source in range(self.size):
@@ -278,12 +278,12 @@ class MpiCommunicator(Communicator):
         return self._mpi.buffer.fromaddress(buf.data_ptr(), buf.nbytes)
 
     def _numbers(self, buf: Tensor) -> list[Any]:
-        """For reductions."""
+        """Returns the buffer in MPI's form for reductions."""
         check_length(buf)
         return [self._memory(buf), buf.numel(), self._types[buf.dtype]]
 
     def _bits(self, buf: Tensor, counts: list[int] | None = None) -> list[Any]:
-        """To be moved, whatever the type; in parts of `counts` elements."""
+        """Returns the buffer in MPI's form for messages of any type, in parts of `counts` elements."""
         check_length(buf)
         carrier = self._carriers[buf.element_size()]
         if counts is None:
@@ -296,5 +296,5 @@ def _num_bytes(packs: Sequence[Pack]) -> int:
 
 
 def _pieces(buf: Tensor) -> Sequence[Tensor]:
-    """As many elements at a time as MPI can count."""
+    """Divides a buffer into pieces of as many elements as MPI can count."""
     return (buf,) if buf.numel() <= MOST_ELEMENTS else torch.split(buf, MOST_ELEMENTS)

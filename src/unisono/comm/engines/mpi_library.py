@@ -1,4 +1,4 @@
-"""The MPI library in one process: which thread may call it when, how messages make progress, and how it is finalized."""
+"""The MPI library in one process: the lock of its calls, the progress of messages, and how it is finalized."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from unisono.comm.watch import Watch
 LONGEST_PAUSE_S = 0.5e-3
 """Longest pause between two tests of a call that a thread waits for."""
 PROGRESS_S = 0.5e-3
-"""How often MPI is called for the sake of messages that nobody waits for."""
+"""Interval at which MPI is called for messages that no thread waits for."""
 LINGER_S = 0.1
-"""How long the thread that does so stays when there are none."""
+"""Time that the thread of these calls stays when there are no such messages."""
 
 
 class Message(Protocol):
-    """A message under way, as the library sees it."""
+    """The interface of a message in flight that the library needs."""
 
     watch: Watch
 
     def close(self) -> None:
-        """Local: its communicator is closed."""
+        """Local: called when its communicator is closed."""
 
 
 class Library:
-    """There is one for a process. `mpi` is the module mpi4py.MPI."""
+    """The MPI library; there is one for a process. `mpi` is the module mpi4py.MPI."""
 
     def __init__(self, mpi: Any, is_ours: bool) -> None:
         self.mpi = mpi
@@ -49,20 +49,20 @@ class Library:
         self._kept: list[object] = []
 
     def wait(self, requests: Sequence[Any], watch: Watch, spin_s: float, longest_s: float) -> None:
-        """Blocking: until all requests are done, giving away the core more and more; raises what `watch` raises."""
+        """Blocking until all requests are done, with growing pauses; raises what `watch` raises."""
         backoff = Backoff(spin_s, longest_s)
         while not self._test(requests):
             if backoff.pause():
                 watch.poll()
 
     def abandon(self, requests: Sequence[object], bufs: Sequence[object]) -> None:
-        """Local: give up these requests. MPI may still write to the buffers, so they are kept until the process ends."""
+        """Local: abandons these requests. MPI may still write to the buffers, so they are kept until the process ends."""
         self.failed = True
         self._kept.extend((requests, bufs))
 
     def begin_message(self, message: Message) -> None:
-        """Local: from now on a message is under way, which must stay with its buffer though nobody else may hold it. MPI moves
-        nothing while nobody calls it, so a thread does."""
+        """Local: notes a message in flight, and keeps it and its buffer alive until `end_message`. MPI moves nothing while
+        nobody calls it, so a thread does."""
         with self._lock:
             self._messages.add(message)
             if self._thread is None:
@@ -70,19 +70,19 @@ class Library:
                 self._thread.start()
 
     def end_message(self, message: Message) -> None:
-        """Local: it is done."""
+        """Local: removes a message that is done."""
         with self._lock:
             self._messages.discard(message)
 
     def close_messages(self, comm: object) -> None:
-        """Local: the communicator ends, and with it the receives that nobody sent to."""
+        """Local: closes the messages of a communicator that ends: receives without a message are cancelled."""
         with self._lock:
             open_ones = [message for message in self._messages if message.watch.comm is comm]
         for message in open_ones:
             message.close()
 
     def end(self) -> None:
-        """At the exit of the process: finalize MPI, unless that would wait for a rank that never comes."""
+        """Finalizes MPI at the exit of the process, unless that would wait for a rank that never comes."""
         self._ending = True
         thread = self._thread
         if thread is not None:

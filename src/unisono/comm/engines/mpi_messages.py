@@ -16,7 +16,7 @@ from unisono.errors import CommError, UsageError
 
 
 class MessageWork(Work[T]):
-    """A message under way; `result` makes its answer from MPI's status."""
+    """A message in flight; `result` makes its result from MPI's status."""
 
     def __init__(
         self, library: Library, request: Any, buf: Tensor, watch: Watch, spin_s: float, result: Callable[[Any], T]
@@ -57,7 +57,7 @@ class MessageWork(Work[T]):
         return self._result(self._status)
 
     def close(self) -> None:
-        """Local: a receive without a message ends, which would keep MPI busy for ever. A send must find its receiver."""
+        """Local: cancels a receive without a message, which would keep MPI busy for ever. A send must find its receiver."""
         if self.watch.call.kind == "recv":
             with self._library.call_lock:
                 self._request.Cancel()

@@ -19,11 +19,10 @@ from unisono.errors import UsageError
 
 
 class NcclCommunicator(TorchCommunicator):
-    """NCCL in stream order: calls are launched on a stream of this communicator's own, behind what the caller's stream holds,
-    and `wait` makes the caller's stream wait. The host never waits, except in `barrier` and for objects.
-
-    A launched call cannot be left while it waits: a member that dies is noticed before the next launch, or by NCCL's own time
-    limit, which ends the process. There are no tags and no receive from any source.
+    """The engine NCCL, in stream order: calls are launched on a stream of this communicator's own, behind the work of the caller's
+    stream, and `wait` makes the caller's stream wait. The host never waits, except in `barrier` and for objects. A launched call
+    cannot be interrupted: a member that dies is noticed before the next launch, or by NCCL's own time limit, which ends the
+    process. There are no tags and no receive from any source.
     """
 
     engine = "nccl"
@@ -109,7 +108,7 @@ class NcclCommunicator(TorchCommunicator):
 
 
 class LaunchedWork(Work[T]):
-    """A message that NCCL carries."""
+    """A message that NCCL transfers."""
 
     def __init__(self, call: Call, work: Any, result: T) -> None:
         self._call = call
@@ -143,7 +142,7 @@ class StreamWork(Work[T]):
 
 
 def _await(work: Work[object], call: Call, timeout_s: float | None) -> None:
-    """Make the host wait, only where a time limit is given."""
+    """Makes the host wait, only where a time limit is given."""
     if timeout_s is None:
         return
     deadline = monotonic() + timeout_s

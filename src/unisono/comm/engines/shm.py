@@ -1,7 +1,7 @@
 """Ranks of one machine talk through shared memory.
 
-In every collective the ranks show each other where their buffers lie, and read them there. Buffers from `empty` are mapped
-already; others are staged through one that is.
+In every collective the ranks publish where their buffers are, and read them there. Buffers from `empty` are mapped already; others
+are staged through one that is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from unisono.errors import CommError, UsageError
 def open_shm(
     group: Group, control: Control, time_limit_s: float, num_cpus: int, office: PostOffice | None = None
 ) -> ShmCommunicator:
-    """Collective over the group, blocking: every rank makes its row of the board and maps the others'."""
+    """Collective over the group, blocking: opens the communicator; every rank makes its row of the board and maps the others'."""
     Futex()  # refuses machines that cannot do it, before anything is made
     office = office or PostOffice(Arena())
     row = Segment.create(Layout(len(group.members)).num_bytes)
@@ -82,7 +82,8 @@ class ShmCommunicator(Communicator):
         return [[buf for buf, _ in held] if r == self.rank else theirs for r, theirs in enumerate(others)]
 
     def word(self, memory: Tensor) -> Word:
-        """Local: a number at the beginning of memory from `share`, on which one member sleeps and which others change."""
+        """Local: returns a number at the beginning of memory from `share`, on which one member can sleep and which others
+        change."""
         return Word(memory, self._board)
 
     # ---- collectives -----------------------------------------------------------------------------------------------
@@ -194,12 +195,13 @@ class ShmCommunicator(Communicator):
         self._board.turn_page(self._board.text_of(call))
 
     def _arrive_and_compare(self, watch: Watch) -> None:
-        """Wait for the pages of all ranks; raise if one of them shows another call."""
+        """Waits for the pages of all ranks; raises if one of them shows another call."""
         self._board.arrive(watch)
-        self._board.refuse_others(self._board.text_of(watch.call), watch)
+        self._board.refuse_other_calls(self._board.text_of(watch.call), watch)
 
     def _mapped(self, buf: Tensor) -> tuple[Tensor, Place | None]:
-        """The buffer itself if the peers can see it, else a copy that they can; an empty one needs no place."""
+        """Returns the buffer itself if the peers can read it, else a copy that they can read, and its place; an empty one needs
+        no place."""
         place = self._arena.place(buf)
         if place is not None or buf.numel() == 0:
             return buf, place
@@ -208,20 +210,20 @@ class ShmCommunicator(Communicator):
         return staged, self._arena.place(staged)
 
     def _reached(self, rank: int, shown: Sequence[tuple[int, PackedPlace | None]]) -> list[Tensor]:
-        """The buffers of a rank by type and place; those without a place are empty."""
+        """Returns the buffers of a rank by type and place; those without a place are empty."""
         return [
-            (torch.empty(0) if place is None else self._board.placed(rank, place)).view(DTYPES[dtype]) for dtype, place in shown
+            (torch.empty(0) if place is None else self._board.bytes_at(rank, place)).view(DTYPES[dtype]) for dtype, place in shown
         ]
 
     def _publish(self, call: Call, bufs: list[Tensor], small: bool) -> list[Tensor]:
-        """Begin a collective in which the others read `bufs`; the result must live until they have."""
+        """Begins a collective in which the others read `bufs`; the result must stay alive until they have."""
         held = [] if small else [self._mapped(buf) for buf in bufs]
         self._turn_page(call)
         offset = 0
         for index, buf in enumerate(bufs):
             if small:
                 self._board.write_place(index, None, buf.nbytes, offset)
-                self._board.small(self.rank, buf.nbytes, offset).view(buf.dtype).copy_(buf)
+                self._board.small_data(self.rank, buf.nbytes, offset).view(buf.dtype).copy_(buf)
                 offset += aligned(buf.nbytes)
             else:
                 self._board.write_place(index, held[index][1], buf.nbytes)

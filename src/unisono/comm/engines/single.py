@@ -18,12 +18,6 @@ from unisono.comm.driver import FinishedWork, Work
 from unisono.errors import CommError
 
 
-def alone(device: torch.device | str = "cpu", time_limit_s: float = 600.0) -> SingleCommunicator:
-    """Local: a communicator of this process alone."""
-    where = torch.empty(0, device=device).device  # "cuda" means one of several; which one, PyTorch says here
-    return SingleCommunicator(Group("world", 0, (0,), (0,)), SoloControl(), where, time_limit_s)
-
-
 class SoloControl(Control):
     """The control plane of a job of one process, without peers."""
 
@@ -44,16 +38,16 @@ class SoloControl(Control):
 
 
 class SingleCommunicator(Communicator):
-    """A group of one member, whatever the size of the job."""
+    """The engine single: a group of one member, whatever the size of the job."""
 
     engine = "single"
 
     def __init__(self, group: Group, control: Control, device: torch.device, time_limit_s: float) -> None:
         super().__init__(group, control, device, time_limit_s)
         self._unread: defaultdict[int, deque[Tensor]] = defaultdict(deque)
-        """Messages to oneself that no receive was started for, by tag."""
+        """Messages of this rank to itself that no receive was started for, by tag."""
         self._unanswered: defaultdict[int, deque[_Receive]] = defaultdict(deque)
-        """Receives that no message has come for, by tag."""
+        """Receives without a message, by tag."""
 
     def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
         pass
@@ -101,7 +95,7 @@ class SingleCommunicator(Communicator):
 
 
 class _Receive(Work[Envelope]):
-    """A message from oneself: it was sent before anybody waits for it, or it never will be."""
+    """A receive of a message of this rank to itself: it was sent before the wait, or it will never be."""
 
     def __init__(self, buf: Tensor, tag: int, watch: Watch) -> None:
         self.message: Tensor | None = None

@@ -1,7 +1,7 @@
-"""Connections between the ranks of a group: frames are sent in order, and one thread reads all that comes in.
+"""Connections between the ranks of a group: frames are sent in order, and one thread reads all incoming data.
 
-A connection carries one direction. Rank i opens one to rank j when it has its first frame for j; j answers on its own. The
-opening rank shows a secret that the members got through the control plane.
+A connection carries one direction. Rank i opens one to rank j when it has its first frame for j; j answers on its own. The opening
+rank shows a secret that the members got through the control plane.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Steps = Generator[None, None, None]
 """A reader: a generator that is resumed when its socket has data."""
 
 CONNECT_WAIT_S = 5.0
-DEAF_S = 0.1
-"""How long no connection is accepted when this process can open no more files."""
+ACCEPT_PAUSE_S = 0.1
+"""Time for which no connection is accepted when this process can open no more files."""
 DRAIN_S = 2.0
-"""How long frames that nobody waits for may take to leave at the end."""
+"""Time at the end for frames that are still queued to be sent."""
 
 _HELLO = struct.Struct("<16sI")
 _TURN_BYTES = 4 << 20
@@ -37,7 +37,7 @@ _TURN_BYTES = 4 << 20
 
 
 class SendListener(ABC):
-    """Is told when a frame has been sent, or why it cannot be."""
+    """Listener that is called when a frame has been sent, or cannot be sent."""
 
     @abstractmethod
     def sent(self) -> None: ...
@@ -47,7 +47,7 @@ class SendListener(ABC):
 
 
 class Sockets(ABC):
-    """All connections of one rank. `push` may be called by any thread; `read` runs on the thread of this object."""
+    """The connections of one rank. `push` may be called by any thread; `read` runs on the thread of this object."""
 
     def __init__(self, name: str, rank: int, host: str) -> None:
         self._rank = rank
@@ -70,24 +70,24 @@ class Sockets(ABC):
 
     @abstractmethod
     def read(self, source: int, sock: socket.socket) -> Steps:
-        """Take frames from one rank, one after another, for ever; `filled` reads bytes."""
+        """Reads frames from one rank, one after another, for ever; `read_into` reads bytes."""
 
     @abstractmethod
     def on_send_failed(self, dest: int, error: OSError | EOFError) -> None:
-        """The connection to a rank has ended; its frames that had not left have failed already. The lock is held."""
+        """Called when the connection to a rank has ended; its frames that were not sent have failed already. The lock is held."""
 
     @abstractmethod
     def on_receive_end(self, source: int) -> None:
-        """A rank has closed its side, after everything that it had sent was read. The lock is not held."""
+        """Called when a rank has closed its side, after everything that it had sent was read. The lock is not held."""
 
     def listen(self) -> Address:
-        """Local: listen for the others; returns what they must know to connect."""
+        """Local: starts to listen for the others; returns the address with which they connect."""
         family, _, _, _, where = socket.getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)[0]
         self._listener = socket.create_server(where[:2], family=family, backlog=1024)
         return (self._host, self._listener.getsockname()[1], self._secret)
 
     def open(self, peers: Sequence[Address]) -> None:
-        """Local, after `listen`: begin to talk with `peers`, the addresses by rank."""
+        """Local, after `listen`: starts the communication with `peers`, the addresses by rank."""
         assert self._listener is not None
         self._peers = peers
         for sock, event in ((self._listener, self._accept), (self._bell, self._run_errands)):
@@ -96,7 +96,7 @@ class Sockets(ABC):
         self._thread.start()
 
     def push(self, dest: int, frames: Sequence[bytes | memoryview], piece: SendListener | None = None) -> None:
-        """Not blocking (except for the first frame to a rank): send in order what the kernel takes now and queue the rest.
+        """Not blocking (except for the first frame to a rank): sends in order what the kernel accepts now and queues the rest.
         `piece` belongs to the last of the frames."""
         with self.lock:
             try:
@@ -113,7 +113,7 @@ class Sockets(ABC):
                 self._ask(outgoing.show_interest)
 
     def close(self) -> None:
-        """Blocking for a moment at most: let leave what is queued, then end all connections and the thread. Idempotent."""
+        """Blocking for a short time: sends what is queued, then ends all connections and the thread. Idempotent."""
         if self._closing_at is None:
             self._closing_at = monotonic() + DRAIN_S
             if self._thread.is_alive():
@@ -160,7 +160,7 @@ class Sockets(ABC):
             return
         except OSError:  # no file number is left; the peer stays in the queue, and would wake us without end
             self._selector.unregister(self._listener)
-            self._accept_again_at = monotonic() + DEAF_S
+            self._accept_again_at = monotonic() + ACCEPT_PAUSE_S
             return
         sock.setblocking(False)
         try:
@@ -206,7 +206,7 @@ class Sockets(ABC):
 
 
 class _Outgoing:
-    """Frames to one rank."""
+    """The connection and queue of frames to one rank."""
 
     def __init__(self, sockets: Sockets, dest: int, sock: socket.socket, selector: selectors.BaseSelector) -> None:
         self.sock = sock
@@ -217,7 +217,7 @@ class _Outgoing:
         self._error: OSError | EOFError | None = None
 
     def flush(self) -> None:
-        """Not blocking: as much as the kernel takes. The lock is held."""
+        """Not blocking: sends as much as the kernel accepts. The lock is held."""
         budget = _TURN_BYTES
         try:
             while self.queue and budget > 0:
@@ -238,7 +238,7 @@ class _Outgoing:
             self._fail(error)
 
     def show_interest(self) -> None:
-        """Our thread: be called when the socket takes more, if there is more, and when the other side ends."""
+        """On our thread: watches for the end of the other side and, while frames are queued, for writability."""
         with self._sockets.lock:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.queue else 0)
             known = self._selector.get_map().get(self.sock)

@@ -1,7 +1,7 @@
 """Point-to-point messages over TCP, for engines whose own messages lack what is needed.
 
-gloo's cannot be asked whether they are done or be left while they wait; a message longer than the buffer ends the process, a
-shorter one is not noticed (PyTorch 2.13). Here:
+gloo's cannot be tested for completion or interrupted while they wait; a message longer than the buffer ends the process, a shorter
+one is not noticed (PyTorch 2.13). Here:
 
     short message   EAGER header and bytes in one piece; the receiver keeps them until a matching receive is started
     long message    OFFER header;  the receiver, once it has a matching receive, answers TAKE;  LOAD header and bytes, which are
@@ -37,7 +37,7 @@ _EAGER, _OFFER, _TAKE, _LOAD, _REFUSE = range(5)
 
 
 class MessageWork(Work[T]):
-    """A message under way. The socket thread ends it."""
+    """A message in flight. The socket thread ends it."""
 
     def __init__(self, messages: Messages, view: memoryview, watch: Watch) -> None:
         self.messages = messages
@@ -79,14 +79,14 @@ class MessageWork(Work[T]):
 
     @abstractmethod
     def cannot_finish(self) -> bool:
-        """Whether no rank is left that could finish it."""
+        """Whether no rank is left that could complete it."""
 
     @abstractmethod
     def result(self) -> T: ...
 
 
 class SendWork(MessageWork[None], SendListener):
-    """A message that leaves; `dest` is where to."""
+    """A message that is being sent to `dest`."""
 
     def __init__(self, messages: Messages, view: memoryview, watch: Watch, dest: int) -> None:
         super().__init__(messages, view, watch)
@@ -103,7 +103,7 @@ class SendWork(MessageWork[None], SendListener):
 
 
 class RecvWork(MessageWork[Envelope]):
-    """A message that is awaited."""
+    """A receive that waits for its message."""
 
     def __init__(self, messages: Messages, view: memoryview, watch: Watch, source: int, tag: int) -> None:
         super().__init__(messages, view, watch)
@@ -125,7 +125,7 @@ class RecvWork(MessageWork[Envelope]):
 
 @dataclass(frozen=True)
 class _Request(SendListener):
-    """A frame that an answer must follow: that it has left ends nothing."""
+    """A frame that an answer must follow: the message is not done when it was sent."""
 
     work: SendWork | RecvWork
 
@@ -138,7 +138,7 @@ class _Request(SendListener):
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A message that nobody has asked for yet, or the offer of one."""
+    """A message without a receive, or the offer of one."""
 
     source: int
     tag: int
@@ -162,7 +162,7 @@ class Messages(Sockets):
         self._loading: dict[tuple[int, int], RecvWork] = {}
 
     def start_send(self, view: memoryview, dest: int, tag: int, watch: Watch) -> SendWork:
-        """Local, not blocking."""
+        """Local, not blocking: starts to send a message."""
         work = SendWork(self, view, watch, dest)
         number = next(self._numbers)
         if len(view) <= EAGER_BYTES:
@@ -174,7 +174,7 @@ class Messages(Sockets):
         return work
 
     def start_recv(self, view: memoryview, source: int, tag: int, watch: Watch) -> RecvWork:
-        """Local, not blocking."""
+        """Local, not blocking: starts to receive a message."""
         work = RecvWork(self, view, watch, source, tag)
         with self.lock:
             for i, arrival in enumerate(self._arrivals):

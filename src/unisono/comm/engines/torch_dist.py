@@ -14,7 +14,8 @@ from unisono.errors import UsageError
 
 
 def open_torch(group: Group, control: Control, device: torch.device, time_limit_s: float, backend: str, host: str) -> Communicator:
-    """Collective over `group`, blocking. `host` is the address through which the others reach this process."""
+    """Collective over `group`, blocking: opens the communicator. `host` is the address through which the others reach this
+    process."""
     if not torch.distributed.is_available():
         raise UsageError(f"engine {backend} needs torch.distributed, which this build of PyTorch lacks; choose another --engine")
     kinds: dict[str, type[TorchCommunicator]] = {"gloo": GlooCommunicator, "nccl": NcclCommunicator}

@@ -1,6 +1,6 @@
 """The common part of gloo and NCCL, on PyTorch's process groups. No global default group is made or needed.
 
-gloo is waited for in slices by the host, NCCL in stream order by the GPU; each has its file.
+The host waits for gloo in slices, the GPU for NCCL in stream order; each engine has its file.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from unisono.comm.arithmetic import reduced
+from unisono.comm.arithmetic import reduce_parts
 from unisono.comm.base import MAX, MIN, SUM, Call, Communicator, Group, Op, Watch
 from unisono.comm.control_plane.control import Control
 from unisono.comm.driver import HelperThread
-from unisono.comm.packing import packed, unpack
+from unisono.comm.packing import pack, unpack
 from unisono.comm.polling import LOSS_WAIT_S, raise_root_cause, wait_watched
 from unisono.errors import MismatchedCall
 
 LIBRARY_GRACE_S = 30.0
-"""The library's own time limit is later than ours, which says who is missing."""
+"""The library's own time limit is so much later than ours, which names the missing ranks."""
 
 dist: Any = torch.distributed  # its stubs lack much of what is used here
 
 WIRE: Mapping[torch.dtype, torch.dtype] = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.int16: torch.int32}
-"""Types that are reduced in another: halves are summed in float32 and rounded once, int16 both libraries lack."""
+"""Types that are reduced in another type: halves are summed in float32 and rounded once; both libraries lack int16."""
 
 
 class TorchCommunicator(Communicator):
@@ -46,24 +46,24 @@ class TorchCommunicator(Communicator):
 
     @abstractmethod
     def _build(self, host: str, port: int) -> Any:
-        """Collective, blocking, on a separate thread: make the library's process group, whose store is at `host` and `port`."""
+        """Collective, blocking, on a separate thread: makes the library's process group, whose store is at `host` and `port`."""
 
     @abstractmethod
     def _begin_collective(self, watch: Watch, *tensors: Tensor) -> None:
-        """Before a collective on `tensors`: make sure that it can be launched."""
+        """Called before a collective on `tensors`: checks that it can be launched."""
 
     @abstractmethod
     def _wait_all(self, works: Sequence[Any], watch: Watch) -> None:
-        """Wait for the launched calls."""
+        """Waits for the launched calls."""
 
     @abstractmethod
     def _exchange_parts(self, outs: Sequence[Tensor], ins: Sequence[Tensor], watch: Watch) -> None:
-        """`ins[r]` goes to member r, `outs[r]` comes from it."""
+        """Sends `ins[r]` to member r and receives `outs[r]` from it."""
 
     # ---- opening ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Collective, blocking: ready for use afterwards."""
+        """Collective, blocking: opens the communicator."""
         try:
             self._perform(Call("open"), self._connect)
         except BaseException:
@@ -85,13 +85,13 @@ class TorchCommunicator(Communicator):
         self._exchange(f"{self.name}:ready", None, watch)  # rank 0 may not close the store while somebody reads it
 
     def _listen(self) -> object:
-        """Local: what the others must know to send us messages."""
+        """Local: returns what the others must know to send us messages."""
 
     def _set_peers(self, addresses: Sequence[Any]) -> None:
-        """Local: what the others answered."""
+        """Local: sets what `_listen` returned on the other members."""
 
     def _serve_store(self) -> int:
-        """On rank 0: serve the store on a free port of this host's address. Returns the port, or 0 on the others."""
+        """On rank 0: serves the store on a free port of this host's address. Returns the port, or 0 on the others."""
         if self.rank:
             return 0
         family, _, _, _, where = socket.getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)[0]
@@ -126,7 +126,7 @@ class TorchCommunicator(Communicator):
         self._begin_collective(watch, *bufs)
         options = self._within(dist.AllreduceOptions(), watch)
         options.reduceOp = {SUM: dist.ReduceOp.SUM, MIN: dist.ReduceOp.MIN, MAX: dist.ReduceOp.MAX}[op]
-        packs = packed(bufs, WIRE)
+        packs = pack(bufs, WIRE)
         self._wait_all([self._library.allreduce([wire], options) for wire, _ in packs], watch)
         unpack(packs)
 
@@ -134,7 +134,7 @@ class TorchCommunicator(Communicator):
         self._begin_collective(watch, *bufs)
         options = self._within(dist.BroadcastOptions(), watch)
         options.rootRank, options.rootTensor = root, 0
-        packs = packed([buf.view(torch.uint8) for buf in bufs], {})
+        packs = pack([buf.view(torch.uint8) for buf in bufs], {})
         self._wait_all([self._library.broadcast([wire], options) for wire, _ in packs], watch)
         if self.rank != root:
             unpack(packs)
@@ -152,7 +152,7 @@ class TorchCommunicator(Communicator):
         self._begin_collective(watch, out, buf)
         parts = torch.empty((self.size, out.numel()), dtype=out.dtype, device=out.device).unbind()
         self._exchange_parts(parts, buf.split_with_sizes(counts), watch)
-        out.copy_(reduced(parts, op))
+        out.copy_(reduce_parts(parts, op))
 
     def _alltoall(self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch) -> None:
         self._begin_collective(watch, out, buf)

@@ -40,7 +40,7 @@ class Link:
         self.comm = comm
         self.num_users = 1
         self.close_limit_s = comm.time_limit_s
-        """How long the end may wait for answers to be taken."""
+        """Time that the server's end may wait at its close for its answers to be received."""
         # As a collective: it needs all members, not only the rank whose message is awaited.
         self._watch = Watch(comm, Call("exchange"), math.inf)
 
@@ -49,12 +49,12 @@ class Link:
         return view
 
     def raise_if_lost(self) -> None:
-        """Local: raise `PeerLost` if a rank is gone that the exchange needs."""
+        """Local: raises `PeerLost` if a rank is lost that the exchange needs."""
         if self.comm.control.lost:
             self._watch.raise_if_lost()
 
     def finish(self, works: list[Work[None]], timeout_s: float = math.inf) -> None:
-        """Blocking: wait for them in turn and forget them."""
+        """Blocking: waits for the calls in turn and removes them from the list."""
         until = monotonic() + timeout_s
         while works:
             if is_done(works[0], CHECK_INTERVAL_S):
@@ -67,11 +67,11 @@ class Link:
 
     @property
     def has_failed(self) -> bool:
-        """Local: whether messages that are under way may never end."""
+        """Local: whether messages in flight may never end."""
         return self.comm.is_spent or any(not loss.left_cleanly for loss in self.comm.control.lost.values())
 
     def release(self) -> None:
-        """Local: the last user closes the communicator."""
+        """Local: gives up one use of the communicator; the last user closes it."""
         self.num_users -= 1
         if not self.num_users:
             self.comm.close()
@@ -91,7 +91,7 @@ class _KeptBuffer:
 
 
 class _MappedMemory:
-    """Memory that both ends see, or none. Vectors in it mostly lie at the same place, so the last view is kept."""
+    """Memory that both ends map, or none. Most vectors in it are at the same place, so the last view is kept."""
 
     def __init__(self, memory: Tensor | None = None) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8) if memory is None else memory
@@ -107,39 +107,39 @@ class _MappedMemory:
         return self._last
 
     def place(self, vector: Tensor) -> int:
-        """Where in here it begins, or that it is elsewhere."""
+        """Returns the position of a vector in this memory, or AS_MESSAGE where it is elsewhere."""
         begin, num_bytes = vector.data_ptr() - self._address, vector.nbytes
         return begin if num_bytes and 0 <= begin <= self.num_bytes - num_bytes else AS_MESSAGE
 
 
 class MessageCaller(Caller):
-    """A worker's end."""
+    """A worker's end of the exchange over a communicator."""
 
     def __init__(
         self,
         link: Link,
         server: int,
         number: int,
-        desk: WorkerHeaders,
+        headers: WorkerHeaders,
         requests: Tensor | None = None,
         answers: Tensor | None = None,
     ) -> None:
         self.number = number
         self._link = link
         self._server = server
-        self._headers = desk
+        self._headers = headers
         self._requests, self._answers = _MappedMemory(requests), _MappedMemory(answers)
         self._num_given_bytes = 0
         self._receive_buffer = _KeptBuffer(link.comm)
         self._sends: list[Work[None]] = []
         self._is_calling = False
         self._called: Tensor | None = None
-        """The vector of the call that is open."""
+        """The vector of the call in progress."""
         self._body: tuple[Tensor, Work[Envelope]] | None = None
         self._is_closed = False
 
     def empty(self, numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Local: from the memory that the server maps as long as there is some, then ordinary memory."""
+        """Local: returns a buffer in memory that the server maps as long as there is some, then in ordinary memory."""
         begin, num_bytes = self._num_given_bytes, numel * dtype.itemsize
         if begin + num_bytes > self._requests.num_bytes:
             return torch.empty(numel, dtype=dtype)
@@ -198,8 +198,8 @@ class MessageCaller(Caller):
                 raise TimeoutError(f"the server (rank {self._server}) did not answer within {timeout_s:g} s; it may be taken later")
 
 
-class WorkerEnd:
-    """The server's state for one worker."""
+class WorkerConnection:
+    """The server's buffers and state for one worker."""
 
     def __init__(self, rank: int, link: Link, requests: Tensor | None = None, answers: Tensor | None = None) -> None:
         self.rank = rank
@@ -207,24 +207,25 @@ class WorkerEnd:
         self.receive_buffer, self.outgoing = _KeptBuffer(link.comm), _KeptBuffer(link.comm)
         self.sends: list[Work[None]] = []
         self.is_waiting = False
-        """Whether its call was received and not answered."""
+        """Whether a call of it was received and not answered."""
         self.called: Tensor | None = None
-        """Where the vector of its call lies in memory that both map."""
+        """The vector of its call, where that is in memory that both map."""
 
 
 class _PendingRequest(NamedTuple):
     request: Request
     body: Work[Envelope] | None
-    """None: all of it is there."""
+    """The receive of its vector; None: it has arrived completely."""
 
 
 class MessageServer(Server):
-    """The server's end. Calls are served in order of arrival; a call whose vector is still on its way holds up no other."""
+    """The server's end of the exchange over a communicator. Calls are served in order of arrival; a call whose vector has not
+    arrived delays no other."""
 
-    def __init__(self, link: Link, workers: Sequence[WorkerEnd], desk: ServerHeaders) -> None:
+    def __init__(self, link: Link, workers: Sequence[WorkerConnection], headers: ServerHeaders) -> None:
         self._link = link
         self._workers = workers
-        self._headers = desk
+        self._headers = headers
         self._pending: list[_PendingRequest] = []
         """Calls whose header has come, in order."""
         self._is_closed = False
@@ -239,15 +240,15 @@ class MessageServer(Server):
             body = self._pending[0].body if self._pending else None
             if body is None:
                 self._headers.wait(min(CHECK_INTERVAL_S, left_s))
-            else:  # and look soon again whether another call can be served before
+            else:  # and check soon whether another call can be served before
                 is_done(body, min(SHORT_CHECK_INTERVAL_S, left_s))
             self._link.raise_if_lost()
         self._workers[request.caller].is_waiting = True
         return request
 
     def buffer(self, caller: int, numel: int, dtype: torch.dtype) -> Tensor:
-        """Local: only between `receive` and `reply`, as the worker reads its last answer until it calls again. It may be the memory
-        of the call's vector, which is to be read before."""
+        """Local: as in the interface, only between `receive` and `reply`, as the worker reads its last answer until it calls
+        again. It may be the memory of the call's vector, which is to be read before."""
         return self._reply_buffer(self._unanswered(caller), numel, dtype)
 
     def reply(self, caller: int, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
@@ -272,7 +273,7 @@ class MessageServer(Server):
         worker.is_waiting = False
 
     def close(self) -> None:
-        """Local, blocking until all answers were taken, unless the job has failed."""
+        """Local, blocking until all answers were received, unless the job has failed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -284,7 +285,7 @@ class MessageServer(Server):
             self._link.release()
 
     def _next(self) -> Request | None:
-        """Local, not blocking: the first of the calls that are wholly there."""
+        """Local, not blocking: returns the first of the calls that have arrived completely."""
         if (call := self._headers.next()) is not None:
             self._start_receiving(*call)
         for position, (request, body) in enumerate(self._pending):
@@ -296,7 +297,7 @@ class MessageServer(Server):
         return None
 
     def _start_receiving(self, caller: int, buf: Numbers) -> None:
-        """Local, not blocking: a header has come; begin to receive its body."""
+        """Local, not blocking: starts to receive the vector of a call whose header has arrived."""
         header, tail = read_header(buf)
         worker, vector, body = self._workers[caller], None, None
         worker.called = None
@@ -309,16 +310,16 @@ class MessageServer(Server):
                 body = self._link.comm.start_recv(vector, worker.rank, BODY_TAG) if header.numel else None
         self._pending.append(_PendingRequest(Request(caller, header.kind, tail, vector), body))
 
-    def _unanswered(self, caller: int) -> WorkerEnd:
+    def _unanswered(self, caller: int) -> WorkerConnection:
         if not (0 <= caller < len(self._workers) and self._workers[caller].is_waiting):
             raise CommError(f"caller {caller} waits for no answer; it has none, or its call was not received")
         return self._workers[caller]
 
-    def _is_mapped(self, worker: WorkerEnd, num_bytes: int) -> bool:
+    def _is_mapped(self, worker: WorkerConnection, num_bytes: int) -> bool:
         return 0 < num_bytes <= worker.answers.num_bytes
 
-    def _reply_buffer(self, worker: WorkerEnd, numel: int, dtype: torch.dtype) -> Tensor:
-        """Where the call's vector lies, if it is as long: that was read a moment ago, so it is in this core's cache."""
+    def _reply_buffer(self, worker: WorkerConnection, numel: int, dtype: torch.dtype) -> Tensor:
+        """Returns the memory of the call's vector, if it is as long: it was just read, so it is in this core's cache."""
         if worker.called is not None and (worker.called.numel(), worker.called.dtype) == (numel, dtype):
             return worker.called
         if self._is_mapped(worker, numel * dtype.itemsize):

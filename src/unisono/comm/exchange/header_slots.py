@@ -33,12 +33,12 @@ _MASK = 0xFFFFFFFF
 
 
 def slot_bytes(length: int) -> int:
-    """Pure: memory of a slot with headers of `length` numbers."""
+    """Pure: returns the bytes of a slot with headers of `length` numbers."""
     return _HEADERS_AT + 2 * 8 * length
 
 
 class Slot:
-    """One worker's call and its answer, seen from either side."""
+    """One worker's call and its answer in shared memory, for either side."""
 
     def __init__(self, memory: Tensor, comm: ShmCommunicator, length: int) -> None:
         self.calls, self.answers = comm.word(memory), comm.word(memory[WORD_BYTES:])
@@ -57,7 +57,7 @@ class Slot:
 
 
 class SlotWorkerHeaders(WorkerHeaders):
-    """A worker's side."""
+    """The worker's side of the header slots."""
 
     def __init__(self, slot: Slot, bell: Word) -> None:
         self._slot = slot
@@ -69,7 +69,7 @@ class SlotWorkerHeaders(WorkerHeaders):
         self._num_calls = (self._num_calls + 1) & _MASK
         self._slot.time = now = monotonic_ns()
         self._slot.calls.store(self._num_calls)
-        self._bell.store(now & _MASK)  # a number never seen before, but once in 2^32 times; then the server wakes at its next look
+        self._bell.store(now & _MASK)  # a new number, except once in 2^32 times; then the server wakes at its next check
         return []
 
     def has_reply(self, timeout_s: float) -> bool:
@@ -80,7 +80,7 @@ class SlotWorkerHeaders(WorkerHeaders):
 
 
 class SlotServerHeaders(ServerHeaders):
-    """The server's side."""
+    """The server's side of the header slots."""
 
     def __init__(self, slots: Sequence[Slot], bell: Word) -> None:
         self._slots = slots
@@ -103,8 +103,9 @@ class SlotServerHeaders(ServerHeaders):
         return caller, self._slots[caller].call
 
     def _queue_new_calls(self) -> None:
-        """All calls that have come since, the oldest first; those that come while they are served come after them."""
-        self._heard = self._bell.value  # before the look: what comes after it changes the bell
+        """Queues all calls that have arrived since the last time, the oldest first; calls that arrive while these are served
+        come later."""
+        self._heard = self._bell.value  # before the check: a later call changes the bell
         seen = self._num_calls
         new = [caller for caller, slot in enumerate(self._slots) if slot.calls.relaxed_value != seen[caller]]
         if not new:

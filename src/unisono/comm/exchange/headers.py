@@ -26,20 +26,20 @@ _NUM_FIXED = 5
 
 
 class Header(NamedTuple):
-    """On the way all are float64, which holds such numbers exactly."""
+    """The header of a call or reply. It is sent as float64, which holds such numbers exactly."""
 
     kind: int
     dtype: int
-    """Its place in DTYPES; NO_VECTOR: there is none."""
+    """Index of the vector's type in DTYPES; NO_VECTOR: there is no vector."""
     numel: int
     place: int
-    """Byte in the memory that both map at which the vector begins; AS_MESSAGE: it comes as a message; IN_CALL: it is an answer and
-    lies where the vector of the call did."""
+    """Byte in the memory that both map at which the vector begins; AS_MESSAGE: it is sent as a message; IN_CALL: it is an answer
+    and lies where the vector of the call did."""
     num_tail: int
 
 
 def write_header(buf: Numbers, kind: int, vector: Tensor | None, place: int, tail: Sequence[float] | Numbers) -> None:
-    """Local: into a buffer, which limits the tail."""
+    """Local: writes a header into a buffer, whose length limits the tail."""
     num_tail, most = len(tail), len(buf) - _NUM_FIXED
     if num_tail > most:
         raise UsageError(f"a tail of {num_tail} numbers in an exchange opened for {most} (most_numbers)")
@@ -50,13 +50,13 @@ def write_header(buf: Numbers, kind: int, vector: Tensor | None, place: int, tai
 
 
 def read_header(buf: Numbers) -> tuple[Header, Numbers]:
-    """Local: with a copy of the tail."""
+    """Local: reads a header and returns it with a copy of the tail."""
     header = Header(*map(int, _FIXED.unpack_from(buf.data)))
     return header, buf[_NUM_FIXED : _NUM_FIXED + header.num_tail].copy()
 
 
 def header_length(most_numbers: int) -> int:
-    """Pure: numbers in a header."""
+    """Pure: returns the number of numbers in a header."""
     return _NUM_FIXED + most_numbers
 
 
@@ -64,13 +64,13 @@ class WorkerHeaders(ABC):
     """Headers between a worker and one server."""
 
     outgoing: Numbers
-    """To be written before `send`."""
+    """Buffer for the header, to be written before `send`."""
     incoming: Numbers
-    """The answer, once it has come."""
+    """Buffer with the answer, once it has arrived."""
 
     @abstractmethod
     def send(self) -> list[Work[None]]:
-        """Local, not blocking: send `outgoing`. Wait for the result before `outgoing` is used again."""
+        """Local, not blocking: sends `outgoing`. Wait for the result before `outgoing` is used again."""
 
     @abstractmethod
     def has_reply(self, timeout_s: float) -> bool:
@@ -84,19 +84,19 @@ class ServerHeaders(ABC):
 
     @abstractmethod
     def send(self, caller: int) -> list[Work[None]]:
-        """Local, not blocking: the answer in `outgoing[caller]`."""
+        """Local, not blocking: sends the answer in `outgoing[caller]`."""
 
     @abstractmethod
     def next(self) -> tuple[int, Numbers] | None:
-        """Local, not blocking: the oldest call that was not seen yet; its header must be read before the next one."""
+        """Local, not blocking: returns the oldest new call; its header must be read before the next call of this method."""
 
     @abstractmethod
     def wait(self, timeout_s: float) -> None:
-        """Blocking for so long at most: until there may be a call."""
+        """Blocking until there may be a call, for `timeout_s` at most."""
 
 
 class MessageWorkerHeaders(WorkerHeaders):
-    """Over messages."""
+    """The worker's headers, sent as messages."""
 
     def __init__(self, comm: Communicator, server: int, length: int) -> None:
         self._comm = comm
@@ -115,7 +115,7 @@ class MessageWorkerHeaders(WorkerHeaders):
 
 
 class MessageServerHeaders(ServerHeaders):
-    """Over messages: one receive is always open, so that calls queue in their order."""
+    """The server's headers, sent as messages: one receive is always open, so that calls queue in their order."""
 
     def __init__(self, comm: Communicator, workers: Sequence[int], length: int) -> None:
         self._comm = comm
@@ -147,7 +147,7 @@ class MessageServerHeaders(ServerHeaders):
 
 
 def is_done(work: Work[object], timeout_s: float) -> bool:
-    """Blocking for so long at most."""
+    """Blocking for `timeout_s` at most: whether the call is done."""
     try:
         work.wait(timeout_s)
     except NotDone:

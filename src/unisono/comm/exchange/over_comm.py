@@ -1,4 +1,4 @@
-"""The exchange over a communicator: one server or several and their workers, all there from the beginning to the end.
+"""The exchange over a communicator: one or several servers and their workers, all present from the beginning to the end.
 
 A call is a header (headers.py) and, if there is a vector, a body:
 
@@ -8,8 +8,8 @@ A call is a header (headers.py) and, if there is a vector, a body:
     header  <------------------------------
     body    <------------------------------  from memory kept for this worker, so that the centre may change at once
 
-In shared memory there are neither messages nor copies: headers lie in slots (header_slots.py), and a vector in memory that a
-worker has reserved, and its server maps, travels as its place in the header. Vectors elsewhere or too long are messages there too.
+In shared memory there are neither messages nor copies: headers lie in slots (header_slots.py), and a vector in memory that a worker
+has reserved, and its server maps, travels as its place in the header. Vectors elsewhere or too long are messages there too.
 
 A death ends the whole job: both ends raise `PeerLost`, also while they wait for another rank.
 """
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from unisono.comm.base import Communicator
 from unisono.comm.engines.shm import ShmCommunicator
-from unisono.comm.exchange.comm_ends import Link, MessageCaller, MessageServer, WorkerEnd
+from unisono.comm.exchange.comm_ends import Link, MessageCaller, MessageServer, WorkerConnection
 from unisono.comm.exchange.header_slots import BELL_BYTES, Slot, SlotServerHeaders, SlotWorkerHeaders, slot_bytes
 from unisono.comm.exchange.headers import MessageServerHeaders, MessageWorkerHeaders, header_length
 from unisono.comm.shared_memory.word import Word
@@ -37,22 +37,22 @@ __all__ = ["MessageCaller", "MessageServer", "open_exchange"]
 def open_exchange(
     comm: Communicator, servers: Sequence[int] = (0,), most_numbers: int = 32, mapped_bytes: int = 0
 ) -> MessageServer | list[MessageCaller]:
-    """Collective, blocking: the server's end on the ranks in `servers`, on all others one worker's end for each of `servers`, in
-    that order. Workers have their numbers in the order of ranks.
+    """Collective, blocking: opens the exchange; returns the server's end on the ranks in `servers`, on all others one worker's end
+    for each of `servers`, in that order. Workers have their numbers in the order of ranks.
 
-    A tail holds up to `most_numbers`. A worker reserves `mapped_bytes` for the vectors of its requests, and as many for those
-    of the answers, to and from each server, where the engine shares memory; elsewhere this has no effect.
+    A tail holds up to `most_numbers`. A worker reserves `mapped_bytes` for the vectors of its requests, and as many for those of
+    the answers, to and from each server, where the engine shares memory; elsewhere this has no effect.
     """
     _refuse_unsuited(comm, servers, most_numbers, mapped_bytes)
     link = Link(comm.duplicate())
     try:
-        return _opened(link, tuple(servers), most_numbers, mapped_bytes)
+        return _open_ends(link, tuple(servers), most_numbers, mapped_bytes)
     except BaseException:
         link.comm.close()
         raise
 
 
-def _opened(link: Link, servers: tuple[int, ...], most_numbers: int, mapped_bytes: int) -> MessageServer | list[MessageCaller]:
+def _open_ends(link: Link, servers: tuple[int, ...], most_numbers: int, mapped_bytes: int) -> MessageServer | list[MessageCaller]:
     comm = link.comm
     agreed = comm.allgather_object([list(servers), most_numbers])
     different = next((rank for rank, other in enumerate(agreed) if other != agreed[0]), None)
@@ -67,11 +67,13 @@ def _opened(link: Link, servers: tuple[int, ...], most_numbers: int, mapped_byte
     comm.time_limit_s = math.inf  # of messages: they come when a worker has computed, or when the server likes
     if comm.rank in servers:
         if shared is None:
-            return MessageServer(link, [WorkerEnd(rank, link) for rank in workers], MessageServerHeaders(comm, workers, length))
+            return MessageServer(
+                link, [WorkerConnection(rank, link) for rank in workers], MessageServerHeaders(comm, workers, length)
+            )
         place = servers.index(comm.rank)
-        seats = [WorkerEnd(rank, link, *shared.vectors[rank][place]) for rank in workers]
+        connections = [WorkerConnection(rank, link, *shared.vectors[rank][place]) for rank in workers]
         return MessageServer(
-            link, seats, SlotServerHeaders([shared.slots[rank][place] for rank in workers], shared.bells[comm.rank])
+            link, connections, SlotServerHeaders([shared.slots[rank][place] for rank in workers], shared.bells[comm.rank])
         )
     link.num_users = len(servers)
     number = workers.index(comm.rank)
@@ -90,7 +92,7 @@ def _opened(link: Link, servers: tuple[int, ...], most_numbers: int, mapped_byte
 
 
 class _Shared(NamedTuple):
-    """Memory that members map of each other, by rank; that of workers for each server, in their order."""
+    """Memory of the members that all map, by rank; that of workers for each server, in their order."""
 
     vectors: Mapping[int, Sequence[tuple[Tensor, Tensor]]]
     """Memory of requests, memory of answers."""
@@ -99,7 +101,7 @@ class _Shared(NamedTuple):
 
 
 def _share(comm: ShmCommunicator, servers: Sequence[int], length: int, mapped_bytes: int) -> _Shared:
-    """Collective: everybody's memory."""
+    """Collective: makes and maps the memory of all members."""
     if comm.rank in servers:
         mine = [comm.empty(BELL_BYTES, torch.uint8).zero_()]
     else:

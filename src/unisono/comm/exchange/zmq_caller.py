@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     import zmq
 
 FIRST_HEARTBEAT_S = 0.25
-"""Time between two requests until the server has said how often it wants to hear from a worker."""
+"""Time between two requests until the server has said how often a worker must send a heartbeat."""
 NO_ANSWER_WARNING_S = 10.0
 """After this long without an answer a message says that the worker waits for the server; a long vector may take seconds to send."""
 GOODBYE_S = 0.5
-"""How long the last message may take to be sent."""
+"""Time in which the last message must be sent."""
 
 
 class ZmqCaller(Caller):
-    """A worker's end: one thread, and another that sends heartbeats. Call `join` first."""
+    """A worker's end of the exchange over ZeroMQ: one thread, and another that sends heartbeats. Call `join` first."""
 
     def __init__(self, path: Path, *, say: Callable[[str], object]) -> None:
         """`path` is the connection file (zmq_keys.py) of the run."""
@@ -64,8 +64,8 @@ class ZmqCaller(Caller):
         self._receive_buffer: Tensor | None = None
 
     def join(self, timeout_s: float | None = None) -> int:
-        """Local, blocking: become a worker of the run, also again after UnknownWorker, under a new number. Waits for the
-        server, and for its connection file to be written; TimeoutError after `timeout_s`."""
+        """Local, blocking: joins the run as a worker, also again after UnknownWorker, under a new number. Waits for the server,
+        and for its connection file to be written; TimeoutError after `timeout_s`."""
         self._end_heartbeats()
         self.number, self._incarnation, self._call = NO_NUMBER, NO_INCARNATION, None
         hello = secrets.randbits(64)
@@ -120,7 +120,7 @@ class ZmqCaller(Caller):
         self._context.term()
 
     def _await_answer(self, question: bytes, turn: int, timeout_s: float | None) -> Message:
-        """Blocking: the answer of this turn. The question is asked again with every beat, as call or answer may get lost."""
+        """Blocking: returns the answer of this turn. The question is sent again with every beat, as call or answer may get lost."""
         deadline = monotonic() + timeout_s if timeout_s is not None else math.inf
         while True:
             message = self._next(min(self._asked + self._heartbeat_s, deadline))
@@ -144,7 +144,7 @@ class ZmqCaller(Caller):
         self._send(*parts)
 
     def _check_silence(self, silence_s: float) -> None:
-        """After a silence: look for the server at a new address, and warn once."""
+        """After a silence: connects to the server at a new address if it has one, and warns once."""
         if silence_s >= 2 * self._heartbeat_s:
             self._follow_connection_file()
         if silence_s >= NO_ANSWER_WARNING_S and not self._has_warned:
@@ -152,7 +152,7 @@ class ZmqCaller(Caller):
             self._say(f"waiting for the server at {self._where()}, which has not answered for {silence_s:.0f} s")
 
     def _next(self, until: float) -> Message | None:
-        """Blocking: the next message that came before then."""
+        """Blocking: returns the next message, or None if there was none before `until`."""
         import zmq
 
         wait_s = max(0.0, until - monotonic())
@@ -163,7 +163,7 @@ class ZmqCaller(Caller):
         return None
 
     def _send(self, *parts: bytes | memoryview) -> None:
-        """Not blocking. What does not get off is sent again when the server is there again."""
+        """Not blocking: sends a message. One that cannot be sent is sent again when the server is back."""
         import zmq
 
         if self._socket is None:
@@ -175,7 +175,7 @@ class ZmqCaller(Caller):
                 return
 
     def _follow_connection_file(self) -> None:
-        """Connect to the address in the connection file if it has changed."""
+        """Connects to the address in the connection file if it has changed."""
         try:
             connection = read_connection_file(self._path)
         except FileNotFoundError:
@@ -183,7 +183,7 @@ class ZmqCaller(Caller):
         if connection != self._connection:
             if self._socket is not None:
                 self._socket.close(0)
-            self._connection, self._socket = connection, connected(self._context, connection)
+            self._connection, self._socket = connection, connect_socket(self._context, connection)
 
     def _where(self) -> str:
         return f"{self._connection.address if self._connection else 'an address not known yet'} ({self._path})"
@@ -205,19 +205,19 @@ class _Heartbeats(threading.Thread):
     def run(self) -> None:
         import zmq
 
-        with connected(self._context, self._connection) as socket:
+        with connect_socket(self._context, self._connection) as socket:
             while not self._is_over.wait(self._heartbeat_s):
                 if socket.poll(0, zmq.POLLOUT):
                     socket.send(self._beat, zmq.NOBLOCK)
 
     def end(self) -> None:
-        """Blocking, for a moment."""
+        """Ends the heartbeats; blocking for a short time."""
         self._is_over.set()
         self.join()
 
 
-def connected(context: zmq.Context[zmq.Socket[bytes]], connection: ConnectionInfo) -> zmq.Socket[bytes]:
-    """Local, not blocking: a socket that finds the server as soon as it is there, and shows it the key."""
+def connect_socket(context: zmq.Context[zmq.Socket[bytes]], connection: ConnectionInfo) -> zmq.Socket[bytes]:
+    """Local, not blocking: returns a socket with the worker's key, which connects to the server as soon as it is up."""
     import zmq
 
     socket = context.socket(zmq.DEALER)

@@ -2,8 +2,8 @@
 
     [ header | tail, float64 ]  [ vector ... ]  [ ... ]
 
-ZeroMQ hands out a message wholly or not at all. As a vector is cut, one end encrypts a part while the other decrypts the one
-before, and both stay in their caches: 20 MB take half the time that they take in one piece.
+ZeroMQ delivers a message wholly or not at all. As a vector is cut, one end encrypts a part while the other decrypts the one before,
+and both stay in their caches: 20 MB take half the time that they take in one piece.
 
 `unpack` raises Malformed for a message whose header does not match its contents exactly.
 """
@@ -37,20 +37,20 @@ NO_INCARNATION = bytes(8)
 
 
 class Malformed(Exception):
-    """A message that no server or worker of this version sends."""
+    """Raised for a message that no server or worker of this version sends."""
 
 
 class MessageType(IntEnum):
     HELLO = 1
-    """May I join? Asked again under the same `turn` it gives the same number."""
+    """Asks to join. Sent again with the same `turn` it gets the same number."""
     WELCOME = 2
-    """You have this number; tail: seconds between two beats, most bytes of a part of a message."""
+    """Gives the caller its number; tail: seconds between two beats, most bytes of a part of a message."""
     CALL = 3
     REPLY = 4
     PING = 5
-    """Have you my call of this turn, and are you there?"""
+    """Asks whether the server is up and has received the call of this turn."""
     PONG = 6
-    """`kind` is 1 if that call has come, else 0, and it must be sent again."""
+    """Answer to PING: `kind` is 1 if that call has arrived, else 0, and it must be sent again."""
     BEAT = 7
     """Heartbeat."""
     GOODBYE = 8
@@ -64,7 +64,7 @@ class Message(NamedTuple):
     """Incarnation of the server that gave the number."""
     number: int
     turn: int
-    """Which call of this caller; a question and its answers have the same."""
+    """Number of the call of this caller; a question and its answers have the same."""
     kind: int
     tail: Numbers
     dtype: torch.dtype | None
@@ -82,7 +82,7 @@ def pack(
     tail: Sequence[float] | Numbers = (),
     vector: Tensor | None = None,
 ) -> bytes:
-    """Pure: the first part of a message; `parts_of(vector)` are the others."""
+    """Pure: returns the first part of a message; `split_bytes(vector)` are the others."""
     numbers = np.asarray(tail, "<f8")
     if numbers.size > MAX_TAIL:
         raise UsageError(f"a tail of {numbers.size} numbers, but one message takes up to {MAX_TAIL}; send them as a vector")
@@ -92,7 +92,7 @@ def pack(
 
 
 def unpack(parts: Sequence[memoryview]) -> Message:
-    """Pure: the message in these parts, whose memory it shares but for the tail; raises Malformed."""
+    """Pure: returns the message in these parts, whose memory it shares but for the tail; raises Malformed."""
     head, *body = parts
     if head.nbytes < _HEADER.size:
         raise Malformed(f"a header of {head.nbytes} instead of {_HEADER.size} bytes")
@@ -110,19 +110,20 @@ def unpack(parts: Sequence[memoryview]) -> Message:
 
 
 def flat(vector: Tensor) -> Tensor:
-    """Pure: the vector as it can travel; raises UsageError if it cannot."""
+    """Pure: returns the vector in the form in which it is sent; raises UsageError if it cannot be sent."""
     return flat_views(vector, torch.device("cpu"), "zmq")[0]
 
 
 def split_bytes(vector: Tensor) -> list[memoryview]:
-    """Pure: the bytes of a flat vector, not copied."""
+    """Pure: returns the bytes of a flat vector in parts, not copied."""
     whole = vector.view(torch.uint8).numpy()
     return [whole[start : start + PART_BYTES].data for start in range(0, whole.size, PART_BYTES)]
 
 
 def copy_vector(message: Message, place: Tensor | None) -> Tensor | None:
-    """Local: the vector of the message, copied into `place` if it fits there, else into new memory. It is copied, since what ZeroMQ
-    hands out is aligned by chance, and sums over a vector may depend on that."""
+    """Local: copies the vector of the message into `place` if it fits there, else into new memory. It is copied, since the memory
+    that ZeroMQ
+            returns is aligned by chance, and sums over a vector may depend on that."""
     if message.dtype is None:
         return None
     if place is None or place.dtype != message.dtype or place.numel() != message.numel:

@@ -18,11 +18,11 @@ ZAP = "inproc://zeromq.zap.01"
 _EVENTS = "inproc://events"
 _EVENT = struct.Struct("=Hi")
 _MOST_REASONS = 100
-"""Refusals are counted for each peer and reason; from then on together, so that no flood of them fills the memory."""
+"""Refusals are counted for each peer and reason up to this number, then together, so that no flood of them fills the memory."""
 
 
 class Refusals:
-    """Refused peers, counted by peer and reason. Each is logged the first, the tenth, the hundredth time, and so on."""
+    """Counts refused peers by peer and reason. Each is logged the first, the tenth, the hundredth time, and so on."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
@@ -64,7 +64,7 @@ class Authenticator:
         self.events.connect(_EVENTS)
 
     def answer(self) -> None:
-        """Local: admit or refuse the next peer."""
+        """Local: admits or refuses the next peer."""
         import zmq
 
         asked = self.requests.recv_multipart(zmq.NOBLOCK)
@@ -76,7 +76,7 @@ class Authenticator:
         self.requests.send_multipart([version, request, status, text, user, b""])
 
     def read_event(self) -> None:
-        """Local: note what ZeroMQ has turned away."""
+        """Local: notes a peer that ZeroMQ has refused."""
         import zmq
 
         event, value = _EVENT.unpack(self.events.recv_multipart(zmq.NOBLOCK)[0])
@@ -95,7 +95,7 @@ class Authenticator:
             return False
 
     def close(self, linger_s: float) -> None:
-        """Local: close this and the ROUTER socket, which must not stay open alone. It may still send for `linger_s`."""
+        """Local: closes this and the ROUTER socket, which must not stay open alone. It may still send for `linger_s`."""
         self._router.monitor(None, 0)
         self._router.close(int(linger_s * 1000))
         self.events.close(0)

@@ -54,7 +54,8 @@ class Keys(NamedTuple):
 
 
 def read_connection_file(path: Path) -> ConnectionInfo:
-    """Local: raises FileNotFoundError if there is none (yet), UsageError for one that others may read or that is damaged."""
+    """Local: reads the connection file; raises FileNotFoundError if there is none (yet), UsageError for one that others may read
+    or that is damaged."""
     with path.open("rb") as file:
         connection = _read(file.fileno(), path, ConnectionInfo)
     if not _ADDRESS.fullmatch(connection.address):
@@ -63,7 +64,7 @@ def read_connection_file(path: Path) -> ConnectionInfo:
 
 
 def write_connection_file(path: Path, connection: ConnectionInfo) -> None:
-    """Local: wholly or not at all, readable by the user alone."""
+    """Local: writes the connection file, wholly or not at all, readable by the user alone."""
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)  # with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
@@ -94,7 +95,7 @@ class ServerKeyFile:
             raise
 
     def close(self) -> None:
-        """Local: let another server have them. Idempotent."""
+        """Local: unlocks the file for another server. Idempotent."""
         if self._handle >= 0:
             fcntl.flock(self._handle, fcntl.LOCK_UN)  # for forked processes too, which share the lock
             os.close(self._handle)

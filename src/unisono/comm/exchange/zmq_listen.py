@@ -1,4 +1,4 @@
-"""The listening address of a server of the exchange: the last port if it is free, as its workers look there first."""
+"""The listening address of a server of the exchange: the last port if it is free, as its workers try that first."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import zmq
 
 PORT_WAIT_S = 1.0
-"""How long a restarted server waits for its port, which a worker that looks for it may hold for a moment."""
+"""Time that a restarted server waits for its port, which a worker that tries to connect may hold for a moment."""
 
 
 def listen(router: zmq.Socket[bytes], host: str, port: int, last: str | None, say: Callable[[str], object]) -> str:
-    """Local, blocking for a moment: the address, host:port, at which the socket listens. Port 0 is that of the address `last`, or
-    any; another one is taken or refused."""
+    """Local, blocking for a short time: binds the socket and returns its address, host:port. Port 0 is that of the address
+    `last`, or any; another one is taken or refused."""
     import zmq
 
     host = _numeric(host)
@@ -51,7 +51,8 @@ def _listens_at(router: zmq.Socket[bytes], host: str, port: int) -> bool:
 
 
 def _numeric(host: str) -> str:
-    """Blocking while a name is looked up. An address that stands for all interfaces is refused: nobody can connect to it."""
+    """Returns the numeric address of a host; blocking while a name is looked up. Refuses an address that stands for all
+    interfaces, as it cannot be connected to."""
     try:
         found = str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
@@ -62,7 +63,7 @@ def _numeric(host: str) -> str:
 
 
 def new_pair() -> Pair:
-    """Local: a new pair of keys."""
+    """Local: makes a new pair of keys."""
     import zmq
 
     public, secret = zmq.curve_keypair()

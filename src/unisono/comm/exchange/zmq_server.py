@@ -1,9 +1,9 @@
 """The exchange over ZeroMQ, for workers that may join, leave and die: the server's end (a worker's: zmq_caller.py).
 
-Peers without the keys of the run are refused (zmq_gate.py, zmq_keys.py). A worker that is not heard for `silence_s` counts as
-dead and is removed. If it is alive after all, its calls have no effect and it is told so; it may join again, as a new worker. A
-broken connection costs nothing: a waiting worker repeats its request, and a lost call or reply is sent again. Nothing is applied
-twice, as every call carries its number (`turn`).
+Peers without the keys of the run are refused (zmq_gate.py, zmq_keys.py). A worker that sends nothing for `silence_s` counts as dead
+and is removed. If it is alive after all, its calls have no effect and it is notified; it may join again, as a new worker. A broken
+connection costs nothing: a waiting worker repeats its request, and a lost call or reply is sent again. Nothing is applied twice, as
+every call carries its number (`turn`).
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     import zmq
 
 HEARTBEATS_PER_SILENCE = 10
-"""A worker is heard at least this often in the time after which it would count as dead."""
+"""Number of heartbeats of a worker in the time after which it would count as dead."""
 MAX_HEARTBEAT_S = 1.0
 QUEUE_MESSAGES = 16
 """Messages that may wait in each direction for each peer: one call or answer, and some small ones."""
 HANDSHAKE_S = 10.0
 """A peer that has not shown a key by then is refused."""
 ENCRYPTION_BYTES = 64
-"""More than what encryption adds to each part of a message."""
+"""Upper limit of the bytes that encryption adds to each part of a message."""
 CLOSE_WAIT_S = 2.0
-"""How long the last replies may take to be sent; longer would be waiting for dead workers."""
+"""Time in which the last replies must be sent; a longer wait would be for dead workers."""
 KEEPALIVE_S = 60
 """After this long without data the system probes the other machine and drops the connection if it does not answer."""
 MAX_MESSAGES_AT_ONCE = 1000
@@ -63,24 +63,24 @@ class _WorkerRecord:
     """The server's record of one worker."""
 
     hello: int
-    """The turn of its first question; when that comes again, the answer was lost."""
+    """The turn of its first question; when that arrives again, the answer was lost."""
     route: bytes
-    """The connection on which it was heard last."""
-    heard: float
+    """The connection of its last message."""
+    last_heard: float
     turn: int = 0
-    """The turn of the last call that came."""
+    """The turn of its last call."""
     answered: int = 0
     """The turn of the last answer."""
     answer: Sequence[bytes | zmq.Frame] = ()
     answer_route: bytes | None = None
-    """Where the answer was sent to; None if it could not be."""
+    """The connection to which the answer was sent; None if it could not be sent."""
     receive_buffer: Tensor | None = None
     reply_buffer: Tensor | None = None
     reply_tracker: zmq.MessageTracker | None = field(default=None, repr=False)
 
 
 class ZmqServer(Server):
-    """The server's end. One thread, besides ZeroMQ's own. Call `open` first."""
+    """The server's end of the exchange over ZeroMQ. One thread, besides ZeroMQ's own. Call `open` first."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class ZmqServer(Server):
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
 
     def open(self) -> str:
-        """Local: begin to listen, with the keys of the run or new ones, and write the connection file. Returns host:port."""
+        """Local: starts to listen, with the keys of the run or new ones, and writes the connection file. Returns host:port."""
         self._key_file = ServerKeyFile(self._path, new_pair)
         try:
             return self._listen(self._key_file.keys)
@@ -157,7 +157,7 @@ class ZmqServer(Server):
         return worker.reply_buffer
 
     def reply(self, caller: int, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
-        """As in the interface. Without effect if the caller is gone: it may die at any moment, before or after."""
+        """As in the interface. Without effect if the caller is lost: it may die at any moment, before or after."""
         worker = self._workers.get(caller)
         if worker is None:
             return
@@ -175,12 +175,12 @@ class ZmqServer(Server):
         return lost
 
     def newly_left(self) -> Sequence[int]:
-        """Local: callers that have closed their end since the last call of this method."""
+        """Local: returns the callers that have closed their end since the last call of this method."""
         left, self._left = self._left, []
         return left
 
     def callers(self) -> Sequence[int]:
-        """Local: those that have joined and are not gone."""
+        """Local: returns the callers that have joined and are not lost."""
         return tuple(self._workers)
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ class ZmqServer(Server):
     # ---- what comes in ---------------------------------------------------------------------------------------------------
 
     def _read_messages(self) -> bool:
-        """Read all messages that have arrived; False if more are left than are read at once."""
+        """Reads the messages that have arrived; False if more are left than are read at once."""
         import zmq
 
         for ready, _ in self._poller.poll(0):
@@ -265,7 +265,7 @@ class ZmqServer(Server):
             if message_type in (MessageType.CALL, MessageType.PING):
                 self._send(route, pack(MessageType.UNKNOWN_WORKER, message.incarnation, number, turn))
             return
-        worker.heard = monotonic()
+        worker.last_heard = monotonic()
         if message_type is MessageType.CALL:
             if turn <= worker.turn:
                 return  # it was sent again as the first did not seem to come
@@ -294,16 +294,16 @@ class ZmqServer(Server):
         self._send(route, pack(MessageType.WELCOME, self._incarnation, number, hello, tail=limits))
 
     def _remove_silent(self, now: float) -> None:
-        """Remove the workers that were silent for too long. Time in which the server did not poll (it was busy or suspended)
+        """Removes the workers that were silent for too long. Time in which the server did not poll (it was busy or suspended)
         counts little, as messages of that time may not have been read yet."""
         absence = now - self._polled_at - 2 * self._heartbeat_s
         self._polled_at = now
         if absence > 0:
             for worker in self._workers.values():
-                worker.heard = min(now, worker.heard + absence)
+                worker.last_heard = min(now, worker.last_heard + absence)
         if now >= self._checked_at + self._heartbeat_s:
             self._checked_at = now
-            for number in [number for number, worker in self._workers.items() if now - worker.heard > self.silence_s]:
+            for number in [number for number, worker in self._workers.items() if now - worker.last_heard > self.silence_s]:
                 self._remove(number, self._lost)
 
     def _remove(self, number: int, among: list[int]) -> None:
@@ -317,7 +317,8 @@ class ZmqServer(Server):
         worker.answer_route = worker.route if self._send(worker.route, *worker.answer) else None
 
     def _send(self, route: bytes, *parts: bytes | zmq.Frame) -> bool:
-        """Whether it was sent. If not, the peer is gone or does not read; if it is alive it will ask again."""
+        """Sends a message; returns whether it was sent. If not, the peer is lost or does not read; if it is alive it will ask
+        again."""
         import zmq
 
         try:
@@ -330,7 +331,7 @@ class ZmqServer(Server):
 
 
 def _frames(worker: _WorkerRecord, content: Tensor) -> Sequence[zmq.Frame]:
-    """Frames of the vector, copied unless it lies in the worker's reply buffer."""
+    """Returns the frames of the vector, copied unless it is in the worker's reply buffer."""
     import zmq
 
     in_reply_buffer = worker.reply_buffer is not None and content.data_ptr() == worker.reply_buffer.data_ptr()

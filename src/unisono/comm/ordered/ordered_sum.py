@@ -17,10 +17,11 @@ from unisono.errors import UsageError
 
 
 class SumMethod(Protocol):
-    """A method to sum the blocks of all ranks."""
+    """The interface of methods that sum the blocks of all ranks."""
 
     def run(self, blocks: Sequence[Sequence[Tensor]]) -> None:
-        """Collective, blocking: `blocks` are the vectors of each own block; afterwards those of the last one hold the total."""
+        """Collective, blocking: sums the blocks of all ranks. `blocks` are the vectors of each own block; afterwards those of
+        the last one hold the total."""
 
 
 class OrderedSum:
@@ -59,7 +60,8 @@ class OrderedSum:
         self._method: SumMethod | None = None
 
     def add(self, vectors: Sequence[Tensor]) -> None:
-        """Local: the vectors of the next own shard, in order. The caller may overwrite them afterwards, except the last shard's."""
+        """Local: adds the vectors of the next own shard, in order. The caller may overwrite them afterwards, except the last
+        shard's."""
         self._check(vectors)
         count = self._num_additions[self._num_added]
         self._num_added += 1
@@ -81,8 +83,8 @@ class OrderedSum:
         self._height += 1
 
     def finish(self) -> None:
-        """Collective, blocking: the vectors given with the last own shard now hold the total, with the same bits on every rank and
-        for every division into ranks."""
+        """Collective, blocking: computes the total; the vectors given with the last own shard hold it afterwards, with the same
+        bits on every rank and for every division into ranks."""
         if self._num_added != len(self._num_additions):
             raise UsageError(
                 f"{self._num_added} of {len(self._num_additions)} shards of rank {self._comm.rank} were added; add all of them"
@@ -109,7 +111,7 @@ class OrderedSum:
         return SumOfSlices(self._comm, blocks[0], self._num_blocks, self._merges)
 
     def _level(self, vectors: Sequence[Tensor]) -> list[Tensor]:
-        """The next free place of the stack."""
+        """Returns the vectors of the next free level of the stack."""
         if self._height == len(self._stack):
             self._stack.append([self._like(vector) for vector in vectors])
         return self._stack[self._height]
@@ -120,7 +122,7 @@ class OrderedSum:
         return torch.empty_like(vector)
 
     def _brought(self, blocks: Sequence[Sequence[Tensor]]) -> list[Sequence[Tensor]]:
-        """Copies of the blocks on the communicator's device."""
+        """Returns copies of the blocks on the communicator's device."""
         if not self._carried:
             self._carried = [[self._comm.empty(one.numel(), one.dtype) for one in block] for block in blocks]
         for copies, block in zip(self._carried, blocks, strict=True):

@@ -1,8 +1,8 @@
-"""One fixed binary tree over the shards of a step: the sums that are formed, whichever ranks hold the shards. Pure.
+"""One fixed binary tree over the shards of a step: it gives the order of the sums, whichever ranks hold the shards. Pure.
 
-A node of n > 1 shards has the largest power of two below n of them on its left and the rest on its right. So every aligned run of
-a power of two of shards is a node, whatever follows it, and a rank that holds a stretch of shards can form most of its sums alone.
-A node is written as the range of its shards.
+A node of n > 1 shards has the largest power of two below n of them on its left and the rest on its right. So every aligned run of a
+power of two of shards is a node, whatever follows it, and a rank that holds a stretch of shards can form most of its sums alone. A
+node is written as the range of its shards.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Iterator, Sequence
 
 
 def halves(node: range) -> tuple[range, range]:
-    """The two nodes below one of at least two shards."""
+    """Returns the two nodes below a node of at least two shards."""
     middle = node.start + (1 << ((len(node) - 1).bit_length() - 1))
     return range(node.start, middle), range(middle, node.stop)
 
 
 def whole_subtrees(num_shards: int, start: int, stop: int) -> list[range]:
-    """The largest nodes that lie wholly in the shards from `start` to before `stop`, from left to right."""
+    """Returns the largest nodes that lie wholly in the shards from `start` to before `stop`, from left to right."""
     return list(_inside(range(num_shards), start, stop))
 
 
 def num_additions(num_shards: int, pieces: Sequence[range]) -> list[int]:
-    """How nodes that follow one another are summed as they come: put each on a stack, then replace the topmost two by their sum so
-    many times. At the end the stack holds the `whole_subtrees` of all of them."""
+    """Returns, for nodes that follow one another, how many additions follow each: put a node on a stack, then replace the
+    topmost two by their sum so many times. At the end the stack holds the `whole_subtrees` of all of them."""
     stack: list[range] = []
     counts = []
     for piece in pieces:
@@ -37,7 +37,7 @@ def num_additions(num_shards: int, pieces: Sequence[range]) -> list[int]:
 
 
 def merges(num_shards: int, pieces: Sequence[range]) -> list[tuple[int, int]]:
-    """The same sums with places instead of a stack: for each (left, right), piece `left` becomes the sum of both."""
+    """Returns the same sums with positions instead of a stack: for each (left, right), piece `left` becomes the sum of both."""
     stack: list[int] = []
     pairs = []
     for place, count in enumerate(num_additions(num_shards, pieces)):
@@ -57,7 +57,7 @@ def _inside(node: range, start: int, stop: int) -> Iterator[range]:
 
 
 def _split_at(num_shards: int, middle: int) -> tuple[range, range]:
-    """The two halves of the one node that is split before shard `middle`."""
+    """Returns the two halves of the node that is split before shard `middle`."""
     left, right = halves(range(num_shards))
     while right.start != middle:
         left, right = halves(left if middle < right.start else right)

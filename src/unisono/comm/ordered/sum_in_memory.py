@@ -1,7 +1,7 @@
-"""The sum of blocks in tree order where every rank reaches the memory of all: nothing is sent.
+"""Sums blocks in tree order where every rank maps the memory of all: nothing is sent.
 
-Between two barriers rank r alone reads and writes slice r of everybody's blocks: it adds them where they lie, in the order of the
-tree, and writes the sum into everybody's vector.
+Between two barriers rank r alone reads and writes slice r of all blocks: it adds them in place, in the order of the tree, and
+writes the sum into the vectors of all ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _ALIGN = 64
 
 
 class SumInMemory:
-    """`shared[r]` is what rank r let the others reach: its blocks one after another, each of `num_vectors` vectors."""
+    """The method for shared memory. `shared[r]` are the blocks that rank r shares, one after another, each of `num_vectors`
+    vectors."""
 
     def __init__(
         self, comm: Communicator, shared: Sequence[Sequence[Tensor]], num_vectors: int, merges: Sequence[tuple[int, int]]

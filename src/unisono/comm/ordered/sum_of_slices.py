@@ -1,8 +1,8 @@
-"""The sum of blocks in tree order over the collectives that every engine has.
+"""Sums blocks in tree order with the collectives that every engine has.
 
 A long vector is cut into a slice for each rank. Slice r of every block goes to rank r by all-to-all, rank r adds them in the order
-of the tree, and the sums are gathered. With one block on each of N ranks a rank sends (N - 1) / N of the vector twice, as in a
-ring all-reduce. Short vectors travel together: all blocks are gathered at once, and every rank sums all of them.
+of the tree, and the sums are gathered. With one block on each of N ranks a rank sends (N - 1) / N of the vector twice, as in a ring
+all-reduce. Short vectors travel together: all blocks are gathered at once, and every rank sums all of them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _ALIGN = 16
 """Bytes: where a vector may start inside a message."""
 
 Addition = tuple[Tensor, Tensor, Tensor]
-"""Left, right, and where the sum goes."""
+"""Left, right, and the target of the sum."""
 
 
 class SumOfSlices:
-    """For vectors as those of `vectors`; rank r holds `num_blocks[r]` blocks, which all together are combined by `merges`."""
+    """The method for all engines. Its vectors are like `vectors`; rank r holds `num_blocks[r]` blocks, which are combined by
+    `merges`."""
 
     def __init__(
         self, comm: Communicator, vectors: Sequence[Tensor], num_blocks: Sequence[int], merges: Sequence[tuple[int, int]]
@@ -58,7 +59,8 @@ class _Sliced:
         received = comm.empty(sum(num_blocks) * own, like.dtype)
         firsts = [0, *accumulate(num_blocks)]
         self._rounds: list[tuple[Tensor, list[int], list[int]]] = []
-        """In round k everybody sends slices of its k-th block, who has so many: what arrives, how much from whom and to whom."""
+        """Rounds of the all-to-all: in round k every rank that has so many blocks sends slices of its k-th block. Each has the
+        buffer of what arrives, and the elements from and to each rank."""
         slices: dict[int, Tensor] = {}
         start = 0
         for turn in range(max(num_blocks)):
@@ -117,7 +119,7 @@ class _Gathered:
 
 
 def _additions(parts: dict[int, Tensor], merges: Sequence[tuple[int, int]], total: Tensor) -> list[Addition]:
-    """The last sum goes to `total`, the others to where their left part is."""
+    """Returns the additions: the target of the last is `total`, that of the others their left part."""
     *inner, (left, right) = merges
     return [*((parts[one], parts[other], parts[one]) for one, other in inner), (parts[left], parts[right], total)]
 

@@ -1,7 +1,7 @@
-"""Messages that have come to a rank and that no receive has taken: in the boxes of their senders, or kept aside.
+"""Messages that have arrived at a rank and that no receive has matched: in the boxes of their senders, or kept aside.
 
-A box is emptied in order, so what lies before a wanted message is taken out and kept: a small one is copied, of a large one only
-the description is kept, and its sender continues to wait for the receipt.
+A box is emptied in order, so messages before a wanted one are removed and kept: a small one is copied, of a large one only the
+description is kept, and its sender continues to wait for the receipt.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Arrivals:
         self._inboxes = [Inbox(board, source) for source in range(board.size)]
         self._bells = bells
         self._kept: defaultdict[tuple[int, int], deque[Message]] = defaultdict(deque)
-        """By source and tag."""
+        """Messages that were removed from their boxes, by source and tag."""
 
     def oldest(self, source: int, tag: int) -> Message | None:
-        """Local: the message that is next for a receive, if there is one. It stays until it is removed.
+        """Local: returns the message that is next for a receive, if there is one. It stays until it is removed.
 
         Messages of one source come in their order, those of different sources in that of their time.
         """
@@ -39,7 +39,7 @@ class Arrivals:
             self._keep(self._inboxes[head.source], until=tag)
 
     def remove(self, message: Message) -> None:
-        """Local: what `oldest` gave has been received. Its sender is not rung."""
+        """Local: removes a message of `oldest`, which has been received. Its sender is not woken."""
         inbox, key = self._inboxes[message.source], (message.source, message.tag)
         if inbox.head() is message:
             inbox.remove()
@@ -49,13 +49,13 @@ class Arrivals:
             del self._kept[key]
 
     def empty_full_boxes(self) -> None:
-        """Local: empty the full boxes. Their senders may wait for room, and others for them."""
+        """Local: empties the full boxes. Their senders may wait for free slots, and others for them."""
         for inbox in self._inboxes:
             if inbox.is_full:
                 self._keep(inbox)
 
     def _keep(self, inbox: Inbox, until: int | None = None) -> None:
-        """Empty a box, or take out what lies before the first message with the tag `until`."""
+        """Empties a box, or removes and keeps the messages before the first one with the tag `until`."""
         while (head := inbox.head()) is not None and head.tag != until:
             if head.payload is not None:
                 head.payload = head.payload.clone()

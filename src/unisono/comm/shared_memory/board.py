@@ -1,4 +1,4 @@
-"""The board on which the ranks of one machine show each other how far they are.
+"""The board: shared memory in which the ranks of one machine publish how far they are.
 
 Every rank owns one row, in its own segment, which all others map:
 
@@ -44,12 +44,12 @@ PackedPlace = tuple[int, int, int]
 
 
 def aligned(num_bytes: int) -> int:
-    """Room for so many bytes that ends on a cache line."""
+    """Returns a number of bytes rounded up to whole cache lines."""
     return _up(num_bytes, _LINE)
 
 
 def packed_place(place: Place | None, num_bytes: int, offset: int = 0) -> bytes:
-    """How a page says where a buffer lies: in shared memory, or in the page itself (None) at `offset`."""
+    """Returns the place of a buffer as it is written on a page: in shared memory, or in the page itself (None) at `offset`."""
     fd, where = (_INLINE, offset) if place is None else (place.fd, place.offset + offset)
     return _PLACE.pack(fd, where, num_bytes)
 
@@ -75,7 +75,7 @@ class Layout:
 
 
 class Board:
-    """All rows, seen from one rank."""
+    """All rows of the board, as one rank sees them."""
 
     def __init__(self, rank: int, rows: Sequence[Segment], pids: Sequence[int], arena: Arena, spin: bool) -> None:
         self.layout = Layout(len(rows))
@@ -93,7 +93,7 @@ class Board:
         self.page = 0
         self._texts: dict[object, bytes] = {}
         self._others = [r for r in range(len(rows)) if r != rank]
-        self._nobody = bytes(len(rows))
+        self._no_sleepers = bytes(len(rows))
         at = self.layout.sleepers
         self._sleepers = self.views[rank][at : at + len(rows)]
         self.on_idle: Callable[[float], float] = lambda _: MAX_SLEEP_S
@@ -105,30 +105,30 @@ class Board:
         self._bytes.clear()
 
     def row(self, rank: int) -> Tensor:
-        """All bytes of a rank's row."""
+        """Returns all bytes of a rank's row."""
         return self._bytes[rank]
 
     def ring(self, rank: int, at: int, value: int) -> None:
-        """Not blocking: give the word at byte `at` of a rank's row a value, and wake who sleeps on it."""
+        """Not blocking: sets the word at byte `at` of a rank's row, and wakes the ranks that sleep on it."""
         self.futex.fence()
         self.words[rank][at // 4] = value
         self.futex.wake(self._addresses[rank] + at)
 
     def sleep(self, rank: int, at: int, value: int, timeout_s: float) -> None:
-        """Blocking: until the word at byte `at` of a rank's row is no longer `value`, or somebody rings, or time is over."""
+        """Blocking until the word at byte `at` of a rank's row is no longer `value`, or the rank is woken, or the time is over."""
         self.futex.wait(self._addresses[rank] + at, value, timeout_s)
 
     # ---- collectives -----------------------------------------------------------------------------------------------
 
     def turn_page(self, head: bytes) -> None:
-        """Begin a collective: write its text, and places if they are known, on this rank's next page. Others see it after the
+        """Begins a collective: writes its text, and places if they are known, on this rank's next page. Others see it after the
         next `arrive`."""
         self.page ^= 1
         start = self.layout.pages[self.page]
         self.views[self.rank][start : start + len(head)] = head
 
     def text_of(self, call: Call) -> bytes:
-        """How a page names a call: the same on all ranks that make the same call."""
+        """Returns the text of a call on a page: the same on all ranks that make the same call."""
         key = (call.kind, call.detail, *call.shapes)
         text = self._texts.get(key)
         if text is None:
@@ -140,53 +140,53 @@ class Board:
         return text
 
     def heads(self, num_bytes: int) -> tuple[bytes, ...]:
-        """The first bytes of all others' running pages."""
+        """Returns the first bytes of the current pages of all other ranks."""
         start = self.layout.pages[self.page]
         end = start + num_bytes
         return tuple([bytes(self.views[r][start:end]) for r in self._others])
 
-    def refuse_others(self, text: bytes, watch: Watch) -> None:
-        """Raise if another rank runs another collective than ours, whose text is `text`."""
+    def refuse_other_calls(self, text: bytes, watch: Watch) -> None:
+        """Raises if another rank runs another collective than ours, whose text is `text`."""
         for r, head in zip(self._others, self.heads(TEXT_BYTES), strict=True):
             if head != text:
                 shown = head.rstrip(b"\0").decode(errors="replace")
                 raise watch.mismatch(r, shown.rsplit(" #", 1)[0])
 
-    def small(self, rank: int, num_bytes: int, offset: int = 0, page: int | None = None) -> Tensor:
-        """Bytes of a rank's page, the running one if not said, that carry small data."""
+    def small_data(self, rank: int, num_bytes: int, offset: int = 0, page: int | None = None) -> Tensor:
+        """Returns the bytes of a rank's page (by default the current one) that hold small data."""
         start = self.layout.pages[self.page if page is None else page] + self.layout.small + offset
         return self._bytes[rank][start : start + num_bytes]
 
     def write_place(self, index: int, place: Place | None, num_bytes: int, offset: int = 0) -> None:
-        """Say where buffer `index` lies."""
+        """Writes the place of buffer `index` on this rank's page."""
         start = self.layout.pages[self.page] + TEXT_BYTES + index * _PLACE.size
         self.views[self.rank][start : start + _PLACE.size] = packed_place(place, num_bytes, offset)
 
     def place(self, rank: int, index: int) -> PackedPlace:
-        """Place `index` of a rank's page: file, offset, number of bytes."""
+        """Returns place `index` of a rank's page: file, offset, number of bytes."""
         at = self.layout.pages[self.page] + TEXT_BYTES + index * _PLACE.size
         return _PLACE.unpack_from(self.views[rank], at)
 
-    def placed(self, rank: int, place: PackedPlace) -> Tensor:
-        """The bytes at a place of a rank."""
+    def bytes_at(self, rank: int, place: PackedPlace) -> Tensor:
+        """Returns the bytes at a place of a rank."""
         fd, where, num_bytes = place
         if fd == _INLINE:
-            return self.small(rank, num_bytes, where)
-        segment = self._arena.own(fd) if rank == self.rank else self._arena.peer(self.pids[rank], fd)
+            return self.small_data(rank, num_bytes, where)
+        segment = self._arena.own_segment(fd) if rank == self.rank else self._arena.peer_segment(self.pids[rank], fd)
         return segment.bytes[where : where + num_bytes]
 
     def peer_bytes(self, rank: int, index: int) -> Tensor:
-        """The bytes that a rank placed at `index`."""
-        return self.placed(rank, self.place(rank, index))
+        """Returns the bytes of a rank's buffer `index`."""
+        return self.bytes_at(rank, self.place(rank, index))
 
     def arrive(self, watch: Watch) -> None:
-        """Blocking: enter the next phase and wait until all others have entered it."""
+        """Blocking: enters the next phase and waits until all others have entered it."""
         self._phase = phase = (self._phase + 1) & 0xFFFFFFFF
         futex = self.futex
         futex.fence()
         self.words[self.rank][0] = phase
         futex.full_fence()
-        if bytes(self._sleepers) != self._nobody:
+        if bytes(self._sleepers) != self._no_sleepers:
             futex.wake(self._addresses[self.rank])
         for r in self._others:
             word = self.words[r]

@@ -1,9 +1,9 @@
 """The box between two ranks: a ring of slots in the sender's row, filled by the sender and emptied by the receiver, in order.
 
 A slot is FREE (the sender's) or FULL (the receiver's), so it has one writer at any time and needs no atomic operation. A small
-message lies in the slot; of a large one the slot says where it lies and where the receiver signs that it has copied it.
+message is in the slot; of a large one the slot holds the place of the message, and of the receipt that the receiver signs.
 
-Every change rings the other rank's doorbell: a word that gets a value never seen before, so that a sleeper cannot miss it.
+Every change rings the other rank's doorbell: a word that gets a new value, so that a sleeper cannot miss it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INLINE_BYTES = SLOT_BYTES - _INLINE_AT
 
 @dataclass(slots=True)
 class Message:
-    """A message that has arrived. It lies in `payload`, or at `place` of its sender, which keeps it until `receipt` is signed."""
+    """A message that has arrived. It is in `payload`, or at `place` of its sender, which keeps it until `receipt` is signed."""
 
     source: int
     tag: int
@@ -55,13 +55,13 @@ class Outbox:
         return bool(self._board.words[self._board.rank][self._starts[self._next] // 4] == _FREE)
 
     def put(self, tag: int, buf: Tensor) -> None:
-        """Local: a small message into the next slot, which must be free. It is copied."""
+        """Local: copies a small message into the next slot, which must be free."""
         at = self._starts[self._next] + _INLINE_AT
         self._board.row(self._board.rank)[at : at + buf.nbytes].view(buf.dtype).copy_(buf)
         self._fill(tag, buf.nbytes, -1, 0, -1, 0)
 
     def put_place(self, tag: int, num_bytes: int, place: Place, receipt: Place) -> None:
-        """Local: the place of a large message into the next slot, which must be free."""
+        """Local: writes the place of a large message into the next slot, which must be free."""
         self._fill(tag, num_bytes, place.fd, place.offset, receipt.fd, receipt.offset)
 
     def _fill(self, tag: int, num_bytes: int, *places: int) -> None:
@@ -84,11 +84,11 @@ class Inbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether the sender may be waiting for room."""
+        """Whether the box is full, so that the sender may be waiting for a free slot."""
         return bool(self._board.words[self.source][self._starts[self._next - 1] // 4] == _FULL)
 
     def head(self) -> Message | None:
-        """Local: the oldest message, left in the box; a small one lies in its slot."""
+        """Local: returns the oldest message, which stays in the box; the payload of a small one is in its slot."""
         if self._head is None:
             board, source, at = self._board, self.source, self._starts[self._next]
             if board.words[source][at // 4] == _FULL:
@@ -100,7 +100,7 @@ class Inbox:
         return self._head
 
     def remove(self) -> None:
-        """Local: give the slot of the oldest message back to the sender, whose bell must be rung."""
+        """Local: gives the slot of the oldest message back to the sender, whose doorbell must be rung."""
         self._head = None
         self._board.futex.fence()
         self._board.words[self.source][self._starts[self._next] // 4] = _FREE
@@ -108,7 +108,7 @@ class Inbox:
 
 
 class Doorbells:
-    """The doorbells of all ranks: one rank rings the others' and hears its own."""
+    """The doorbells of all ranks: a rank rings those of the others and sleeps on its own."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -116,18 +116,19 @@ class Doorbells:
         self.num_rung = 0
 
     def ring(self, rank: int) -> None:
-        """Local: give a rank's doorbell a value of our own; the clock makes it new, the rank tells it from another's."""
+        """Local: rings a rank's doorbell: sets it to a value of our own, new by the clock and different from those of others by
+        our rank."""
         board = self._board
         self.num_rung += 1
         value = ((monotonic_ns() >> 6) * board.size + board.rank + self.num_rung * 0x9E3779B1) & 0xFFFFFFFF
         board.ring(rank, self._at, value)
 
-    def heard(self) -> int:
-        """Local: what our own doorbell says. Read it before a check for messages, to miss none that comes after it."""
+    def value(self) -> int:
+        """Local: returns the value of our own doorbell. Read it before a check for messages, to miss none that arrives after it."""
         value: int = self._board.words[self._board.rank][self._at // 4]
         self._board.futex.fence()
         return value
 
     def sleep(self, heard: int, timeout_s: float) -> None:
-        """Blocking: until our doorbell says something else than `heard`, or the time is over."""
+        """Blocking until the value of our doorbell is no longer `heard`, or the time is over."""
         self._board.sleep(self._board.rank, self._at, heard, timeout_s)

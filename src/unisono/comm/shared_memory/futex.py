@@ -57,7 +57,7 @@ class Futex:
         self._lock = threading.Lock()
 
     def wait(self, address: int, value: int, timeout_s: float) -> None:
-        """Blocking: until somebody wakes this word, it no longer holds `value`, or the time is over (the caller looks again)."""
+        """Blocking until this word is woken or no longer holds `value`, or the time is over (the caller checks again)."""
         whole = int(timeout_s)
         limit = _Timespec(whole, int((timeout_s - whole) * 1e9))
         if self._sleep(self._number, address, _FUTEX_WAIT, value, limit, None, 0) == -1:
@@ -66,12 +66,13 @@ class Futex:
                 raise OSError(code, "futex wait failed")
 
     def wake(self, address: int) -> None:
-        """Not blocking: wake all that wait on this word, in every process."""
+        """Not blocking: wakes all threads that wait on this word, in every process."""
         self._short(self._number, address, _FUTEX_WAKE, _EVERYBODY)
 
     def _locked(self) -> None:
-        """Our last write is seen by all before our next read happens. An atomic operation does that on x86, and taking a lock
-        is one. A caller that relies on it must sleep in slices: it is how every Python takes a lock, not what Python promises."""
+        """A full fence: our last write is visible to all before our next read happens. An atomic operation does that on x86, and
+        taking a lock is one. A caller that relies on it must sleep in slices: it is how every Python takes a lock, not what
+        Python promises."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
 
@@ -92,4 +93,4 @@ class Futex:
 
 
 def _nothing() -> None:
-    """On processors that keep the order by themselves."""
+    """The fence of processors that keep the order by themselves: does nothing."""

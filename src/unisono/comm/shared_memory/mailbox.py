@@ -1,8 +1,8 @@
 """Point-to-point messages through the boxes of the board (see boxes.py).
 
-The sender fills a box as far as there is room and holds the rest back. The receiver takes a message out when a receive asks for
-it, and makes room in full boxes whenever it waits for anything (see arrivals.py). So any order of receiving ends, and small
-messages hold up their sender only while the receiver is busy with something else.
+The sender fills a box as far as there are free slots and holds the rest back. The receiver removes a message when a receive matches
+it, and empties full boxes whenever it waits for anything (see arrivals.py). So any order of receiving ends, and small messages
+delay their sender only while the receiver is busy with something else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from unisono.errors import CommError
 
 
 class MessageWork(Work[T]):
-    """A message under way. Any thread that moves the mailbox may finish it."""
+    """A message in flight. Any thread that moves the mailbox may finish it."""
 
     def __init__(self, mailbox: Mailbox, buf: Tensor, tag: int, watch: Watch) -> None:
         self.mailbox = mailbox
@@ -60,19 +60,19 @@ class MessageWork(Work[T]):
 
 
 class SendWork(MessageWork[None]):
-    """A message that leaves."""
+    """A message that is being sent."""
 
     receipt: Receipt | None = None
     """The receipt of a large message, from the filling of the box until the receiver has copied the message."""
     staged: Tensor | None = None
-    """The copy of a large message that did not lie in shared memory."""
+    """The copy of a large message that was not in shared memory."""
 
     def result(self) -> None:
         return None
 
 
 class RecvWork(MessageWork[Envelope]):
-    """A message that is awaited."""
+    """A receive that waits for its message."""
 
     def __init__(self, mailbox: Mailbox, buf: Tensor, source: int, tag: int, watch: Watch) -> None:
         super().__init__(mailbox, buf, tag, watch)
@@ -85,8 +85,8 @@ class RecvWork(MessageWork[Envelope]):
 
 
 class Mailbox:
-    """The messages of one rank. They move in `done` and `wait`, when something is started, and while the process waits in another
-    call of a communicator that shares the post office."""
+    """The messages of one rank. They make progress in `done` and `wait`, when a message is started, and while the process waits
+    in another call of a communicator that shares the post office."""
 
     def __init__(self, board: Board, office: PostOffice) -> None:
         self._board = board
@@ -105,7 +105,7 @@ class Mailbox:
         office.open(self)
 
     def close(self) -> None:
-        """Local: what is still under way fails."""
+        """Local: closes the mailbox; messages still in flight fail."""
         self._office.close(self)
         self._is_closed = True
         unfinished: list[MessageWork[Any]] = [*self._receives, *self._unsigned, *chain(*self._backlog)]
@@ -132,14 +132,14 @@ class Mailbox:
         return bool(self._receives or self._unsigned or any(self._backlog))
 
     def progress(self) -> None:
-        """Local, not blocking."""
+        """Local, not blocking: moves the messages of this process."""
         with self._office.lock:
             if not self._is_closed:
                 self.move()
 
     def move(self) -> bool:
-        """Local, not blocking, the lock of the office is held: finish what was signed for, post what waits for a slot, receive
-        what has come, make room in full boxes. Whether another rank can do more now."""
+        """Local, not blocking, the lock of the office is held: finishes sends that were signed for, posts messages that wait for
+        a slot, receives what has arrived, empties full boxes. Returns whether another rank can do more now."""
         num_rung = self._bells.num_rung
         if self._unsigned:
             self._finish_signed()
@@ -152,12 +152,12 @@ class Mailbox:
         return self._bells.num_rung != num_rung
 
     def wait(self, work: MessageWork[T], timeout_s: float | None) -> None:
-        """Blocking: until `work` is finished, sleeping on this rank's doorbell."""
+        """Blocking until `work` is finished; sleeps on this rank's doorbell."""
         give_up_at = None if timeout_s is None else perf_counter() + timeout_s
         spin_until = perf_counter() + self._board.spin_s
         poll_at, slice_s = spin_until + MAX_SLEEP_S, 0.0
         while True:
-            heard = self._bells.heard()
+            heard = self._bells.value()
             if (now := perf_counter()) < spin_until:
                 self.progress()
             else:
@@ -169,7 +169,7 @@ class Mailbox:
             if give_up_at is not None and now >= give_up_at:
                 raise not_done(work.watch.call, timeout_s)
             self._bells.sleep(heard, slice_s if give_up_at is None else min(slice_s, give_up_at - now))
-            if self._bells.heard() == heard or now >= poll_at:
+            if self._bells.value() == heard or now >= poll_at:
                 work.watch.poll()
                 poll_at = now + MAX_SLEEP_S
 
@@ -218,7 +218,7 @@ class Mailbox:
     # ---- receiving -------------------------------------------------------------------------------------------------
 
     def _receive_in_order(self) -> None:
-        """A receive that found nothing keeps what comes meanwhile from later ones that could take it too."""
+        """Receives messages in the order of the receives: one without a message keeps a later one from receiving its message."""
         waiting: list[RecvWork] = []
         awaited: set[tuple[int, int]] = set()
         awaited_tags: set[int] = set()
@@ -234,7 +234,7 @@ class Mailbox:
         self._receives = waiting
 
     def _receive(self, work: RecvWork) -> bool:
-        """Take the next message that fits, if there is one."""
+        """Receives the next message that matches, if there is one."""
         message = self._arrivals.oldest(work.source, work.tag)
         if message is None:
             return False
@@ -244,7 +244,7 @@ class Mailbox:
         return True
 
     def _deliver(self, message: Message, work: RecvWork) -> None:
-        """Copy a message into the buffer of its receive and sign for it, or say why not."""
+        """Copies a message into the buffer of its receive and signs for it, or fails the receive with the reason."""
         pid, arena, source = self._board.pids[message.source], self._office.arena, message.source
         if message.num_bytes != work.buf.nbytes:
             work.fail(
@@ -258,7 +258,7 @@ class Mailbox:
                 data = message.payload
                 if data is None:
                     start = message.place.offset
-                    data = arena.peer(pid, message.place.fd).bytes[start : start + message.num_bytes]
+                    data = arena.peer_segment(pid, message.place.fd).bytes[start : start + message.num_bytes]
                 work.buf.copy_(data.view(work.buf.dtype))
                 work.envelope = Envelope(source, work.tag)
                 work.finished = True

@@ -1,11 +1,11 @@
 """All-reduce through shared memory.
 
 A large vector is reduced straight in the ranks' mapped buffers: rank r reduces slice r of everybody's vector, in rank order, and
-writes the result into everybody's vector. No other copy is made, nobody else touches that slice, and all get the same bits.
-Small ones travel inside the pages of the board, and everybody reduces all of them by itself.
+writes the result into everybody's vector. No other copy is made, nobody else touches that slice, and all get the same bits. Small
+ones travel inside the pages of the board, and everybody reduces all of them by itself.
 
-Training reduces the same buffers again and again, so what follows from their addresses is worked out once: a plan holds what
-this rank writes on its page, and a job for each answer that the others have given to it.
+Training reduces the same buffers again and again, so what follows from their addresses is worked out once: a plan holds what this
+rank writes on its page, and its steps for each answer that the others have given to it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch import Tensor
 
 from unisono.comm.base import Call, Op, Watch, even_slices
 from unisono.comm.shared_memory.board import SMALL_BYTES, Board, PackedPlace, aligned, packed_place
-from unisono.comm.shared_memory.reduce_slices import borrowed, reduction, reduction_into
+from unisono.comm.shared_memory.reduce_slices import reduction, reduction_into, unowned_view
 from unisono.comm.shared_memory.segments import Arena, Place
 from unisono.comm.shared_memory.twin_sum import Step
 
 STAGE_BYTES = 1 << 20
 """Buffers outside shared memory pass through a stage of this size."""
 
-_MOST_JOBS = 16
-"""In one plan: sets of buffers that the others may use in turn."""
+_MOST_STEPS = 16
+"""Most sets of buffers of the others for which a plan keeps steps."""
 
 Places = list[PackedPlace]
-"""Where one buffer lies in every rank: file, offset, number of bytes."""
+"""Place of one buffer in every rank: file, offset, number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Block:
 
 
 @dataclass
-class Job:
-    """One rank's part, once all have shown where their buffers lie."""
+class ReductionSteps:
+    """One rank's part of a reduction, for the buffers whose places all ranks have published."""
 
     steps: list[Step] = field(default_factory=list)
     staged: list[tuple[int, list[Block]]] = field(default_factory=list)
@@ -52,18 +52,18 @@ class Job:
 
 @dataclass
 class Batch:
-    """As many buffers as a page has room for."""
+    """A batch of buffers: as many as fit on a page."""
 
     bufs: slice
     head: bytes
     """Text of the call and this rank's places."""
-    jobs: dict[tuple[bytes, ...], Job] = field(default_factory=dict)
+    steps: dict[tuple[bytes, ...], ReductionSteps] = field(default_factory=dict)
 
 
 @dataclass
 class Plan:
-    """All that is known of a call before it is made: batches, or for a small one the steps before and after the others arrive,
-    on either page."""
+    """What can be computed of a call before it is made: batches, or for a small one the steps before and after the others
+    arrive, on either page."""
 
     num_threads: int
     head: bytes
@@ -80,7 +80,7 @@ class AllReduce:
         self._stage: Tensor | None = None
 
     def run(self, bufs: Sequence[Tensor], op: Op, watch: Watch) -> None:
-        """Collective, blocking."""
+        """Collective, blocking: reduces the buffers in place."""
         call = watch.call
         plan: Plan | None = call.plan
         if plan is None or plan.num_threads != torch.get_num_threads():
@@ -95,26 +95,26 @@ class AllReduce:
         for step in before:
             step()
         board.arrive(watch)
-        board.refuse_others(plan.head, watch)
+        board.refuse_other_calls(plan.head, watch)
         for step in after:
             step()
 
     def clear(self) -> None:
-        """Local: give the stage back."""
+        """Local: releases the stage."""
         self._stage = None
 
     def _run_batch(self, batch: Batch, bufs: Sequence[Tensor], op: Op, watch: Watch) -> None:
-        """Two phases: everybody's buffers are ready; every slice is reduced and written to all."""
+        """Runs a batch in two phases: the buffers of all are ready; every slice is reduced and written to all."""
         board = self._board
         board.turn_page(batch.head)
         board.arrive(watch)
         heads = board.heads(len(batch.head))
-        job = batch.jobs.get(heads)
+        job = batch.steps.get(heads)
         if job is None:
-            board.refuse_others(board.text_of(watch.call), watch)
-            if len(batch.jobs) >= _MOST_JOBS:
-                batch.jobs.clear()
-            job = batch.jobs[heads] = self._new_job(bufs, op)
+            board.refuse_other_calls(board.text_of(watch.call), watch)
+            if len(batch.steps) >= _MOST_STEPS:
+                batch.steps.clear()
+            job = batch.steps[heads] = self._new_steps(bufs, op)
         for step in job.steps:
             step()
         board.arrive(watch)
@@ -122,7 +122,7 @@ class AllReduce:
             self._run_staged(bufs[index], blocks, watch)
 
     def _run_staged(self, buf: Tensor, blocks: Sequence[Block], watch: Watch) -> None:
-        """For buffers that some rank has outside shared memory: they pass through that rank's stage, block by block."""
+        """Reduces buffers that some rank has outside shared memory: they are copied through that rank's stage, block by block."""
         for block in blocks:
             if block.stage is not None:
                 block.stage.copy_(buf[block.part])
@@ -145,23 +145,23 @@ class AllReduce:
         return Plan(num_threads, text, batches)
 
     def _packed(self, buf: Tensor) -> bytes:
-        """For a buffer outside shared memory the place of this rank's stage, marked by size 0."""
+        """Returns the place of a buffer; for one outside shared memory that of this rank's stage, marked by size 0."""
         place = self._arena.place(buf)
         return packed_place(self._stage_place(), 0) if place is None else packed_place(place, buf.nbytes)
 
     def _small_steps(self, bufs: Sequence[Tensor], op: Op, page: int) -> tuple[list[Step], list[Step]]:
         board, before, after, offset = self._board, [], [], 0
         for buf in bufs:
-            parts = [board.small(r, buf.nbytes, offset, page).view(buf.dtype) for r in range(board.size)]
-            mine = borrowed(buf)
+            parts = [board.small_data(r, buf.nbytes, offset, page).view(buf.dtype) for r in range(board.size)]
+            mine = unowned_view(buf)
             before.append(reduction_into(parts[board.rank], [mine], op))
             after.append(reduction_into(mine, parts, op))
             offset += aligned(buf.nbytes)
         return before, after
 
-    def _new_job(self, bufs: Sequence[Tensor], op: Op) -> Job:
-        """This rank's part for the buffers that all ranks show now."""
-        board, job = self._board, Job()
+    def _new_steps(self, bufs: Sequence[Tensor], op: Op) -> ReductionSteps:
+        """Makes this rank's steps for the buffers whose places all ranks have published."""
+        board, job = self._board, ReductionSteps()
         for index, buf in enumerate(bufs):
             places = [board.place(r, index) for r in range(board.size)]
             if buf.nbytes == 0 or all(num_bytes for _, _, num_bytes in places):
@@ -177,14 +177,14 @@ class AllReduce:
             part = slice(start, min(start + step, buf.numel()))
             num_bytes, done = (part.stop - part.start) * buf.itemsize, start * buf.itemsize
             now = [(fd, where + done if given else where, num_bytes) for fd, where, given in places]
-            stage = board.placed(board.rank, now[board.rank]).view(buf.dtype) if is_staged else None
+            stage = board.bytes_at(board.rank, now[board.rank]).view(buf.dtype) if is_staged else None
             blocks.append(Block(part, stage, self._reduction(now, buf.dtype, op)))
         return blocks
 
     def _reduction(self, places: Places, dtype: torch.dtype, op: Op) -> Step:
-        """The reduction of this rank's slice of the vectors at `places`."""
+        """Makes the reduction of this rank's slice of the vectors at `places`."""
         board = self._board
-        vectors = [board.placed(r, place).view(dtype) for r, place in enumerate(places)]
+        vectors = [board.bytes_at(r, place).view(dtype) for r, place in enumerate(places)]
         mine = even_slices(vectors[0].numel(), board.size, 64)[board.rank]
         return reduction([vector[mine] for vector in vectors], op)
 

@@ -17,7 +17,7 @@ _BLANK, _SIGNED = 0, 1
 
 
 class Receipt:
-    """One message's, as its sender sees it."""
+    """The receipt of one message, at its sender."""
 
     __slots__ = ("_index", "_page", "place")
 
@@ -35,14 +35,14 @@ class Receipt:
 
 
 class Receipts:
-    """All receipts that one process gives out."""
+    """All receipts of one process."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._blank: list[Receipt] = []
 
     def get_blank(self) -> Receipt:
-        """Local: a blank one."""
+        """Local: returns a blank receipt."""
         if not self._blank:
             page = self._arena.empty(PAGE_BYTES, torch.uint8).zero_()
             place = self._arena.place(page)
@@ -52,11 +52,11 @@ class Receipts:
         return self._blank.pop()
 
     def give_back(self, receipt: Receipt) -> None:
-        """Local: a signed one, which may be used again."""
+        """Local: returns a signed receipt to the pool, to be used again."""
         receipt.wipe()
         self._blank.append(receipt)
 
 
 def sign(arena: Arena, pid: int, place: Place) -> None:
-    """Local: tell process `pid` that the message was copied. Fence before it."""
-    arena.peer(pid, place.fd).array[place.offset] = _SIGNED
+    """Local: signs the receipt at `place` of process `pid`: the message was copied. Fence before it."""
+    arena.peer_segment(pid, place.fd).array[place.offset] = _SIGNED

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unisono.comm.arithmetic import HALF_TYPES, combine, reduced
+from unisono.comm.arithmetic import HALF_TYPES, combine, reduce_parts
 from unisono.comm.calls import SUM, Op
 from unisono.comm.shared_memory.twin_sum import Array, Step, TwinSum, twin_sums
 
@@ -21,19 +21,19 @@ _NUMPY_REDUCE: Mapping[Op, np.ufunc] = {Op.SUM: np.add, Op.MIN: np.minimum, Op.M
 
 
 def reduce_into(out: Tensor, parts: Sequence[Tensor], op: Op) -> None:
-    """out = parts[0] op parts[1] op ..., in this order. `out` may be one of the parts only if it is the first."""
+    """Computes out = parts[0] op parts[1] op ..., in this order. `out` may be one of the parts only if it is the first."""
     if len(parts) == 1:
         out.copy_(parts[0])
     elif out.dtype in HALF_TYPES:
-        out.copy_(reduced(parts, op))
+        out.copy_(reduce_parts(parts, op))
     else:
         combine(parts[0], parts[1], op, out)
         for part in parts[2:]:
             combine(out, part, op, out)
 
 
-def borrowed(tensor: Tensor) -> Tensor:
-    """Local: the memory of a tensor without a hold on it: to be used only when another tensor is known to lie there."""
+def unowned_view(tensor: Tensor) -> Tensor:
+    """Local: returns a view that does not keep the memory of a tensor alive: to be used only while another tensor does."""
     if tensor.numel() == 0:
         return tensor
     memory = (ctypes.c_byte * tensor.nbytes).from_address(tensor.data_ptr())
@@ -41,7 +41,7 @@ def borrowed(tensor: Tensor) -> Tensor:
 
 
 def reduction_into(out: Tensor, parts: Sequence[Tensor], op: Op) -> Step:
-    """Local: a function that puts the reduction of `parts`, in their order, into `out`, which is none of them."""
+    """Local: returns a function that writes the reduction of `parts`, in their order, into `out`, which is none of them."""
     if out.numel() == 0:
         return _nothing
     if out.dtype in HALF_TYPES:
@@ -60,8 +60,8 @@ def reduction_into(out: Tensor, parts: Sequence[Tensor], op: Op) -> Step:
 
 
 def reduction(vectors: Sequence[Tensor], op: Op) -> Step:
-    """Local: a function after which every one of these equal parts holds the reduction of all, in their order. It may be called
-    again for other values; the caller keeps the memory alive."""
+    """Local: returns a function after which every one of these equally long parts holds the reduction of all, in their order. It
+    may be called again for other values; the caller keeps the memory alive."""
     dtype, num_threads = vectors[0].dtype, torch.get_num_threads()
     if vectors[0].numel() == 0 or len(vectors) == 1:
         return _nothing
@@ -75,8 +75,8 @@ def reduction(vectors: Sequence[Tensor], op: Op) -> Step:
 
 
 def tree_sum(parts: Sequence[Tensor], merges: Sequence[tuple[int, int]], targets: Sequence[Tensor]) -> Step:
-    """Local: a function after which all `targets`, which are among `parts`, hold the sum of all parts. Each merge (left, right)
-    makes part `left` the sum of both, rounded to its type; the last one makes the total. Else as `reduction`."""
+    """Local: returns a function after which all `targets`, which are among `parts`, hold the sum of all parts. Each merge (left,
+    right) makes part `left` the sum of both, rounded to its type; the last one makes the total. Else as `reduction`."""
     *inner, (left, right) = merges
     if parts[0].numel() == 0:
         return _nothing
@@ -95,7 +95,7 @@ def tree_sum(parts: Sequence[Tensor], merges: Sequence[tuple[int, int]], targets
 
 
 def _addition(first: Tensor, second: Tensor, in_numpy: bool) -> Step:
-    """The sum goes to the first."""
+    """Returns a function that adds the second vector to the first."""
     if in_numpy:
         return partial(np.add, first.numpy(), second.numpy(), first.numpy())
     return partial(combine, first, second, SUM, first)
@@ -151,4 +151,4 @@ def _quietly(step: Step) -> Step:
 
 
 def _nothing() -> None:
-    """There is nothing to reduce."""
+    """Does nothing: there is nothing to reduce."""

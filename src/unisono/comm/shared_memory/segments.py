@@ -25,13 +25,13 @@ from unisono.errors import CommError
 NAME = "unisono"
 """Name of our segments in /proc."""
 SEGMENT_BYTES = 64 << 20
-"""Usual size of a segment; pages that nobody touched cost nothing."""
+"""Usual size of a segment; pages that were never used cost nothing."""
 BLOCK_BYTES = 4096
 """Smallest block, so that tensors start on a page."""
 
 
 class Unreachable(CommError):
-    """A peer's memory cannot be opened: its process is gone, or cannot be seen from here."""
+    """Raised where a peer's memory cannot be opened: its process is gone, or cannot be seen from here."""
 
 
 class Segment:
@@ -55,7 +55,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor's bytes lie: in which segment of its owner, and where in it."""
+    """Place of a tensor's bytes: the segment of its owner, and the offset in it."""
 
     fd: int
     offset: int
@@ -74,11 +74,11 @@ class Arena:
         """The helper thread of a communicator and the user's thread both come here. Finalizers only append, and need it not."""
 
     def hold(self) -> None:
-        """One more communicator uses this arena."""
+        """Notes that one more communicator uses this arena."""
         self._holders += 1
 
     def release(self) -> None:
-        """One communicator less; the last one closes the files. Tensors that users still hold stay mapped in this process."""
+        """Gives up one use; the last one closes the files. Tensors that users still hold stay mapped in this process."""
         self._holders -= 1
         if self._holders == 0:
             for segment in self._own:
@@ -88,21 +88,21 @@ class Arena:
             self._peers.clear()
 
     def empty(self, shape: int | Sequence[int], dtype: torch.dtype) -> Tensor:
-        """An uninitialised tensor in shared memory; its block is used again once the last view of it is gone."""
+        """Returns an uninitialised tensor in shared memory; its block is used again once the last view of it is gone."""
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         num_bytes = prod(sizes) * dtype.itemsize
         if num_bytes == 0:
             return torch.empty(sizes, dtype=dtype)
         block_bytes = max(BLOCK_BYTES, 1 << (num_bytes - 1).bit_length())
         with self._lock:
-            segment, offset = self._take(block_bytes)
+            segment, offset = self._find_block(block_bytes)
         array = segment.array[offset : offset + num_bytes]
         blocks = self._free[block_bytes]
         weakref.finalize(array, blocks.append, (segment, offset)).atexit = False
         return torch.from_numpy(array).view(dtype).view(sizes)
 
     def place(self, tensor: Tensor) -> Place | None:
-        """Where a tensor of this process lies, or None if it is not in shared memory."""
+        """Returns the place of a tensor of this process, or None if it is not in shared memory."""
         address = tensor.data_ptr()
         for segment in self._own:
             offset = address - segment.address
@@ -110,19 +110,19 @@ class Arena:
                 return Place(segment.fd, offset)
         return None
 
-    def own(self, fd: int) -> Segment:
-        """A segment of this process."""
+    def own_segment(self, fd: int) -> Segment:
+        """Returns a segment of this process."""
         return next(segment for segment in self._own if segment.fd == fd)
 
-    def peer(self, pid: int, fd: int) -> Segment:
-        """A peer's segment, mapped at the first call."""
+    def peer_segment(self, pid: int, fd: int) -> Segment:
+        """Returns a peer's segment, which is mapped at the first call."""
         segment = self._peers.get((pid, fd))
         if segment is None:
             with self._lock:
                 segment = self._peers[pid, fd] = open_peer(pid, fd)
         return segment
 
-    def _take(self, block_bytes: int) -> tuple[Segment, int]:
+    def _find_block(self, block_bytes: int) -> tuple[Segment, int]:
         free = self._free[block_bytes]
         if free:
             return free.popleft()
@@ -135,7 +135,7 @@ class Arena:
 
 
 def open_peer(pid: int, fd: int, identity: int | None = None) -> Segment:
-    """Map a segment that another process of this machine made. `identity` tells it from a file of another process that has the
+    """Maps a segment that another process of this machine made. `identity` tells it from a file of another process that has the
     same numbers here (in another process name space)."""
     path = f"/proc/{pid}/fd/{fd}"
     remedy = "all processes of a node need one user and one process name space, otherwise use --engine gloo"

@@ -1,9 +1,9 @@
-"""x, y = x + y, x + y in one pass over memory, by a routine of the BLAS that NumPy has already loaded.
+"""Computes x, y = x + y, x + y in one pass over memory, by a routine of the BLAS that NumPy has already loaded.
 
-Large vectors are summed at the speed of memory, so writing both results while they are at hand is worth a quarter of the time of
-an addition followed by a copy. NumPy and PyTorch have no such operation, but every BLAS has: the modified Givens rotation
-turns (x, y) into (a x + b y, c x + d y), and with ones for all four it is the sum, twice. It is taken only if it gives the
-same bits as NumPy's addition and is quicker; otherwise, or where no BLAS is found, there is none, and only time is lost.
+Large vectors are summed at the speed of memory, so writing both results while they are at hand is worth a quarter of the time of an
+addition followed by a copy. NumPy and PyTorch have no such operation, but every BLAS has: the modified Givens rotation turns (x, y)
+into (a x + b y, c x + d y), and with ones for all four it is the sum, twice. It is taken only if it gives the same bits as NumPy's
+addition and is quicker; otherwise, or where no BLAS is found, there is none, and only time is lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ONES = (-1.0, 1.0, 1.0, 1.0, 1.0)
 _TRIAL_NUMEL = 1 << 16
 _TRIALS = 5
 _MOST_NUMEL = 1 << 30
-"""In one call: some libraries count in 32 bits."""
+"""Most elements in one call: some libraries count in 32 bits."""
 
 
 class TwinSum:
@@ -39,7 +39,7 @@ class TwinSum:
         self._ones = np.array(_ONES, dtype)
 
     def step(self, x: Array, y: Array) -> Step:
-        """Local: a function that does it to these two."""
+        """Local: returns a function that replaces both vectors by their sum."""
         routine, one = self._routine, ctypes.c_int64(1)
         calls = []
         for start in range(0, x.size, _MOST_NUMEL):
@@ -57,7 +57,7 @@ class TwinSum:
 
 @cache
 def twin_sums() -> Mapping[np.dtype[Any], TwinSum]:
-    """Local: what this process can do, by type; found out once, in about a millisecond."""
+    """Local: returns the routines that this process can use, by type; determined once, in about a millisecond."""
     found = {}
     for kind, letter in _LETTERS.items():
         for routine in _routines(letter):
@@ -84,7 +84,7 @@ def _routines(letter: str) -> Iterator[Any]:
 
 
 def _is_right(candidate: TwinSum, kind: type[np.floating[Any]]) -> bool:
-    """The bits of NumPy's sum in both, also of what is special, at lengths that leave every remainder."""
+    """Whether a routine gives the bits of NumPy's sum in both vectors, also for special values, at lengths with every remainder."""
     limits = np.finfo(kind)
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, limits.max, limits.tiny, limits.smallest_subnormal, 1.0, 1 / 3]
     for numel in (1, 2, 3, 7, 15, 16, 33, 121, 4099):
@@ -99,7 +99,7 @@ def _is_right(candidate: TwinSum, kind: type[np.floating[Any]]) -> bool:
 
 
 def _is_quicker(candidate: TwinSum, kind: type[np.floating[Any]]) -> bool:
-    """A plain loop in an old library may be slower than two good ones."""
+    """Whether a routine is faster than two passes of NumPy: a plain loop in an old library may not be."""
     x, y = np.zeros(_TRIAL_NUMEL, kind), np.zeros(_TRIAL_NUMEL, kind)
 
     def in_two_passes() -> None:

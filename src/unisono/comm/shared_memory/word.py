@@ -1,4 +1,4 @@
-"""A number in shared memory on which one process sleeps and which others change: how to wait for something without a message."""
+"""A number in shared memory on which one process sleeps and which others change: a way to wait without a message."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from unisono.comm.shared_memory.board import Board
 WORD_BYTES = 64
 """A whole cache line."""
 SPIN_S = 300e-6
-"""How long a waiter looks before it sleeps, where every process has a core: what a server needs for a megabyte. Longer than in a
-collective, where nobody works meanwhile; to be woken takes some 50 us on either side."""
+"""Time that a waiter spins before it sleeps, where every process has a core: the time of a server for a megabyte. Longer than in
+a collective, where nobody works meanwhile; to be woken takes some 50 us on either side."""
 
 
 class Word:
-    """One process's view of it. Its memory must be zero when the first of them is made."""
+    """One process's view of such a number. Its memory must be zero when the first view is made."""
 
     def __init__(self, memory: Tensor, board: Board) -> None:
         self._board = board
@@ -25,19 +25,19 @@ class Word:
 
     @property
     def value(self) -> int:
-        """Local: the number (an acquire load): the reader sees all that was written before it was stored."""
+        """Local: returns the number (an acquire load): the reader sees all that was written before it was stored."""
         value: int = self._cells[0]
         self._board.futex.fence()
         return value
 
     @property
     def relaxed_value(self) -> int:
-        """Local: the number without ordering (a relaxed load), which says nothing of what was written before."""
+        """Local: returns the number without ordering (a relaxed load): writes before its store may not be visible yet."""
         value: int = self._cells[0]
         return value
 
     def store(self, value: int) -> None:
-        """Local, not blocking: store the number after all earlier writes (a release store), and wake the waiting process."""
+        """Local, not blocking: stores the number after all earlier writes (a release store), and wakes the waiting process."""
         futex = self._board.futex
         futex.fence()
         self._cells[0] = value
@@ -46,7 +46,8 @@ class Word:
             futex.wake(self._address)
 
     def wait(self, seen: int, timeout_s: float) -> None:
-        """Blocking: until it is no longer `seen`, or the time is over. All messages of the process move on meanwhile."""
+        """Blocking until the number is no longer `seen`, or the time is over. All messages of the process make progress
+        meanwhile."""
         cells, board = self._cells, self._board
         now = perf_counter()
         end, spin_until = now + timeout_s, now + min(SPIN_S if board.spin_s else 0.0, timeout_s)

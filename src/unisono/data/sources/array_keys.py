@@ -1,4 +1,4 @@
-"""Which arrays of a file are inputs, targets and weights: said by the user, or a usual pair of names."""
+"""Chooses the arrays of a file that are inputs, targets and weights: keys of the user, or a usual pair of names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USUAL_PAIRS = (
 
 
 def chosen_keys(names: Sequence[str], where: str, inputs: Any, targets: Any, weights: Any) -> tuple[Any, ...]:
-    """Pure: the keys as a batch. Where none is given, exactly one usual pair must be in the file."""
+    """Pure: returns the keys in the form of a batch. Where none is given, exactly one usual pair must be in the file."""
     if inputs is not None:
         return batch_of(inputs, targets, weights)
     usual = [pair for pair in USUAL_PAIRS if pair[0] in names and pair[1] in names]

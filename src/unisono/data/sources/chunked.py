@@ -1,4 +1,4 @@
-"""What HDF5 and Zarr share: named arrays in groups, in one file or many, often stored as compressed chunks.
+"""The common part of HDF5 and Zarr: named arrays in groups, in one file or many, often stored as compressed chunks.
 
 Samples are numbered through all files in the order given. Where arrays are compressed, whole chunks are read and the last few are
 kept, so that a shuffle by windows of chunks (`plan.Windows`) reads each of them once in an epoch.
@@ -23,26 +23,26 @@ from unisono.data.plan import Windows
 from unisono.data.source import Indices, Source
 from unisono.data.sources.array_keys import chosen_keys
 from unisono.data.sources.file_list import Files, expand, file_facts, missing_key
-from unisono.data.sources.recent_reads import Recent
+from unisono.data.sources.recent_reads import RecentlyUsed
 from unisono.data.tree import leaves, map_tree, num_rows
 from unisono.errors import UsageError
 
 BRIDGED_BYTES = 65536
-"""Two samples that lie closer than this in a file are read at once: a call costs more than so many bytes."""
+"""Two samples closer than this in a file are read with one call: a call costs more than so many bytes."""
 OPEN_FILES = 64
-"""More than this are closed again, the least recently used first: a process may not open any number."""
+"""Maximum number of open files; the least recently used is closed first."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One array of a file: what must be equal in all files, and its length, which need not."""
+    """One array of a file: properties that must be equal in all files, and its length, which need not."""
 
     key: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    """Of all samples of its file."""
+    """Shape with all samples of its file."""
     chunk_samples: int | None
-    """Where it is compressed."""
+    """Samples in a chunk, where the array is compressed; else None."""
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -56,7 +56,7 @@ class ChunkedFiles(Source):
     """Base of HDF5 and Zarr. A key names an array, or a group, which gives a dict of its arrays; nestings of keys give nestings."""
 
     kind: str
-    """As in messages: an HDF5 file."""
+    """Name of the format in messages: an HDF5 file."""
     folders: bool
     """Whether a file may be a folder."""
 
@@ -69,8 +69,8 @@ class ChunkedFiles(Source):
         cached_chunks: int = 2 * Windows.num_chunks,
     ) -> None:
         self.files = expand(files, self.kind, self.folders)
-        self._opened: Recent[int, tuple[Any, Any]] = Recent(OPEN_FILES, _close_first)
-        self._blocks: Recent[tuple[int, int], Any] = Recent(cached_chunks)
+        self._opened: RecentlyUsed[int, tuple[Any, Any]] = RecentlyUsed(OPEN_FILES, _close_first)
+        self._blocks: RecentlyUsed[tuple[int, int], Any] = RecentlyUsed(cached_chunks)
         first: Any = None
         lengths = []
         for path in self.files:
@@ -89,14 +89,14 @@ class ChunkedFiles(Source):
 
     @abstractmethod
     def _open(self, path: Path) -> Any:
-        """The file, open for reading, as a mapping from keys to arrays and groups."""
+        """Opens a file for reading, as a mapping from keys to arrays and groups."""
 
     @abstractmethod
     def _chunk_samples(self, array: Any) -> int | None:
-        """Samples in a chunk, where chunks must be read whole."""
+        """Returns the number of samples in a chunk, where chunks must be read whole; else None."""
 
     def _readable(self, array: Any) -> Any:
-        """What is kept of an open array: anything that gives a range of samples by `[start:stop]`."""
+        """Returns an object that reads a range of samples of an open array by `[start:stop]`."""
         return array
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class ChunkedFiles(Source):
         return batch
 
     def _fill(self, batch: Any, places: Indices, number: int, rows: Indices) -> None:
-        """Put rows of one file (sorted, in one chunk where there are chunks) to their places in the batch."""
+        """Copies rows of one file (sorted, in one chunk where there are chunks) to their positions in the batch."""
         if self.chunk_samples:
             chunk = int(rows[0]) // self.chunk_samples
             start, parts = chunk * self.chunk_samples, self._block(number, chunk, self.chunk_samples)
@@ -137,12 +137,12 @@ class ChunkedFiles(Source):
                 out[own] = part[int(near[0]) : int(near[-1]) + 1][near - near[0]]
 
     def _block(self, number: int, chunk: int, samples: int) -> Any:
-        """One chunk of all arrays of a file, from those kept or from the file."""
+        """Returns one chunk of all arrays of a file, from the cache or from the file."""
         span = slice(chunk * samples, (chunk + 1) * samples)
         return self._blocks.get((number, chunk), lambda: map_tree(lambda array: np.asarray(array[span]), self._arrays(number)))
 
     def _arrays(self, number: int) -> Any:
-        """The arrays of a file, opened when first needed in this process."""
+        """Returns the arrays of a file, which is opened when first needed in this process."""
 
         def opened() -> tuple[Any, Any]:
             file = self._open(self.files[number])
@@ -182,7 +182,7 @@ class ChunkedFiles(Source):
             _close(file)
 
     def _with_groups(self, file: Any, where: str, key: str) -> Any:
-        """A key, or for a group the dict of its keys."""
+        """Returns a key, or for a group the dict of its keys."""
         if key not in file:
             raise missing_key(key, all_keys(file), where)
         if hasattr(file[key], "shape"):
@@ -204,7 +204,7 @@ class ChunkedFiles(Source):
 
 
 def all_keys(group: Any, before: str = "") -> list[str]:
-    """Local: every array and group of a file, by its full name."""
+    """Local: returns the full names of all arrays and groups of a file."""
     found = []
     for name in group:
         found.append(before + name)
@@ -223,7 +223,7 @@ def _expect_alike(first: Any, columns: Any, first_path: Path, path: Path) -> Non
 
 
 def _unit(columns: Iterator[Column]) -> int | None:
-    """Samples in a chunk of the array that costs most to read; the others follow it."""
+    """Returns the number of samples in a chunk of the array that costs most to read; it holds for all arrays."""
     chunked = [column for column in columns if column.chunk_samples]
     return max(chunked, key=lambda column: column.sample_bytes).chunk_samples if chunked else None
 

@@ -1,4 +1,5 @@
-"""Files as users name them: a path, a pattern, a list of paths, or a text file that lists paths. Checked before they are read."""
+"""Lists of files as users give them: a path, a pattern, a list of paths, or a text file that lists paths. Checked before
+reading."""
 
 from __future__ import annotations
 
@@ -17,18 +18,18 @@ PathName: TypeAlias = str | PathLike[str]
 Files: TypeAlias = PathName | Sequence[PathName]
 
 LISTED_FILES = 64
-"""Nobody would read a record of a run that lists more."""
+"""Maximum number of files that the record of a run lists."""
 
 
 def expand(files: Files, what: str, folders: bool = False) -> tuple[Path, ...]:
-    """Local: the files that a path, a pattern (`*.h5`, sorted by name), a list of these or a text file (`.txt`, one path a line,
-    relative to the text file) stands for. Each is there and not empty; `folders` allows folders (Zarr)."""
+    """Local: returns the files that a path, a pattern (`*.h5`, sorted by name), a list of these or a text file (`.txt`, one path
+    a line, relative to the text file) stands for. Each is there and not empty; `folders` allows folders (Zarr)."""
     names = [files] if isinstance(files, (str, PathLike)) else list(files)
     found = [path for name in names for path in _expanded(fspath(name), what)]
     if not found:
         raise UsageError(f"{what}: the list of files is empty; give at least one")
     for path in found:
-        checked(path, what, folders)
+        require_file(path, what, folders)
     return tuple(found)
 
 
@@ -48,8 +49,8 @@ def _expanded(name: str, what: str) -> list[Path]:
     return [path]
 
 
-def checked(path: Path, what: str, folders: bool = False) -> Path:
-    """Local: the path, if it is a file that holds something."""
+def require_file(path: Path, what: str, folders: bool = False) -> Path:
+    """Local: returns the path; refuses one that is no file or an empty file."""
     if not path.exists():
         raise UsageError(f"{what}: {path} does not exist{_nearest_file(path)}")
     if not os.access(path, os.R_OK):
@@ -74,7 +75,7 @@ def _nearest_file(path: Path) -> str:
 
 
 def missing_key(key: str, known: Iterable[str], where: str) -> UsageError:
-    """A key that is not there, with the nearest names and all that are."""
+    """Makes the error of a key that is not there, with the nearest names and all that are."""
     names = sorted(known)
     near = difflib.get_close_matches(key, names, n=3, cutoff=0.5) or [name for name in names if name.lower() == key.lower()]
     hint = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
@@ -82,8 +83,8 @@ def missing_key(key: str, known: Iterable[str], where: str) -> UsageError:
 
 
 def file_facts(paths: Iterable[Path]) -> list[Mapping[str, Any]]:
-    """Local: names and sizes, for the record of a run. A folder has no size (a Zarr store may hold a million files), and very many
-    files become one entry."""
+    """Local: returns names and sizes, for the record of a run. A folder has no size (a Zarr store may hold a million files), and
+    very many files become one entry."""
     files = list(paths)
     facts: list[dict[str, Any]] = [
         {"name": str(path), **({} if path.is_dir() else {"num_bytes": path.stat().st_size})} for path in files
@@ -95,5 +96,5 @@ def file_facts(paths: Iterable[Path]) -> list[Mapping[str, Any]]:
 
 
 def names_sha256(paths: Iterable[Path]) -> str:
-    """Pure: stands for the names of many files and their order; not for their folders."""
+    """Pure: returns a hash of the names of many files and their order, without their folders."""
     return hashlib.sha256("\n".join(path.name for path in paths).encode()).hexdigest()

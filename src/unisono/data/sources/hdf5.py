@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.sources.chunked import ChunkedFiles
-from unisono.data.sources.file_list import checked
+from unisono.data.sources.file_list import require_file
 from unisono.data.sources.optional_packages import load
 from unisono.errors import UsageError
 
@@ -30,7 +30,7 @@ class HDF5(ChunkedFiles):
         return int(array.chunks[0]) if filtered else None
 
     def _readable(self, array: Any) -> Any:
-        """An array that lies in one piece in its file is mapped into memory: the library's own path costs more than the bytes."""
+        """Maps an array that is one piece of its file into memory: that is faster than reading through the library."""
         offset = array.id.get_offset()
         file = array.file
         if offset is None or array.dtype.kind not in "iuf" or array.external or file.userblock_size or file.driver != "sec2":
@@ -41,7 +41,8 @@ class HDF5(ChunkedFiles):
 def write_rows(
     path: Path, name: str, num_rows: int, rows: Iterable[tuple[slice, npt.NDArray[Any]]], ids: Sequence[str] | None = None
 ) -> None:
-    """Local, blocking: a new file with one array, given in pieces with their places, and the texts `ids` where there are any."""
+    """Local, blocking: writes a new file with one array, given in pieces with their positions, and the texts `ids` where there
+    are any."""
     h5py = load("h5py", "HDF5")
     with h5py.File(path, "w") as file:
         for where, values in rows:
@@ -53,10 +54,10 @@ def write_rows(
 
 
 def read_matlab_7_3(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Local: the arrays of a MATLAB 7.3 file, which is HDF5 with the axes in MATLAB's order."""
+    """Local: reads the arrays of a MATLAB 7.3 file, which is HDF5 with the axes in MATLAB's order."""
     h5py = load("h5py", "MATLAB 7.3 files")
     try:
-        with h5py.File(checked(path, "a MATLAB file"), "r", locking=False) as file:
+        with h5py.File(require_file(path, "a MATLAB file"), "r", locking=False) as file:
             return {name: np.transpose(item[()]) for name, item in file.items() if hasattr(item, "shape") and item.shape}
     except OSError as error:
         raise UsageError(

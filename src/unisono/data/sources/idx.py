@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.sources.arrays import Arrays
-from unisono.data.sources.file_list import PathName, checked, file_facts
+from unisono.data.sources.file_list import PathName, file_facts, require_file
 from unisono.errors import UsageError
 
 TYPES: Mapping[int, str] = MappingProxyType({0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"})
-"""The third byte of the header."""
+"""Third byte of the header -> type."""
 
 
 class Idx(Arrays):
@@ -26,7 +26,7 @@ class Idx(Arrays):
 
     def __init__(self, images: PathName, labels: PathName | None = None) -> None:
         paths = [Path(name).expanduser() for name in (images, labels) if name is not None]
-        self.files = file_facts(checked(path, "an idx file") for path in paths)
+        self.files = file_facts(require_file(path, "an idx file") for path in paths)
         arrays = [read_idx(path) for path in paths]
         if len(arrays) == 2 and len(arrays[0]) != len(arrays[1]):
             raise UsageError(
@@ -39,7 +39,8 @@ class Idx(Arrays):
 
 
 def read_idx(path: Path) -> npt.NDArray[Any]:
-    """Local, blocking: the array of one idx file, in the byte order of this machine. Refuses a file that is cut off or too long."""
+    """Local, blocking: reads the array of one idx file, in the byte order of this machine. Refuses a file that is cut off or too
+    long."""
     raw = path.read_bytes()
     if raw[:2] == b"\x1f\x8b":
         try:

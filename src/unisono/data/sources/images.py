@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from unisono.data.batch import batch_of
 from unisono.data.source import Indices, Source
-from unisono.data.sources.file_list import PathName, checked, missing_key, names_sha256
+from unisono.data.sources.file_list import PathName, missing_key, names_sha256, require_file
 from unisono.data.sources.optional_packages import load
 from unisono.errors import UsageError
 
@@ -96,7 +96,7 @@ class ImageFolder(Images):
     def __init__(
         self, folder: PathName, size: int | tuple[int, int] | None = None, mode: str = "RGB", classes: Sequence[str] | None = None
     ) -> None:
-        root = checked(Path(folder).expanduser(), "a folder of pictures", folders=True)
+        root = require_file(Path(folder).expanduser(), "a folder of pictures", folders=True)
         if not root.is_dir():
             raise UsageError(f"{root} is a file; give the folder that holds a sub-folder for each class")
         found = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
@@ -135,7 +135,7 @@ class ImageTable(Images):
         mode: str = "RGB",
         classes: Sequence[str] | None = None,
     ) -> None:
-        path = checked(Path(table).expanduser(), "a table of pictures")
+        path = require_file(Path(table).expanduser(), "a table of pictures")
         with path.open(newline="", encoding="utf-8-sig") as text:
             reader = csv.DictReader(text)
             columns, rows = list(reader.fieldnames or ()), list(reader)
@@ -161,7 +161,7 @@ def _value(row: Row, label: str | Callable[[Row], Any]) -> Any:
 
 
 def _expect_all(paths: Sequence[Path], table: Path) -> None:
-    """One listing of each folder instead of a question for each file: cheap on parallel file systems."""
+    """Refuses missing files; lists each folder once instead of checking each file, which is cheap on parallel file systems."""
     there = {
         folder: {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
         for folder in {path.parent for path in paths}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.source import Indices, Source
-from unisono.data.sources.file_list import PathName, checked, file_facts, missing_key
+from unisono.data.sources.file_list import PathName, file_facts, missing_key, require_file
 from unisono.data.sources.hdf5 import read_matlab_7_3
 from unisono.data.sources.numpy_files import load_npy
 from unisono.data.sources.optional_packages import load
@@ -85,7 +85,7 @@ def _array(given: PathName | npt.NDArray[Any], key: str | None, num_axes: int) -
     if isinstance(given, np.ndarray):
         found, where = given, "the array"
     else:
-        path = checked(Path(given).expanduser(), "a scene")
+        path = require_file(Path(given).expanduser(), "a scene")
         where = str(path)
         found = load_npy(path) if path.suffix == ".npy" else _only(read_mat(path), key, num_axes, where)
     if found.ndim != num_axes:
@@ -106,8 +106,8 @@ def _only(arrays: Mapping[str, npt.NDArray[Any]], key: str | None, num_axes: int
 
 
 def read_mat(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Local, blocking: all numeric arrays of a `.mat` file, of any version, with their axes as in MATLAB."""
-    checked(path, "a MATLAB file")
+    """Local, blocking: reads all numeric arrays of a `.mat` file, of any version, with their axes as in MATLAB."""
+    require_file(path, "a MATLAB file")
     with path.open("rb") as file:
         if b"MATLAB 7.3" in file.read(128):
             return read_matlab_7_3(path)

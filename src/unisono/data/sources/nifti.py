@@ -15,8 +15,8 @@ from unisono.data.plan import Windows
 from unisono.data.source import Indices, Source
 from unisono.data.sources.file_list import Files, expand, file_facts
 from unisono.data.sources.optional_packages import load
-from unisono.data.sources.patch_grid import centred, corners, cut_out
-from unisono.data.sources.recent_reads import Recent
+from unisono.data.sources.patch_grid import corners, crop_or_pad, cut_out
+from unisono.data.sources.recent_reads import RecentlyUsed
 from unisono.errors import UsageError
 
 
@@ -75,7 +75,7 @@ class NIfTI(Source):
         """For each sample the number of its volume and the corner of its patch there."""
         if self.patch:
             self.chunk_samples = int(np.bincount(self.places[:, 0]).max())
-        self._recent: Recent[int, tuple[Any, Any]] = Recent(cached_volumes)
+        self._recent: RecentlyUsed[int, tuple[Any, Any]] = RecentlyUsed(cached_volumes)
 
     def __len__(self) -> int:
         return len(self.places)
@@ -117,7 +117,7 @@ class NIfTI(Source):
         volume = np.moveaxis(volume, 3, 0) if volume.ndim == 4 else volume[None]
         label = _voxels(self.labels[number]).reshape(volume.shape[1:]).astype(np.int64) if self.labels else None
         if self.shape:
-            return centred(volume, self.shape), None if label is None else centred(label, self.shape)
+            return crop_or_pad(volume, self.shape), None if label is None else crop_or_pad(label, self.shape)
         return volume, label
 
 

@@ -14,19 +14,19 @@ from unisono.data.batch import as_arrays, batch_of, label_array, shapes
 from unisono.data.source import Indices, Source
 from unisono.data.sources.array_keys import chosen_keys
 from unisono.data.sources.arrays import Arrays
-from unisono.data.sources.file_list import PathName, checked, file_facts, missing_key
+from unisono.data.sources.file_list import PathName, file_facts, missing_key, require_file
 from unisono.data.tree import leaves, map_tree, num_rows
 from unisono.errors import UsageError
 
 BROKEN = (ValueError, OSError, EOFError, zipfile.BadZipFile)
-"""What NumPy raises for a file that is cut off or of another kind."""
+"""Exceptions that NumPy raises for a file that is cut off or of another kind."""
 
 
 class Npy(Source):
     """`Npy("x.npy", "y.npy")`: a nesting of paths for inputs, targets and weights. Processes of a node share the pages."""
 
     def __init__(self, inputs: Any, targets: Any = None, weights: Any = None) -> None:
-        self.paths = map_tree(lambda name: checked(Path(name).expanduser(), "a .npy file"), batch_of(inputs, targets, weights))
+        self.paths = map_tree(lambda name: require_file(Path(name).expanduser(), "a .npy file"), batch_of(inputs, targets, weights))
         self._batch: Any = None
         self._num_samples = num_rows(self._mapped(), "the .npy files")
 
@@ -62,7 +62,7 @@ class Npz(Arrays):
     arrays. Without keys it takes a usual pair (x and y, inputs and targets, images and labels, ...) where there is one."""
 
     def __init__(self, file: PathName, inputs: Any = None, targets: Any = None, weights: Any = None) -> None:
-        path = checked(Path(file).expanduser(), "a .npz file")
+        path = require_file(Path(file).expanduser(), "a .npz file")
         try:
             with path.open("rb") as opened:
                 batch = _by_key(np.load(opened), str(path), inputs, targets, weights)
@@ -88,7 +88,7 @@ def _by_key(archive: Any, where: str, inputs: Any, targets: Any, weights: Any) -
 
 
 def load_npy(path: Path) -> npt.NDArray[Any]:
-    """Local: the array of a `.npy` file, mapped read-only."""
+    """Local: returns the array of a `.npy` file, mapped read-only."""
     try:
         found = np.load(path, mmap_mode="r")
     except BROKEN as error:

@@ -1,4 +1,4 @@
-"""Anything that holds samples, as a source: arrays, data sets, and files by their suffix."""
+"""Opens anything that holds samples as a source: arrays, data sets, and files by their suffix."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SUFFIXES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ((".csv",), "images", "ImageTable"),
     (("-ubyte", "-ubyte.gz", ".idx", ".idx.gz"), "idx", "Idx"),
 )
-"""Suffixes -> file and class, which is loaded when it is used."""
+"""Suffix -> module and class of the source, which is loaded when it is used."""
 
 
 def as_source(data: Any, **options: Any) -> Source:
-    """Local: a source as it is; a path (or a list of paths, or a pattern) by its suffix, `options` being those of its source; a
-    tuple (inputs, targets[, weights]) of arrays; or anything with `__len__` and `__getitem__`."""
+    """Local: returns `data` as a source: a source as it is; a path (or a list of paths, or a pattern) by its suffix, `options`
+    being those of its source; a tuple (inputs, targets[, weights]) of arrays; or anything with `__len__` and `__getitem__`."""
     if isinstance(data, (str, PathLike)):
         return _opener(fspath(data))(data, **options)
     if isinstance(data, (list, tuple)) and data and all(isinstance(part, (str, PathLike)) for part in data):
@@ -57,9 +57,9 @@ def _opener(name: str) -> Callable[..., Source]:
     if path.is_dir():
         is_zarr = (path / "zarr.json").exists() or (path / ".zgroup").exists()
         return _source("zarr", "Zarr") if is_zarr else _source("images", "ImageFolder")
-    from unisono.data.sources.file_list import checked
+    from unisono.data.sources.file_list import require_file
 
-    checked(path, "data")
+    require_file(path, "data")
     known = ", ".join(suffix for suffixes, _, _ in SUFFIXES for suffix in suffixes)
     raise UsageError(f"{path} has a suffix that says nothing about its kind; use a source by its name, or one of {known}")
 

@@ -1,4 +1,4 @@
-"""Packages that only some sources need: loaded at use, and where one is missing the message says how to get it."""
+"""Loads packages that only some sources need, at use; where one is missing the message says how to install it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unisono.errors import UsageError
 
 
 def load(package: str, what: str) -> ModuleType:
-    """Import `package`, which reading `what` needs. Raises UsageError where it is not installed."""
+    """Imports `package`, which is needed to read `what`. Raises UsageError where it is not installed."""
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as missing:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 
 def corners(shape: Sequence[int], patch: Sequence[int], stride: Sequence[int]) -> list[tuple[int, ...]]:
-    """Where patches begin so that they cover everything; the last along an axis is moved back to end with it."""
+    """Returns the corners of patches that cover the volume; the last patch along an axis is moved back to end with it."""
     return list(product(*(_starts(length, size, step) for length, size, step in zip(shape, patch, stride, strict=True))))
 
 
@@ -21,7 +21,7 @@ def _starts(length: int, size: int, step: int) -> list[int]:
 
 
 def cut_out(volume: npt.NDArray[Any], corner: Sequence[int], patch: Sequence[int]) -> npt.NDArray[Any]:
-    """The patch at a corner, of the last axes of a volume; zeros where the patch reaches out of it."""
+    """Returns the patch at a corner, of the last axes of a volume; zeros where the patch reaches out of it."""
     window: Any = (..., *(slice(start, start + size) for start, size in zip(corner, patch, strict=True)))
     found: npt.NDArray[Any] = volume[window]
     missing = [size - have for size, have in zip(patch, found.shape[-len(patch) :], strict=True)]
@@ -30,8 +30,9 @@ def cut_out(volume: npt.NDArray[Any], corner: Sequence[int], patch: Sequence[int
     return np.pad(found, [(0, 0)] * (found.ndim - len(patch)) + [(0, more) for more in missing])
 
 
-def centred(volume: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
-    """The last axes of a volume brought to `shape` around its centre: cut where longer, zeros around where shorter."""
+def crop_or_pad(volume: npt.NDArray[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
+    """Returns a volume with its last axes brought to `shape` around its centre: cropped where longer, padded with zeros where
+    shorter."""
     have = volume.shape[-len(shape) :]
     before = [max(0, (length - size) // 2) for length, size in zip(have, shape, strict=True)]
     window: Any = (..., *(slice(start, start + size) for start, size in zip(before, shape, strict=True)))

@@ -1,4 +1,4 @@
-"""The last few things that were expensive to read."""
+"""A cache of the last few values that were expensive to read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Key, Value]):
-    """At most `most` values by key; the least recently used gives way, through `close` where it holds something open. Local: a
-    pickled or forked one starts empty, as open files belong to the process that opened them."""
+class RecentlyUsed(Generic[Key, Value]):
+    """A cache of at most `most` values by key; the least recently used is dropped, through `close` where it holds something
+    open. Local: a pickled or forked one starts empty, as open files belong to the process that opened them."""
 
     def __init__(self, most: int, close: Callable[[Value], object] | None = None) -> None:
         self._most = max(1, most)
@@ -25,7 +25,7 @@ class Recent(Generic[Key, Value]):
         return key in self._kept and self._process == os.getpid()
 
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
-        """The value of this key, made where it is not kept."""
+        """Returns the value of this key; it is made where it is not in the cache."""
         if self._process != os.getpid():
             self._kept, self._process = OrderedDict(), os.getpid()
         if key not in self._kept:

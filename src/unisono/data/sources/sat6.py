@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.sources.arrays import Arrays
-from unisono.data.sources.file_list import PathName, checked, file_facts, missing_key
+from unisono.data.sources.file_list import PathName, file_facts, missing_key, require_file
 from unisono.data.sources.matlab import read_mat
 from unisono.errors import UsageError
 
@@ -25,7 +25,7 @@ class SAT6(Arrays):
     0..5 in the order of `CLASSES`. Held in memory."""
 
     def __init__(self, images: PathName, labels: PathName | None = None, part: str = "train") -> None:
-        paths = [checked(Path(name).expanduser(), "SAT-6") for name in (images, labels) if name is not None]
+        paths = [require_file(Path(name).expanduser(), "SAT-6") for name in (images, labels) if name is not None]
         self.files = file_facts(paths)
         if paths[0].suffix == ".mat":
             if labels is not None:

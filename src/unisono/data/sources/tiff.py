@@ -14,7 +14,7 @@ from unisono.data.batch import batch_of
 from unisono.data.source import Indices, Source
 from unisono.data.sources.file_list import Files, expand, file_facts
 from unisono.data.sources.optional_packages import load
-from unisono.data.sources.recent_reads import Recent
+from unisono.data.sources.recent_reads import RecentlyUsed
 from unisono.errors import UsageError
 
 OPEN_FILES = 64
@@ -51,7 +51,7 @@ class TIFF(Source):
             raise UsageError(
                 f"there are {len(self)} samples ({unit}s) in the TIFF stacks but {len(self._values)} labels; give one for each"
             )
-        self._open: Recent[Path, Stack] = Recent(OPEN_FILES, _close)
+        self._open: RecentlyUsed[Path, Stack] = RecentlyUsed(OPEN_FILES, _close)
 
     def _expect_alike(self) -> None:
         compared = 1 if self.unit == "page" else 0

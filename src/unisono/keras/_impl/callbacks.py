@@ -147,7 +147,7 @@ class Callbacks(Observer):
         """Collective: sends what the callbacks of the first worker have changed to all. `at_end` is the rate at the end of the
         epoch, with which a resumed attempt begins the next one, whose hooks may change it again."""
         model = self._module.pure.model
-        mine = (bool(model.stop_training), self._rate(), at_end, self.comm.rank == 0 and self._module.differs())
+        mine = (bool(model.stop_training), self._rate(), at_end, self.comm.rank == 0 and self._module.model_differs())
         self.stops, self.lr, at_end, has_changed = self.comm.broadcast_object(mine)
         model.stop_training = self.stops
         if at_end is not None:

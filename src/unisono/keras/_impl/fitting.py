@@ -220,7 +220,7 @@ class Fit:
             comm.barrier()  # the folder goes with the first worker
         replica = replicas[-1]
         with torch.no_grad():
-            replicate(comm, [*replica.trained(), *replica.kept()])
+            replicate(comm, [*replica.trainable(), *replica.non_trainable()])
         replica.publish()
         if ended.summary["reason"] == INTERRUPTED:
             raise SystemExit(STOPPED_CODE)

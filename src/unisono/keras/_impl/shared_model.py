@@ -15,7 +15,7 @@ from unisono.algorithms.base import find_algorithm
 from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
 from unisono.comm.replicate import replicate
-from unisono.data.loader import in_order
+from unisono.data.loader import batches_in_order
 from unisono.data.plan import cut
 from unisono.data.source import Source
 from unisono.data.sources.arrays import Arrays
@@ -25,8 +25,8 @@ from unisono.keras._impl.fit_inputs import as_batch, as_stream, first_batch, is_
 from unisono.keras._impl.fitting import Fit, FitData, FitSchedule
 from unisono.keras._impl.gathering import rows_of_all
 from unisono.model.keras.backends import Backend
+from unisono.model.keras.make_replica import make_replica
 from unisono.model.keras.module import KerasModule
-from unisono.model.keras.take_over import take_over
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.body import call
 from unisono.task.task import Task
@@ -144,7 +144,7 @@ class SharedModel:
         """Local: makes the module that computes with the current model; its backend is kept, as it holds compiled steps."""
         compiled_with = (self.model._compile_loss, self.model._compile_metrics, *map(id, self.model.trainable_variables))
         if self._backend is None or self._compiled != compiled_with:
-            made = take_over(self.model, learns)
+            made = make_replica(self.model, learns)
             self._backend, self._compiled = made.backend, compiled_with
             return made
         return KerasModule(self._backend.pure, self._backend)
@@ -200,10 +200,10 @@ class SharedModel:
 
         source, module = on_all_ranks(comm, opened)
         with torch.no_grad():
-            replicate(comm, [*module.trained(), *module.kept()])
+            replicate(comm, [*module.trainable(), *module.non_trainable()])
         kind = next(chain(module.parameters(), module.buffers()), torch.zeros(()))
         found = []
-        for _, batch in in_order(source, cut(len(source), comm.size, comm.rank), batch_size or DEFAULT_BATCH):
+        for _, batch in batches_in_order(source, cut(len(source), comm.size, comm.rank), batch_size or DEFAULT_BATCH):
             inputs = map_tree(partial(_like, kind), batch[0] if isinstance(batch, tuple) else batch)
             found.append(map_tree(_own_memory, call(module, inputs)))
         return rows_of_all(comm, found)

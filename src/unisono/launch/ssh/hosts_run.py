@@ -25,12 +25,13 @@ from unisono.launch.world import FAILURE_GRACE_S, STOP_GRACE_S, STOP_SIGNALS, TE
 
 SSH_FAILED_CODE = 255
 PEER_LOST_CODE = 1
-"""With this code ranks end whose peers are gone, and so does what raised an exception; any other code tells more."""
+"""Exit code of ranks whose peers are gone, and of uncaught exceptions; any other code is more specific."""
 ENDED_BY_US = (PEER_LOST_CODE, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 ACKNOWLEDGE_S = 10.0
-"""After a signal: how long a launcher may take to acknowledge it. Its ranks may take longer, to save their state."""
+"""Time in which a launcher must acknowledge a signal. Its ranks may take longer, to save their state."""
 KILL_DELAY_S = 1.0
-"""After a second Ctrl-C: until the end of their input kills what the hosts run; so much again, and ssh itself is killed."""
+"""After a second Ctrl-C: time until the launchers' input is closed, which kills their ranks; after the same time again ssh
+itself is killed."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,12 @@ class HostCommand:
     host: str
     argv: tuple[str, ...]
     secret: str = ""
-    """Of the job: the first line that the launcher reads (`secret_from_stdin`)."""
+    """Secret of the job: the first line that the launcher reads (`secret_from_stdin`)."""
 
 
 def run_on_hosts(commands: Sequence[HostCommand], control_stdin: bool) -> int:
-    """Local, blocking: until all have ended; the exit code of the one that failed (`first_cause`), or 0. Only from the main thread.
-    `control_stdin`: as in `LaunchConfig`."""
+    """Local, blocking: runs the commands until all have ended; returns the exit code of the one that failed (`first_cause`), or
+    0. Only from the main thread. `control_stdin`: as in `LaunchConfig`."""
     with selectors.DefaultSelector() as selector, SignalInbox(selector) as inbox:
         console = LauncherOutput(selector, colour=False, logged=False)
         if control_stdin:
@@ -53,7 +54,7 @@ def run_on_hosts(commands: Sequence[HostCommand], control_stdin: bool) -> int:
         hosts: list[_Host] = []
         try:
             for command in commands:
-                hosts.append(_started(command, selector, inbox, console))
+                hosts.append(_start_host(command, selector, inbox, console))
             code = _Watch(hosts, selector, inbox, console).run()
         finally:
             for host in hosts:
@@ -63,21 +64,22 @@ def run_on_hosts(commands: Sequence[HostCommand], control_stdin: bool) -> int:
 
 
 def first_cause(codes: Sequence[int]) -> int:
-    """Pure: of the codes of hosts that failed, in their order: the first that is no consequence of another failure; 0 for none."""
+    """Pure: returns the first of the codes of failed hosts, in their order, that is no consequence of another failure; 0 for
+    none."""
     return next((code for code in codes if code != PEER_LOST_CODE), codes[0] if codes else 0)
 
 
 @dataclass
 class _Reports:
-    """What a launcher has reported (`launch/control_messages.py`)."""
+    """The reports of a launcher (`launch/control_messages.py`)."""
 
     failure: int | None = None
-    """The exit code of its first rank that failed; the launcher itself may run on for a while."""
+    """The exit code of its first rank that failed; the launcher itself may still run."""
     acknowledged: bool = False
     """Whether a signal has reached it."""
 
     def read(self, line: bytes) -> bool:
-        """Whether the line is a report."""
+        """Reads a line; returns whether it is a report."""
         code = parse_failure_report(line)
         self.failure = self.failure if code is None else code
         self.acknowledged |= line == SIGNAL_RECEIVED
@@ -97,7 +99,7 @@ class _Host:
         self._streams = streams
 
     def ended(self) -> int | None:
-        """Its exit code, None while it runs; its last lines are forwarded first."""
+        """Returns its exit code, None while it runs; its last lines are forwarded first."""
         code = self._process.poll()
         if code is not None:
             for stream in self._streams:
@@ -105,12 +107,12 @@ class _Host:
         return None if code is None else code if code >= 0 else 128 - code
 
     def send_line(self, word: str) -> None:
-        """A line of its input: the name of a signal."""
+        """Writes a line to its input: the name of a signal."""
         with suppress(OSError):  # it has ended, or its input has
             os.write(self._control_fd, f"{word}\n".encode())
 
     def close_control(self) -> None:
-        """The end of its input ends all that it started."""
+        """Closes its input, which ends all processes that it started."""
         if self._control_fd >= 0:
             os.close(self._control_fd)
             self._control_fd = -1
@@ -128,7 +130,7 @@ class _Host:
             stream.close()
 
 
-def _started(command: HostCommand, selector: selectors.BaseSelector, inbox: SignalInbox, console: LauncherOutput) -> _Host:
+def _start_host(command: HostCommand, selector: selectors.BaseSelector, inbox: SignalInbox, console: LauncherOutput) -> _Host:
     reader, writer = os.pipe()
     try:
         with inbox.blocked() as mask:
@@ -149,7 +151,7 @@ def _started(command: HostCommand, selector: selectors.BaseSelector, inbox: Sign
 
 
 class _ErrorStream(Stream):
-    """Standard error of a launcher, without its reports, which are for us."""
+    """Forwards standard error of a launcher, without its reports, which are read here."""
 
     def __init__(self, selector: selectors.BaseSelector, pipe: IO[bytes], sink: Sink, reports: _Reports) -> None:
         self._reports = reports
@@ -162,7 +164,7 @@ class _ErrorStream(Stream):
 
 
 class _Watch:
-    """From the start of all launchers to the end of the last."""
+    """Watches the launchers of all hosts from their start to the end of the last one."""
 
     def __init__(
         self, hosts: Sequence[_Host], selector: selectors.BaseSelector, inbox: SignalInbox, console: LauncherOutput
@@ -173,9 +175,9 @@ class _Watch:
         self._console = console
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._codes: list[int] = []
-        """Of the hosts that failed by themselves."""
+        """Exit codes of the hosts that failed by themselves."""
         self._stop_code = 0
-        """Of the first signal that requested the end."""
+        """Exit code of the first signal that requested the end; 0 before."""
         self._num_interrupts = 0
         self._is_ending = False
         self._has_ended_some = False
@@ -221,7 +223,8 @@ class _Watch:
             self._after(ACKNOWLEDGE_S, self._kill_unresponsive)
 
     def _kill_unresponsive(self) -> None:
-        """Kill the launchers that did not acknowledge a signal, as over a hanging ssh; the others have time to save their state."""
+        """Kills the launchers that did not acknowledge a signal, as over a hanging ssh; the others have time to save their
+        state."""
         silent = [host for host in self._running if not host.reports.acknowledged]
         if silent:
             self._is_ending = True
@@ -246,7 +249,8 @@ class _Watch:
             self._after(notice_s, self._end)
 
     def _end(self) -> None:
-        """Send SIGTERM, then end the input, which kills the ranks, then kill ssh itself, which may hang on a dead connection."""
+        """Sends SIGTERM, then closes the input, which kills the ranks, then kills ssh itself, which may hang on a dead
+        connection."""
         self._each(lambda host: host.send_line(signal.SIGTERM.name))
         self._kill_in(TERM_GRACE_S, TERM_GRACE_S)
 

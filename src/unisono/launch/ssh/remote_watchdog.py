@@ -25,12 +25,13 @@ CANNOT_START_CODE = 127
 
 
 def argv_of(program: Sequence[str]) -> tuple[str, ...]:
-    """Local: how to start it there, with this Python and this package, which are at the same place on all hosts."""
+    """Local: returns the arguments that start the program there under this watchdog, with this Python and this package, which
+    are at the same path on all hosts."""
     return (sys.executable, "-I", "-S", "-c", PROGRAM, str(Path(__file__).parents[3]), *program)
 
 
 def main(program: Sequence[str]) -> None:
-    """Blocking: until the program has ended; ends this process with its code, as the shell gives it."""
+    """Blocking: runs the program to its end; ends this process with its code, as the shell gives it."""
     try:
         process = subprocess.Popen(
             program,
@@ -60,7 +61,7 @@ def main(program: Sequence[str]) -> None:
 
 
 def end_with_stdin(group: int, ended: threading.Event) -> None:
-    """Blocking: until the end of standard input; then end the group, politely at first."""
+    """Blocking until the end of standard input; then ends the group, first by SIGTERM."""
     while os.read(0, READ_BYTES):
         continue
     send(group, signal.SIGTERM)
@@ -69,6 +70,6 @@ def end_with_stdin(group: int, ended: threading.Event) -> None:
 
 
 def send(group: int, signum: int) -> None:
-    """Local."""
+    """Local: sends a signal to a process group, which may be gone."""
     with suppress(ProcessLookupError, PermissionError):  # gone, or (on macOS) nothing but zombies
         os.killpg(group, signum)

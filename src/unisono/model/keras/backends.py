@@ -1,10 +1,10 @@
-"""What each backend of Keras offers a replica, and which of them is in use. All tensors here are torch's."""
+"""The interface of Keras's backends, as a replica needs it, and the choice of the one in use. All tensors here are torch's."""
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -18,73 +18,77 @@ from unisono.model.torch.parameters import Gradients
 if TYPE_CHECKING:
     from unisono.model.keras.module import KerasModule
 
-BACKENDS = ("torch", "tensorflow", "jax")
+BACKENDS: Mapping[str, str] = {"torch": "TorchBackend", "tensorflow": "TensorFlowBackend", "jax": "JaxBackend"}
+"""Name in Keras -> class in `on_NAME.py`."""
 
 
-class Seen(NamedTuple):
-    """One batch."""
+class BatchResult(NamedTuple):
+    """Loss, outputs and metric sums of one batch, and its gradients where the framework computed them."""
 
     loss_sum: Tensor | float
     weight: Tensor | float
     outputs: Any
-    """In arrays of the backend; see `Backend.shown`."""
+    """Arrays of the backend; see `Backend.as_tensors`."""
     sums: Tensor | Sequence[float]
-    """What Keras's metrics count, one after the other; a tensor (float64) where they are on the device."""
+    """The sums of Keras's metrics, one after the other; a float64 tensor where they are on the device."""
     gradients: Gradients | None = None
-    """None where autograd can go back from the loss."""
+    """None where autograd can compute them from the loss."""
 
 
 class Backend(ABC):
-    """How a framework computes with the vectors of a replica. Local, blocking: everything is finished when a call returns."""
+    """The interface of a backend: computes with the vectors of a replica. Local, blocking: everything is finished when a call
+    returns."""
 
     takes_cuda: ClassVar[bool] = False
-    """Whether the vectors may lie on a GPU."""
+    """Whether the vectors may be on a GPU."""
 
     def __init__(self, pure: Pure) -> None:
         self.pure = pure
 
     @abstractmethod
-    def seen(self, variable: Any) -> Tensor:
-        """The value of a Keras variable, where it lies."""
+    def value_of(self, variable: Any) -> Tensor:
+        """Returns the value of a Keras variable, without a copy."""
 
-    def copied(self, variable: Any) -> Tensor:
-        """The value of a Keras variable, in memory of its own."""
-        return self.seen(variable).clone()
+    def copy_of(self, variable: Any) -> Tensor:
+        """Returns a copy of the value of a Keras variable."""
+        return self.value_of(variable).clone()
 
-    def handed_over(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """Of the variables that learn, or alike: arrays that Keras may keep, equal to them now."""
+    def as_backend_arrays(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """Returns copies of the trainable variables, or of tensors like them, as arrays that Keras may keep."""
         return [on_host(tensor) for tensor in tensors]
 
-    def shown(self, outputs: Any) -> Any:
-        """Outputs of `learn` and `look` as tensors."""
+    def as_tensors(self, outputs: Any) -> Any:
+        """Returns outputs of `compute_gradients` and `evaluate` as tensors."""
         return outputs
 
     @abstractmethod
-    def outputs(self, module: KerasModule, inputs: Any) -> Any:
-        """What the model gives when it is applied."""
+    def apply_model(self, module: KerasModule, inputs: Any) -> Any:
+        """Returns the outputs of the model in inference mode."""
 
     @abstractmethod
-    def learn(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
-        """A batch to learn from; the module keeps what the pass makes of its statistics."""
+    def compute_gradients(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
+        """Computes loss and gradients of a batch in training mode; the module keeps the new values of its statistics."""
 
     @abstractmethod
-    def look(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
-        """A batch to look at."""
+    def evaluate(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
+        """Computes loss and outputs of a batch in inference mode; changes nothing."""
 
     @abstractmethod
-    def move(self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]) -> None:
-        """One step of a Keras optimiser, in place: `memory` are its variables. Values without a gradient are left alone."""
+    def update(
+        self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]
+    ) -> None:
+        """Makes one step of a Keras optimiser, in place: `memory` are its variables. Values without a gradient are not changed."""
 
 
 def on_host(value: Tensor) -> Any:
-    """Local: a copy for NumPy, which does not know bfloat16."""
+    """Local: returns a copy of a tensor as a NumPy array; bfloat16, which NumPy does not know, becomes float32."""
     value = value.detach()
     return (value.float() if value.dtype is torch.bfloat16 else value).to("cpu", copy=True).numpy()
 
 
 def prepare_backend() -> None:
-    """Local, before the first model is made: what a framework must be told before it computes anything. Nothing is imported that
-    the process has not imported already."""
+    """Local, before the first model is made: configures the framework as must be done before it computes anything. Nothing is
+    imported that the process has not imported already."""
     if "keras" in sys.modules:
         from keras import config
 
@@ -93,7 +97,7 @@ def prepare_backend() -> None:
 
 
 def make_backend(pure: Pure) -> Backend:
-    """Local: of the backend that Keras runs on in this process."""
+    """Local: makes the `Backend` for the framework that Keras runs on in this process."""
     from keras import config
 
     name = config.backend()
@@ -102,5 +106,5 @@ def make_backend(pure: Pure) -> Backend:
             f"Keras runs on the backend {name!r}, which cannot train; set KERAS_BACKEND to one of {', '.join(BACKENDS)} before "
             "Python starts"
         )
-    kind: type[Backend] = import_module(f"unisono.model.keras.on_{name}").OfThis
+    kind: type[Backend] = getattr(import_module(f"unisono.model.keras.on_{name}"), BACKENDS[name])
     return kind(pure)

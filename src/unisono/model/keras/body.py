@@ -1,4 +1,4 @@
-"""From a batch to a loss, as a compiled Keras model says it."""
+"""Computes the loss of a batch as a compiled Keras model defines it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 from torch import nn
 
 from unisono.model.base import Evaluated
-from unisono.model.keras.backends import Seen
+from unisono.model.keras.backends import BatchResult
 from unisono.model.keras.module import KerasModule
-from unisono.model.torch.body import LossBody, Outcome, in_three, num_rows
+from unisono.model.torch.body import LossBody, Outcome, num_rows, split_batch
 
 
 class KerasBody(LossBody):
-    """Loss, loss weights, regularisers and added losses are those of the model; batch = (inputs, targets[, weights])."""
+    """The body of a compiled Keras model. Loss, loss weights, regularisers and added losses are those of the model; batch =
+    (inputs, targets[, weights])."""
 
     def __init__(self, shows_outputs: bool = True) -> None:
         """Without outputs nobody but Keras's own metrics can judge a batch to learn from."""
@@ -21,20 +22,20 @@ class KerasBody(LossBody):
         self._shows = shows_outputs
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
-        inputs, targets, weights = in_three(batch)
+        inputs, targets, weights = split_batch(batch)
         backend = _keras(model).backend
-        seen = backend.learn(_keras(model), inputs, targets, weights)
-        outputs = backend.shown(seen.outputs) if self._shows else seen.outputs
-        _keras(model).pure.remember(outputs, seen.sums)
-        return Outcome(seen.loss_sum, seen.weight, outputs, targets, weights, num_rows(inputs), seen.gradients)
+        result = backend.compute_gradients(_keras(model), inputs, targets, weights)
+        outputs = backend.as_tensors(result.outputs) if self._shows else result.outputs
+        _keras(model).pure.remember(outputs, result.sums)
+        return Outcome(result.loss_sum, result.weight, outputs, targets, weights, num_rows(inputs), result.gradients)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
-        inputs, targets, weights = in_three(batch)
+        inputs, targets, weights = split_batch(batch)
         backend = _keras(model).backend
-        seen: Seen = backend.look(_keras(model), inputs, targets, weights)
-        outputs = backend.shown(seen.outputs)
-        _keras(model).pure.remember(outputs, seen.sums)
-        return Evaluated(outputs, targets, weights, seen.loss_sum, seen.weight, num_rows(inputs))
+        result: BatchResult = backend.evaluate(_keras(model), inputs, targets, weights)
+        outputs = backend.as_tensors(result.outputs)
+        _keras(model).pure.remember(outputs, result.sums)
+        return Evaluated(outputs, targets, weights, result.loss_sum, result.weight, num_rows(inputs))
 
 
 def _keras(model: nn.Module) -> KerasModule:

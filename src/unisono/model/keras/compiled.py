@@ -1,5 +1,5 @@
-"""What TensorFlow and JAX have in common: a step is compiled once for each shape of a batch; vectors are copied in, and what comes
-out is looked at where it lies."""
+"""The common part of TensorFlow and JAX: a step is compiled once for each shape of a batch; vectors are copied in, and results
+are read without a copy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from unisono.model.keras.backends import Backend, Seen
+from unisono.model.keras.backends import Backend, BatchResult
 from unisono.model.keras.packed_variables import KINDS, NAMES, Packing, addresses_of
-from unisono.model.keras.pure import Found, Pure
+from unisono.model.keras.pure import Pure, PureResult
 from unisono.model.torch.parameters import Gradients
 
 if TYPE_CHECKING:
@@ -20,115 +20,121 @@ if TYPE_CHECKING:
 
 
 class CompiledBackend(Backend):
-    """A framework whose arrays cannot be views of our vectors."""
+    """A backend whose arrays cannot be views of our vectors."""
 
     def __init__(self, pure: Pure) -> None:
         super().__init__(pure)
-        self._trained = Packing([self.seen(variable) for variable in pure.trained])
-        self._kept = Packing([self.seen(variable) for variable in pure.kept])
-        changes = [one for one, is_frozen in zip(pure.kept, pure.is_frozen, strict=True) if not is_frozen]
-        self._changed = Packing([self.seen(variable) for variable in changes])
+        self._trained = Packing([self.value_of(variable) for variable in pure.trainable])
+        self._kept = Packing([self.value_of(variable) for variable in pure.non_trainable])
+        changes = [one for one, is_frozen in zip(pure.non_trainable, pure.is_frozen, strict=True) if not is_frozen]
+        self._changed = Packing([self.value_of(variable) for variable in changes])
         self._unused: tuple[int, ...] = ()
-        """Trained variables that no loss depends on; known once a step is compiled."""
-        self._learn = self.compiled(self._learn_natively)
-        self._look = self.compiled(self._look_natively)
-        self._outputs = self.compiled(self._outputs_natively)
-        self._cut = self.compiled(self._trained.parts)
+        """Trainable variables that no loss depends on; known once a step is compiled."""
+        self._compute_gradients = self.compile(self._compute_gradients_natively)
+        self._evaluate = self.compile(self._evaluate_natively)
+        self._apply_model = self.compile(self._apply_natively)
+        self._cut = self.compile(self._trained.split)
         self._moves: dict[tuple[int, tuple[bool, ...]], tuple[tuple[Packing, Packing, Packing], Callable[..., Any]]] = {}
 
     @abstractmethod
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Pure: the same, compiled at its first call with batches of a shape."""
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Pure: returns the function in a form that is compiled at its first call with batches of a shape."""
 
     @abstractmethod
-    def with_gradients(self, function: Callable[[list[Any]], Found], values: list[Any]) -> tuple[Found, list[Any]]:
-        """Pure, in the framework: what a function gives for these values, and the gradient of its loss; None for those that it does
-        not depend on."""
+    def with_gradients(self, function: Callable[[list[Any]], PureResult], values: list[Any]) -> tuple[PureResult, list[Any]]:
+        """Pure, in the framework: returns the result of a function for these values, and the gradients of its loss; None for
+        values that it does not depend on."""
 
-    def moved(self, optimizer: Any, values: list[Any], gradients: list[Any], memory: list[Any]) -> tuple[list[Any], list[Any]]:
-        """In the framework: what an optimiser makes of values and of its memory."""
+    def apply_optimizer(
+        self, optimizer: Any, values: list[Any], gradients: list[Any], memory: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """In the framework: returns the values and the memory of an optimiser after one step."""
         after, learned = optimizer.stateless_apply(memory, gradients, values)
         return after, learned
 
     @abstractmethod
-    def native(self, tensor: Tensor) -> Any:
-        """Local: an array of the framework. It may use the memory of the tensor."""
+    def as_array(self, tensor: Tensor) -> Any:
+        """Local: returns a tensor as an array of the framework, which may use the memory of the tensor."""
 
-    def copy_in(self, vector: Tensor) -> Any:
-        """Local: an array of the framework with a copy of a vector that will change."""
-        return self.native(vector.clone())
-
-    @abstractmethod
-    def tensor(self, array: Any) -> Tensor:
-        """Local, blocking: an array, once it is computed, as a tensor in the same memory, which must not be changed."""
+    def copy_to_array(self, vector: Tensor) -> Any:
+        """Local: returns an array of the framework with a copy of a vector that will change."""
+        return self.as_array(vector.clone())
 
     @abstractmethod
-    def numbers(self, array: Any) -> list[float]:
-        """Local, blocking: what a short array holds."""
+    def as_tensor(self, array: Any) -> Tensor:
+        """Local, blocking until the array is computed: returns it as a tensor in the same memory, which must not be changed."""
 
-    def outputs(self, module: KerasModule, inputs: Any) -> Any:
-        return self.shown(self._outputs(*self._state(module), self._given(inputs)))
+    @abstractmethod
+    def as_numbers(self, array: Any) -> list[float]:
+        """Local, blocking: returns the elements of a short array."""
 
-    def learn(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
+    def apply_model(self, module: KerasModule, inputs: Any) -> Any:
+        return self.as_tensors(self._apply_model(*self._state(module), self._given(inputs)))
+
+    def compute_gradients(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
         given = map(self._given, (inputs, targets, weights))
-        told, outputs, kept, gradients = self._learn(*self._state(module), *given)
+        scalars, outputs, kept, gradients = self._compute_gradients(*self._state(module), *given)
         if kept:
-            module.keep(self._changed.views(self._tensors(kept)))
-        return self._seen(told, outputs)._replace(gradients=Gradients(self._tensors(gradients), self._unused))
+            module.update_non_trainable(self._changed.views(self._tensors(kept)))
+        return self._result(scalars, outputs)._replace(gradients=Gradients(self._tensors(gradients), self._unused))
 
-    def look(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
+    def evaluate(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
         given = map(self._given, (inputs, targets, weights))
-        return self._seen(*self._look(*self._state(module), *given))
+        return self._result(*self._evaluate(*self._state(module), *given))
 
-    def move(self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]) -> None:
+    def update(
+        self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]
+    ) -> None:
         has = tuple(gradient is not None for gradient in gradients)
         kind = (id(optimizer), has)
         if kind not in self._moves:
             packings = Packing(values), Packing([one for one in gradients if one is not None]), Packing(memory)
 
             def move_natively(*vectors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-                now, made, known = (packing.parts(one) for packing, one in zip(packings, vectors, strict=True))
+                now, made, known = (packing.split(one) for packing, one in zip(packings, vectors, strict=True))
                 each = iter(made)
-                after, learned = self.moved(optimizer, now, [next(each) if one else None for one in has], known)
-                return packings[0].joined(after), packings[2].joined(learned)
+                after, learned = self.apply_optimizer(optimizer, now, [next(each) if one else None for one in has], known)
+                return packings[0].join(after), packings[2].join(learned)
 
-            self._moves[kind] = packings, self.compiled(move_natively)
+            self._moves[kind] = packings, self.compile(move_natively)
         packings, move = self._moves[kind]
         made = [one for one in gradients if one is not None]
-        vectors = [self._natives(packing.packed(one)) for packing, one in zip(packings, (values, made, memory), strict=True)]
+        vectors = [self._natives(packing.pack(one)) for packing, one in zip(packings, (values, made, memory), strict=True)]
         after, learned = move(*vectors)
         with torch.no_grad():
             torch._foreach_copy_(list(values), packings[0].views(self._tensors(after)))
             torch._foreach_copy_(list(memory), packings[2].views(self._tensors(learned)))
 
-    def handed_over(self, tensors: Sequence[Tensor]) -> list[Any]:
-        lying = self._trained.lying(tensors)
-        if lying is None:
-            return super().handed_over(tensors)
-        found: list[Any] = self._cut(self._copies(lying.vectors))
+    def as_backend_arrays(self, tensors: Sequence[Tensor]) -> list[Any]:
+        existing = self._trained.find_vectors(tensors)
+        if existing is None:
+            return super().as_backend_arrays(tensors)
+        found: list[Any] = self._cut(self._copies(existing.vectors))
         return found
 
-    def shown(self, outputs: Any) -> Any:
+    def as_tensors(self, outputs: Any) -> Any:
         from keras import tree as nesting
 
-        return nesting.map_structure(self.tensor, nesting.lists_to_tuples(outputs))
+        return nesting.map_structure(self.as_tensor, nesting.lists_to_tuples(outputs))
 
     # ---- in the framework ------------------------------------------------------------------------------------------
 
-    def _learn_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any, targets: Any, weights: Any) -> Any:
-        def of(values: list[Any]) -> Found:
-            return self.pure.found(values, self._kept.parts(kept), self._each_seed(seeds), inputs, targets, weights, training=True)
+    def _compute_gradients_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any, targets: Any, weights: Any) -> Any:
+        def of(values: list[Any]) -> PureResult:
+            return self.pure.compute_batch(
+                values, self._kept.split(kept), self._each_seed(seeds), inputs, targets, weights, training=True
+            )
 
-        found, gradients = self.with_gradients(of, self._trained.parts(trained))
-        return _told(found), found.outputs, self._changed.joined(found.kept), self._trained.joined(gradients)
+        found, gradients = self.with_gradients(of, self._trained.split(trained))
+        return _scalars(found), found.outputs, self._changed.join(found.non_trainable), self._trained.join(gradients)
 
-    def _look_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any, targets: Any, weights: Any) -> Any:
-        state = self._trained.parts(trained), self._kept.parts(kept), self._each_seed(seeds)
-        found = self.pure.found(*state, inputs, targets, weights, training=False)
-        return _told(found), found.outputs
+    def _evaluate_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any, targets: Any, weights: Any) -> Any:
+        state = self._trained.split(trained), self._kept.split(kept), self._each_seed(seeds)
+        found = self.pure.compute_batch(*state, inputs, targets, weights, training=False)
+        return _scalars(found), found.outputs
 
-    def _outputs_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any) -> Any:
-        return self.pure.outputs(self._trained.parts(trained), self._kept.parts(kept), self._each_seed(seeds), inputs)
+    def _apply_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any) -> Any:
+        return self.pure.apply_model(self._trained.split(trained), self._kept.split(kept), self._each_seed(seeds), inputs)
 
     def _each_seed(self, seeds: Any) -> list[Any]:
         from keras import ops
@@ -138,39 +144,39 @@ class CompiledBackend(Backend):
     # ---- between the two -------------------------------------------------------------------------------------------
 
     def _state(self, module: KerasModule) -> tuple[Any, Any, Any]:
-        trained = module.trained()
-        if module.lying is None or module.lying.addresses != addresses_of(trained):
-            module.lying = self._trained.lying(trained)
-        lying = module.lying
+        trained = module.trainable()
+        if module.vectors_in_use is None or module.vectors_in_use.addresses != addresses_of(trained):
+            module.vectors_in_use = self._trained.find_vectors(trained)
+        existing = module.vectors_in_use
         return (
-            self._natives(self._trained.packed(trained)) if lying is None else self._copies(lying.vectors),
-            self._natives(self._kept.packed(module.kept())) if self.pure.kept else {},
-            self.native(module.seeds()) if self.pure.seeds else (),
+            self._natives(self._trained.pack(trained)) if existing is None else self._copies(existing.vectors),
+            self._natives(self._kept.pack(module.non_trainable())) if self.pure.non_trainable else {},
+            self.as_array(module.seeds()) if self.pure.seeds else (),
         )
 
     def _given(self, tree: Any) -> Any:
         if isinstance(tree, Tensor):
-            return self.native(tree)
+            return self.as_array(tree)
         from keras import tree as nesting
 
-        return None if tree is None else nesting.map_structure(self.native, tree)
+        return None if tree is None else nesting.map_structure(self.as_array, tree)
 
     def _natives(self, vectors: Mapping[torch.dtype, Tensor]) -> dict[str, Any]:
-        return {NAMES[kind]: self.native(vector) for kind, vector in vectors.items()}
+        return {NAMES[kind]: self.as_array(vector) for kind, vector in vectors.items()}
 
     def _copies(self, vectors: Mapping[torch.dtype, Tensor]) -> dict[str, Any]:
-        return {NAMES[kind]: self.copy_in(vector) for kind, vector in vectors.items()}
+        return {NAMES[kind]: self.copy_to_array(vector) for kind, vector in vectors.items()}
 
     def _tensors(self, arrays: Mapping[str, Any]) -> dict[torch.dtype, Tensor]:
-        return {KINDS[name]: self.tensor(array) for name, array in arrays.items()}
+        return {KINDS[name]: self.as_tensor(array) for name, array in arrays.items()}
 
-    def _seen(self, told: Any, outputs: Any) -> Seen:
-        loss_sum, weight, *sums = self.numbers(told)
-        return Seen(loss_sum, weight, outputs, sums)
+    def _result(self, scalars: Any, outputs: Any) -> BatchResult:
+        loss_sum, weight, *sums = self.as_numbers(scalars)
+        return BatchResult(loss_sum, weight, outputs, sums)
 
 
-def _told(found: Found) -> Any:
-    """In the framework: all that is a number or a few, as one array, which is quicker to look at."""
+def _scalars(found: PureResult) -> Any:
+    """In the framework: returns loss sum, weight and metric sums as one array, which is faster to read than several."""
     from keras import ops
 
     kind = found.loss_sum.dtype

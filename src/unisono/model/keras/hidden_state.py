@@ -1,4 +1,4 @@
-"""Layers with state that Keras does not know: nobody could save it, and every worker would have another."""
+"""Refuses layers with state that Keras does not know: it could not be saved, and would differ between workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREIGN: Mapping[str, str] = {
 
 
 def refuse_hidden(model: Any) -> None:
-    """Local: variables of the framework itself among the attributes of a layer."""
+    """Local: refuses a model of which a layer has variables of the framework itself among its attributes."""
     import keras
 
     is_variable = _variable_of(keras.config.backend())
@@ -35,7 +35,7 @@ def refuse_hidden(model: Any) -> None:
 
 
 def refuse_changes(model: Any, inputs: Any) -> None:
-    """Local, blocking: what a pass in training changes in a layer and is no variable of Keras."""
+    """Local, blocking: refuses a model of which a pass in training changes attributes of a layer that are no variables of Keras."""
     from keras import StatelessScope, ops
 
     own = [layer for layer in layers_of(model) if not _is_of_keras(layer)]
@@ -62,7 +62,8 @@ def _is_of_keras(layer: Any) -> bool:
 
 
 def _attributes(layer: Any) -> Iterator[tuple[str, Any]]:
-    """What the class of a user keeps, in dicts of torch too; what Keras itself keeps in every layer begins with an underscore."""
+    """Yields the attributes of a layer that the user's class sets, in dicts of torch too; those of Keras itself begin with an
+    underscore."""
     for name, value in vars(layer).items():
         if name in ("_parameters", "_buffers"):
             yield from ((inner, one) for inner, one in value.items() if one is not None)
@@ -71,7 +72,7 @@ def _attributes(layer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _frozen(value: Any) -> Any:
-    """A copy to compare with; None of what is no number."""
+    """Returns a copy of a value to compare with; None for what is no number."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Tensor):

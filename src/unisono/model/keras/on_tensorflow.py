@@ -12,14 +12,14 @@ from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.model.keras.compiled import CompiledBackend
-from unisono.model.keras.pure import Found, Pure
+from unisono.model.keras.pure import Pure, PureResult
 from unisono.model.torch.parameters import NO_GRADIENT
 
 ALIGN_BYTES = 64
 
 
-class OfThis(CompiledBackend):
-    """Steps are graphs, by XLA where the model was compiled so."""
+class TensorFlowBackend(CompiledBackend):
+    """The backend TensorFlow: steps are graphs, compiled by XLA where the model was compiled so."""
 
     def __init__(self, pure: Pure) -> None:
         for gpu in tf.config.list_physical_devices("GPU"):
@@ -27,7 +27,7 @@ class OfThis(CompiledBackend):
                 tf.config.experimental.set_memory_growth(gpu, True)  # else the first process takes all of its memory
         super().__init__(pure)
 
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if self.pure.model.run_eagerly:
             return function
         found: Callable[..., Any] = tf.function(
@@ -35,7 +35,7 @@ class OfThis(CompiledBackend):
         )
         return found
 
-    def with_gradients(self, function: Callable[[list[Any]], Found], values: list[Any]) -> tuple[Found, list[Any]]:
+    def with_gradients(self, function: Callable[[list[Any]], PureResult], values: list[Any]) -> tuple[PureResult, list[Any]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(values)
             found = function(values)
@@ -45,28 +45,31 @@ class OfThis(CompiledBackend):
             raise UsageError(NO_GRADIENT)
         return found, [tf.zeros_like(value) if one is None else one for one, value in zip(gradients, values, strict=True)]
 
-    def moved(self, optimizer: Any, values: list[Any], gradients: list[Any], memory: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Optimisers cannot do here without variables: those of the model and their own are lent to them."""
-        held = self.pure.trained, optimizer.variables
+    def apply_optimizer(
+        self, optimizer: Any, values: list[Any], gradients: list[Any], memory: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Applies the optimiser to variables of TensorFlow, without which it cannot work: those of the model and its own are
+        used."""
+        held = self.pure.trainable, optimizer.variables
         for variables, now in zip(held, (values, memory), strict=True):
             for variable, value in zip(variables, now, strict=True):
                 variable.assign(value)
-        optimizer.apply(gradients, self.pure.trained)
+        optimizer.apply(gradients, self.pure.trainable)
         after, learned = ([tf.convert_to_tensor(variable.value) for variable in variables] for variables in held)
         return after, learned
 
-    def seen(self, variable: Any) -> Tensor:
-        return self.tensor(variable.value.read_value())
+    def value_of(self, variable: Any) -> Tensor:
+        return self.as_tensor(variable.value.read_value())
 
-    def native(self, tensor: Tensor) -> Any:
+    def as_array(self, tensor: Tensor) -> Any:
         tensor = tensor.contiguous()
         if tensor.data_ptr() % ALIGN_BYTES:
             tensor = tensor.clone()  # TensorFlow ends the process at an odd address; torch's own memory begins at an even one
         return tf.experimental.dlpack.from_dlpack(tensor.__dlpack__())
 
-    def tensor(self, array: Any) -> Tensor:
+    def as_tensor(self, array: Any) -> Tensor:
         return torch.utils.dlpack.from_dlpack(tf.experimental.dlpack.to_dlpack(array))
 
-    def numbers(self, array: Any) -> list[float]:
+    def as_numbers(self, array: Any) -> list[float]:
         found: list[float] = array.numpy().tolist()
         return found

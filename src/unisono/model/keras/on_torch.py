@@ -9,48 +9,50 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from unisono.model.keras.backends import Backend, Seen
+from unisono.model.keras.backends import Backend, BatchResult
 
 if TYPE_CHECKING:
     from unisono.model.keras.module import KerasModule
 
 
-class OfThis(Backend):
-    """Nothing is compiled and nothing copied."""
+class TorchBackend(Backend):
+    """The backend PyTorch: nothing is compiled and nothing copied."""
 
     takes_cuda: ClassVar[bool] = True
 
-    def seen(self, variable: Any) -> Tensor:
+    def value_of(self, variable: Any) -> Tensor:
         found: Tensor = variable.value.detach()
         return found
 
-    def outputs(self, module: KerasModule, inputs: Any) -> Any:
+    def apply_model(self, module: KerasModule, inputs: Any) -> Any:
         with torch.no_grad(), _on(_device(module)):
-            return self.pure.outputs(module.trained(), module.kept(), _seeds(module), inputs)
+            return self.pure.apply_model(module.trainable(), module.non_trainable(), _seeds(module), inputs)
 
-    def learn(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
-        return self._seen(module, inputs, targets, weights, training=True)
+    def compute_gradients(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
+        return self._compute_batch(module, inputs, targets, weights, training=True)
 
-    def look(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> Seen:
+    def evaluate(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
         with torch.no_grad():
-            return self._seen(module, inputs, targets, weights, training=False)
+            return self._compute_batch(module, inputs, targets, weights, training=False)
 
-    def move(self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]) -> None:
+    def update(
+        self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]
+    ) -> None:
         with torch.no_grad(), _on(values[0].device):
             after, learned = optimizer.stateless_apply(list(memory), list(gradients), list(values))
             for held, value in zip((*values, *memory), (*after, *learned), strict=True):
                 if held is not value:  # some of Keras's optimisers work in place
                     held.copy_(value)
 
-    def _seen(self, module: KerasModule, inputs: Any, targets: Any, weights: Any, training: bool) -> Seen:
+    def _compute_batch(self, module: KerasModule, inputs: Any, targets: Any, weights: Any, training: bool) -> BatchResult:
         with _on(_device(module)):
             # A copy, as what is kept is written before autograd has gone back.
-            kept = [one.clone() for one in module.kept()] if training else module.kept()
-            found = self.pure.found(module.trained(), kept, _seeds(module), inputs, targets, weights, training=training)
+            kept = [one.clone() for one in module.non_trainable()] if training else module.non_trainable()
+            found = self.pure.compute_batch(module.trainable(), kept, _seeds(module), inputs, targets, weights, training=training)
         if training:
-            module.keep([one.detach() for one in found.kept])
+            module.update_non_trainable([one.detach() for one in found.non_trainable])
         sums = [one.detach().reshape(-1).double() for one in found.sums]
-        return Seen(found.loss_sum, found.weight, found.outputs, torch.cat(sums) if sums else found.loss_sum.new_zeros(0))
+        return BatchResult(found.loss_sum, found.weight, found.outputs, torch.cat(sums) if sums else found.loss_sum.new_zeros(0))
 
 
 def _seeds(module: KerasModule) -> list[Tensor]:
@@ -62,7 +64,7 @@ def _device(module: KerasModule) -> torch.device:
 
 
 def _on(where: torch.device) -> Any:
-    """Keras puts new tensors on the device that it prefers; ours may be another."""
+    """Returns a context in which Keras creates tensors on this device, which may not be the one that it prefers."""
     from keras import device
 
     return device(str(where))

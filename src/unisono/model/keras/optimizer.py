@@ -1,4 +1,4 @@
-"""Any optimiser of Keras as one of torch: it moves the same vectors, and what it has learned is kept like that of the others."""
+"""Any optimiser of Keras as an optimiser of torch: it updates the same vectors, and its state is saved like that of the others."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from unisono.model.keras.rules import KerasRule, publish_rule, rule_of
 from unisono.model.torch.parameters import FlatParameters
 
 MEMORY = "variables"
-"""Under which name the state of all parameters together is kept."""
+"""Name under which the state of all parameters together is saved."""
 
 
 class KerasOptimizer(Optimizer):
-    """Moves the parameters of a Keras model. Its variables are values like the model's, so that copies of it share the object."""
+    """A Keras optimiser that updates the parameters of a `KerasModule`. Its variables are values like the model's, so that
+    copies of this share the Keras object."""
 
     def __init__(self, module: KerasModule, optimizer: Any) -> None:
         self.of_keras = optimizer
         self._backend = module.backend
-        device = module.trained()[0].device
-        self._first = [module.backend.copied(variable).to(device) for variable in optimizer.variables]
+        device = module.trainable()[0].device
+        self._first = [module.backend.copy_of(variable).to(device) for variable in optimizer.variables]
         lr = optimizer._learning_rate
         self._lr = next((number for number, one in enumerate(optimizer.variables) if one is lr), None)
-        super().__init__(module.trained(), {} if self._lr is None else {"lr": float(self._first[self._lr])})
+        super().__init__(module.trainable(), {} if self._lr is None else {"lr": float(self._first[self._lr])})
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Local: one update from the gradients of the parameters; those without one are left alone."""
+        """Local: makes one update from the gradients of the parameters; parameters without a gradient are not changed."""
         assert closure is None
         (group,) = self.param_groups
         memory = self._memory()
         self.set_rate(group.get("lr", 0.0))
         parameters: Sequence[nn.Parameter] = group["params"]
-        self._backend.move(self.of_keras, [one.data for one in parameters], [one.grad for one in parameters], memory)
+        self._backend.update(self.of_keras, [one.data for one in parameters], [one.grad for one in parameters], memory)
 
     def set_rate(self, lr: float) -> None:
-        """Local: in its memory too."""
+        """Local: sets the learning rate, in the saved state too."""
         if self._lr is not None:
             self._memory()[self._lr].fill_(lr)
 
     def publish(self) -> None:
-        """Local: give the Keras optimiser itself what this has learned."""
+        """Local: copies the state of this optimiser into the Keras optimiser itself."""
         for variable, value in zip(self.of_keras.variables, self._memory(), strict=True):
             variable.assign(on_host(value))
 
@@ -58,7 +59,7 @@ class KerasOptimizer(Optimizer):
 
 
 def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, options: dict[str, Any]) -> Optimizer:
-    """Local: the optimiser of a compiled model, by its Keras name, its class, or ready."""
+    """Local: makes the optimiser of a compiled model from a Keras name, a class, or an instance."""
     import keras
 
     if isinstance(spec, keras.Optimizer):
@@ -83,12 +84,12 @@ def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, optio
                 f"optimizer {spec} of Keras cannot be made: {str(error).splitlines()[0]}; check its options"
             ) from error
     _refuse(made)
-    if made.built and list(map(id, made._trainable_variables)) != list(map(id, module.pure.trained)):
+    if made.built and list(map(id, made._trainable_variables)) != list(map(id, module.pure.trainable)):
         raise UsageError(
             f"optimizer {type(made).__name__} was built for other variables, or for these in another order; make a new one for "
             "this model"
         )
-    made.build(module.pure.trained)
+    made.build(module.pure.trainable)
     return rule_of(made, module) or KerasOptimizer(module, made)
 
 
@@ -111,7 +112,7 @@ def _refuse(optimizer: Any) -> None:
 
 
 def publish_learned(part: FlatParameters, module: KerasModule, optimizer: Any) -> None:
-    """Local: give the optimiser of Keras what was learned in its place, for whoever looks at it or saves it."""
+    """Local: copies the optimiser state of these parameters into the Keras optimiser, for user code that reads or saves it."""
     if isinstance(part.running, KerasOptimizer):
         part.running.publish()
     elif isinstance(part.running, KerasRule):
@@ -119,7 +120,7 @@ def publish_learned(part: FlatParameters, module: KerasModule, optimizer: Any) -
 
 
 def set_rate(part: FlatParameters, lr: float) -> None:
-    """Local: the rate with which another life of the training would begin."""
+    """Local: sets the learning rate with which a resumed training would start."""
     (group,) = part.running.param_groups
     group["lr"] = lr
     if isinstance(part.running, KerasOptimizer):
@@ -127,14 +128,14 @@ def set_rate(part: FlatParameters, lr: float) -> None:
 
 
 def rate_of(optimizer: Any) -> float:
-    """Local: the learning rate of an optimiser of Keras, where it is a number."""
+    """Local: returns the learning rate of an optimiser of Keras as a number."""
     from keras import ops
 
     return float(ops.convert_to_numpy(optimizer.learning_rate))
 
 
 def keras_names() -> list[str]:
-    """Local: of all optimisers that Keras knows, in small letters."""
+    """Local: returns the names of all optimisers that Keras knows, in small letters."""
     import keras
 
     found = vars(keras.optimizers).values()

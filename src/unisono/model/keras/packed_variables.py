@@ -16,25 +16,25 @@ KINDS: Mapping[str, torch.dtype] = {
     str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)
 }
 NAMES: Mapping[torch.dtype, str] = {kind: name for name, kind in KINDS.items()}
-"""As Keras calls the types."""
+"""Type -> the name that Keras gives it."""
 
 
-class Lying(NamedTuple):
-    """Tensors that were found to lie in vectors as a packing says."""
+class ExistingVectors(NamedTuple):
+    """Vectors of which some tensors are already views, at the positions of a `Packing`."""
 
     addresses: Sequence[int]
     vectors: Mapping[torch.dtype, Tensor]
 
 
 class Packing:
-    """Where each of some tensors lies in the vectors."""
+    """Positions of some tensors in flat vectors, one vector for each type."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.layout = FlatLayout.of((str(number), tensor.contiguous()) for number, tensor in enumerate(tensors))
         self._of_kind = {kind: [one for one in self.layout.entries if one.dtype is kind] for kind in self.layout.lengths}
 
-    def lying(self, tensors: Sequence[Tensor]) -> Lying | None:
-        """Local: the vectors in which these tensors lie already; None where they do not."""
+    def find_vectors(self, tensors: Sequence[Tensor]) -> ExistingVectors | None:
+        """Local: returns the vectors of which these tensors are already views at these positions; None where they are not."""
         addresses, vectors = addresses_of(tensors), dict[torch.dtype, Tensor]()
         for tensor, entry, address in zip(tensors, self.layout.entries, addresses, strict=True):
             if not entry.numel:
@@ -48,17 +48,17 @@ class Packing:
             start = vectors[entry.dtype].data_ptr()
             if tensor.dtype is not entry.dtype or tensor.stride() != entry.stride or address != _address(start, entry):
                 return None
-        return Lying(addresses, vectors)
+        return ExistingVectors(addresses, vectors)
 
-    def packed(self, tensors: Sequence[Tensor]) -> dict[torch.dtype, Tensor]:
-        """Local: one copy of all of them, which nobody else knows; so a framework may take it for its own."""
+    def pack(self, tensors: Sequence[Tensor]) -> dict[torch.dtype, Tensor]:
+        """Local: copies the tensors into new vectors, which a framework may keep, as nothing else refers to them."""
         found = self.layout.vectors(lambda numel, dtype: torch.empty(numel, dtype=dtype))
         with torch.no_grad():
             torch._foreach_copy_(list(self.layout.views(found).values()), [tensor.detach() for tensor in tensors])
         return found
 
-    def joined(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """Pure, in the framework: arrays of these shapes as vectors, with zeros between them."""
+    def join(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """Pure, in the framework: joins arrays of these shapes into vectors, with zeros between them."""
         from keras import ops
 
         found = {}
@@ -71,8 +71,8 @@ class Packing:
             found[NAMES[kind]] = ops.concatenate(pieces)
         return found
 
-    def parts(self, vectors: Mapping[str, Any]) -> list[Any]:
-        """Pure, in the framework: the arrays in such vectors."""
+    def split(self, vectors: Mapping[str, Any]) -> list[Any]:
+        """Pure, in the framework: splits such vectors into the arrays."""
         from keras import ops
 
         found: list[Any] = [None] * len(self.layout.entries)
@@ -87,7 +87,7 @@ class Packing:
         return found
 
     def views(self, vectors: Mapping[torch.dtype, Tensor]) -> list[Tensor]:
-        """Local: the tensors in such vectors of torch, without a copy."""
+        """Local: returns the tensors as views of such vectors of torch."""
         return list(self.layout.views(vectors).values())
 
     def _edges(self, kind: torch.dtype) -> list[int]:
@@ -95,7 +95,7 @@ class Packing:
 
 
 def addresses_of(tensors: Sequence[Tensor]) -> list[int]:
-    """Local: where each begins."""
+    """Local: returns the memory address of each tensor."""
     return [tensor.data_ptr() for tensor in tensors]
 
 

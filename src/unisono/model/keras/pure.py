@@ -20,56 +20,56 @@ from unisono.errors import UsageError
 MEAN, WEIGHTED_MEAN = ("sum_over_batch_size", "mean"), "mean_with_sample_weight"
 
 
-class Found(NamedTuple):
-    """What a batch gives, in arrays of the backend."""
+class PureResult(NamedTuple):
+    """Result of one batch, in arrays of the backend."""
 
     loss_sum: Any
     weight: Any
     outputs: Any
-    kept: list[Any]
-    """The values of those of `Pure.kept` that are not frozen, in their order."""
+    non_trainable: list[Any]
+    """New values of those of `Pure.non_trainable` that are not frozen, in their order."""
     sums: list[Any]
 
 
 class Pure:
-    """One Keras model. It holds the variables only as names for values: those that it has itself are never read again."""
+    """A Keras model as a pure function. Its variables only name values: their own values are never read again."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
         weights = unique(model.weights)
         trained = {id(variable) for variable in model.trainable_variables}
         once_trained = {id(variable) for layer in layers_of(model) for variable in layer._trainable_variables}
-        self.trained = [variable for variable in weights if id(variable) in trained]
-        self.kept = [variable for variable in weights if id(variable) not in trained]
+        self.trainable = [variable for variable in weights if id(variable) in trained]
+        self.non_trainable = [variable for variable in weights if id(variable) not in trained]
         """Running statistics, counters, and what is frozen."""
-        self.is_frozen = [id(variable) in once_trained for variable in self.kept]
+        self.is_frozen = [id(variable) in once_trained for variable in self.non_trainable]
         known = {id(variable) for variable in (*weights, *model.metrics_variables)}
         self.seeds = [variable for variable in unique(model.variables) if id(variable) not in known]
         self.names = dict(zip(map(id, weights), stable_names(model, weights), strict=True))
         self.metrics: list[tuple[str, Any]] = []
-        """Of Keras, each with the name under which it is told; those that `compile` was given first."""
+        """Keras's metrics, each with the name under which it is reported; those of `compile` come first."""
         self.num_compiled = 0
-        """How many these are."""
+        """Number of the metrics of `compile`."""
         self.metric_variables: list[Any] = []
         self._latest = local()
 
     def remember(self, outputs: Any, sums: Tensor | Sequence[float]) -> None:
-        """Local, of this thread: what the metrics count in the batch that gave these outputs."""
+        """Local, for this thread: stores the metric sums of the batch that gave these outputs."""
         self._latest.batch = outputs, sums
 
     def remembered(self, outputs: Any) -> Tensor | Sequence[float]:
-        """Local: that of the batch that gave these outputs, which must be the last one."""
+        """Local: returns the metric sums of the batch that gave these outputs, which must be the last one."""
         whose, sums = self._latest.batch
         assert whose is outputs, "outputs of another batch than the last one"
         found: Tensor | Sequence[float] = sums
         return found
 
     def name(self, variable: Any) -> str:
-        """Pure: of a weight, the same in every process."""
+        """Pure: returns the name of a weight, the same in every process."""
         return self.names[id(variable)]
 
-    def follow_metrics(self) -> None:
-        """Local, once they are built: what Keras's metrics count is computed with every batch from now on: those of `compile`, the
+    def compute_metrics_with_batches(self) -> None:
+        """Local, once Keras's metrics are built: from now on their sums are computed with every batch: those of `compile`, the
         losses of several outputs, and those that layers hold."""
         from keras.metrics import Mean, Sum
 
@@ -83,24 +83,24 @@ class Pure:
                     f"metric {metric.name!r} that a layer of the Keras model holds may count what cannot be added up over workers; "
                     "hold a keras.metrics.Mean or Sum, or give the metric to compile"
                 )
-        told = {"loss", *(name for name, _ in self.metrics)}
+        reported = {"loss", *(name for name, _ in self.metrics)}
         self.num_compiled = len(self.metrics)
         # Of those with one name Keras tells the last; one that lies deep is found more than once.
-        self.metrics += list({one.name: one for one in (*losses, *held) if one.name not in told}.items())
+        self.metrics += list({one.name: one for one in (*losses, *held) if one.name not in reported}.items())
         self.metric_variables = [variable for _, metric in self.metrics for variable in metric.variables]
 
     def _losses(self) -> list[Any]:
-        """What tells the loss of each of several outputs."""
+        """Returns the metrics that report the loss of each of several outputs."""
         return [] if self.model._compile_loss is None else list(self.model._compile_loss.metrics)
 
-    def outputs(self, trained: Sequence[Any], kept: Sequence[Any], seeds: Sequence[Any], inputs: Any) -> Any:
-        """Pure: what the model gives when it is applied."""
+    def apply_model(self, trained: Sequence[Any], kept: Sequence[Any], seeds: Sequence[Any], inputs: Any) -> Any:
+        """Pure: returns the outputs of the model in inference mode."""
         from keras import StatelessScope
 
         with StatelessScope(self._mapping(trained, kept, seeds)):
             return self._call(inputs, training=False)
 
-    def found(
+    def compute_batch(
         self,
         trained: Sequence[Any],
         kept: Sequence[Any],
@@ -109,15 +109,15 @@ class Pure:
         targets: Any,
         weights: Any,
         training: bool,
-    ) -> Found:
-        """Pure: one batch."""
+    ) -> PureResult:
+        """Pure: computes loss, outputs, new non-trainable values and metric sums of one batch."""
         from keras import StatelessScope, ops, tree
         from keras.src.backend import standardize_dtype
 
         mapping = self._mapping(trained, kept, seeds)
         mapping += [(variable, ops.zeros(variable.shape, variable.dtype)) for variable in self.metric_variables]
         with StatelessScope(mapping, collect_losses=True) as scope:
-            given = [scope.get_current_value(variable) for variable in self.trained]
+            given = [scope.get_current_value(variable) for variable in self.trainable]
             outputs = self._call(inputs, training)
             mean = self.model._compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=weights, training=training)
             exact = "float64" if standardize_dtype(mean.dtype) == "float64" else "float32"  # halves do not count far
@@ -126,14 +126,14 @@ class Pure:
                 own = None if weights is None else tree.map_structure(ops.copy, weights)
                 self.model._compile_metrics.update_state(targets, outputs, own)
             self.model._clear_losses()
-            for variable, value in zip(self.trained, given, strict=True):
+            for variable, value in zip(self.trainable, given, strict=True):
                 if scope.get_current_value(variable) is not value:
                     raise UsageError(
                         f"a layer assigns {variable.path} itself while it learns (as SpectralNormalization does), which the update "
                         "of all workers would overwrite; use another layer"
                     )
         kept_after = [
-            scope.get_current_value(one) for one, is_frozen in zip(self.kept, self.is_frozen, strict=True) if not is_frozen
+            scope.get_current_value(one) for one, is_frozen in zip(self.non_trainable, self.is_frozen, strict=True) if not is_frozen
         ]
         sums = [scope.get_current_value(variable) for variable in self.metric_variables]
         numbers = {id(variable): number for number, variable in enumerate(self.metric_variables)}
@@ -142,7 +142,7 @@ class Pure:
                 rows = ops.cast(ops.shape(tree.flatten(inputs)[0])[0], metric.dtype)
                 total, count = numbers[id(metric.total)], numbers[id(metric.count)]
                 sums[total], sums[count] = ops.divide_no_nan(sums[total], sums[count]) * rows, rows
-        return Found(ops.cast(mean, exact) * weight, weight, outputs, kept_after, sums)
+        return PureResult(ops.cast(mean, exact) * weight, weight, outputs, kept_after, sums)
 
     def _call(self, inputs: Any, training: bool) -> Any:
         given = {"training": training} if self.model._call_has_training_arg else {}
@@ -150,13 +150,13 @@ class Pure:
 
     def _mapping(self, trained: Sequence[Any], kept: Sequence[Any], seeds: Sequence[Any]) -> list[tuple[Any, Any]]:
         return [
-            *zip(self.trained, trained, strict=True),
-            *zip(self.kept, kept, strict=True),
+            *zip(self.trainable, trained, strict=True),
+            *zip(self.non_trainable, kept, strict=True),
             *zip(self.seeds, seeds, strict=True),
         ]
 
     def _weight(self, inputs: Any, outputs: Any, weights: Any, dtype: Any) -> Any:
-        """By what the loss divided: samples; or where it leaves some out, those that count."""
+        """Returns the number that the loss divided by: samples, or where it leaves some out, those that count."""
         from keras import ops, tree
 
         entries = [] if self.model._compile_loss is None else list(self.model._compile_loss._flat_losses)
@@ -190,7 +190,7 @@ class Pure:
 
 
 def _at(path: Sequence[Any], outputs: Any) -> Any:
-    """The output that a loss is of; of a single one there is no path."""
+    """Returns the output that a loss belongs to; a single output has no path."""
     from keras import tree
 
     for place in path:
@@ -199,19 +199,19 @@ def _at(path: Sequence[Any], outputs: Any) -> Any:
 
 
 def unique(variables: Sequence[Any]) -> list[Any]:
-    """Pure: each once; layers may share them."""
+    """Pure: returns the variables without repetitions; layers may share them."""
     return list({id(variable): variable for variable in variables}.values())
 
 
 def layers_of(model: Any) -> Iterator[Any]:
-    """Pure: the model and all layers inside it."""
+    """Pure: yields the model and all layers inside it."""
     found: Iterator[Any] = model._flatten_layers(include_self=True, recursive=True)
     return found
 
 
 def stable_names(model: Any, weights: Sequence[Any]) -> list[str]:
-    """Pure: paths of variables in which the numbers that Keras gives to layers without a name count from the first layer of this
-    model; Keras counts from the first of the process."""
+    """Pure: returns paths of variables in which the numbers that Keras gives to layers without a name count from the first layer
+    of this model; Keras counts from the first of the process."""
     automatic = {layer.name: base for layer in layers_of(model) if (base := _automatic(layer)) is not None}
     renamed: dict[str, str] = {}
     counts: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""The optimisers of Keras that most people use, formula by formula, as optimisers of torch. They treat every number by itself; so
-one pass moves the whole vector, on every backend, and a server may have a slice of it.
+"""The optimisers of Keras that most people use, formula by formula, as optimisers of torch. They are elementwise; so one pass moves
+the whole vector, on every backend, and a server may have a slice of it.
 
-With anything that is more than the formula (clipping, averages of weights, a schedule, constraints) Keras's own code moves the
+With anything that is more than the formula (clipping, averages of weights, a schedule, constraints) Keras's own code updates the
 tensors; see `optimizer.py`.
 """
 
@@ -17,19 +17,19 @@ import torch
 from torch import Tensor
 
 from unisono.model.keras.module import KerasModule
-from unisono.model.torch.one_vector import EachNumber
+from unisono.model.torch.one_vector import ElementwiseOptimizer
 from unisono.model.torch.parameters import FlatParameters
 
 ITERATIONS = "iterations"
-"""Under which name the state of a parameter counts the steps."""
+"""Name of the step count in the state of a parameter."""
 EXACT: Mapping[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
-class KerasRule(EachNumber, ABC):
-    """One of them. What it has learned lies in tensors by the names of `memory`."""
+class KerasRule(ElementwiseOptimizer, ABC):
+    """Base of these optimisers. The state of a parameter has tensors by the names of `memory`."""
 
     memory: ClassVar[Mapping[str, str]] = {}
-    """Name -> attribute of the Keras optimiser, which has a list there with a variable for each that learns."""
+    """Name in the state -> attribute of the Keras optimiser, a list with a variable for each trainable one of the model."""
 
     def __init__(self, params: Iterable[Any], lr: float = 0.0, weight_decay: float = 0.0, **more: Any) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **more})
@@ -37,40 +37,40 @@ class KerasRule(EachNumber, ABC):
     @classmethod
     @abstractmethod
     def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
-        """Pure: what the formula needs to know; None where it is not the whole truth."""
+        """Pure: returns the settings of the formula; None where the optimiser does more than the formula."""
 
     @abstractmethod
-    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
-        """Local: one update of a parameter and of what is known of it, in place."""
+    def update(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+        """Local: updates a parameter and its state, in place."""
 
-    def learned(self, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Local: what it knows of a parameter; as in the beginning where somebody has cleared the state."""
+    def state_for(self, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Local: returns the state of a parameter; the initial state where it was cleared."""
         state: dict[str, Any] = self.state[parameter]
         if not state:
-            names = self.remembers(group)
-            first = {name: torch.full_like(parameter, self.first(group), requires_grad=False) for name in names}
+            names = self.memory_names(group)
+            first = {name: torch.full_like(parameter, self.initial_value(group), requires_grad=False) for name in names}
             state.update({ITERATIONS: 0, **first})
         return state
 
-    def remembers(self, group: Mapping[str, Any]) -> list[str]:
-        """Pure: the names of its memory; there is none of a momentum of 0."""
+    def memory_names(self, group: Mapping[str, Any]) -> list[str]:
+        """Pure: returns the names of the state that this group needs; a momentum of 0 needs none."""
         return [name for name in self.memory if name != "momentum" or group.get("momentum") != 0]
 
-    def first(self, group: Mapping[str, Any]) -> float:  # noqa: ARG002
-        """Pure: what the memory holds in the beginning."""
+    def initial_value(self, group: Mapping[str, Any]) -> float:  # noqa: ARG002
+        """Pure: returns the initial value of the state."""
         return 0.0
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Local: one update from the gradients; parameters without one are left alone, and count the step."""
+        """Local: makes one update from the gradients; parameters without a gradient are not changed but count the step."""
         assert closure is None
         for group in self.param_groups:
             for parameter in group["params"]:
-                state = self.learned(parameter, group)
+                state = self.state_for(parameter, group)
                 if parameter.grad is not None:
                     if group["weight_decay"]:
                         parameter.mul_(1 - group["weight_decay"] * group["lr"])
-                    self.move(parameter, parameter.grad, state, group)
+                    self.update(parameter, parameter.grad, state, group)
                 state[ITERATIONS] += 1
 
 
@@ -81,7 +81,7 @@ class KerasSGD(KerasRule):
     def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
         return {"momentum": optimizer.momentum, "nesterov": optimizer.nesterov}
 
-    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+    def update(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
         lr, momentum = group["lr"], group["momentum"]
         if not momentum:
             value.sub_(gradient, alpha=lr)
@@ -113,7 +113,7 @@ class KerasAdam(KerasRule):
             return None
         return {"beta_1": optimizer.beta_1, "beta_2": optimizer.beta_2, "epsilon": optimizer.epsilon}
 
-    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+    def update(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
         number = EXACT[value.dtype]  # in which Keras corrects the bias, outside of epsilon
         count = number(state[ITERATIONS] + 1)
         first, second = number(group["beta_1"]) ** count, number(group["beta_2"]) ** count
@@ -146,7 +146,7 @@ class KerasRMSprop(KerasRule):
             return None
         return {"rho": optimizer.rho, "momentum": optimizer.momentum, "epsilon": optimizer.epsilon}
 
-    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+    def update(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
         lr, rho, momentum = group["lr"], group["rho"], group["momentum"]
         root = state["velocity"].mul_(rho).addcmul_(gradient, gradient, value=1 - rho).add(group["epsilon"]).sqrt_()
         if momentum:
@@ -162,10 +162,10 @@ class KerasAdagrad(KerasRule):
     def settings_of(cls, optimizer: Any) -> dict[str, Any] | None:
         return {"epsilon": optimizer.epsilon, "initial": optimizer.initial_accumulator_value}
 
-    def first(self, group: Mapping[str, Any]) -> float:
+    def initial_value(self, group: Mapping[str, Any]) -> float:
         return float(group["initial"])
 
-    def move(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+    def update(self, value: Tensor, gradient: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
         root = state["accumulator"].addcmul_(gradient, gradient).add(group["epsilon"]).sqrt_()
         value.addcdiv_(gradient, root, value=-group["lr"])
 
@@ -177,37 +177,37 @@ RULES: Mapping[str, type[KerasRule]] = {
     "RMSprop": KerasRMSprop,
     "Adagrad": KerasAdagrad,
 }
-"""By their names in Keras. AdamW has a decay of weights by default, which all of them can."""
+"""Name in Keras -> rule. AdamW has weight decay by default, which all of them can have."""
 
 
 def rule_of(optimizer: Any, module: KerasModule) -> KerasRule | None:
-    """Local: a built optimiser of Keras as a rule, with what it has learned; None where it is more than a rule."""
+    """Local: returns the rule of a built optimiser of Keras, with its state; None where it does more than a rule."""
     kind = RULES.get(type(optimizer).__name__)
     if kind is None or not type(optimizer).__module__.startswith("keras.") or _does_more(optimizer, module):
         return None
     settings = kind.settings_of(optimizer)
     if settings is None or settings.get("epsilon") == 0:  # which would make the gaps of the vector 0 / 0
         return None
-    lr, iterations = (module.backend.seen(one).item() for one in (optimizer._learning_rate, optimizer.iterations))
-    parameters = module.trained()
+    lr, iterations = (module.backend.value_of(one).item() for one in (optimizer._learning_rate, optimizer.iterations))
+    parameters = module.trainable()
     found = kind(parameters, float(lr), optimizer.weight_decay or 0.0, **settings)
     for number, parameter in enumerate(parameters):
-        state = found.learned(parameter, found.param_groups[0])
+        state = found.state_for(parameter, found.param_groups[0])
         state[ITERATIONS] = int(iterations)
-        for name in found.remembers(found.param_groups[0]):
-            state[name].copy_(module.backend.seen(getattr(optimizer, kind.memory[name])[number]))
+        for name in found.memory_names(found.param_groups[0]):
+            state[name].copy_(module.backend.value_of(getattr(optimizer, kind.memory[name])[number]))
     return found
 
 
 def publish_rule(rule: KerasRule, part: FlatParameters, module: KerasModule, optimizer: Any) -> None:
-    """Local: give the Keras optimiser itself what the rule has learned, for whoever looks at it or saves it."""
+    """Local: copies the state of the rule into the Keras optimiser itself, for user code that reads or saves it."""
     (group,) = rule.param_groups
-    states = [rule.learned(parameter, group) for parameter in group["params"]]
+    states = [rule.state_for(parameter, group) for parameter in group["params"]]
     optimizer.iterations.assign(states[0][ITERATIONS])
     optimizer.learning_rate = group["lr"]
     learned = part.optimizer_state()["each"].values()
-    for name in rule.remembers(group):
-        values = module.backend.handed_over([one[name] for one in learned])
+    for name in rule.memory_names(group):
+        values = module.backend.as_backend_arrays([one[name] for one in learned])
         for variable, value in zip(getattr(optimizer, rule.memory[name]), values, strict=True):
             variable.assign(value)
 
@@ -215,13 +215,13 @@ def publish_rule(rule: KerasRule, part: FlatParameters, module: KerasModule, opt
 def _does_more(optimizer: Any, module: KerasModule) -> bool:
     limits = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm)
     averages = (optimizer.gradient_accumulation_steps, optimizer.use_ema, optimizer.loss_scale_factor)
-    spared = optimizer.weight_decay and any(not optimizer._use_weight_decay(variable) for variable in module.pure.trained)
-    kinds = {parameter.dtype for parameter in module.trained()}
+    spared = optimizer.weight_decay and any(not optimizer._use_weight_decay(variable) for variable in module.pure.trainable)
+    kinds = {parameter.dtype for parameter in module.trainable()}
     return (
         any(one is not None for one in limits)
         or any(averages)
         or bool(spared)
-        or any(variable.constraint is not None for variable in module.pure.trained)
+        or any(variable.constraint is not None for variable in module.pure.trainable)
         or not hasattr(optimizer._learning_rate, "assign")
         or len(kinds) > 1
         or not kinds <= set(EXACT)

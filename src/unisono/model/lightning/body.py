@@ -1,4 +1,4 @@
-"""A LightningModule as it is, without a Trainer: its steps give the loss, what it logs becomes exact means over all workers.
+"""An unchanged LightningModule without a Trainer: its steps give the loss, the values it logs become exact means over all workers.
 
 The loss of a step is a mean over the samples of this worker, as Lightning has it: sum = loss * num_samples. That is exact for means
 over samples, and only for them; a mean over tokens or over class weights differs between workers by what their samples weigh.
@@ -16,25 +16,26 @@ from typing import Any
 from torch import Tensor, nn
 
 from unisono.errors import UsageError
-from unisono.model.base import TEST, TRAIN, Evaluated, Logged, SoFar
+from unisono.model.base import TEST, TRAIN, Evaluated, Logged, PartialEpochLog
 from unisono.model.lightning.module import defines
 from unisono.model.packed import pack
-from unisono.model.torch.body import Outcome, call, in_three, num_rows
+from unisono.model.torch.body import Outcome, call, num_rows, split_batch
 
 Running = tuple[Tensor | float, Tensor | float]
-"""A sum and its weight, on the device while it goes on."""
+"""A sum and its weight, on the device while they are being added up."""
 
 _GIVEN = ("epoch", "global_step", "state_dict")
-"""What `on_save_checkpoint` and `on_load_checkpoint` find in a checkpoint besides what they add."""
+"""Keys of a checkpoint that `on_save_checkpoint` and `on_load_checkpoint` find besides those that they add."""
 
 
 @dataclass
-class Surroundings:
-    """What a module may ask its trainer: `self.current_epoch`, `self.global_step`, `self.trainer.max_epochs`."""
+class TrainerStandIn:
+    """Stands in for Lightning's Trainer: `self.trainer.max_epochs`, `self.current_epoch`, `self.global_step` of a module read
+    it."""
 
     max_epochs: int = 1
     num_training_batches: int = 1
-    """Steps of an epoch."""
+    """Number of steps of an epoch."""
     global_rank: int = 0
     world_size: int = 1
     current_epoch: int = 0
@@ -66,8 +67,8 @@ class LightningBody:
     this worker had. A metric object of TorchMetrics is computed when the stage ends. `with_outputs`: an evaluation also calls
     `forward`, for metrics that the task names."""
 
-    def __init__(self, model: nn.Module, surroundings: Surroundings, with_outputs: bool = False) -> None:
-        self.surroundings = surroundings
+    def __init__(self, model: nn.Module, trainer: TrainerStandIn, with_outputs: bool = False) -> None:
+        self.trainer = trainer
         self.with_outputs = with_outputs
         self._model = model
         self._stage = TRAIN
@@ -76,37 +77,37 @@ class LightningBody:
         self._num_samples = 0
         self._num_batches = 0
         self._first_step = 0
-        """Of the epoch in hand."""
+        """First step of the current epoch."""
         self._over: Logged | None = None
-        """What was logged in it, once `end` was called."""
+        """What was logged in the current epoch, once `end` was called."""
         self._kept: Mapping[str, Any] | None = None
-        """What an earlier attempt kept, until the module has it back."""
+        """The `user_state` of an earlier attempt, until the module has loaded it."""
         self._sums: dict[str, Running] = {}
         self._metrics: dict[str, dict[str, Any]] = {}
         """Stage -> the metric objects that were logged in it."""
-        for name, value in (("trainer", surroundings), ("log", self._log), ("log_dict", self._log_dict)):
+        for name, value in (("trainer", trainer), ("log", self._log), ("log_dict", self._log_dict)):
             object.__setattr__(model, name, value)  # nn.Module would look for parameters in them
 
     @contextmanager
     def sanity_check(self) -> Iterator[None]:
-        """Local: within it the module can see (`self.trainer.sanity_checking`) that its steps are only tried out."""
-        self.surroundings.sanity_checking = True
+        """Local: a context in which `self.trainer.sanity_checking` says that the steps of the module are only tried out."""
+        self.trainer.sanity_checking = True
         yield
-        self.surroundings.sanity_checking = False
+        self.trainer.sanity_checking = False
 
     def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
         self._give_back()
         self._begin(stage, step, epoch)
 
-    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None:
-        """The hook of the beginning is called again: what it set in the module may be lost with the earlier attempt. What it does
-        to tensors, and to what the module keeps itself, has been done already."""
+    def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None:
+        """The hook of the start of the epoch is called again: what it set in the module may be lost with the earlier attempt.
+        What it does to tensors, and to the state that the module saves itself, has been done already."""
         with _tensors_as_they_are(self._model):
             self._begin(TRAIN, first_step, epoch)
         self._give_back()
-        self._num_samples, self._sums = so_far.num_samples, dict(so_far.logged)
-        self._over = dict(so_far.logged) if so_far.is_over else None
-        self.surroundings.global_step = step if so_far.is_over else step - 1
+        self._num_samples, self._sums = partial_epoch.num_samples, dict(partial_epoch.logged)
+        self._over = dict(partial_epoch.logged) if partial_epoch.is_over else None
+        self.trainer.global_step = step if partial_epoch.is_over else step - 1
 
     def _begin(self, stage: str, step: int | None, epoch: int | None) -> None:
         self._stage, self._keeps = stage, True
@@ -116,7 +117,7 @@ class LightningBody:
             metric.reset()
         if step is not None and epoch is not None:
             self._first_step, self._over = step, None
-            self.surroundings.global_step, self.surroundings.current_epoch = step, epoch
+            self.trainer.global_step, self.trainer.current_epoch = step, epoch
         self._call(f"on_{stage}_epoch_start")
 
     def end(self, stage: str) -> Logged:
@@ -124,7 +125,7 @@ class LightningBody:
             return self._over
         self._rows = self._num_samples
         if stage == TRAIN:
-            self.surroundings.global_step += 1
+            self.trainer.global_step += 1
         self._call(f"on_{stage}_epoch_end")
         for name, metric in self._metrics.get(stage, {}).items():
             self._sums[name] = (_number(name, metric.compute()), 1.0)  # the same on all workers
@@ -136,16 +137,16 @@ class LightningBody:
             self._over = logged
         return logged
 
-    def so_far(self) -> SoFar:
+    def partial_epoch(self) -> PartialEpochLog:
         if self._over is not None:
-            return SoFar(0, self._over, True)
+            return PartialEpochLog(0, self._over, True)
         # Objects of TorchMetrics have states of any size, other ones on each worker.
         unkept = [name for name, module in self._model.named_modules() if getattr(module, "_update_count", 0)]
-        return SoFar(self._num_samples, _as_numbers(self._sums), False, unkept)
+        return PartialEpochLog(self._num_samples, _as_numbers(self._sums), False, unkept)
 
-    def kept(self) -> dict[str, Any]:
-        """Where the module is, and what `on_save_checkpoint` adds to a checkpoint."""
-        where = {"epoch": self.surroundings.current_epoch, "global_step": self.surroundings.global_step}
+    def user_state(self) -> dict[str, Any]:
+        """Returns epoch and step of the module, and what `on_save_checkpoint` adds to a checkpoint."""
+        where = {"epoch": self.trainer.current_epoch, "global_step": self.trainer.global_step}
         if not defines(self._model, "on_save_checkpoint"):
             return {"where": where, "added": {}}
         checkpoint = {**where, "state_dict": dict(self._model.state_dict())}
@@ -159,7 +160,7 @@ class LightningBody:
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         self._kept = kept
-        self.surroundings.current_epoch, self.surroundings.global_step = kept["where"]["epoch"], kept["where"]["global_step"]
+        self.trainer.current_epoch, self.trainer.global_step = kept["where"]["epoch"], kept["where"]["global_step"]
 
     def _give_back(self) -> None:
         kept, self._kept = self._kept, None
@@ -169,7 +170,7 @@ class LightningBody:
                 self._model.on_load_checkpoint(checkpoint)  # type: ignore[operator]
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:
-        self.surroundings.global_step = step
+        self.trainer.global_step = step
         rows = self._count(batch)
         loss = _loss_of(_run(model, "training_step", batch, step - self._first_step))
         if loss is None:
@@ -179,13 +180,13 @@ class LightningBody:
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
         outputs, targets, weights = None, None, None
         keeps = self._keeps
-        self._keeps = keeps and self._stage != TRAIN  # in an epoch of training a look at some samples is none of its sums
+        self._keeps = keeps and self._stage != TRAIN  # within an epoch of training, an evaluation adds nothing to its sums
         try:
             rows = self._count(batch) if self._keeps else num_rows(batch)
             step = evaluation_step(model, self._stage)
             loss = None if step is None else _loss_of(_run(model, step, batch, self._num_batches - 1))
             if self.with_outputs:
-                inputs, targets, weights = in_three(batch)
+                inputs, targets, weights = split_batch(batch)
                 outputs = call(model, inputs)
         finally:
             self._keeps = keeps
@@ -211,7 +212,7 @@ class LightningBody:
         batch_size: int | None = None,
         **_display: Any,
     ) -> None:
-        """Instead of LightningModule.log; what says where and when to show it does not matter here."""
+        """Takes the place of LightningModule.log; arguments that say where and when to show a value have no effect."""
         if not self._keeps:
             return
         if reduce_fx not in ("mean", "avg"):
@@ -229,14 +230,15 @@ class LightningBody:
 
 
 def evaluation_step(model: nn.Module, stage: str) -> str | None:
-    """Pure: the name of the method that looks at a batch: of a test without `test_step` that of the validation; None without."""
+    """Pure: returns the name of the method that evaluates a batch: for a test without `test_step` that of the validation; None
+    where there is none."""
     wanted = ("test_step", "validation_step") if stage == TEST else ("validation_step",)
     return next((name for name in wanted if defines(model, name)), None)
 
 
 @contextmanager
 def _tensors_as_they_are(model: nn.Module) -> Iterator[None]:
-    """Local: what is done meanwhile changes no weight and no buffer."""
+    """Local: a context after which all weights and buffers have the values that they had before."""
     before = {name: tensor.detach().clone() for name, tensor in _tensors(model)}
     yield
     for name, tensor in _tensors(model):
@@ -253,13 +255,13 @@ def _as_numbers(sums: Mapping[str, Running]) -> Logged:
 
 
 def _run(model: nn.Module, name: str, batch: Any, index: int) -> Any:
-    """Local: a step of the module, which may leave out the number of the batch."""
+    """Local: runs a step of the module, whose method may have no parameter for the number of the batch."""
     step = getattr(model, name)
     return step(batch, index) if len(inspect.signature(step).parameters) > 1 else step(batch)
 
 
 def _loss_of(found: Any) -> Tensor | None:
-    """The loss that a step returned, if it did."""
+    """Returns the loss in the result of a step; None where there is none."""
     loss = found.get("loss") if isinstance(found, Mapping) else found
     if loss is None:
         return None
@@ -282,7 +284,8 @@ def _number(name: str, value: Any) -> Tensor | float:
 
 
 def _added(before: Running, value: Tensor | float, weight: float, only_finite: bool) -> Running:
-    """Local, no wait for the device. In training a value that is no number is left out, as its update is."""
+    """Local, no wait for the device: returns the sum and weight with one more value. In training a value that is no number is
+    left out, as the update of its step is."""
     if only_finite:
         if isinstance(value, Tensor):
             finite = value.isfinite()

@@ -1,4 +1,4 @@
-"""What a LightningModule brings with it: hooks that are called or refused, and its optimiser."""
+"""Hooks of a LightningModule, which are called or refused, and its optimiser."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _REMEDIES: Mapping[str, str] = {
     "configure_callbacks": "use patience, target and monitor of un.Task instead",
     "configure_sharded_model": "make the layers in __init__ or configure_model",
 }
-"""Hooks that nobody would call here -> what to do instead. A module that defines one is refused."""
+"""Hooks that are never called here -> what to do instead. A module that defines one is refused."""
 
 
 def set_up(model: nn.Module) -> None:
-    """Local: what a Trainer would call before the weights are used; refuses what cannot be done here."""
+    """Local: calls the hooks that a Trainer calls before the weights are used; refuses a module that needs more of a Trainer."""
     kind = type(model).__name__
     if getattr(model, "automatic_optimization", True) is not True:
         raise UsageError(f"{kind} optimises by hand (automatic_optimization = False); {_OWN_STEP}")
@@ -47,8 +47,8 @@ def set_up(model: nn.Module) -> None:
 
 
 @dataclass(frozen=True)
-class Configured:
-    """What `configure_optimizers` gave."""
+class ConfiguredOptimizer:
+    """The optimiser and the scheduler that `configure_optimizers` returned."""
 
     optimizer: Optimizer
     scheduler: Any = None
@@ -56,8 +56,8 @@ class Configured:
     frequency: int = 1
 
 
-def configured(model: nn.Module) -> Configured:
-    """Local: the one optimiser of the module and its scheduler; refuses several."""
+def configured_optimizer(model: nn.Module) -> ConfiguredOptimizer:
+    """Local: calls `configure_optimizers` and returns the optimiser of the module and its scheduler; refuses several."""
     found = model.configure_optimizers()  # type: ignore[operator]
     schedulers: Sequence[Any] = ()
     if isinstance(found, (tuple, list)) and len(found) == 2 and all(isinstance(part, (tuple, list)) for part in found):
@@ -78,17 +78,17 @@ def configured(model: nn.Module) -> Configured:
     if not isinstance(optimizer, Optimizer):
         raise UsageError(f"configure_optimizers of {type(model).__name__} gave {found!r}; it must give a torch optimizer")
     if not schedulers:
-        return Configured(optimizer)
+        return ConfiguredOptimizer(optimizer)
     (scheduler,) = schedulers
     if not isinstance(scheduler, Mapping):
-        return Configured(optimizer, scheduler)
+        return ConfiguredOptimizer(optimizer, scheduler)
     interval, frequency = scheduler.get("interval", "epoch"), scheduler.get("frequency", 1)
     if interval not in ("step", "epoch") or not isinstance(frequency, int) or frequency < 1:
         raise UsageError(
             f"lr_scheduler of {type(model).__name__} has interval {interval!r} and frequency {frequency!r}; "
             "an interval is 'step' or 'epoch', a frequency a whole number of at least 1"
         )
-    return Configured(optimizer, scheduler.get("scheduler"), interval, frequency)
+    return ConfiguredOptimizer(optimizer, scheduler.get("scheduler"), interval, frequency)
 
 
 def defines(model: nn.Module, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What every loss offers: a sum and its weight. Their quotient over all workers is the mean that one worker would compute."""
+"""The interface of losses: a sum and its weight. Their quotient over all workers is the mean that one worker would compute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Loss(ABC):
     weights multiply the loss and the weight of a sample."""
 
     name: str
-    """As users type it, for messages."""
+    """Name that users type."""
     ignore_label: int | None = None
     """Targets with this label count neither in the sum nor in the weight."""
     one_hot: bool = False
@@ -27,8 +27,8 @@ class Loss(ABC):
     together."""
 
     @cached_property
-    def place(self) -> str:
-        """For messages."""
+    def label(self) -> str:
+        """Text that names this loss in messages."""
         return f"loss {self.name!r}"
 
     @abstractmethod
@@ -36,7 +36,7 @@ class Loss(ABC):
 
 
 def total(losses: Tensor, weights: Tensor | None) -> tuple[Tensor, Weight]:
-    """Pure: sum and weight of losses of equal importance, one for each element; `weights` as made by `across`."""
+    """Pure: returns sum and weight of losses of equal importance, one for each element; `weights` as made by `across`."""
     if weights is None:
         return losses.sum(), float(losses.numel())
     each = losses.numel() // max(len(losses), 1)

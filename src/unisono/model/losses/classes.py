@@ -22,12 +22,12 @@ from unisono.model.losses.base import Loss, Weight, total
 from unisono.model.targets import across, as_labels, full_precision, one_tensor
 
 NO_LABEL = torch.iinfo(torch.int64).min
-"""For torch, which otherwise ignores the label -100 unasked."""
+"""Passed to torch, which would otherwise ignore the label -100."""
 
 
 @dataclass(eq=False, kw_only=True)
 class ClassLoss(Loss):
-    """Sums and weights of labels; what a label costs is left to the subclass."""
+    """Base of losses of labels: adds up sums and weights; the subclass says what the loss of a label is."""
 
     class_weights: Sequence[float] | None = None
     ignore_label: int | None = None
@@ -43,14 +43,14 @@ class ClassLoss(Loss):
 
     @abstractmethod
     def _losses(self, outputs: Tensor, labels: Tensor, class_weights: Tensor | None, reduction: str) -> Tensor:
-        """The losses of labels, 0 where ignored, by reduction "sum" or "none"."""
+        """Returns the losses of labels, 0 where ignored, by reduction "sum" or "none"."""
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
-        if weights is None and not self._counts and _are_plain(outputs, targets):  # the way of most steps, without a look at more
+        if weights is None and not self._counts and _are_plain(outputs, targets):  # the way of most steps, without further checks
             return self._losses(outputs, targets, None, "sum"), float(targets.numel())
-        outputs = full_precision(one_tensor("outputs", outputs, self.place))
-        targets = one_tensor("targets", targets, self.place)
-        labels = as_labels(outputs, targets, self.place)
+        outputs = full_precision(one_tensor("outputs", outputs, self.label))
+        targets = one_tensor("targets", targets, self.label)
+        labels = as_labels(outputs, targets, self.label)
         if not self._counts and weights is None:
             return self._losses(outputs, labels, None, "sum"), float(labels.numel())
         weighing = self._class_weights(outputs)
@@ -58,7 +58,7 @@ class ClassLoss(Loss):
         importance = self._importance(labels, weighing)
         if weights is None:
             return self._losses(outputs, labels, class_weights, "sum"), importance.sum(dtype=torch.float64)
-        weights = across(weights, labels, self.place)
+        weights = across(weights, labels, self.label)
         losses = self._losses(outputs, labels, class_weights, "none")
         return (losses * weights).sum(), (importance * weights).sum(dtype=torch.float64)
 
@@ -74,7 +74,7 @@ class ClassLoss(Loss):
         return self._weighing
 
     def _importance(self, labels: Tensor, weighing: Tensor | None) -> Tensor:
-        """What each label adds to the denominator, before sample weights."""
+        """Returns what each label adds to the denominator, before sample weights."""
         counted = labels != self._ignored
         return counted if weighing is None else weighing[labels * counted] * counted
 
@@ -93,7 +93,7 @@ def _are_plain(outputs: Any, targets: Any) -> bool:
 
 @dataclass(eq=False, kw_only=True)
 class CrossEntropy(ClassLoss):
-    """Of logits. Targets may also be probabilities (or one-hot rows) in the shape of the outputs."""
+    """Cross entropy of logits. Targets may also be probabilities (or one-hot rows) in the shape of the outputs."""
 
     label_smoothing: float = 0.0
 
@@ -116,14 +116,14 @@ class CrossEntropy(ClassLoss):
         )
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
-        one, other = one_tensor("outputs", outputs, self.place), one_tensor("targets", targets, self.place)
+        one, other = one_tensor("outputs", outputs, self.label), one_tensor("targets", targets, self.label)
         if other.dim() == one.dim():
             return self._of_probabilities(full_precision(one), other, weights)
         return super().__call__(one, other, weights)
 
     def _of_probabilities(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Weight]:
         if targets.shape != outputs.shape or outputs.dim() < 2:
-            as_labels(outputs, targets, self.place)  # says what would fit
+            as_labels(outputs, targets, self.label)  # says what would fit
         if self.ignore_label is not None:
             raise UsageError("ignore_label needs targets that are numbers of classes; these are probabilities or one-hot rows")
         weighing = self._class_weights(outputs)
@@ -134,12 +134,12 @@ class CrossEntropy(ClassLoss):
             reduction="none",
             label_smoothing=self.label_smoothing,
         )
-        return total(losses, None if weights is None else across(weights, losses, self.place))
+        return total(losses, None if weights is None else across(weights, losses, self.label))
 
 
 @dataclass(eq=False, kw_only=True)
 class NegativeLogLikelihood(ClassLoss):
-    """Of outputs that are logarithms of probabilities."""
+    """Negative log likelihood of outputs that are logarithms of probabilities."""
 
     name = "nll"
 

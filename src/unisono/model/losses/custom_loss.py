@@ -17,7 +17,7 @@ REMEDY = 'return one loss for each sample (reduction="none") or the pair (sum, w
 WHY = "a mean over one worker's samples cannot be made into the mean over all workers"
 
 
-class OwnLoss(Loss):
+class CustomLoss(Loss):
     """`function(outputs, targets)`, or with a third parameter called `weights`: it receives the sample weights or None and
     multiplies its losses by them. Refuses at once a function that is known to reduce by itself."""
 
@@ -27,10 +27,10 @@ class OwnLoss(Loss):
         parameters = _parameters(function)
         self._takes_weights = "weights" in parameters
         if _reduction(function, parameters) not in (None, "none"):
-            raise UsageError(f"{self.place} reduces its losses to one number ({WHY}); {REMEDY}")
+            raise UsageError(f"{self.label} reduces its losses to one number ({WHY}); {REMEDY}")
         self._moves = isinstance(function, nn.Module) and any(True for _ in function.buffers())
         if isinstance(function, nn.Module) and any(parameter.requires_grad for parameter in function.parameters()):
-            raise UsageError(f"{self.place} has parameters to train, which belong into the model; return its loss from there")
+            raise UsageError(f"{self.label} has parameters to train, which belong into the model; return its loss from there")
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
         if self._moves and isinstance(outputs, Tensor):
@@ -39,10 +39,10 @@ class OwnLoss(Loss):
         result = self.function(outputs, targets, **given)
         if isinstance(result, tuple):
             return self._pair(result, weights)
-        losses = one_tensor("losses", result, self.place)
+        losses = one_tensor("losses", result, self.label)
         if losses.dim() == 0:
-            raise UsageError(f"{self.place} gave one number ({WHY}); {REMEDY}")
-        wide = None if weights is None else across(weights, losses, self.place)
+            raise UsageError(f"{self.label} gave one number ({WHY}); {REMEDY}")
+        wide = None if weights is None else across(weights, losses, self.label)
         summed, weight = total(losses, wide)
         return losses.sum() if self._takes_weights else summed, weight
 
@@ -54,11 +54,11 @@ class OwnLoss(Loss):
             or not isinstance(result[1], (Tensor, float, int))
         ):
             raise UsageError(
-                f"{self.place} gave a tuple that is not (sum, weight), a tensor with one number and a number; {REMEDY}"
+                f"{self.label} gave a tuple that is not (sum, weight), a tensor with one number and a number; {REMEDY}"
             )
         if weights is not None and not self._takes_weights:
             raise UsageError(
-                f"{self.place} gives (sum, weight) but the data have sample weights; "
+                f"{self.label} gives (sum, weight) but the data have sample weights; "
                 "let it take them, as a third parameter called weights"
             )
         summed, weight = result
@@ -73,7 +73,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _reduction(function: Callable[..., Any], parameters: dict[str, inspect.Parameter]) -> Any:
-    """What `function` says of its reduction: as an attribute (modules) or as the default of a parameter (torch's functions)."""
+    """Returns the reduction of `function`, an attribute (modules) or the default of a parameter (torch's functions)."""
     if isinstance(function, nn.Module):
         return getattr(function, "reduction", None)
     parameter = parameters.get("reduction")

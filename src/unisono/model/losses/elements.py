@@ -17,18 +17,18 @@ from unisono.model.targets import across, full_precision, one_tensor, shaped_lik
 
 
 class ElementLoss(Loss):
-    """Each element counts once; targets are cast to the type of the outputs."""
+    """Base of losses of single elements: each counts once; targets are cast to the type of the outputs."""
 
     @abstractmethod
     def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        """By reduction "sum" or "none"."""
+        """Returns the losses of the elements, by reduction "sum" or "none"."""
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
-        outputs = full_precision(one_tensor("outputs", outputs, self.place))
-        targets = shaped_like(outputs, one_tensor("targets", targets, self.place), self.place).to(outputs.dtype)
+        outputs = full_precision(one_tensor("outputs", outputs, self.label))
+        targets = shaped_like(outputs, one_tensor("targets", targets, self.label), self.label).to(outputs.dtype)
         if weights is None:
             return self._losses(outputs, targets, "sum"), float(outputs.numel())
-        return total(self._losses(outputs, targets, "none"), across(weights, outputs, self.place))
+        return total(self._losses(outputs, targets, "none"), across(weights, outputs, self.label))
 
 
 def _above_zero(name: str, value: float) -> None:
@@ -52,7 +52,7 @@ class AbsoluteError(ElementLoss):
 
 @dataclass(eq=False, kw_only=True)
 class Huber(ElementLoss):
-    """Squared up to `delta`, linear beyond."""
+    """Huber loss: squared error up to `delta`, linear beyond."""
 
     delta: float = 1.0
 
@@ -67,7 +67,7 @@ class Huber(ElementLoss):
 
 @dataclass(eq=False, kw_only=True)
 class SmoothAbsoluteError(ElementLoss):
-    """As huber, divided by `beta`."""
+    """Smooth L1 loss: the Huber loss divided by `beta`."""
 
     beta: float = 1.0
 
@@ -82,7 +82,7 @@ class SmoothAbsoluteError(ElementLoss):
 
 @dataclass(eq=False, kw_only=True)
 class PoissonLikelihood(ElementLoss):
-    """Of counts; outputs are logarithms of rates unless `log_input` is false."""
+    """Negative log likelihood of counts; outputs are logarithms of rates unless `log_input` is false."""
 
     log_input: bool = True
     full: bool = False
@@ -96,7 +96,8 @@ class PoissonLikelihood(ElementLoss):
 
 @dataclass(eq=False, kw_only=True)
 class BinaryCrossEntropy(ElementLoss):
-    """Of logits; targets lie in 0..1. `pos_weight` multiplies the positive part: one number, or one for each label."""
+    """Binary cross entropy of logits; targets lie in 0..1. `pos_weight` multiplies the positive part: one number, or one for
+    each label."""
 
     pos_weight: float | Sequence[float] | None = None
 

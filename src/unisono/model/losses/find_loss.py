@@ -1,4 +1,4 @@
-"""From what a task says (a name, a function, a torch module) to a loss."""
+"""Finds the loss that a task names: a name, a function or a torch module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from unisono.errors import UsageError, unknown_name
 from unisono.model.losses.base import Loss
 from unisono.model.losses.classes import CrossEntropy, Focal, NegativeLogLikelihood
-from unisono.model.losses.custom_loss import OwnLoss
+from unisono.model.losses.custom_loss import CustomLoss
 from unisono.model.losses.elements import (
     AbsoluteError,
     BinaryCrossEntropy,
@@ -43,7 +43,8 @@ LOSSES: Mapping[str, type[Loss]] = MappingProxyType(
 
 
 def resolve_loss(loss: str | Callable[..., Any], options: Mapping[str, Any] = MappingProxyType({})) -> Loss:
-    """Pure: the loss of that name with these options, or a user's function, which has none. Refuses what cannot be exact."""
+    """Pure: returns the loss of that name with these options, or of a user's function, which has no options. Refuses losses that
+    cannot be exact over workers."""
     if isinstance(loss, str):
         return _named(loss, options)
     if not callable(loss):
@@ -52,7 +53,7 @@ def resolve_loss(loss: str | Callable[..., Any], options: Mapping[str, Any] = Ma
         raise UsageError(
             f"options of the loss ({', '.join(options)}) go with a loss by name; this one is a function, so put them into it"
         )
-    own = OwnLoss(loss)
+    own = CustomLoss(loss)
     # Without reduction torch does not show what its mean would divide by: these two leave out ignored labels and count weights.
     if type(loss) is nn.CrossEntropyLoss:
         return CrossEntropy(class_weights=_plain(loss.weight), ignore_label=loss.ignore_index, label_smoothing=loss.label_smoothing)

@@ -16,10 +16,11 @@ from unisono.model.targets import across, as_labels, full_precision, one_tensor,
 
 @dataclass(eq=False, kw_only=True)
 class Dice(Loss):
-    """For each sample, 1 - mean over classes of (2 sum p t + smooth) / (sum p + sum t + smooth), sums over its places.
+    """Soft dice loss: for each sample, 1 - mean over classes of (2 sum p t + smooth) / (sum p + sum t + smooth), sums over its
+    places.
 
-    Targets that are numbers of classes (samples, places...) go with a softmax over axis 1 of the outputs; targets of the shape of
-    the outputs, or outputs with one class, with a sigmoid."""
+    Targets that are numbers of classes (samples, places...) go with a softmax over axis 1 of the outputs; targets of the shape
+    of the outputs, or outputs with one class, with a sigmoid."""
 
     smooth: float = 1.0
     ignore_label: int | None = None
@@ -31,16 +32,16 @@ class Dice(Loss):
             raise UsageError(f"smooth must be at least 0 (options of the loss); received {self.smooth}")
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
-        outputs = full_precision(one_tensor("outputs", outputs, self.place))
-        targets = one_tensor("targets", targets, self.place)
+        outputs = full_precision(one_tensor("outputs", outputs, self.label))
+        targets = one_tensor("targets", targets, self.label)
         if outputs.dim() < 2:
-            raise UsageError(f"{self.place} needs outputs (samples, classes, places...); received {tuple(outputs.shape)}")
+            raise UsageError(f"{self.label} needs outputs (samples, classes, places...); received {tuple(outputs.shape)}")
         if targets.dim() == outputs.dim() or outputs.shape[1] == 1:
-            truth = shaped_like(outputs, targets, self.place)
+            truth = shaped_like(outputs, targets, self.label)
             counted = None if self.ignore_label is None else truth != self.ignore_label
             shares = torch.sigmoid(outputs)
         else:
-            labels = as_labels(outputs, targets, self.place)
+            labels = as_labels(outputs, targets, self.label)
             counted = None if self.ignore_label is None else (labels != self.ignore_label).unsqueeze(1)
             known = labels if counted is None else labels * counted.squeeze(1)
             truth = functional.one_hot(known, outputs.shape[1]).movedim(-1, 1)
@@ -51,4 +52,4 @@ class Dice(Loss):
         shares, truth = shares.unsqueeze(-1).flatten(2), truth.unsqueeze(-1).flatten(2)
         overlap = 2 * (shares * truth).sum(2) + self.smooth
         losses = 1 - (overlap / (shares.sum(2) + truth.sum(2) + self.smooth)).mean(1)
-        return total(losses, None if weights is None else across(weights, losses, self.place))
+        return total(losses, None if weights is None else across(weights, losses, self.label))

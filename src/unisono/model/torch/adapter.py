@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from unisono.errors import UsageError
-from unisono.model.base import TRAIN, Evaluated, Logged, ModelAdapter, Ready, SoFar, StreamKey
+from unisono.model.base import TRAIN, Evaluated, Logged, ModelAdapter, PartialEpochLog, Ready, StreamKey
 from unisono.model.tail import LOSS, NOT_FINITE, WEIGHT, Tail
 from unisono.model.torch.body import Body, Outcome
 from unisono.model.torch.buffers import Buffers
@@ -21,11 +21,11 @@ from unisono.model.torch.own_step import StepFunction
 from unisono.model.torch.parameters import NO_GRADIENT, Empty, FlatParameters
 
 CLIP_EPS = 1e-6
-"""As in torch.nn.utils.clip_grad_norm_, so that both clip alike."""
+"""The constant of torch.nn.utils.clip_grad_norm_, so that both clip alike."""
 
 
 class Measure(Protocol):
-    """The metrics that are followed during training: sums of fixed width."""
+    """Computes the metric sums of training batches: a fixed number of sums."""
 
     @property
     def num_sums(self) -> int: ...
@@ -62,7 +62,7 @@ class TorchAdapter(ModelAdapter):
         self.tail = Tail(empty, measure.num_sums if measure is not None else 0, num_uses)
         self.dtype = next(iter(self.parts.values())).tensors[0].dtype
         self._buffers = Buffers(model, empty)
-        self.judges_samples = own_step is None
+        self.has_sample_losses = own_step is None
         self.aligns = aligns
         """Whether batches are copied to where torch puts its own tensors: kernels may round otherwise at an odd address."""
 
@@ -81,17 +81,17 @@ class TorchAdapter(ModelAdapter):
         with self.autocast():
             found = self.body(self.model, self.to_device(batch), key.step)
         self.backward(found, part)
-        part.tell_rest()
-        self.tail.used(part.used)
+        part.report_remaining_buckets()
+        self.tail.set_uses(part.used)
 
     def backward(self, found: Outcome, part: FlatParameters) -> None:
-        """Local: the gradients of a summed loss for a part of the model, and its sums into the tail."""
+        """Local: computes the gradients of a summed loss for a part of the model, and adds the sums of the batch to the tail."""
         if found.gradients is not None:
-            part.take(found.gradients)
+            part.add_gradients(found.gradients)
         elif isinstance(found.loss_sum, Tensor) and found.loss_sum.requires_grad:
-            part.begin_pass()
+            part.begin_backward()
             torch.autograd.backward(found.loss_sum)
-            part.end_pass()
+            part.end_backward()
         else:
             raise UsageError(NO_GRADIENT)
         self.tail.add(found.loss_sum, found.weight, found.num_samples)
@@ -99,14 +99,14 @@ class TorchAdapter(ModelAdapter):
             self.tail.add_metrics(self.measure(found.outputs, found.targets, found.weights))
 
     def skip(self, on_ready: Ready | None = None) -> None:
-        """Local: the step of a worker whose part of a short batch is empty."""
+        """Local: does the step of a worker whose part of a short batch is empty."""
         part = self.parts[""]
-        part.begin_pass()
-        part.end_pass()
+        part.begin_backward()
+        part.end_backward()
         if on_ready is not None:
             part.watch(on_ready)
-            part.tell_rest()
-        self.tail.used(part.used)
+            part.report_remaining_buckets()
+        self.tail.set_uses(part.used)
 
     def apply_gradients(
         self, settings: Sequence[Mapping[str, float]], weight: float, uses: npt.NDArray[np.float64], part: str = ""
@@ -123,8 +123,8 @@ class TorchAdapter(ModelAdapter):
         return True
 
     def apply_on_device(self, settings: Sequence[Mapping[str, float]], part: str = "") -> None:
-        """Local, without a wait for the device: as `apply_gradients` with the weight of the tail. An update that is not finite is
-        left out there, which the fused optimisers can do."""
+        """Local, without a wait for the device: as `apply_gradients` with the weight of the tail. An update that is not finite
+        is skipped on the device, which the fused optimisers can do."""
         held, vector = self.parts[part], self.tail.vector
         finite = torch.isfinite(vector[LOSS]) & torch.isfinite(held.sum()) & (vector[NOT_FINITE] == 0)
         vector[NOT_FINITE] = ~finite
@@ -145,26 +145,26 @@ class TorchAdapter(ModelAdapter):
             group.get("fused") for part in self.parts.values() for group in part.running.param_groups
         )
 
-    # ---- looking without learning ----------------------------------------------------------------------------------
+    # ---- evaluation ------------------------------------------------------------------------------------------------
 
     def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
-        with nullcontext() if stage == TRAIN else self._looking():
+        with nullcontext() if stage == TRAIN else self._evaluating():
             self.body.begin(stage, step, epoch)
 
-    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar | None) -> None:
-        if so_far is not None:
-            self.body.go_on(epoch, first_step, step, so_far)
+    def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog | None) -> None:
+        if partial_epoch is not None:
+            self.body.resume_epoch(epoch, first_step, step, partial_epoch)
 
     def evaluate(self, batch: Any) -> Evaluated:
-        with self._looking():
+        with self._evaluating():
             return self.body.evaluate(self.model, self.to_device(batch))
 
     def end(self, stage: str) -> Logged | None:
-        with nullcontext() if stage == TRAIN else self._looking():
+        with nullcontext() if stage == TRAIN else self._evaluating():
             return self.body.end(stage)
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
+    def _evaluating(self) -> Iterator[None]:
         learning = [module for module in self.model.modules() if module.training]  # the user may keep some of them in eval mode
         self.model.eval()
         try:
@@ -189,7 +189,7 @@ class TorchAdapter(ModelAdapter):
         return self._buffers.counters()
 
     def unknown_buffers(self) -> list[str]:
-        """Floating buffers that came after the model was taken over, so that they are not among the statistics."""
+        """Returns the names of floating buffers that were made after this adapter, so that they are not among the statistics."""
         return self._buffers.unknown()
 
     def state(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class TorchAdapter(ModelAdapter):
         weights = dict(self.model.state_dict())
         return {
             "model": weights,
-            "buffers": self._buffers.left_out_of(weights),
+            "buffers": self._buffers.non_persistent(weights),
             "optimizers": {name: part.optimizer_state() for name, part in self.parts.items()},
         }
 
@@ -208,11 +208,11 @@ class TorchAdapter(ModelAdapter):
         for name, part in self.parts.items():
             part.load_optimizer_state(state["optimizers"][name])
 
-    def kept(self) -> Mapping[str, Any]:
-        return self.body.kept()
+    def user_state(self) -> Mapping[str, Any]:
+        return self.body.user_state()
 
-    def so_far(self) -> SoFar | None:
-        return self.body.so_far()
+    def partial_epoch(self) -> PartialEpochLog | None:
+        return self.body.partial_epoch()
 
     # ---- small steps -----------------------------------------------------------------------------------------------
 
@@ -222,14 +222,14 @@ class TorchAdapter(ModelAdapter):
         return nullcontext()
 
     def seed(self, key: StreamKey) -> None:
-        """Local: what the framework draws next is a function of the key alone."""
+        """Local: seeds torch's generators: what they draw next is a function of the key alone."""
         value = key.value()
         torch.default_generator.manual_seed(value)
         if self.device.type == "cuda":
             torch.cuda.default_generators[self.device.index or 0].manual_seed(value)
 
     def to_device(self, batch: Any) -> Any:
-        """Local: a batch of arrays as tensors on the device; floating arrays take the type of the parameters."""
+        """Local: returns a batch of arrays as tensors on the device; floating arrays get the type of the parameters."""
         if isinstance(batch, tuple):
             return tuple([self.to_device(part) for part in batch])
         if isinstance(batch, dict):
@@ -243,5 +243,5 @@ class TorchAdapter(ModelAdapter):
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Local: the parameters that learn, each once, by their first name."""
+    """Local: returns the trainable parameters, each once, by their first name."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

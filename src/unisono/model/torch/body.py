@@ -1,4 +1,4 @@
-"""From a batch of tensors to a loss: what differs between a plain module with a loss, a LightningModule and a Keras model."""
+"""Bodies, which compute the loss of a batch: the part in which a plain module, a LightningModule and a Keras model differ."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from unisono.errors import UsageError
-from unisono.model.base import Evaluated, Logged, SoFar
+from unisono.model.base import Evaluated, Logged, PartialEpochLog
 from unisono.model.torch.parameters import Gradients
 
 
 class Outcome(NamedTuple):
-    """What a body computed from a batch: summed loss and its weight, and what metrics look at."""
+    """Result of a body for one batch: summed loss and its weight, and what metrics need."""
 
     loss_sum: Tensor | float
     weight: Tensor | float
@@ -22,11 +22,11 @@ class Outcome(NamedTuple):
     weights: Tensor | None
     num_samples: int
     gradients: Gradients | None = None
-    """Where a framework has computed them with the loss; else autograd does."""
+    """Gradients, where a framework computed them with the loss; else autograd does."""
 
 
 class Body(Protocol):
-    """From a batch of tensors to a loss: how a plain module with a loss does it, or a LightningModule."""
+    """Computes the loss of a batch of tensors for one kind of model."""
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome: ...
 
@@ -34,44 +34,44 @@ class Body(Protocol):
 
     def begin(self, stage: str, step: int | None, epoch: int | None) -> None: ...
 
-    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None: ...
+    def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None: ...
 
     def end(self, stage: str) -> Logged | None: ...
 
-    def so_far(self) -> SoFar | None: ...
+    def partial_epoch(self) -> PartialEpochLog | None: ...
 
-    def kept(self) -> Mapping[str, Any]: ...
+    def user_state(self) -> Mapping[str, Any]: ...
 
     def restore(self, kept: Mapping[str, Any]) -> None: ...
 
 
 class LossBody:
-    """A plain module with a loss: batch = (inputs, targets[, weights])."""
+    """The body of a plain module with a loss: batch = (inputs, targets[, weights])."""
 
     def __init__(self, loss: Callable[..., tuple[Tensor, Tensor | float]] | None) -> None:
         self.loss = loss
 
     def begin(self, stage: str, step: int | None, epoch: int | None) -> None:
-        """A loss keeps nothing from batch to batch."""
+        """Does nothing: a loss keeps nothing from batch to batch."""
 
-    def go_on(self, epoch: int, first_step: int, step: int, so_far: SoFar) -> None:
-        """Nothing was logged."""
+    def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None:
+        """Does nothing: a loss logs nothing."""
 
     def end(self, stage: str) -> None:  # noqa: ARG002
         return None
 
-    def so_far(self) -> None:
+    def partial_epoch(self) -> None:
         return None
 
-    def kept(self) -> Mapping[str, Any]:
+    def user_state(self) -> Mapping[str, Any]:
         return {}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """It has nothing to keep."""
+        """Does nothing: a loss has no state."""
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
         assert self.loss is not None
-        inputs, targets, weights = in_three(batch)
+        inputs, targets, weights = split_batch(batch)
         outputs = call(model, inputs)
         try:
             loss_sum, weight = self.loss(outputs, targets, weights)
@@ -80,7 +80,7 @@ class LossBody:
         return Outcome(loss_sum, weight, outputs, targets, weights, num_rows(inputs))
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
-        inputs, targets, weights = in_three(batch)
+        inputs, targets, weights = split_batch(batch)
         outputs = call(model, inputs)
         if self.loss is None:
             return Evaluated(outputs, targets, weights, None, 0.0, num_rows(inputs))
@@ -88,8 +88,8 @@ class LossBody:
         return Evaluated(outputs, targets, weights, loss_sum, weight, num_rows(inputs))
 
 
-def in_three(batch: Any) -> tuple[Any, Any, Tensor | None]:
-    """Pure: inputs, targets and sample weights of a batch."""
+def split_batch(batch: Any) -> tuple[Any, Any, Tensor | None]:
+    """Pure: returns inputs, targets and sample weights of a batch."""
     if isinstance(batch, tuple):
         if len(batch) == 2:
             return batch[0], batch[1], None
@@ -102,7 +102,7 @@ def in_three(batch: Any) -> tuple[Any, Any, Tensor | None]:
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
-    """Local: a dict of inputs goes to the arguments of these names, a tuple to the arguments in order."""
+    """Local: calls a model; a dict of inputs is passed by name, a tuple in order."""
     if isinstance(inputs, dict):
         return model(**inputs)
     if isinstance(inputs, tuple):
@@ -111,7 +111,7 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 
 def num_rows(inputs: Any) -> int:
-    """Pure: samples in a batch of tensors."""
+    """Pure: returns the number of samples in a batch of tensors."""
     while not isinstance(inputs, Tensor):
         inputs = next(iter(inputs.values())) if isinstance(inputs, dict) else inputs[0]
     return len(inputs)

@@ -13,7 +13,7 @@ from unisono.model.torch.parameters import Empty
 
 
 class Buffers:
-    """Of one model, whose floating ones are moved when this is made. Local."""
+    """The buffers of one model. Its floating buffers are moved into flat vectors when this is made. Local."""
 
     def __init__(self, model: nn.Module, empty: Empty) -> None:
         self._model = model
@@ -31,7 +31,8 @@ class Buffers:
                     self._owners.append((module, name, moved[owned]))
 
     def statistics(self) -> list[Tensor]:
-        """The flat vectors, one for each type; takes back what the user's code has put in the place of a view."""
+        """Returns the flat vectors, one for each type; a tensor that user code has put in the place of a view is copied back
+        first."""
         for module, name, view in self._owners:
             held = module._buffers.get(name)
             if held is not view and held is not None and held.shape == view.shape:
@@ -39,21 +40,21 @@ class Buffers:
         return list(self._vectors.values())
 
     def counters(self) -> list[Tensor]:
-        """Those that do not float."""
+        """Returns the buffers that are not of a floating type."""
         return [buffer for _, buffer in self._present() if not buffer.is_floating_point()]
 
     def unknown(self) -> list[str]:
-        """Names of floating buffers that were made, or made larger, after this was."""
+        """Returns the names of floating buffers that were made, or made larger, after this object."""
         known = {id(view) for _, _, view in self._owners}
         return [name for name, buffer in self._present() if buffer.is_floating_point() and id(buffer) not in known]
 
-    def left_out_of(self, weights: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Those that are not among the weights of the model, as they were registered with persistent=False. Not copied."""
+    def non_persistent(self, weights: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Returns the buffers that are not among the weights of the model (persistent=False), without copies."""
         return {name: buffer for name, buffer in self._present() if name not in weights}
 
     def restore(self, weights: Mapping[str, Any], left_out: Mapping[str, Tensor]) -> None:
-        """Take those that were left out, and make room for those among the weights: training may have made them, or made them
-        larger. Tensors are copied."""
+        """Loads the non-persistent buffers (`left_out`), and makes space for those among the weights: training may have made
+        them, or made them larger. Tensors are copied."""
         modules = dict(self._model.named_modules())
         for name, value in {**weights, **left_out}.items():
             owner, _, leaf = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""One vector, one parameter: optimisers that treat every number by itself, run on a vector of many tensors or on a part of it."""
+"""Elementwise optimisers, run on one vector of many tensors or on a slice of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from unisono.model.torch.optimizer_state import is_like, own_copy
 
-EACH_NUMBER_BY_ITSELF = (
+ELEMENTWISE_OPTIMIZERS = (
     torch.optim.SGD,
     torch.optim.Adam,
     torch.optim.AdamW,
@@ -25,33 +25,33 @@ EACH_NUMBER_BY_ITSELF = (
     torch.optim.RAdam,
     torch.optim.ASGD,
 )
-"""Optimisers that know neither the shape of a tensor nor its neighbours: the vector of all of them moves alike."""
+"""Optimisers whose update of an element depends on that element alone: applied to one vector of all tensors they do the same."""
 
 
-class EachNumber(Optimizer):
-    """One of our own of which that is true. Its settings are plain values, all of them arguments."""
+class ElementwiseOptimizer(Optimizer):
+    """Base of elementwise optimisers of this package. Their settings are plain values, all of them arguments."""
 
 
-def over(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
-    """Local: one of the same kind and settings that has not moved anything yet, with one vector for a parameter."""
+def optimizer_on_vector(optimizer: Optimizer, values: Tensor, gradients: Tensor) -> Optimizer:
+    """Local: makes an optimiser of the same kind and settings, without state, whose one parameter is a vector."""
     (group,) = optimizer.param_groups
     whole = nn.Parameter(values)
     whole.grad = gradients
     settings = {name: value for name, value in group.items() if name != "params"}
     if settings.get("fused") is None and "foreach" in settings:
-        settings["foreach"] = bool(settings["foreach"])  # there is but one tensor; torch would look at it again in every step
+        settings["foreach"] = bool(settings["foreach"])  # there is only one tensor; torch would check it again in every step
     same: Callable[..., Optimizer] = type(optimizer)
-    if isinstance(optimizer, EachNumber):
+    if isinstance(optimizer, ElementwiseOptimizer):
         return same([{"params": [whole], **settings}])
     # As defaults too: Adagrad fills its first state from those.
     defaults = {name: value for name, value in optimizer.defaults.items() if name in signature(same).parameters}
     return same([{"params": [whole], **settings}], **defaults)
 
 
-def narrowed(whole: Optimizer, stretch: slice, gradients: Tensor) -> Optimizer:
-    """Local: the same for a stretch of its vector, with a copy of the state that it has there."""
+def slice_optimizer(whole: Optimizer, stretch: slice, gradients: Tensor) -> Optimizer:
+    """Local: makes the same optimiser for a slice of its vector, with a copy of the state of that slice."""
     (vector,) = whole.param_groups[0]["params"]
-    found = over(whole, vector.detach()[stretch], gradients[stretch])
+    found = optimizer_on_vector(whole, vector.detach()[stretch], gradients[stretch])
     (part,) = found.param_groups[0]["params"]
     if vector in whole.state:
         held = whole.state[vector].items()
@@ -60,23 +60,23 @@ def narrowed(whole: Optimizer, stretch: slice, gradients: Tensor) -> Optimizer:
 
 
 def vectors_of(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Local: what it has learned of each number, by name; its own, not copies."""
+    """Local: returns the state vectors of the optimiser, by name, without copies."""
     (vector,) = optimizer.param_groups[0]["params"]
     held: Mapping[str, Any] = optimizer.state.get(vector, {})
     return {name: one for name, one in held.items() if is_like(one, vector)}
 
 
-def widened(narrow: Optimizer, values: Tensor, gradients: Tensor, vectors: Mapping[str, Tensor]) -> Optimizer:
-    """Local: the optimiser of a stretch as it would be of the whole, whose `vectors_of` are given."""
-    found = over(narrow, values, gradients)
+def merge_slices(narrow: Optimizer, values: Tensor, gradients: Tensor, vectors: Mapping[str, Tensor]) -> Optimizer:
+    """Local: makes the optimiser of the whole vector from that of a slice; `vectors` are the state vectors of the whole."""
+    found = optimizer_on_vector(narrow, values, gradients)
     (vector,), (part,) = found.param_groups[0]["params"], narrow.param_groups[0]["params"]
     found.state[vector] = {**narrow.state.get(part, {}), **vectors}
     return found
 
 
-def bare_rule(whole: Optimizer) -> Callable[[], object]:
-    """The step of an optimiser of one vector without what torch wraps around it for profilers, hooks and many tensors, which takes
-    longer than the update of a small network itself."""
+def bare_step(whole: Optimizer) -> Callable[[], object]:
+    """Returns the step of an optimiser of one vector without what torch wraps around it for profilers, hooks and many tensors,
+    which takes longer than the update of a small network itself."""
     group = whole.param_groups[0]
     if type(whole) is torch.optim.SGD and not group["fused"] and not isinstance(group["lr"], Tensor):
         return partial(_sgd, whole, group)
@@ -84,7 +84,7 @@ def bare_rule(whole: Optimizer) -> Callable[[], object]:
 
 
 def _sgd(whole: Optimizer, group: Mapping[str, Any]) -> None:
-    """As torch.optim.SGD, operation by operation."""
+    """Makes a step of torch.optim.SGD, operation by operation."""
     (vector,) = group["params"]
     gradient = -vector.grad if group["maximize"] else vector.grad
     if group["weight_decay"]:

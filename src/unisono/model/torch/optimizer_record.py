@@ -1,6 +1,6 @@
-"""How an optimiser was made, and what it has changed in its groups and attributes since: what it has learned, not its settings.
+"""The initial groups and attributes of an optimiser, and what it has changed in them since: its state, not its settings.
 
-Where the parameters themselves are among it (listed, or as keys), they are kept as numbers.
+Where parameters themselves are among the values (listed, or as keys), they are saved as numbers.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from unisono.errors import UsageError
 from unisono.model.packed import pack
 
 OF_TORCH = ("state", "param_groups", "defaults", "found_inf", "grad_scale")
-"""Attributes of an optimiser that are no memory, or that are kept in another way."""
+"""Attributes of an optimiser that are no state, or that are saved in another way."""
 CHANGE_INSIDE = (
     *(MutableMapping, MutableSequence, MutableSet, np.ndarray),
     *(Random, np.random.Generator, torch.Generator),
     Optimizer,
 )
-"""Things that may have learned something though they are the same things as before."""
+"""Types of objects that may have changed although they are the same objects as before."""
 PARAMETER = "parameter of the optimizer"
 REMEDY = "so that it cannot be kept in a checkpoint; give it state_dict and load_state_dict of its own, which are then used"
 
 
 class Packed(NamedTuple):
-    """Any value, ready to be compared."""
+    """Any value in a form that can be compared."""
 
     plain: Any
     tensors: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, value: Any) -> Packed:
-        """Local. Tensors are not copied."""
+        """Local: packs a value; tensors are not copied."""
         tensors: dict[str, Tensor] = {}
         return cls(pack(value, tensors, ""), tensors)
 
     def difference(self, other: Packed) -> str | None:
-        """Local: where the two differ in a bit."""
+        """Local: returns where the two differ in a bit; None where they are equal."""
         if repr(_in_order(self.plain)) != repr(_in_order(other.plain)):  # equal where a number is NaN in both
             return "plain values"
         for name, tensor in self.tensors.items():
@@ -54,60 +54,61 @@ class Packed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AsMade:
-    """The groups and attributes of an optimiser that has not moved anything yet."""
+class InitialOptimizer:
+    """The groups and attributes of an optimiser before its first step."""
 
     groups: Sequence[Mapping[str, Any]]
-    """Packed copies; things that cannot be packed are themselves."""
+    """Packed copies of the settings of each group; objects that cannot be packed are kept as they are."""
     attributes: Mapping[str, Any]
-    """Likewise."""
+    """Packed copies of the attributes; likewise."""
 
     @classmethod
-    def of(cls, optimizer: Optimizer) -> AsMade:
-        """Local; copies."""
+    def of(cls, optimizer: Optimizer) -> InitialOptimizer:
+        """Local: copies groups and attributes of an optimiser."""
         return cls([_copies(settings(group)) for group in optimizer.param_groups], _copies(_attributes(optimizer)))
 
     def learned_groups(self, optimizer: Optimizer) -> list[dict[str, Any]]:
-        """Local: what is other by now. Tensors are not copied."""
+        """Local: returns the settings of each group that have changed since. Tensors are not copied."""
         pairs = zip(optimizer.param_groups, self.groups, strict=True)
         return [_changed(optimizer, settings(group), made) for group, made in pairs]
 
     def learned_attributes(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Local: likewise."""
+        """Local: returns the attributes that have changed since. Tensors are not copied."""
         return _changed(optimizer, _attributes(optimizer), self.attributes)
 
 
 def settings(group: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Pure: a group without its parameters."""
+    """Pure: returns a group without its parameters."""
     return {name: value for name, value in group.items() if name != "params"}
 
 
 def parameters_of(optimizer: Optimizer) -> dict[Any, int]:
-    """Pure: the parameters of all groups, with their numbers."""
+    """Pure: returns the parameters of all groups, with their numbers."""
     found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {parameter: number for number, parameter in enumerate(found)}
 
 
-def numbered(value: Any, parameters: Mapping[Any, int]) -> Any:
-    """Pure: with numbers in the place of parameters."""
+def replace_references(value: Any, parameters: Mapping[Any, int]) -> Any:
+    """Pure: returns the value with numbers in the place of parameters."""
     if isinstance(value, Tensor):
         return (PARAMETER, parameters[value]) if value in parameters else value
     if isinstance(value, Mapping):
-        return {numbered(key, parameters): numbered(part, parameters) for key, part in value.items()}
+        return {replace_references(key, parameters): replace_references(part, parameters) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(numbered(part, parameters) for part in value)
+        return type(value)(replace_references(part, parameters) for part in value)
     return value
 
 
-def taken_back(value: Any, now: Any, parameters: Sequence[Tensor]) -> Any:
-    """Local: a copy of what was kept, with the parameters themselves for their numbers. Its tensors lie where those lie that are
-    there `now`, else beside the parameters; a dict that is there is filled, as it may be of another kind, or known to others."""
+def restore_references(value: Any, now: Any, parameters: Sequence[Tensor]) -> Any:
+    """Local: returns a copy of a saved value with parameters in the place of their numbers. Its tensors are on the device of
+    those that are there `now`, else on that of the parameters; a dict that is there is filled, as it may be of another type, or
+    referred to elsewhere."""
     if isinstance(value, Tensor):
         return value.to(now.device if isinstance(now, Tensor) else parameters[0].device, copy=True)
     if isinstance(value, Mapping):
         held = dict(now) if isinstance(now, Mapping) else {}
-        keys = [taken_back(key, None, parameters) for key in value]
-        found = {key: taken_back(part, held.get(key), parameters) for key, part in zip(keys, value.values(), strict=True)}
+        keys = [restore_references(key, None, parameters) for key in value]
+        found = {key: restore_references(part, held.get(key), parameters) for key, part in zip(keys, value.values(), strict=True)}
         if not isinstance(now, MutableMapping):
             return found
         now.clear()
@@ -116,17 +117,17 @@ def taken_back(value: Any, now: Any, parameters: Sequence[Tensor]) -> Any:
     if isinstance(value, tuple) and len(value) == 2 and value[0] == PARAMETER:
         return parameters[value[1]]
     if isinstance(value, (list, tuple)):
-        return type(value)(taken_back(part, None, parameters) for part in value)
+        return type(value)(restore_references(part, None, parameters) for part in value)
     return value
 
 
 def _attributes(optimizer: Optimizer) -> Mapping[str, Any]:
-    """Those in which an optimiser may keep what it has learned; torch's own do not."""
+    """Returns the attributes in which an optimiser may keep state; those of torch keep none there."""
     if type(optimizer).__module__.partition(".")[0] == "torch":
         return {}
     parameters = parameters_of(optimizer)
     return {
-        name: numbered(value, parameters)
+        name: replace_references(value, parameters)
         for name, value in vars(optimizer).items()
         if name not in OF_TORCH and not name.startswith("_optimizer_")  # hooks
     }
@@ -144,7 +145,7 @@ def _copies(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed(optimizer: Optimizer, values: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are other than when made; refuses what may be, and cannot be kept."""
+    """Returns the values that differ from those at the start; refuses values that may have changed and cannot be saved."""
     changed: dict[str, Any] = {}
     for name, value in values.items():
         before = made.get(name)
@@ -162,7 +163,7 @@ def _changed(optimizer: Optimizer, values: Mapping[str, Any], made: Mapping[str,
 
 
 def _in_order(plain: Any) -> Any:
-    """Mappings by their keys, whatever was put in first."""
+    """Returns plain values with mappings sorted by their keys."""
     if isinstance(plain, dict) and "mapping" in plain:
         return {"mapping": sorted(([repr(key), _in_order(part)] for key, part in plain["mapping"]), key=lambda pair: pair[0])}
     if isinstance(plain, dict) and "tuple" in plain:

@@ -1,6 +1,6 @@
-"""What an optimiser has learned, by the names of its parameters; taken from one and given to another.
+"""The state of an optimiser, by the names of its parameters; read from one optimiser and loaded into another.
 
-Kept is what it has for each parameter or under a name of its own, and what it has changed in its groups and attributes. Settings
+Saved is what it has for each parameter or under a name of its own, and what it has changed in its groups and attributes. Settings
 are not, as a task may have changed them. An optimiser that writes `state_dict` or `load_state_dict` itself knows better what it
 needs: then these two are used, and the second must bring back what the first gave.
 """
@@ -17,13 +17,21 @@ from torch.optim import Optimizer
 
 from unisono.errors import UsageError
 from unisono.model.flat import Entry, view_of
-from unisono.model.torch.optimizer_record import REMEDY, AsMade, Packed, numbered, parameters_of, settings, taken_back
+from unisono.model.torch.optimizer_record import (
+    REMEDY,
+    InitialOptimizer,
+    Packed,
+    parameters_of,
+    replace_references,
+    restore_references,
+    settings,
+)
 
 Named = Sequence[tuple[str, Tensor]]
 
 
-def state_of(optimizer: Optimizer, made: AsMade, named: Named) -> dict[str, Any]:
-    """Local: of an optimiser of these parameters. Tensors are its own, not copies."""
+def state_of(optimizer: Optimizer, made: InitialOptimizer, named: Named) -> dict[str, Any]:
+    """Local: returns the state of an optimiser of these parameters. Tensors are not copied."""
     if _writes_its_own(optimizer):
         own = optimizer.state_dict()
         try:
@@ -33,7 +41,7 @@ def state_of(optimizer: Optimizer, made: AsMade, named: Named) -> dict[str, Any]
         return {"kind": type(optimizer).__name__, "groups": made.learned_groups(optimizer), "own": own}
     parameters = parameters_of(optimizer)
     held: Mapping[Any, Any] = optimizer.state
-    others = {key: numbered(value, parameters) for key, value in held.items() if key not in parameters}
+    others = {key: replace_references(value, parameters) for key, value in held.items() if key not in parameters}
     for key in others:
         if not isinstance(key, str):
             raise UsageError(
@@ -43,8 +51,9 @@ def state_of(optimizer: Optimizer, made: AsMade, named: Named) -> dict[str, Any]
     return {**_learned(optimizer, made), "each": each, "others": others}
 
 
-def state_of_vector(optimizer: Optimizer, made: AsMade, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Local: of an optimiser whose one parameter is a vector of many; gives the part of each, and what is `of_all`."""
+def state_of_vector(optimizer: Optimizer, made: InitialOptimizer, entries: Sequence[Entry]) -> dict[str, Any]:
+    """Local: returns the state of an optimiser whose one parameter is a vector of many tensors: the part of each, and what is
+    `of_all`."""
     (vector,) = parameters_of(optimizer)
     state = optimizer.state.get(vector, {})
     parts = {name: value for name, value in state.items() if is_like(value, vector)}
@@ -54,8 +63,8 @@ def state_of_vector(optimizer: Optimizer, made: AsMade, entries: Sequence[Entry]
 
 
 def load_state(optimizer: Optimizer, state: Mapping[str, Any], named: Named) -> None:
-    """Local: go on with what `state_of` or `state_of_vector` gave; ValueError if an optimiser of another kind did. Tensors are
-    copied."""
+    """Local: loads what `state_of` or `state_of_vector` returned; ValueError if it is from an optimiser of another kind. Tensors
+    are copied."""
     _expect_same_kind(optimizer, state)
     if "own" in state:
         _load_its_own(optimizer, state)
@@ -68,11 +77,11 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any], named: Named) -> 
             optimizer.state[parameter] = {key: _placed(value, parameter, counts_on_device) for key, value in held.items()}
     parameters = list(parameters_of(optimizer))
     for key, value in state["others"].items():
-        optimizer.state[key] = taken_back(value, optimizer.state.get(key), parameters)
+        optimizer.state[key] = restore_references(value, optimizer.state.get(key), parameters)
 
 
 def load_state_of_vector(optimizer: Optimizer, state: Mapping[str, Any], entries: Sequence[Entry]) -> None:
-    """Local: go on with what `state_of_vector` gave. Tensors are copied."""
+    """Local: loads what `state_of_vector` returned. Tensors are copied."""
     _expect_same_kind(optimizer, state)
     _load_learned(optimizer, state)
     each, of_all = state["each"], state["of_all"]
@@ -89,12 +98,12 @@ def load_state_of_vector(optimizer: Optimizer, state: Mapping[str, Any], entries
 
 
 def is_like(value: object, vector: Tensor) -> TypeGuard[Tensor]:
-    """Pure: whether it has a number for each of the vector."""
+    """Pure: whether a value is a tensor with one element for each element of the vector."""
     return isinstance(value, Tensor) and value.shape == vector.shape
 
 
 def own_copy(value: object) -> object:
-    """Local."""
+    """Local: returns a copy of a state value."""
     return value.clone() if isinstance(value, Tensor) else copy(value)
 
 
@@ -122,7 +131,7 @@ def _load_its_own(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     _load_groups(optimizer, state)
 
 
-def _learned(optimizer: Optimizer, made: AsMade) -> dict[str, Any]:
+def _learned(optimizer: Optimizer, made: InitialOptimizer) -> dict[str, Any]:
     return {
         "kind": type(optimizer).__name__,
         "groups": made.learned_groups(optimizer),
@@ -134,13 +143,13 @@ def _load_learned(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     _load_groups(optimizer, state)
     parameters = list(parameters_of(optimizer))
     for name, value in state["attributes"].items():
-        setattr(optimizer, name, taken_back(value, getattr(optimizer, name, None), parameters))
+        setattr(optimizer, name, restore_references(value, getattr(optimizer, name, None), parameters))
 
 
 def _load_groups(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     parameters = list(parameters_of(optimizer))
     for group, learned in zip(optimizer.param_groups, state["groups"], strict=True):
-        group.update({name: taken_back(value, group.get(name), parameters) for name, value in learned.items()})
+        group.update({name: restore_references(value, group.get(name), parameters) for name, value in learned.items()})
 
 
 def _counts_on_device(optimizer: Optimizer) -> bool:
@@ -148,8 +157,8 @@ def _counts_on_device(optimizer: Optimizer) -> bool:
 
 
 def _placed(value: Any, parameter: Tensor, counts_on_device: bool) -> Any:
-    """A copy, on the device and in the order of axes of the parameter; a single number is a count, which most optimisers keep on
-    the host."""
+    """Returns a copy, on the device and in the order of axes of the parameter; a single number is a count, which most optimisers
+    keep on the host."""
     if isinstance(value, Mapping):
         return {key: _placed(part, parameter, counts_on_device) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -22,25 +22,25 @@ from unisono.errors import UsageError
 
 
 def loss_name(part: str) -> str:
-    """Pure: under which name the loss of a part of the model is told."""
+    """Pure: returns the name under which the loss of a part of the model is reported."""
     return f"loss_{part}" if part else "loss_of_all"
 
 
 @dataclass(frozen=True)
 class OwnStep:
-    """What a task's own step works with."""
+    """The object that a task's own step gets as its first argument."""
 
     model: nn.Module
     step: int
     device: torch.device
     num_samples: int
-    """Of this worker in this step."""
+    """Number of samples of this worker in this step."""
     _minimise: Callable[[Tensor, Tensor | float, str], None]
     _share: float
-    """0 where this worker has no sample in a short batch and only keeps the others company, else 1."""
+    """0 where this worker has no sample in a short batch and only takes part in the collectives, else 1."""
 
     def minimise(self, loss: Tensor | tuple[Tensor, Tensor | float], part: str = "") -> None:
-        """Collective, blocking: one update of the parameters of `part` (a name of the task's optimizers)."""
+        """Collective, blocking: makes one update of the parameters of `part` (a name of the task's optimizers)."""
         if isinstance(loss, tuple):
             total, weight = loss
         elif loss.dim() == 0:
@@ -55,7 +55,7 @@ class OwnStep:
         self._minimise(total, weight, part)
 
     def noise(self, *shape: int) -> Tensor:
-        """Local: normal random numbers of this step and worker."""
+        """Local: returns normal random numbers of this step and worker."""
         return torch.randn(shape, device=self.device)
 
 

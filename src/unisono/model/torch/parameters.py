@@ -1,7 +1,8 @@
-"""The parameters that one optimiser moves: values and gradients as flat vectors of which the layers' tensors are views.
+"""The parameters of one optimiser: values and gradients as flat vectors of which the layers' tensors are views.
 
 A backward pass adds to the gradients in place; a hook on each parameter notes that it was used and says when a bucket is complete.
-Where all of it is one bucket, nothing can leave early: then what a pass made is copied at its end, in one go and without hooks.
+Where all of it is one bucket, nothing can be sent early: then the gradients of a pass are copied at its end, in one go and without
+hooks.
 """
 
 from __future__ import annotations
@@ -21,8 +22,16 @@ from torch.optim import Optimizer
 
 from unisono.errors import UsageError
 from unisono.model.flat import Bucket, FlatLayout, view_of
-from unisono.model.torch.one_vector import EACH_NUMBER_BY_ITSELF, EachNumber, bare_rule, narrowed, over, vectors_of, widened
-from unisono.model.torch.optimizer_record import AsMade
+from unisono.model.torch.one_vector import (
+    ELEMENTWISE_OPTIMIZERS,
+    ElementwiseOptimizer,
+    bare_step,
+    merge_slices,
+    optimizer_on_vector,
+    slice_optimizer,
+    vectors_of,
+)
+from unisono.model.torch.optimizer_record import InitialOptimizer
 from unisono.model.torch.optimizer_state import is_like, load_state, load_state_of_vector, own_copy, state_of, state_of_vector
 
 Empty = Callable[[int, torch.dtype], Tensor]
@@ -36,7 +45,7 @@ NO_GRADIENT = (
 
 
 class Gradients(NamedTuple):
-    """Of a loss, computed elsewhere: vectors of the same layout as those of the parameters."""
+    """Gradients of a loss that a framework computed: vectors of the same layout as those of the parameters."""
 
     vectors: Mapping[torch.dtype, Tensor]
     unused: Sequence[int] = ()
@@ -44,25 +53,25 @@ class Gradients(NamedTuple):
 
 
 QUICK = (torch.float32, torch.float64)
-"""Types whose squares NumPy sums by itself."""
+"""Types whose squares NumPy can add up."""
 MOST_NAMED = 3
 MOST_QUICK = 2**18
-"""Numbers: with more of them the threads of torch win over the short way into NumPy."""
+"""Elements: with more of them the threads of torch are faster than NumPy."""
 
 
 class FlatParameters:
-    """Some parameters of a model, moved into flat vectors when this is made."""
+    """Parameters of a model, which are moved into flat vectors when this is made."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], empty: Empty) -> None:
         if not named:
-            raise UsageError("the model has no parameter that learns (requires_grad); leave some of them free")
+            raise UsageError("the model has no parameter that learns; set requires_grad=True on some")
         self.layout = FlatLayout.of(named)
         self.tensors = [parameter for _, parameter in named]
         device = self.tensors[0].device
         self.values = self.layout.vectors(lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device))
         self.gradients = self.layout.vectors(empty)
         self.optimizer: Optimizer | None = None
-        self._made = AsMade((), {})
+        self._made = InitialOptimizer((), {})
         self.used: npt.NDArray[np.float64] = np.zeros(len(self.tensors))
         """1 for each parameter that got a gradient since the last `clear`."""
         views = self.layout.views(self.values)
@@ -78,53 +87,53 @@ class FlatParameters:
         self._vectors = list(self.gradients.values())
         self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
         self._whole: Optimizer | None = None
-        self._is_narrow = False
+        self._is_slice = False
         self._whole_state: Mapping[str, Tensor] = {}
         self._buckets: list[Bucket] = []
         self._bucket_of: list[int] = []
         self._missing: list[int] = []
         self._next = 0
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._on_ready: Callable[[Bucket], None] | None = None
         self._copies = False
-        """Whether passes are between `begin_pass` and `end_pass`, which copies what they made."""
+        """Whether passes are between `begin_backward` and `end_backward`, which copies the gradients that they made."""
         self._is_clear = False
         """Whether no pass has come since `clear`."""
 
-    def learn_with(self, optimizer: Optimizer, as_one: bool = True) -> None:
-        """Local: what moves these parameters. One that treats every number by itself is run on the whole vector, as if that were
-        one parameter: the same update in one pass instead of one for each tensor. Not `as_one` where the user's code may look at
-        its optimiser."""
+    def set_optimizer(self, optimizer: Optimizer, as_one: bool = True) -> None:
+        """Local: sets the optimiser of these parameters. An elementwise one is run on the whole vector, as if that were one
+        parameter: the same update in one pass instead of one for each tensor. Not `as_one` where user code may read its
+        optimiser's state."""
         self.optimizer = optimizer
-        self._whole = _over_the_whole(optimizer, self) if as_one else None
+        self._whole = _on_whole_vector(optimizer, self) if as_one else None
         if self._whole is not None:
-            self._rule = bare_rule(self._whole)
-            if isinstance(optimizer, EachNumber):
-                self._put_together(self._whole, optimizer)
-        self._made = AsMade.of(self.running)
+            self._rule = bare_step(self._whole)
+            if isinstance(optimizer, ElementwiseOptimizer):
+                self._merge_state(self._whole, optimizer)
+        self._made = InitialOptimizer.of(self.running)
 
-    def check_narrow(self) -> None:
-        """Local: refuse what `narrow` cannot do."""
+    def check_sliceable(self) -> None:
+        """Local: refuses optimisers that `restrict_to_slice` cannot restrict."""
         if self._whole is None:
             raise UsageError(
                 f"the weights that {type(self.optimizer).__name__} moves cannot be cut into slices (--servers): it must see whole "
                 "tensors, has settings for some of them or leaves some out; use one server, or an optimizer like sgd or adam"
             )
 
-    def narrow(self, stretch: slice) -> None:
-        """Local: from now on the optimiser moves this stretch of the vector alone, whatever tensors lie there, with the state that
-        it has."""
-        self.check_narrow()
+    def restrict_to_slice(self, stretch: slice) -> None:
+        """Local: from now on the optimiser updates only this slice of the vector, whatever tensors are there, with the state
+        that it has."""
+        self.check_sliceable()
         assert self._whole is not None
         (gradients,) = self.gradients.values()
-        self._whole, self._is_narrow = narrowed(self._whole, stretch, gradients), True
-        self._rule = bare_rule(self._whole)
+        self._whole, self._is_slice = slice_optimizer(self._whole, stretch, gradients), True
+        self._rule = bare_step(self._whole)
         self._vectors = [gradients[stretch]]
         self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
 
-    def stretch_state(self) -> dict[str, Tensor]:
-        """Local: what a narrowed optimiser has learned of each number of its stretch, its own, not copies; empty for others."""
-        return vectors_of(self.running) if self._is_narrow else {}
+    def slice_state(self) -> dict[str, Tensor]:
+        """Local: returns the state vectors of an optimiser that is restricted to a slice, without copies; empty for others."""
+        return vectors_of(self.running) if self._is_slice else {}
 
     @property
     def running(self) -> Optimizer:
@@ -133,12 +142,12 @@ class FlatParameters:
         assert found is not None, "there is no optimiser yet"
         return found
 
-    def cut(self, most_bytes: int) -> list[Bucket]:
-        """Local: the buckets in which the gradient is from now on told to be ready, in their order."""
+    def make_buckets(self, most_bytes: int) -> list[Bucket]:
+        """Local: divides the gradient into buckets, which are reported as ready in the order in which they are returned."""
         self._buckets = self.layout.buckets(most_bytes)
         self._bucket_of = [0] * len(self.tensors)
         for position, bucket in enumerate(self._buckets):
-            for number in bucket.members:
+            for number in bucket.entry_numbers:
                 self._bucket_of[number] = position
         if len(self._buckets) == 1:
             self._copies = True
@@ -147,7 +156,8 @@ class FlatParameters:
         return self._buckets
 
     def clear(self) -> None:
-        """Local: gradients to zero, and views again where the user's code took them away (`zero_grad(set_to_none=True)`)."""
+        """Local: sets gradients to zero, and makes them views again where user code dropped them
+        (`zero_grad(set_to_none=True)`)."""
         self.used.fill(0)
         self._is_clear = True
         if self._copies:
@@ -158,14 +168,14 @@ class FlatParameters:
             if parameter.grad is not view:
                 parameter.grad = view
 
-    def begin_pass(self) -> None:
-        """Local: a backward pass comes."""
+    def begin_backward(self) -> None:
+        """Local: to be called before a backward pass."""
         if self._copies:
             for parameter in self.tensors:
                 parameter.grad = None
 
-    def end_pass(self) -> None:
-        """Local: it is over, or there is none in this step."""
+    def end_backward(self) -> None:
+        """Local: to be called after a backward pass, also where there is none in this step."""
         if not self._copies:
             return
         made, views = [parameter.grad for parameter in self.tensors], self._gradient_views
@@ -188,8 +198,8 @@ class FlatParameters:
         for parameter, view in zip(self.tensors, views, strict=True):
             parameter.grad = view
 
-    def take(self, gradients: Gradients) -> None:
-        """Local: in the place of a backward pass."""
+    def add_gradients(self, gradients: Gradients) -> None:
+        """Local: adds gradients that a framework computed, in the place of a backward pass."""
         for dtype, made in gradients.vectors.items():
             if self._is_clear:
                 self.gradients[dtype].copy_(made)
@@ -201,22 +211,22 @@ class FlatParameters:
         self.used.fill(1)
         self.used[unused] = before
 
-    def forget_dropped(self) -> None:
-        """Local: gradients that the user's code took away, and no pass has made again, are zero and not used."""
+    def reset_dropped_gradients(self) -> None:
+        """Local: sets gradients that user code dropped, and no pass has made again, to zero and unused."""
         for number, (parameter, view) in enumerate(zip(self.tensors, self._gradient_views, strict=True)):
             if parameter.grad is None:
                 self.used[number] = 0
                 parameter.grad = view.zero_()
 
     def watch(self, on_ready: Callable[[Bucket], None]) -> None:
-        """Local: from now on tell of each complete bucket, until `tell_rest`."""
-        self._missing = [len(bucket.members) for bucket in self._buckets]
+        """Local: from now on calls `on_ready` for each complete bucket, until `report_remaining_buckets`."""
+        self._missing = [len(bucket.entry_numbers) for bucket in self._buckets]
         self._next = 0
-        self._told.clear()
+        self._reported.clear()
         self._on_ready = on_ready
 
-    def tell_rest(self) -> None:
-        """Local: the backward pass is over; what it left out is complete too."""
+    def report_remaining_buckets(self) -> None:
+        """Local, after a backward pass: reports the buckets that it left out, which are complete too."""
         tell, self._on_ready = self._on_ready, None
         if tell is not None:
             for bucket in self._buckets[self._next :]:
@@ -229,21 +239,21 @@ class FlatParameters:
         if self._on_ready is None:
             return
         position = self._bucket_of[number]
-        if number in self._told:  # checkpointing in parts gives a shared module its gradient piece by piece
+        if number in self._reported:  # checkpointing in parts gives a shared module its gradient piece by piece
             if position < self._next:
                 raise UsageError(
                     f"{self.layout.entries[number].name} got more gradient after it had been sent to the other workers; checkpoint "
                     "with use_reentrant=False, or send everything at the end (--set algorithm.bucket_mb=1e6)"
                 )
             return
-        self._told.add(number)
+        self._reported.add(number)
         self._missing[position] -= 1
         while self._next < len(self._buckets) and self._missing[self._next] == 0:
             self._next += 1
             self._on_ready(self._buckets[self._next - 1])
 
     def _take_back(self, number: int, parameter: Tensor) -> None:
-        """The user's code dropped the gradient (`zero_grad`) before this pass; what autograd then made takes its place."""
+        """Copies a gradient that autograd made because user code dropped the view (`zero_grad`) back into the vector."""
         view = self._gradient_views[number]
         if parameter.grad is None:
             raise UsageError("a gradient was taken away inside its own hook; hooks may change gradients, not remove them")
@@ -251,7 +261,7 @@ class FlatParameters:
         parameter.grad = view
 
     def scale(self, factor: float | Tensor) -> None:
-        """Local: the gradient times a factor, which may live on the device."""
+        """Local: multiplies the gradient by a factor, which may be on the device."""
         if isinstance(factor, float) and len(self._on_host) == len(self._vectors):
             for one in self._on_host:
                 np.multiply(one, one.dtype.type(factor), out=one)
@@ -262,19 +272,19 @@ class FlatParameters:
     def update(
         self, settings: Sequence[Mapping[str, float]], uses: npt.NDArray[np.float64], left_out: Tensor | None = None
     ) -> None:
-        """Local: one step of the optimiser. Parameters that nobody used are not touched, as in plain torch. `left_out`, on a GPU
-        with a fused optimiser: not 0 where nothing is to be changed at all."""
+        """Local: makes one step of the optimiser. Parameters that no worker used are not changed, as in plain torch. `left_out`,
+        on a GPU with a fused optimiser: not 0 where nothing must be changed."""
         everything = bool(uses.all())
         if not everything and self._whole is not None:
             if not uses.any():
                 return
-            if self._is_narrow:
+            if self._is_slice:
                 left_out_names = ", ".join(self.layout.entries[number].name for number in np.flatnonzero(uses == 0)[:MOST_NAMED])
                 raise UsageError(
                     f"a batch did not use {left_out_names}, and a server that has a slice of the weights cannot leave out single "
                     "parameters (--servers); use one server"
                 )
-            self._one_by_one(self._whole)
+            self._use_single_tensors(self._whole)
         optimizer = self.running
         if left_out is not None:
             optimizer.found_inf = left_out  # type: ignore[attr-defined]
@@ -294,17 +304,17 @@ class FlatParameters:
         for number in unused:
             self.tensors[number].grad = self._gradient_views[number]
 
-    def _one_by_one(self, whole: Optimizer) -> None:
-        """Local: from now on the optimiser sees the tensors, with the state that they had as parts of the vector; so each of them
-        can be left out, and counts its own steps."""
+    def _use_single_tensors(self, whole: Optimizer) -> None:
+        """Local: from now on the optimiser updates the single tensors, with the state that they had as parts of the vector; so
+        each of them can be left out, and counts its own steps."""
         assert self.optimizer is not None
         for group, moved in zip(self.optimizer.param_groups, whole.param_groups, strict=True):
             group.update({name: value for name, value in moved.items() if name != "params"})
-        self.optimizer.state.update(self.taken_apart(whole.state))
+        self.optimizer.state.update(self.split_state(whole.state))
         self._whole = None
 
-    def taken_apart(self, of_whole: Mapping[Any, Any]) -> defaultdict[Any, Any]:
-        """Local: the state of an optimiser of the whole vector, as one of the tensors has it."""
+    def split_state(self, of_whole: Mapping[Any, Any]) -> defaultdict[Any, Any]:
+        """Local: splits the state of an optimiser of the whole vector into that of the tensors."""
         (vector,) = self.values.values()
         (state,) = of_whole.values() or ({},)
         found: defaultdict[Any, Any] = defaultdict(dict)
@@ -314,8 +324,9 @@ class FlatParameters:
             }
         return found
 
-    def _put_together(self, whole: Optimizer, of_each: EachNumber) -> None:
-        """Local: what an optimiser of the tensors has learned before, as one of the whole vector has it; moved, not copied."""
+    def _merge_state(self, whole: Optimizer, of_each: ElementwiseOptimizer) -> None:
+        """Local: merges the state of an optimiser of the tensors into that of the whole vector; the values are moved, not
+        copied."""
         (vector,) = whole.param_groups[0]["params"]
         for name, first in of_each.state[self.tensors[0]].items():
             if not is_like(first, self.tensors[0]):
@@ -327,27 +338,28 @@ class FlatParameters:
         of_each.state.clear()
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Local: what the optimiser has learned, by the names of the parameters; tensors are its own, not copies."""
+        """Local: returns the state of the optimiser by the names of the parameters; tensors are not copied."""
         if self._whole is None:
             return state_of(self.running, self._made, self._named())
         whole = self._whole
-        if self._is_narrow:
+        if self._is_slice:
             (values,), (gradients,) = self.values.values(), self.gradients.values()
-            # Before anything was gathered somebody may ask how much it will be.
-            vectors = self._whole_state or {name: one.new_empty(values.shape) for name, one in self.stretch_state().items()}
-            whole = widened(whole, values, gradients, vectors)
+            # Before anything was gathered the size of the state may be asked for.
+            vectors = self._whole_state or {name: one.new_empty(values.shape) for name, one in self.slice_state().items()}
+            whole = merge_slices(whole, values, gradients, vectors)
         return state_of_vector(whole, self._made, self.layout.entries)
 
-    def hold_whole_state(self, vectors: Mapping[str, Tensor]) -> None:
-        """Local: what a narrowed one saves: the vectors of `stretch_state`, gathered from all servers."""
+    def set_full_state(self, vectors: Mapping[str, Tensor]) -> None:
+        """Local: sets what an optimiser that is restricted to a slice saves: the vectors of `slice_state`, gathered from all
+        servers."""
         self._whole_state = vectors
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
-        """Local: go on with what `optimizer_state` gave, here or elsewhere. Tensors are copied."""
-        if isinstance(self.running, EachNumber):
-            self.running.state.clear()  # nothing is what it may have learned
+        """Local: loads what `optimizer_state` returned, here or elsewhere. Tensors are copied."""
+        if isinstance(self.running, ElementwiseOptimizer):
+            self.running.state.clear()  # its state may be empty
         if self._whole is not None and "of_all" not in state:
-            self._one_by_one(self._whole)
+            self._use_single_tensors(self._whole)
         if self._whole is None:
             load_state(self.running, state, self._named())
         else:
@@ -357,24 +369,24 @@ class FlatParameters:
         return [(entry.name, tensor) for entry, tensor in zip(self.layout.entries, self.tensors, strict=True)]
 
     def is_finite(self) -> bool:
-        """Local; waits for the device: whether every gradient is a number."""
+        """Local; waits for the device: whether every gradient is finite."""
         if len(self._on_host) == len(self._vectors) and all(isfinite(np.dot(one, one)) for one in self._on_host):
             return True  # squares may overflow where numbers do not; so a sum decides
         return isfinite(float(self.sum()))
 
     def squared_norm(self) -> Tensor:
-        """Local: of the whole gradient, on the device (the gaps are zero)."""
+        """Local: returns the squared norm of the whole gradient, on the device (the gaps are zero)."""
         squares = [torch.linalg.vector_norm(vector, dtype=torch.float64) ** 2 for vector in self._vectors]
         return squares[0] if len(squares) == 1 else torch.stack(squares).sum()
 
     def sum(self) -> Tensor:
-        """Local: of all gradients, on the device; a finite number only if each of them is one."""
+        """Local: returns the sum of all gradients, on the device; it is finite only if each of them is."""
         sums = [vector.sum() for vector in self._vectors]
         return sums[0] if len(sums) == 1 else torch.stack([one.double() for one in sums]).sum()
 
 
 def _accumulated(held: ref[FlatParameters], number: int, parameter: Tensor) -> None:
-    """A hook of torch is kept where Python does not look for cycles, so it must not keep the vectors alive."""
+    """The hook of a parameter. Torch keeps it where Python does not collect cycles, so it must not keep the vectors alive."""
     if (found := held()) is not None:
         found._accumulated(number, parameter)
 
@@ -383,13 +395,13 @@ def _is_quick(vector: Tensor) -> bool:
     return vector.device.type == "cpu" and vector.dtype in QUICK and vector.numel() <= MOST_QUICK
 
 
-def _over_the_whole(optimizer: Optimizer, held: FlatParameters) -> Optimizer | None:
-    """Local: the same optimiser of the whole vector as one parameter; None where that would not be the same."""
-    by_itself = type(optimizer) in EACH_NUMBER_BY_ITSELF or isinstance(optimizer, EachNumber)
+def _on_whole_vector(optimizer: Optimizer, held: FlatParameters) -> Optimizer | None:
+    """Local: returns the same optimiser for the whole vector as one parameter; None where its updates would differ."""
+    by_itself = type(optimizer) in ELEMENTWISE_OPTIMIZERS or isinstance(optimizer, ElementwiseOptimizer)
     if not by_itself or len(optimizer.param_groups) != 1 or len(held.values) != 1:
         return None
     (group,) = optimizer.param_groups
     if set(map(id, group["params"])) != set(map(id, held.tensors)):
         return None
     (values,), (gradients,) = held.values.values(), held.gradients.values()
-    return over(optimizer, values, gradients)
+    return optimizer_on_vector(optimizer, values, gradients)

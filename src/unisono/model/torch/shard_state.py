@@ -1,4 +1,5 @@
-"""What a model keeps besides its weights while a batch is computed shard by shard: every shard of a step begins with the same."""
+"""The state of a model besides its weights while a batch is computed shard by shard: all shards of a step begin with the same
+state."""
 
 from __future__ import annotations
 
@@ -11,16 +12,16 @@ from torch import Tensor
 from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter
 
-LOOKS = 3
-"""Steps in which frozen parameters are watched; whoever moves them does so from the beginning."""
+FROZEN_CHECK_STEPS = 3
+"""Number of first steps in which frozen parameters are checked; a model that changes them does so from the start."""
 _REMEDY = "then the result would depend on the number of workers; change the model, or leave --shards out"
 
 
 class ShardState:
     """Running statistics and counters of one replica. Local. The changes of all shards are averaged.
 
-    Vectors of `changes` travel with the gradient: one for each vector of statistics, and one with the changes of the counters and
-    the number of shards that had samples. What cannot be treated so is refused."""
+    Vectors of `changes` travel with the gradient: one for each vector of statistics, and one with the changes of the counters
+    and the number of shards that had samples. State that cannot be averaged is refused."""
 
     def __init__(self, adapter: TorchAdapter, empty: Callable[[int, torch.dtype], Tensor]) -> None:
         self._adapter = adapter
@@ -32,19 +33,19 @@ class ShardState:
         of_vectors = [empty(vector.numel(), vector.dtype) for vector in self._vectors]
         self.changes = [*of_vectors, self._counts] if self._vectors or self._counted else []
         self._frozen = [(name, one) for name, one in adapter.model.named_parameters() if not one.requires_grad]
-        self._looks_left = LOOKS if self._frozen else 0
+        self._frozen_checks_left = FROZEN_CHECK_STEPS if self._frozen else 0
         self._sums: list[float] = []
 
     def begin(self) -> None:
-        """Remember where all shards of the step begin."""
-        self._adapter.statistics()  # takes back what the user's code has put in their place
+        """Copies the state with which all shards of the step begin."""
+        self._adapter.statistics()  # copies back what the user's code has put in their place
         for before, now in zip((*self._before, *self._counted), (*self._vectors, *self._counters()), strict=True):
             before.copy_(now)
-        if self._looks_left:
+        if self._frozen_checks_left:
             self._sums = self._sums_of_frozen()
 
-    def take_change(self, has_samples: bool) -> None:
-        """What a shard changed, into `changes`; then all is as the step began."""
+    def record_change(self, has_samples: bool) -> None:
+        """Writes what a shard changed into `changes`, then restores the state at the start of the step."""
         self._adapter.statistics()
         for change, vector, before in zip(self.changes, self._vectors, self._before, strict=False):
             torch.sub(vector, _base(before), out=change)
@@ -57,10 +58,10 @@ class ShardState:
                 continue
             place.copy_((counter.long() - before.long()).reshape(-1))
             counter.copy_(before)
-        self._look_at_frozen()
+        self._check_frozen()
 
     def end(self) -> None:
-        """`changes` hold the sums over all shards."""
+        """Applies `changes`, which now hold the sums over all shards."""
         num_shards = self._counts[:1]
         for change, vector in zip(self.changes, self._vectors, strict=False):
             vector.copy_(_base(vector).add_(change.div_(num_shards.to(change.dtype))))
@@ -71,13 +72,13 @@ class ShardState:
             raise UsageError(f"the buffer {late[0]} of the model was made or changed its size while it learned, and {_REMEDY}")
 
     def put_back(self) -> None:
-        """All is as at the last `begin`: what an evaluation changes is not kept."""
+        """Restores the state at the last `begin`, after an evaluation, whose changes are dropped."""
         self._adapter.statistics()
         for before, now in zip((*self._before, *self._counted), (*self._vectors, *self._counters()), strict=True):
             now.copy_(before)
 
     def _counters(self) -> list[Tensor]:
-        """The user's code may put other tensors in their places, so they are asked for again."""
+        """Returns the counters; read again each time, as user code may replace the tensors."""
         found = self._adapter.counters() if self._counted else []
         if [one.shape for one in found] != [one.shape for one in self._counted]:
             raise UsageError(f"a buffer of the model was made or changed its size while it learned, and {_REMEDY}")
@@ -86,18 +87,19 @@ class ShardState:
     def _places(self) -> Sequence[Tensor]:
         return torch.split(self._counts[1:], self._sizes) if self._sizes else ()
 
-    def _look_at_frozen(self) -> None:
-        if not self._looks_left:
+    def _check_frozen(self) -> None:
+        if not self._frozen_checks_left:
             return
         for (name, _), before, now in zip(self._frozen, self._sums, self._sums_of_frozen(), strict=True):
             if before != now and not (isnan(before) and isnan(now)):
                 raise UsageError(f"the frozen parameter {name} is moved by the model itself, once for each shard, and {_REMEDY}")
-        self._looks_left -= 1
+        self._frozen_checks_left -= 1
 
     def _sums_of_frozen(self) -> list[float]:
         return [one.detach().sum(dtype=torch.float64).item() for _, one in self._frozen]
 
 
 def _base(before: Tensor) -> Tensor:
-    """From where changes count: what does not change keeps its bits, and what begins at infinity (a running maximum) leaves it."""
+    """Returns the values to which changes are added: what does not change keeps its bits, and a running maximum can leave
+    infinity."""
     return torch.where(before.isfinite(), before, 0)

@@ -113,7 +113,7 @@ class Checkpoints:
     def newest(self) -> Loaded | None:
         """The newest checkpoint that is as it was written; None where there is none at all. Refuses if none of them is good."""
         damaged: list[str] = []
-        for step, path in self._steps.found():
+        for step, path in self._steps.list_steps():
             try:
                 snapshot, made_by, best = _load(path, step)
             except OtherFormat:
@@ -143,7 +143,7 @@ class Checkpoints:
         return write_tensors(file, best)
 
     def _prune(self, newest: int) -> None:
-        found = self._steps.found()
+        found = self._steps.list_steps()
         kept = [step for step, _ in found if step <= newest and step not in self._damaged][: self.keep]
         self.not_removed = ""
         for step, path in found:

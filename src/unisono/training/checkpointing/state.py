@@ -18,7 +18,7 @@ from unisono.algorithms.base import Algorithm
 from unisono.comm.base import Communicator
 from unisono.comm.replicate import replicate
 from unisono.errors import UsageError
-from unisono.model.base import ModelAdapter, SoFar
+from unisono.model.base import ModelAdapter, PartialEpochLog
 from unisono.model.packed import pack, unpack
 from unisono.training.checkpointing.worker_states import (
     MERGED,
@@ -59,7 +59,7 @@ def gather_state(comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm
 def state_of_replica(adapter: ModelAdapter, algorithm: Algorithm) -> State:
     """Local: the part of the state that this rank has by itself. Tensors are not copied."""
     tensors: dict[str, Tensor] = {}
-    found = {**adapter.state(), "kept": adapter.kept(), "algorithm": algorithm.state()}
+    found = {**adapter.state(), "kept": adapter.user_state(), "algorithm": algorithm.state()}
     return {name: pack(value, tensors, name) for name, value in found.items()}, tensors
 
 
@@ -135,16 +135,16 @@ class Restored:
                 counter.copy_(each[comm.rank].clone().view(counter.dtype).view(counter.shape))
         algorithm.restore(self._held["algorithm"], self._held["size"])
 
-    def so_far(self, comm: Communicator) -> SoFar | None:
+    def so_far(self, comm: Communicator) -> PartialEpochLog | None:
         """What this worker had logged in an unfinished epoch; with another number of workers rank 0 gets the logged values of all.
         None without an unfinished epoch."""
         if self._held["so_far"] is None:
             return None
-        each = [SoFar(*own) for own in self._held["so_far"]]
+        each = [PartialEpochLog(*own) for own in self._held["so_far"]]
         if len(each) == comm.size:
             return each[comm.rank]
         if comm.rank:
-            return SoFar(0, {}, each[0].is_over)
+            return PartialEpochLog(0, {}, each[0].is_over)
         return each[0]._replace(num_samples=sum(own.num_samples for own in each), logged=add_logged(own.logged for own in each))
 
     def notes(self, comm: Communicator, mid_epoch: bool) -> list[str]:
@@ -156,8 +156,8 @@ class Restored:
                 "mean of their weights and the optimiser state of the first"
             )
         so_far = self.so_far(comm) if mid_epoch else None
-        if so_far is not None and so_far.unkept:
-            names = ", ".join(so_far.unkept)
+        if so_far is not None and so_far.unsaved_metrics:
+            names = ", ".join(so_far.unsaved_metrics)
             found.append(f"warning: {names} (TorchMetrics) of the epoch in hand will be of its rest only; they are not kept")
         return found
 
@@ -192,5 +192,5 @@ def _counters_of_all(comm: Communicator, adapter: ModelAdapter) -> dict[int, lis
 
 
 def _so_far_of_all(comm: Communicator, adapter: ModelAdapter) -> list[Any] | None:
-    mine = adapter.so_far()
+    mine = adapter.partial_epoch()
     return None if mine is None else comm.allgather_object(tuple(mine._replace(logged=dict(mine.logged))))

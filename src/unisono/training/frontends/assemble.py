@@ -114,7 +114,7 @@ def _loader(task: Task, splits: Splits, plan: Plan, setup: AlgorithmSetup, comm:
         augment=task.augment,
         never_empty=task.step is not None,
         own_shards=own_shards,
-        works_ahead=device.type == "cuda",  # a CPU that computes has no time to prepare the next batch beside it
+        prefetches=device.type == "cuda",  # a CPU that computes has no time to prepare the next batch beside it
     )
 
 

@@ -118,7 +118,7 @@ class FrontEnd(ABC):
             optimizer = self.make_own_optimizer()
             if optimizer is None:
                 optimizer = make_optimizer(spec, part.tensors, lr, with_fused(spec, options, adapter.device), self.model)
-            part.learn_with(optimizer)
+            part.set_optimizer(optimizer)
             found[name] = make_schedule(
                 task.schedule,
                 task.schedule_options,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unisono.data.fold_data import divided
+from unisono.data.fold_data import apply_division
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.model.base import StreamKey
@@ -24,7 +24,7 @@ def make_splits(resolved: ResolvedTask) -> Splits:
     found = resolved.task.data(**resolved.data)
     if not isinstance(found, Splits):
         raise UsageError(f"data of the task must give un.Splits(train=..., validation=..., test=...); it gave {_kind(found)}")
-    return divided(found, resolved.division)
+    return apply_division(found, resolved.division)
 
 
 def make_model(resolved: ResolvedTask, device: torch.device) -> nn.Module:
@@ -48,9 +48,9 @@ def make_model(resolved: ResolvedTask, device: torch.device) -> nn.Module:
     finally:
         random.setstate(before)
     if is_keras(model):
-        from unisono.model.keras.take_over import take_over
+        from unisono.model.keras.make_replica import make_replica
 
-        model = take_over(model)
+        model = make_replica(model)
     if is_keras_module(model) and device.type == "cuda" and not model.backend.takes_cuda:
         raise UsageError(
             "Keras on TensorFlow or JAX learns through the memory of the host here; give --engine shm (or gloo, mpi), or run Keras "

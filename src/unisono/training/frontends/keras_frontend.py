@@ -16,11 +16,11 @@ from unisono.metrics import Metric, resolve_metrics
 from unisono.metrics.find_metrics import METRICS, TOP
 from unisono.metrics.keras import KerasMetric, keras_metrics
 from unisono.model.keras.body import KerasBody
+from unisono.model.keras.make_replica import build_with, compile_as
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import keras_names, make_keras_optimizer, rate_of
-from unisono.model.keras.take_over import build_with, compile_as
 from unisono.model.recognise import is_keras_optimizer
-from unisono.model.torch.body import Body, in_three
+from unisono.model.torch.body import Body, split_batch
 from unisono.optim.optimizers import optimizer_class
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
@@ -67,7 +67,7 @@ class KerasFrontEnd(FrontEnd):
             raise UsageError("loss_options go with the losses of torch models; give a loss of Keras, with its options in it")
         first_outputs(self.model, source, device, "the data")
         compile_as(self.module, task.loss, [metric for metric in task.metrics if _is_of_keras(metric)])
-        inputs, targets, _ = in_three(first_samples(source, self.model, device))
+        inputs, targets, _ = split_batch(first_samples(source, self.model, device))
         build_with(self.module, inputs, targets)
 
     def metrics(self) -> tuple[Metric, ...]:
@@ -108,7 +108,7 @@ class KerasFrontEnd(FrontEnd):
 
 def refuse_constraints(module: KerasModule) -> None:
     """Local: refuses weight constraints, which only optimisers of Keras apply."""
-    for variable in module.pure.trained:
+    for variable in module.pure.trainable:
         if variable.constraint is not None:
             raise UsageError(
                 f"the constraint of {variable.path} is kept by optimizers of Keras only; compile the model with one, "
@@ -123,5 +123,5 @@ def _is_of_keras(metric: Any) -> bool:
 def _is_plain(optimizer: Any, module: KerasModule) -> bool:
     limits = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm, optimizer.weight_decay)
     more = (optimizer.momentum, optimizer.gradient_accumulation_steps, optimizer.use_ema, optimizer.loss_scale_factor)
-    constrained = any(one.constraint is not None for one in module.pure.trained)
+    constrained = any(one.constraint is not None for one in module.pure.trainable)
     return not any(limits) and not any(more) and not constrained and not callable(optimizer._learning_rate)

@@ -16,8 +16,8 @@ from unisono.errors import UsageError
 from unisono.metrics import Metric, resolve_metrics
 from unisono.metrics.metric_names import is_error, metric_name
 from unisono.model.base import TEST, VALIDATION
-from unisono.model.lightning.body import LightningBody, Surroundings, evaluation_step
-from unisono.model.lightning.module import configured
+from unisono.model.lightning.body import LightningBody, TrainerStandIn, evaluation_step
+from unisono.model.lightning.module import configured_optimizer
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.body import Body
 from unisono.optim.optimizers import make_optimizer
@@ -47,7 +47,7 @@ class LightningFrontEnd(FrontEnd):
         return resolve_metrics(self.task.metrics)
 
     def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> LightningBody:  # noqa: B008
-        return LightningBody(self.model, Surroundings(self.task.epochs, *extent), with_outputs)
+        return LightningBody(self.model, TrainerStandIn(self.task.epochs, *extent), with_outputs)
 
     def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:
         """Runs two samples through its validation, as Lightning's Trainer does before it starts."""
@@ -88,11 +88,11 @@ class LightningFrontEnd(FrontEnd):
         num_steps = self.task.epochs * plan.steps_per_epoch
 
         def configure_optimizers(parameters: Any) -> Any:  # noqa: ARG001 - it takes them from the module itself
-            return configured(model).optimizer
+            return configured_optimizer(model).optimizer
 
         optimizer = make_optimizer(configure_optimizers, part.tensors, DEFAULT_LR, {}, model)
-        part.learn_with(optimizer, as_one=False)  # the module may read it, e.g. to log its learning rate
-        again = configured(model)  # a scheduler moves the settings of its optimizer ahead of time, so it gets one of its own
+        part.set_optimizer(optimizer, as_one=False)  # the module may read it, e.g. to log its learning rate
+        again = configured_optimizer(model)  # a scheduler changes its optimizer ahead of time, so it gets a copy
         if again.scheduler is None:
             return {"": make_schedule(None, {}, num_steps=num_steps, steps_per_epoch=plan.steps_per_epoch, optimizer=optimizer)}
         steps_per_row = again.frequency * (1 if again.interval == "step" else plan.steps_per_epoch)

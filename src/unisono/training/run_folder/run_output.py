@@ -52,7 +52,7 @@ def has_checkpoint(config: TrainConfig) -> bool:
     """Local, on rank 0: whether there is a checkpoint to resume from, so that initial weights are not needed."""
     if config.out is None or config.fresh or not (Path(config.out) / CHECKPOINTS).is_dir():
         return False
-    return bool(StepFolders(Path(config.out) / CHECKPOINTS).found())
+    return bool(StepFolders(Path(config.out) / CHECKPOINTS).list_steps())
 
 
 def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[str, Any], engine: str) -> RunOutput:

@@ -11,9 +11,9 @@ from time import monotonic, sleep
 from unisono.algorithms.server.protocol import most_numbers
 from unisono.algorithms.server.server_algorithm import ServerAlgorithm
 from unisono.cluster.machine.worker_threads import set_threads
-from unisono.comm.engines.single import alone
 from unisono.comm.exchange.base import UnknownWorker
 from unisono.comm.exchange.zmq_caller import ZmqCaller
+from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
 from unisono.stopping.stop_request import StopRequest
 from unisono.task.train_config import TrainConfig
@@ -84,7 +84,7 @@ def join(directory: Path, *, say: Say, threads: int | None = None, device: str =
         except WorkerLeft:
             return 0
         set_threads(threads)
-        comm = alone()
+        comm = single_process_communicator()
         parts = prepare(config, comm, None, None, resumes=False).parts
         assert isinstance(parts.algorithm, ServerAlgorithm)
         replica = replica_of(parts.adapter, comm)

@@ -19,7 +19,7 @@ from unisono.algorithms.server.server_layout import ServerLayout
 from unisono.algorithms.server.slices import SliceLayout
 from unisono.algorithms.server.worker import Worker
 from unisono.comm.base import Communicator
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.data.loader import Loader, Portion
 from unisono.errors import UsageError
 from unisono.events import Spans
@@ -41,7 +41,7 @@ def make_server_algorithm(
     assert issubclass(kind, ServerAlgorithm)
     assert isinstance(layout, ServerLayout)
     algorithm = kind(
-        alone(adapter.device),
+        single_process_communicator(adapter.device),
         adapter,
         setup.options,
         spans,
@@ -72,7 +72,7 @@ def _check_servers(algorithm: ServerAlgorithm, name: str, task: Task) -> None:
     part = algorithm.adapter.parts[""]
     SliceLayout.of(next(iter(part.values.values())), num_servers)
     if algorithm.server_optimises:
-        part.check_narrow()
+        part.check_sliceable()
 
 
 def replica_of(adapter: TorchAdapter, group: Communicator, spans: Spans | None = None) -> Replica:

@@ -22,10 +22,10 @@ from unisono.algorithms.server.service import MakeBuffer, Service
 from unisono.algorithms.server.simulated import SimulatedServer
 from unisono.algorithms.server.waits import Waits
 from unisono.comm.base import Communicator
-from unisono.comm.engines.single import alone
 from unisono.comm.exchange.base import Server
+from unisono.comm.single_process import single_process_communicator
 from unisono.errors import TrainingFailed
-from unisono.model.base import LOOKING, StreamKey
+from unisono.model.base import EVALUATING, StreamKey
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.task.train_config import TrainConfig
 from unisono.training.epoch_sums import EpochSums
@@ -120,7 +120,7 @@ class ServerTrainer(TrainerBase):
         """Collective: the group of processes that act as one worker with this rank; a server is alone."""
         layout, world = self.algorithm.layout, self.algorithm.world
         if layout.size == 1:
-            return alone(self.adapter.device)
+            return single_process_communicator(self.adapter.device)
         group = world.split(-1 - world.rank if layout.is_server(world.rank) else layout.worker(world.rank))
         assert group is not None
         held.callback(group.close)
@@ -189,7 +189,7 @@ class ServerTrainer(TrainerBase):
         layout, rank = algorithm.layout, algorithm.world.rank
         if layout.servers > 1 and algorithm.server_optimises:
             assert ends is not None
-            replica.part.narrow(ends.slices.slice_of(rank))
+            replica.part.restrict_to_slice(ends.slices.slice_of(rank))
         model, statistics = self._server_model(replica, None if ends is None else ends.slices.slice_of(rank))
 
         def lr(step: int) -> float:
@@ -327,7 +327,7 @@ class ServerTrainer(TrainerBase):
     def _evaluate(self, evaluator: TorchAdapter) -> dict[str, float] | None:
         if self.validation is None:
             return {}
-        evaluator.seed(StreamKey(self.seed, (self.progress.epoch + 1) * self._units, 0, LOOKING))
+        evaluator.seed(StreamKey(self.seed, (self.progress.epoch + 1) * self._units, 0, EVALUATING))
         plan = EvaluationPlan(self.parts.metrics, self.evaluation_batch, stop_requested=self.stop_requested)
         return evaluate(self.algorithm.comm, evaluator, self.validation, plan, "val_")
 

@@ -94,7 +94,7 @@ class LeadingService(Service):
         self.commands.give(END_SAVE)
         super().end_save()
         self._gathered = []
-        self.part.hold_whole_state({})
+        self.part.set_full_state({})
 
     def lose(self, caller: int) -> int:
         raise CommError(f"worker {caller} is lost, and the other servers cannot be told so")
@@ -105,13 +105,13 @@ class LeadingService(Service):
             whole[self.slices.slice_of(server)].copy_(values)
 
     def gather(self) -> None:
-        own, of_optimizer = vectors_in(super().state()), self.part.stretch_state()
+        own, of_optimizer = vectors_in(super().state()), self.part.slice_state()
         gathered = [
             self.slices.join([vector, *self.commands.ask(GIVE_VECTOR, place)])
             for place, vector in enumerate([*own, *of_optimizer.values()])
         ]
         self._gathered = gathered[: len(own)]
-        self.part.hold_whole_state(dict(zip(of_optimizer, gathered[len(own) :], strict=True)))
+        self.part.set_full_state(dict(zip(of_optimizer, gathered[len(own) :], strict=True)))
 
     def state(self) -> dict[str, Any]:
         state = super().state()
@@ -175,7 +175,7 @@ class Follower:
             self._tell_leader(command, service.model.values)
         elif command == GIVE_VECTOR:
             if number == 0:
-                self._giving = [*vectors_in(service.state()), *self.part.stretch_state().values()]
+                self._giving = [*vectors_in(service.state()), *self.part.slice_state().values()]
             self._tell_leader(command, self._giving[number])
         else:
             self._tell_leader(command)

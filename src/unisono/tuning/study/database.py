@@ -102,7 +102,7 @@ class DatabaseWriter:
         elif value.get("event") == ENDED:
             self._show_result(value)
 
-    def settle(self) -> None:
+    def flush_to_disk(self) -> None:
         """All is kept already."""
 
     def close(self) -> None:

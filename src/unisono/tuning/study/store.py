@@ -89,11 +89,11 @@ class Store:
     def record_leave(self, reason: str) -> None:
         """Say that this job works here no more; what it has in hand is anybody's."""
         self.append({"event": LEFT, "job": self.job, "at_s": self.clock(), "reason": reason})
-        self._writer.settle()
+        self._writer.flush_to_disk()
         self._writer.close()
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Write a record, and know it; should this process die, it is there, and should the machine, after `settle`."""
+        """Write a record, and know it; should this process die, it is there, and should the machine, after `flush_to_disk`."""
         self._writer.append(value, later=True)
         self._apply(Record(self.job, self._num_written, value))
         self._num_written += 1
@@ -106,7 +106,7 @@ class Store:
             self.append({"event": ALIVE, "job": self.job, "at_s": self.clock(), **identity()})
         if now >= self._settle_at:
             self._settle_at = now + SYNC_EVERY_S
-            self._writer.settle()
+            self._writer.flush_to_disk()
 
     def record_values(self, due: Due, distributions: Mapping[str, str] | None = None) -> None:
         """Write what a trial that `next_due` gave is to try; with the ranges where no space says them."""

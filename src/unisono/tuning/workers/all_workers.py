@@ -106,7 +106,7 @@ class AllWorkers:
         load the task."""
         now = monotonic()
         for one in tuple(self._connections):
-            if one.channel.unsent:
+            if one.channel.has_unsent:
                 one.channel.flush()
             if one.challenge is not None and now > one.deadline:
                 self._drop(one)

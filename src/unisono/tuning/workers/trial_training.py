@@ -17,8 +17,8 @@ from unisono.cluster.machine.worker_threads import set_threads
 from unisono.cluster.topology import Topology
 from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
-from unisono.comm.engines.single import alone
-from unisono.data.fold_data import Folding, folded
+from unisono.comm.single_process import single_process_communicator
+from unisono.data.fold_data import Folding, make_folds
 from unisono.data.splits import Splits
 from unisono.errors import AnotherRun, InUse, ReportedElsewhere, UsageError
 from unisono.files.atomic import explain_os_errors
@@ -99,9 +99,9 @@ class TaskTrialRunner(TrialRunner):
         values = _of_task({**self.fixed, **first})
         changed = change(self.task, values)
         whole = make_splits(changed)
-        splits = folded(whole, self.folding)
+        splits = make_folds(whole, self.folding)
         config = TrainConfig(task_file=self.file, changes=values, division=self._division(0, whole))
-        parts = prepare(config, alone(), None, self.task, resumes=False).parts
+        parts = prepare(config, single_process_communicator(), None, self.task, resumes=False).parts
         made = provenance(Path(self.file), None, ())
         return {
             "task": changed.task.name or Path(self.file).stem,

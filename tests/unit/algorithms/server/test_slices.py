@@ -14,7 +14,7 @@ from unisono.algorithms.server.server_layout import ServerLayout
 from unisono.algorithms.server.slices import NOTHING, SlicedCaller, SliceLayout, vectors_in, with_vectors
 from unisono.comm.exchange.base import Caller, Numbers, Reply
 from unisono.errors import CommError, UsageError
-from unisono.model.torch.one_vector import EACH_NUMBER_BY_ITSELF
+from unisono.model.torch.one_vector import ELEMENTWISE_OPTIMIZERS
 from unisono.model.torch.parameters import FlatParameters
 
 NUMEL, STATISTICS = 64 * 7, 5
@@ -117,7 +117,7 @@ def held(kind: type[torch.optim.Optimizer], rows: int = 9) -> FlatParameters:
         settings["momentum"] = 0.9
     if kind is torch.optim.Adagrad:
         settings["initial_accumulator_value"] = 0.3
-    found.learn_with(kind(found.tensors, **settings))
+    found.set_optimizer(kind(found.tensors, **settings))
     return found
 
 
@@ -138,7 +138,7 @@ def rows(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("kind", EACH_NUMBER_BY_ITSELF)
+@pytest.mark.parametrize("kind", ELEMENTWISE_OPTIMIZERS)
 def test_slices_move_as_the_whole(kind: type[torch.optim.Optimizer], rows: int) -> None:
     """Bit for bit; also those that go on with what was saved of the whole, and what they save."""
     one = held(kind, rows)
@@ -150,14 +150,14 @@ def test_slices_move_as_the_whole(kind: type[torch.optim.Optimizer], rows: int) 
         (moved,) = part.values.values()
         moved.copy_(values)
         part.load_optimizer_state(one.optimizer_state())
-        part.narrow(slices.slice_of(server))
+        part.restrict_to_slice(slices.slice_of(server))
         move(part, range(3, 6))
     move(one, range(3, 6))
     for server, part in enumerate(parts):
         (moved,) = part.values.values()
         assert torch.equal(moved[slices.slice_of(server)], values[slices.slice_of(server)])
-    own = [part.stretch_state() for part in parts]
-    parts[0].hold_whole_state({name: slices.join([one[name] for one in own]) for name in own[0]})
+    own = [part.slice_state() for part in parts]
+    parts[0].set_full_state({name: slices.join([one[name] for one in own]) for name in own[0]})
     saved, expected = parts[0].optimizer_state(), one.optimizer_state()
     assert saved.keys() == expected.keys() and saved["groups"] == expected["groups"]
     for name, of_one in expected["each"].items():
@@ -170,7 +170,7 @@ def test_slices_move_as_the_whole(kind: type[torch.optim.Optimizer], rows: int) 
 def test_adagrad_begins_with_the_value_that_was_asked_for() -> None:
     part, again = held(torch.optim.Adagrad), held(torch.optim.Adagrad)
     assert again.optimizer is not None
-    again.learn_with(again.optimizer, as_one=False)
+    again.set_optimizer(again.optimizer, as_one=False)
     for one in (part, again):
         move(one, range(2))
     assert torch.equal(next(iter(part.values.values())), next(iter(again.values.values())))
@@ -179,11 +179,11 @@ def test_adagrad_begins_with_the_value_that_was_asked_for() -> None:
 def test_what_a_slice_cannot_do_is_refused() -> None:
     part = held(torch.optim.SGD)
     assert part.optimizer is not None
-    part.learn_with(part.optimizer, as_one=False)
+    part.set_optimizer(part.optimizer, as_one=False)
     with pytest.raises(UsageError, match=r"that SGD moves cannot be cut into slices \(--servers\)"):
-        part.narrow(slice(0, 64))
+        part.restrict_to_slice(slice(0, 64))
     part = held(torch.optim.SGD)
-    part.narrow(slice(0, 64))
+    part.restrict_to_slice(slice(0, 64))
     before = next(iter(part.values.values())).clone()
     part.update([{"lr": 0.1}], torch.zeros(3).double().numpy())  # of a batch that was not finite
     assert torch.equal(next(iter(part.values.values())), before)

@@ -19,7 +19,7 @@ K = 1024
 F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
 SHORT, MIDDLE, LONG = K, 64 * K, 64 * K + 1
 """Elements of float32 vectors for each row of the table of `auto`, and beyond it."""
-AUTO = f"auto ({auto.in_words()})"
+AUTO = f"auto ({auto.description()})"
 
 
 # ---- by length ---------------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ def test_auto_chooses_by_the_table() -> None:
     lengths = (0, 128 << 10, (128 << 10) + 1, 256 << 10, (256 << 10) + 1, 100 << 20)
     names = ("recursive_doubling", "recursive_doubling", "rabenseifner", "rabenseifner", "engine", "engine")
     assert tuple(map(auto.choose, lengths)) == names
-    assert auto.in_words() == "recursive_doubling up to 128 KiB, rabenseifner up to 256 KiB, above by the engine itself"
+    assert auto.description() == "recursive_doubling up to 128 KiB, rabenseifner up to 256 KiB, above by the engine itself"
     assert set(OVER_MESSAGES) < set(ALLREDUCES)
 
 

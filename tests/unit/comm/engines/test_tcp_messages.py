@@ -14,15 +14,15 @@ import torch
 
 from tests.ranks.remote_rank import until
 from unisono.comm.calls import ANY, Call
-from unisono.comm.engines.single import alone
 from unisono.comm.engines.tcp_messages import EAGER_BYTES, Messages, bytes_of
+from unisono.comm.single_process import single_process_communicator
 from unisono.comm.watch import Watch
 
 LONG = EAGER_BYTES + 1
 
 
 def watch() -> Watch:
-    return Watch(alone(), Call("test"), 20.0)
+    return Watch(single_process_communicator(), Call("test"), 20.0)
 
 
 @contextmanager

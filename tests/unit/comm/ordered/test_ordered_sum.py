@@ -12,9 +12,9 @@ from torch import Tensor
 from unisono.comm.arguments import flat_views
 from unisono.comm.base import Buffers, Communicator, Group, Watch
 from unisono.comm.engines.shm import open_shm
-from unisono.comm.engines.single import alone
 from unisono.comm.ordered import ordered_sum, sum_of_slices
 from unisono.comm.ordered.ordered_sum import OrderedSum
+from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
 from unisono.testing.checks.ordered_sums import (
     FLOATS,
@@ -101,7 +101,7 @@ def test_what_is_not_finite_travels() -> None:
 
 
 def test_vectors_of_a_shard_may_be_overwritten_unless_it_was_the_last() -> None:
-    with alone() as comm:
+    with single_process_communicator() as comm:
         total, vector = OrderedSum(comm, [range(5)]), torch.empty(1)
         for shard in range(5):
             vector.fill_(10.0**shard)
@@ -194,19 +194,19 @@ def test_vectors_on_another_device_are_copied_there_and_back() -> None:
 def test_one_rank_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordered_sum, "SumOfSlices", None)
     monkeypatch.setattr(ordered_sum, "SumInMemory", None)
-    with alone() as comm:
+    with single_process_communicator() as comm:
         (vector,) = summed(comm, [range(3)], [torch.empty(2)], lambda shard, _: torch.full((2,), float(shard)))
     assert vector.tolist() == [3.0, 3.0]
 
 
 @pytest.mark.parametrize("ranges", [[], [range(2), range(2, 3)], [range(1, 3)], [range(0)]])
 def test_ranges_that_do_not_fit_are_refused(ranges: list[range]) -> None:
-    with alone() as comm, pytest.raises(UsageError, match="must follow one another from shard 0"):
+    with single_process_communicator() as comm, pytest.raises(UsageError, match="must follow one another from shard 0"):
         OrderedSum(comm, ranges)
 
 
 def test_mistakes_are_told() -> None:
-    with alone() as comm:
+    with single_process_communicator() as comm:
         total = OrderedSum(comm, [range(2)])
         with pytest.raises(UsageError, match="flat, contiguous vectors of a floating type"):
             total.add([torch.ones(2, 2)])

@@ -13,7 +13,7 @@ import tifffile
 
 from unisono.data.sources.nifti import NIfTI
 from unisono.data.sources.open_source import as_source
-from unisono.data.sources.patch_grid import centred, corners, cut_out
+from unisono.data.sources.patch_grid import corners, crop_or_pad, cut_out
 from unisono.data.sources.tiff import TIFF
 from unisono.errors import UsageError
 
@@ -32,8 +32,8 @@ def test_patches_cover_an_axis_and_end_with_it(length: int, size: int, step: int
 def test_what_lies_outside_is_zero() -> None:
     volume = np.arange(1, 7).reshape(1, 2, 3)
     assert cut_out(volume, (1, 1), (2, 2)).tolist() == [[[5, 6], [0, 0]]]
-    assert centred(volume, (4, 1)).tolist() == [[[0], [2], [5], [0]]]
-    assert centred(volume, (2, 6)).tolist() == [[[0, 1, 2, 3, 0, 0], [0, 4, 5, 6, 0, 0]]]
+    assert crop_or_pad(volume, (4, 1)).tolist() == [[[0], [2], [5], [0]]]
+    assert crop_or_pad(volume, (2, 6)).tolist() == [[[0, 1, 2, 3, 0, 0], [0, 4, 5, 6, 0, 0]]]
 
 
 new_image: Any = nibabel.Nifti1Image

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unisono.comm.control_plane.control import CurrentCall, Report
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
 from unisono.horovod._impl.engine.adasum import adasum
 from unisono.horovod._impl.engine.agreed_operation import Agreement
@@ -89,7 +89,7 @@ def test_means_are_carried_with_room_for_their_sums() -> None:
 
 def test_data_that_is_gone_is_an_error_and_never_zeros() -> None:
     request = Request("allreduce.x", ALLREDUCE, ((torch.float32, (3,)),))
-    with alone() as comm:
+    with single_process_communicator() as comm:
         carrier = Carrier(comm, [0])
         for kind in (ALLREDUCE, ALLGATHER, REDUCESCATTER, BROADCAST):
             with pytest.raises(HorovodInternalError, match=r"allreduce\.x .* not in flight"):

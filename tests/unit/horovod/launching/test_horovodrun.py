@@ -53,7 +53,7 @@ def values(*words: str, settings: str = "") -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     flags, _ = split([*words, "program"])
-    return {**values_of(parser.parse_args(flags), parsed(settings, "file")), "told_by_stdin": False}
+    return {**values_of(parser.parse_args(flags), parsed(settings, "file")), "control_stdin": False}
 
 
 def variables(*words: str, settings: str = "") -> dict[str, str]:

@@ -45,7 +45,7 @@ def adapter(model: nn.Module) -> TorchAdapter:
         torch.device("cpu"),
         lambda numel, dtype: torch.empty(numel, dtype=dtype),
     )
-    made.parts[""].learn_with(torch.optim.SGD(made.parts[""].tensors, lr=0.1))
+    made.parts[""].set_optimizer(torch.optim.SGD(made.parts[""].tensors, lr=0.1))
     return made
 
 
@@ -53,7 +53,7 @@ def test_all_buffers_come_back_wherever_they_are() -> None:
     one, other = adapter(Net()), adapter(Net())
     one.model(torch.arange(12.0).reshape(4, 3))
     tensors: dict[str, Tensor] = {}
-    plain = pack({**one.state(), "kept": one.kept()}, tensors, "state")
+    plain = pack({**one.state(), "kept": one.user_state()}, tensors, "state")
     other.restore(unpack(plain, {name: tensor.clone() for name, tensor in tensors.items()}))
     found, expected = dict(other.model.named_buffers()), dict(one.model.named_buffers())
     assert found.keys() == expected.keys() == {"mean", "seen", "cache", "late", "layer.norm"}

@@ -119,7 +119,7 @@ def made(make: Make) -> FlatParameters:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
     held = FlatParameters(list(model.named_parameters()), lambda numel, dtype: torch.empty(numel, dtype=dtype))
-    held.learn_with(make(held.tensors))
+    held.set_optimizer(make(held.tensors))
     return held
 
 

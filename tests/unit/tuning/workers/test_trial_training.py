@@ -15,7 +15,7 @@ import pytest
 from tests.system.studies import written_task
 from unisono import run as runs
 from unisono.comm.base import Communicator
-from unisono.comm.engines.single import alone
+from unisono.comm.single_process import single_process_communicator
 from unisono.data.fold_data import Folding
 from unisono.errors import UsageError
 from unisono.run import EarlyStopHook
@@ -115,7 +115,9 @@ def test_points_have_every_value_and_keep_conditions(task: str) -> None:
 
 def executed(task: str, out: Path, lr: float) -> Mapping[str, Any]:
     config = TrainConfig(task_file=task, changes={"lr": lr, "epochs": 1}, out=str(out), quiet=True)
-    ended = trial_training._execute_when_free(config, alone(), work(task).task, EarlyStopHook(lambda *_: True))
+    ended = trial_training._execute_when_free(
+        config, single_process_communicator(), work(task).task, EarlyStopHook(lambda *_: True)
+    )
     return ended.summary
 
 

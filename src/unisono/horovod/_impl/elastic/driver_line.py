@@ -134,7 +134,7 @@ class Line:
         poller = select.poll()
         poller.register(channel.sock, select.POLLIN)
         try:
-            while not channel.ended and not channel.silent():
+            while not channel.ended and not channel.is_silent():
                 poller.poll(1000)
                 channel.flush()
                 for message in channel.receive():

@@ -107,7 +107,7 @@ class _Guest:
             self._channel.close()
 
     def _watch(self) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.unsent else 0)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.has_unsent else 0)
         self._selector.modify(self._channel.sock, events, self._serve)
 
     def _serve(self) -> None:

@@ -12,7 +12,7 @@ from unisono.horovod._impl.launching.flags import FLAGS, GROUPS, NUMBER, PAIR, S
 
 Values = Mapping[str, Any]
 """By the `dest` of flags; None: not given."""
-TOLD_BY_STDIN = "--told-by-stdin"
+CONTROL_STDIN = "--control-stdin"
 """Of those who start us as a program (`run_function.py`); as in `LaunchConfig`."""
 
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def split(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Pure: the flags, and the program with its own words, which is the first that is no flag."""
     num_values = {name: {SWITCH: 0, PAIR: 2}.get(flag.kind, 1) for flag in FLAGS for name in (*flag.names, *flag.off)}
-    num_values |= {"-h": 0, "--help": 0, TOLD_BY_STDIN: 0}
+    num_values |= {"-h": 0, "--help": 0, CONTROL_STDIN: 0}
     flags: list[str] = []
     position = 0
     while position < len(words):

@@ -38,7 +38,7 @@ class OverSsh:
 
     def _command(self, index: int, name: str, slots: int) -> HostCommand:
         words = (
-            *(sys.executable, "-m", "unisono", "run", "--horovod", "--told-by-stdin", "-n", str(slots)),
+            *(sys.executable, "-m", "unisono", "run", "--horovod", "--control-stdin", "-n", str(slots)),
             *("--nodes", str(len(self.hosts)), "--node-rank", str(index), "--on-nodes", ",".join(str(n) for _, n in self.hosts)),
             *("--rendezvous", self.rendezvous, f"--job={self.job}", *self.options, "--", *self.program),
         )

@@ -49,7 +49,7 @@ class Order:
 
     program: tuple[str, ...]
     values: Mapping[str, Any]
-    """Of the flags (`flags.py`), and `told_by_stdin`: `control_stdin` of `LaunchConfig`."""
+    """Values of the flags (`flags.py`), and `control_stdin` as in `LaunchConfig`."""
     say: Say
     env: Mapping[str, str] = field(default_factory=environment)
 
@@ -143,7 +143,7 @@ class Order:
             time_limit_s=self.values["start_timeout"],
             log_dir=None if output is None else make_folder(output),
             timestamps=bool(self.values["prefix_output_with_timestamp"]),
-            control_stdin=self.values["told_by_stdin"],
+            control_stdin=self.values["control_stdin"],
         )
         return launch(with_horovod(config, horovod, self.env))
 
@@ -197,7 +197,7 @@ class Order:
 
     def _become(self, words: Sequence[str], horovod: HorovodStart, asked: Mapping[str, str]) -> None:
         self._tell(shlex.join(words), horovod)
-        if self.values["told_by_stdin"]:
+        if self.values["control_stdin"]:
             sigterm_if_parent_ends()
         env = {**self.env, **self._wishes(), **asked}
         become(words, {**env, **common_variables(env, horovod)})
@@ -225,7 +225,7 @@ class Order:
         )
         commands = plan.commands()
         self._tell("\n".join(f"{one.host}: {shlex.join(one.argv)}" for one in commands), horovod)
-        return run_on_hosts(commands, self.values["told_by_stdin"])
+        return run_on_hosts(commands, self.values["control_stdin"])
 
     def _elastic(self, horovod: HorovodStart) -> int:
         from unisono.horovod._impl.elastic.elastic_driver import ElasticPlan, drive
@@ -271,7 +271,7 @@ class Order:
             ssh_identity_file=self.values["ssh_identity_file"],
             start_timeout_s=None if start_timeout is None else float(start_timeout),
         )
-        if self.values["told_by_stdin"]:
+        if self.values["control_stdin"]:
             sigterm_if_parent_ends()
         self._tell(f"elastic, from {plan.min_num_proc} processes: {shlex.join(plan.command)}", horovod)
         return int(drive(plan))

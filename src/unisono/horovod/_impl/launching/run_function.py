@@ -18,7 +18,7 @@ from typing import IO, Any, TypeVar
 
 from unisono.cluster.resolve import slurm_job
 from unisono.errors import UsageError
-from unisono.horovod._impl.launching.command_line import TOLD_BY_STDIN
+from unisono.horovod._impl.launching.command_line import CONTROL_STDIN
 from unisono.horovod._impl.launching.flags import FLAGS, SWITCH
 from unisono.horovod._impl.launching.function_parcel import CALL, Parcel, error_of, results_in
 from unisono.horovod._impl.launching.host_slots import hosts_in, hosts_of, is_here
@@ -140,7 +140,7 @@ def _launched(words: Sequence[str]) -> tuple[int, list[str]]:
     """Local, blocking: the exit code of `unisono horovodrun`, and what it said itself. A process of its own, so that this one keeps
     its signals and threads; it ends with us, as its standard input then does."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "unisono", "horovodrun", TOLD_BY_STDIN, *words],
+        [sys.executable, "-m", "unisono", "horovodrun", CONTROL_STDIN, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""A Keras model that a task has made becomes a replica; what cannot be honoured or seen is refused before any work starts."""
+"""Makes a replica of a Keras model of a task; refuses, before any work starts, models that cannot be trained exactly."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from unisono.model.keras.pure import Pure
 from unisono.model.torch.body import call
 
 
-def take_over(model: Any, learns: bool = True) -> KerasModule:
-    """Local: the replica of a Keras model. One that is only applied may be frozen as a whole."""
+def make_replica(model: Any, learns: bool = True) -> KerasModule:
+    """Local: returns the replica of a Keras model. A model that is only applied (`learns` false) may be frozen as a whole."""
     name = type(model).__name__
     if not model.built:
         raise UsageError(
@@ -25,7 +25,7 @@ def take_over(model: Any, learns: bool = True) -> KerasModule:
         )
     _refuse_own_steps(model)
     if learns and not model.trainable_variables:
-        raise UsageError(f"the Keras model {name} has no variable that learns (trainable); leave some layers free")
+        raise UsageError(f"the Keras model {name} has no trainable weights; set trainable=True on a layer")
     for variable in model.trainable_variables:
         if variable.overwrite_with_gradient:
             raise UsageError(
@@ -40,15 +40,15 @@ def take_over(model: Any, learns: bool = True) -> KerasModule:
 
 
 def _keep_doubles() -> None:
-    """Local, for the whole process: on torch and JAX Keras takes float32 for the result of many operations on float64, whatever
-    `floatx` says; who asks for float64 gets it."""
+    """Local, for the whole process: keeps float64. On torch and JAX Keras takes float32 for the result of many operations on
+    float64, whatever `floatx` says; who asks for float64 gets it."""
     from keras.src.backend.common import dtypes
 
     dtypes.BIT64_TO_BIT32_DTYPE["float64"] = "float64"
 
 
 def compile_as(module: KerasModule, loss: Any, metrics: Sequence[Any]) -> None:
-    """Local: a model that is not compiled gets the loss and the metrics of the task; one that is has its own."""
+    """Local: compiles a model that is not compiled with the loss and the metrics of the task; a compiled one has its own."""
     model, name = module.pure.model, type(module.pure.model).__name__
     if model.compiled and model._compile_loss is not None:
         for what, given in (("loss", loss), ("metrics", metrics or None)):
@@ -70,7 +70,7 @@ def compile_as(module: KerasModule, loss: Any, metrics: Sequence[Any]) -> None:
 
 
 def build_with(module: KerasModule, inputs: Any, targets: Any) -> None:
-    """Local, blocking: losses and metrics take their shapes from two samples, tensors on the host."""
+    """Local, blocking: builds losses and metrics, which take their shapes from two samples, tensors on the host."""
     from keras import ops, tree
 
     model = module.pure.model
@@ -85,13 +85,13 @@ def build_with(module: KerasModule, inputs: Any, targets: Any) -> None:
             model._compile_metrics.build(targets, outputs)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"loss or metrics of the Keras model do not fit the data: {str(error).splitlines()[0]}") from error
-    module.pure.follow_metrics()
+    module.pure.compute_metrics_with_batches()
     if model._compile_metrics is not None:
         _refuse_what_cannot_be_added(model._compile_metrics, targets, outputs)
 
 
 def _refuse_what_cannot_be_added(metrics: Any, targets: Any, outputs: Any) -> None:
-    """Local: what is counted in two samples must be the sum of what is counted in each, as workers add it up."""
+    """Local: refuses metrics whose sums over two samples are not the sum of those of each, as workers add them up."""
     from keras import StatelessScope, ops, tree
 
     def counted(rows: slice) -> list[Any]:
@@ -123,7 +123,7 @@ def _loss(loss: Any) -> Any:
 
 
 def _cross_entropy(targets: Any, outputs: Any) -> Any:
-    """Of scores that are not normalised, as in torch: labels, or one probability for each class."""
+    """Cross entropy of scores that are not normalised, as in torch: targets are labels, or one probability for each class."""
     from keras import losses
 
     if len(targets.shape) == len(outputs.shape) and targets.shape[-1] == outputs.shape[-1]:
