@@ -23,11 +23,11 @@ from unisono.stopping.stop_request import StopRequest
 from unisono.tuning.report.document import write_report
 from unisono.tuning.search.prefetch import NoPrefetch, Prefetcher
 from unisono.tuning.search.search import Search
-from unisono.tuning.search.space import space_from
-from unisono.tuning.search_progress import DRAW_EVERY_S, Progress, counts
+from unisono.tuning.search.space import space_from_dict
+from unisono.tuning.search_progress import DRAW_EVERY_S, SearchProgress, describe_counts
 from unisono.tuning.study.kept_models import KeptModels
 from unisono.tuning.study.result import describe_best, load_study, write_best
-from unisono.tuning.study.store import READ_EVERY_S, Due, Store, machine, new_job
+from unisono.tuning.study.store import READ_EVERY_S, PendingTrial, Store, machine, new_job
 from unisono.tuning.study.study_file import ABOUT, make_study, read_study
 from unisono.tuning.study.study_options import NUM_TRIALS, TuneConfig, choose_num_trials, choose_search, description_of
 from unisono.tuning.study.trial_plan import Objective, Part, Plan, objectives_of
@@ -124,7 +124,7 @@ class _CoordinatorProcess:
     ) -> int:
         config, about, folder = self.config, slots.about, Path(self.config.out)
         objectives = objectives_of(config.metrics, about)
-        space = None if about["space"] is None else space_from(about["space"])
+        space = None if about["space"] is None else space_from_dict(about["space"])
         plan = Plan(
             objectives,
             config.folds,
@@ -172,19 +172,19 @@ class _CoordinatorProcess:
                 "sources": about["sources"],
             }
         )
-        due = store.claim_next()
+        pending = store.claim_next()
         search = Search(
             space,
             name,
             directions,
-            config.seed if due is None else (config.seed + 1_000_003 * due.number + 7919 * due.attempt) % 2**32,
+            config.seed if pending is None else (config.seed + 1_000_003 * pending.number + 7919 * pending.attempt) % 2**32,
             config.prune,
             plan.num_steps,
             num_trials,
             name != config.search,
-            (about["first"] or None) if due is not None and due.number == 0 and due.values is None else None,
+            (about["first"] or None) if pending is not None and pending.number == 0 and pending.values is None else None,
         )
-        progress = Progress(self.bar, store.study, objectives, num_trials)
+        progress = SearchProgress(self.bar, store.study, objectives, num_trials)
         progress.skip_ended(list(store.study.trials.values()))
         models = KeptModels(folder, directions, progress)
         observer = progress if space is None else models  # an objective leaves no models, and may take no time at all
@@ -192,7 +192,7 @@ class _CoordinatorProcess:
             search.add_known_trial(trial)
             observer.trial_ended(trial)
         if store.study.trials:
-            self._say(f"resumes {folder}: {counts(store.study)}")
+            self._say(f"resumes {folder}: {describe_counts(store.study)}")
         for text in store.losses:
             self._say(f"warning: {text}")
         wake, woken = socket.socketpair()
@@ -204,9 +204,9 @@ class _CoordinatorProcess:
         is_planned = name == "grid"
         proposals = NoPrefetch() if is_planned else Prefetcher(search, self.layout.num_blocks, lambda: _wake(wake))
         held.callback(proposals.close)
-        coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, observer, self._order_maker(plan))
-        if due is not None:  # which no other job has, so that none draws the same points
-            coordinator.trial_queue.put_back(due)
+        coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, observer, self._command_maker(plan))
+        if pending is not None:  # which no other job has, so that none draws the same points
+            coordinator.trial_queue.put_back(pending)
         reason = "failed"
         try:
             if num_trials and store.num_open():
@@ -227,7 +227,13 @@ class _CoordinatorProcess:
         return self._finish(store, objectives, plan)
 
     def _loop(
-        self, coordinator: Coordinator, workers: AllWorkers, store: Store, progress: Progress, models: KeptModels, stop: StopRequest
+        self,
+        coordinator: Coordinator,
+        workers: AllWorkers,
+        store: Store,
+        progress: SearchProgress,
+        models: KeptModels,
+        stop: StopRequest,
     ) -> None:
         deadline = deadline_of_this_process(self.config.time_limit_s)
         deadline.estimate_save(min(SAVE_GUESS_S, 0.05 * (self.config.time_limit_s or 1e9)))
@@ -263,7 +269,7 @@ class _CoordinatorProcess:
         if best is not None:
             write_best(folder, best, about, objectives)
         is_over = not store.num_open()
-        self._say(f"{'done' if is_over else 'stopped'}: {counts(store.study)}; report in {folder / 'report.html'}")
+        self._say(f"{'done' if is_over else 'stopped'}: {describe_counts(store.study)}; report in {folder / 'report.html'}")
         for text in store.losses:
             self._say(f"warning: {text}")
         if (wanted := store.study.num_wanted(about["trials"])) > store.num_trials:
@@ -291,12 +297,12 @@ class _CoordinatorProcess:
             found[self.layout.first + index] = (None if cpus is None else sorted(cpus), place)
         return found
 
-    def _order_maker(self, plan: Plan) -> Any:
-        def order(due: Due, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
+    def _command_maker(self, plan: Plan) -> Any:
+        def command(pending: PendingTrial, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
             name = f"fold-{part.fold}" + (f"-start-{part.repeat}" if plan.repeats > 1 else "")
             return {
                 "do": "train",
-                "number": due.number,
+                "number": pending.number,
                 "values": dict(values),
                 "fold": part.fold,
                 "repeat": part.repeat,
@@ -306,7 +312,7 @@ class _CoordinatorProcess:
                 "options": dict(plan.options),
             }
 
-        return order
+        return command
 
     @contextmanager
     def _temporary_line(self, text: str) -> Iterator[None]:
@@ -326,7 +332,7 @@ class _CoordinatorProcess:
 
 def _work_spec(config: TuneConfig) -> dict[str, Any]:
     """Pure: what all workers must know."""
-    return {**config.order, "workers": config.workers}
+    return {**config.work_spec, "workers": config.workers}
 
 
 def _exit_code_of(error: type[BaseException] | None) -> int:

@@ -64,7 +64,7 @@ def measures_of(about: Mapping[str, Any]) -> list[Measure]:
     ]
 
 
-def drawn_settings(study: Study, about: Mapping[str, Any]) -> list[Setting]:
+def settings_of_study(study: Study, about: Mapping[str, Any]) -> list[Setting]:
     """Pure: the dimensions of the space; whatever else trials had (e.g. under a space of an earlier version) comes after them."""
     described = {one["name"]: one for one in (about.get("space") or {}).get("dimensions") or ()}
     names = [*described, *sorted({name for trial in study.trials.values() for name in trial.values or ()} - described.keys())]
@@ -119,14 +119,14 @@ def spread_over_parts(trial: Trial, index: int = 0) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def ranked(study: Study, objective: Measure) -> list[Trial]:
+def ranked_trials(study: Study, objective: Measure) -> list[Trial]:
     """Pure: the complete trials that have a number, best first; the first of equals first."""
     found = [(trial, value_of(trial, objective.place)) for trial in study.in_state(COMPLETE)]
     numbers = [(-objective.gain(value), trial.number) for trial, value in found if value is not None]
     return [study.trials[number] for _, number in sorted(numbers)]
 
 
-def front_of(study: Study, objectives: Sequence[Measure]) -> list[Trial]:
+def pareto_front(study: Study, objectives: Sequence[Measure]) -> list[Trial]:
     """Pure: the complete trials than which no other is better in one objective and at least as good in all."""
     gains: dict[int, tuple[float, ...]] = {}
     for trial in study.in_state(COMPLETE):
@@ -134,8 +134,8 @@ def front_of(study: Study, objectives: Sequence[Measure]) -> list[Trial]:
         if None not in values:
             gains[trial.number] = tuple(one.gain(value) for one, value in zip(objectives, values, strict=True) if value is not None)
 
-    def is_beaten(mine: tuple[float, ...]) -> bool:
+    def is_dominated(mine: tuple[float, ...]) -> bool:
         return any(other != mine and all(a >= b for a, b in zip(other, mine, strict=True)) for other in gains.values())
 
-    kept = [number for number, mine in gains.items() if not is_beaten(mine)]
+    kept = [number for number, mine in gains.items() if not is_dominated(mine)]
     return [study.trials[number] for number in sorted(kept, key=lambda number: (gains[number], -number), reverse=True)]

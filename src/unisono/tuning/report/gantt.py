@@ -81,7 +81,7 @@ def gantt(blocks: Sequence[Block]) -> str:
             last = x
     for place, block in enumerate(blocks):
         y = TOP + place * height
-        drawn.append(label(LEFT - 8, y + height * 0.5 + 4, block.who, 22, cls=f"tick end{small}"))
+        drawn.append(label(LEFT - 8, y + height * 0.5 + 4, block.block_id, 22, cls=f"tick end{small}"))
         x, end = time.place(block.began_s), time.place(block.ended_s)
         drawn.append(element("rect", x=x, y=y + height * 0.5 - 1, width=max(0.5, end - x), height=2, cls="there"))
         drawn.extend(_bar(span, time, y, height) for span in block.spans)
@@ -96,7 +96,9 @@ def gantt(blocks: Sequence[Block]) -> str:
         patternUnits="userSpaceOnUse",
         patternTransform="rotate(45)",
     )
-    about = f"{len(blocks)} blocks over time; busy: {', '.join(f'{block.who} {block.busy_share:.0%}' for block in blocks[:MANY])}"
+    about = (
+        f"{len(blocks)} blocks over time; busy: {', '.join(f'{block.block_id} {block.busy_share:.0%}' for block in blocks[:MANY])}"
+    )
     named = label((LEFT + RIGHT) / 2, bottom + 34, "time since the first job began", cls="name middle")
     busy = label(RIGHT + 44, bottom + 17, "busy", cls="name end")
     return picture(RIGHT + 60, bottom + 42, about, element("defs", pattern), *drawn, named, busy)

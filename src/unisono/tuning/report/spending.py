@@ -10,11 +10,11 @@ from unisono.tuning.report.findings import is_number
 from unisono.tuning.study.store import DEAD_AFTER_S
 from unisono.tuning.study.study import COMPLETE, FAILED, GIVEN_BACK, PRUNED, RUNNING, Attempt, Study, Trial
 
-DONE_TWICE = "done twice"
+DUPLICATE = "done twice"
 """An attempt that ended after another whose result counts."""
 LOST = "lost"
 """An attempt whose job died, or went without a word about it."""
-ENDS = (COMPLETE, PRUNED, FAILED, GIVEN_BACK, LOST, DONE_TWICE, RUNNING)
+ENDS = (COMPLETE, PRUNED, FAILED, GIVEN_BACK, LOST, DUPLICATE, RUNNING)
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Span:
 
     trial: int
     attempt: int
-    who: str
+    block_id: str
     """JOB/BLOCK; the job alone where the record of the beginning was lost."""
     began_s: float | None
     """None where that record was lost."""
@@ -34,7 +34,7 @@ class Span:
 
     @property
     def job(self) -> str:
-        return _job(self.who)
+        return _job(self.block_id)
 
     @property
     def worker_s(self) -> float:
@@ -45,7 +45,7 @@ class Span:
 class Block:
     """One row of the picture: a block, from when its job came until it left, or was last heard of."""
 
-    who: str
+    block_id: str
     began_s: float
     ended_s: float
     spans: Sequence[Span]
@@ -60,28 +60,28 @@ class Block:
 def spans_of(study: Study, about: Mapping[str, Any], now_s: float) -> list[Span]:
     """Pure: all attempts, also those that came to nothing. One that is at work counts until now; one whose job died until the last
     sign of life of that, or until another began the trial again."""
-    return [span for number in sorted(study.trials) for span in _of_trial(study, study.trials[number], about, now_s)]
+    return [span for number in sorted(study.trials) for span in _spans_of_trial(study, study.trials[number], about, now_s)]
 
 
-def _of_trial(study: Study, trial: Trial, about: Mapping[str, Any], now_s: float) -> Iterator[Span]:
+def _spans_of_trial(study: Study, trial: Trial, about: Mapping[str, Any], now_s: float) -> Iterator[Span]:
     first = {result.attempt: result for result in sorted(trial.results.values(), reverse=True)}
     for number in sorted(trial.attempts.keys() | first.keys()):
         attempt, result = trial.attempts.get(number), first.get(number)
         began_s = None if attempt is None else attempt.began_s
-        who = attempt.who if attempt is not None else first[number].writer
+        block_id = attempt.block_id if attempt is not None else first[number].writer
         if result is not None:
-            took_s, end = result.took_s, result.state if result == trial.result else DONE_TWICE
+            took_s, end = result.took_s, result.state if result == trial.result else DUPLICATE
         else:
             took_s, end = _without_result(study, trial, trial.attempts[number], now_s)
-        job = study.jobs.get(_job(who))
+        job = study.jobs.get(_job(block_id))
         block_size = (None if job is None else job.about.get("block_size")) or about.get("workers") or 1
-        yield Span(trial.number, number, who, began_s, max(0.0, float(took_s)), end, int(block_size))
+        yield Span(trial.number, number, block_id, began_s, max(0.0, float(took_s)), end, int(block_size))
 
 
 def _without_result(study: Study, trial: Trial, attempt: Attempt, now_s: float) -> tuple[float, str]:
     if attempt.number in trial.given_back:
         return trial.given_back[attempt.number] - attempt.began_s, GIVEN_BACK
-    job = _job(attempt.who)
+    job = _job(attempt.block_id)
     later = [other.began_s for other in trial.attempts.values() if other.number > attempt.number]
     seen_s = study.left_at.get(job, study.last_seen.get(job, attempt.began_s))
     if not later and job not in study.left_at and now_s - seen_s < DEAD_AFTER_S:
@@ -97,10 +97,12 @@ def blocks_of(study: Study, spans: Sequence[Span]) -> list[Block]:
             rows.update({f"{name}/{block}": [] for block in range(int(job.about.get("num_blocks") or 0))})
     for span in spans:
         if span.began_s is not None:
-            rows.setdefault(span.who, []).append(span)
-    times = {job: _times(study, job, spans) for job in {_job(who) for who in rows}}
-    order = sorted(rows, key=lambda who: (times[_job(who)][0], _job(who), len(who), who))
-    return [Block(who, *times[_job(who)], sorted(rows[who], key=lambda span: span.began_s or 0.0)) for who in order]
+            rows.setdefault(span.block_id, []).append(span)
+    times = {job: _times(study, job, spans) for job in {_job(block_id) for block_id in rows}}
+    order = sorted(rows, key=lambda block_id: (times[_job(block_id)][0], _job(block_id), len(block_id), block_id))
+    return [
+        Block(block_id, *times[_job(block_id)], sorted(rows[block_id], key=lambda span: span.began_s or 0.0)) for block_id in order
+    ]
 
 
 def wall_s(blocks: Sequence[Block]) -> tuple[float, float]:
@@ -120,8 +122,8 @@ def stretches_of(blocks: Sequence[Block], longest_gap_s: float = 0.0) -> list[tu
     return found
 
 
-def _job(who: str) -> str:
-    return who.rpartition("/")[0] or who
+def _job(block_id: str) -> str:
+    return block_id.rpartition("/")[0] or block_id
 
 
 def _times(study: Study, job: str, spans: Sequence[Span]) -> tuple[float, float]:

@@ -86,7 +86,7 @@ class Space:
         found = [one for one in self.dimensions if one.name == name]
         return max([value for one in found for value in one.boundary_values()] + [default] * (not found or bool(found[0].when)))
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Pure: in plain values, by which a study knows its space again."""
         dimensions = [
             {
@@ -105,7 +105,7 @@ def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | No
     nothing reads, and a space without dimensions. Conditions also see settings that are `given` (--set); what these fulfil is no
     condition any more."""
     given = given or {}
-    found = {one.name: one for one in _annotated(task)}
+    found = {one.name: one for one in _annotated_dimensions(task)}
     fixed: dict[str, Any] = {}
     named = set[str]()
     for name, leaf in _leaves(_read(file)) if file is not None else ():
@@ -130,7 +130,7 @@ def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | No
         _check_conditions(dimension, found, {**given, **fixed})
     for name, one in found.items():
         found[name] = replace(one, when={other: wanted for other, wanted in one.when.items() if other in found or other in fixed})
-    space = Space(_ordered(found), fixed)
+    space = Space(_in_dependency_order(found), fixed)
     usual = {
         **fixed,
         **{one.name: one.boundary_values()[0] for one in found.values()},
@@ -144,7 +144,7 @@ def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | No
     return space
 
 
-def _annotated(task: Task) -> Iterator[Dimension]:
+def _annotated_dimensions(task: Task) -> Iterator[Dimension]:
     for factory in FACTORIES:
         for name, hint in hints_of(getattr(task, factory)).items():
             if typing.get_origin(hint) is typing.Annotated:
@@ -152,9 +152,9 @@ def _annotated(task: Task) -> Iterator[Dimension]:
                 for extra in extras:
                     if isinstance(extra, (Range, Choice)):
                         is_whole = isinstance(extra, Range) and _is_integer_hint(inner, extra)
-                        yield Dimension(f"{factory}.{name}", extra, is_whole, _listed(extra.when))
+                        yield Dimension(f"{factory}.{name}", extra, is_whole, _as_lists(extra.when))
     for name, values in task.space.items():
-        yield Dimension(name, values, isinstance(values, Range) and _is_integer(task, name, values), _listed(values.when))
+        yield Dimension(name, values, isinstance(values, Range) and _is_integer(task, name, values), _as_lists(values.when))
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -191,7 +191,7 @@ def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Di
         raise UsageError(
             f"when of {where} must name other dimensions, e.g. when = {{ optimizer = 'sgd' }}; received {leaf['when']!r}"
         )
-    when = _listed(dict(_flat(leaf.get("when", {}))))
+    when = _as_lists(dict(_flatten(leaf.get("when", {}))))
     if "choice" in leaf:
         if {"low", "high", "log"} & leaf.keys():
             raise UsageError(f"{where} has choice and low or high; leave one out")
@@ -227,14 +227,14 @@ def _is_integer_hint(hint: Any, values: Range) -> bool:
     return isinstance(values.low, int) and isinstance(values.high, int)
 
 
-def _listed(when: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+def _as_lists(when: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     return {name: list(wanted) if isinstance(wanted, (list, tuple)) else [wanted] for name, wanted in when.items()}
 
 
-def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
+            yield from _flatten(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
 
@@ -267,7 +267,7 @@ def _check_conditions(dimension: Dimension, found: Mapping[str, Dimension], fixe
                 raise UsageError(f"{dimension.name} depends on {other} being {value!r} (when), which it never is: {found[other]}")
 
 
-def _ordered(found: Mapping[str, Dimension]) -> list[Dimension]:
+def _in_dependency_order(found: Mapping[str, Dimension]) -> list[Dimension]:
     """Those that others depend on first."""
     ordered: dict[str, Dimension] = {}
 
@@ -297,8 +297,8 @@ def _range(values: Range) -> dict[str, Any]:
     return {"low": values.low, "high": values.high, "log": values.log}
 
 
-def space_from(described: Mapping[str, Any]) -> Space:
-    """Pure: the space that `Space.described` told of."""
+def space_from_dict(described: Mapping[str, Any]) -> Space:
+    """Pure: the space that `Space.to_dict` told of."""
     dimensions = [
         Dimension(
             one["name"],

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from unisono.tuning.search.prefetch import Proposals
 from unisono.tuning.search.search import Search
-from unisono.tuning.study.store import Due, Store
+from unisono.tuning.study.store import PendingTrial, Store
 
 SHORT_S, MOST_CLAIMED = 10.0, 8
 
@@ -19,38 +19,38 @@ class TrialQueue:
 
     def __init__(self, store: Store, search: Search, proposals: Proposals) -> None:
         self._store, self._search, self._proposals = store, search, proposals
-        self._claimed: deque[Due] = deque()
+        self._claimed: deque[PendingTrial] = deque()
         """Trials that nobody else begins."""
 
-    def put_back(self, due: Due) -> None:
+    def put_back(self, pending: PendingTrial) -> None:
         """A trial that was claimed and is not begun; it comes first."""
-        self._claimed.appendleft(due)
+        self._claimed.appendleft(pending)
 
-    def next_trial(self, trial_s: float | None) -> Due | None:
+    def next_trial(self, trial_s: float | None) -> PendingTrial | None:
         """The next trial, with settings, which are written down; None where nothing is left, all is in other hands, or its
         settings are being thought about. A trial takes `trial_s`."""
         if not self._claimed:
             self.claim(1)
         if not self._claimed:
             return None
-        due = self._claimed[0]
-        if due.values is None:
-            proposal = self._search.grid_point(due.number) or self._proposals.next_proposal(trial_s)
+        pending = self._claimed[0]
+        if pending.values is None:
+            proposal = self._search.grid_point(pending.number) or self._proposals.next_proposal(trial_s)
             if proposal is None:
                 return None
-            self._search.start_trial(due.number, proposal)
-            values = proposal.values or self._search.suggest_known_names(due.number)
-            due = replace(due, values=values, is_new=True)
+            self._search.start_trial(pending.number, proposal)
+            values = proposal.values or self._search.suggest_known_names(pending.number)
+            pending = replace(pending, values=values, is_new=True)
         self._claimed.popleft()
-        return due
+        return pending
 
     def claim(self, wanted: int) -> None:
         """Have so many in hand."""
         while len(self._claimed) < wanted:
-            due = self._store.claim_next()
-            if due is None:
+            pending = self._store.claim_next()
+            if pending is None:
                 return
-            self._claimed.append(due)
+            self._claimed.append(pending)
 
     def claim_in_advance(self, num_blocks: int, trial_s: float | None) -> None:
         """What is claimed nobody else begins, so only short trials are claimed before they are needed."""

@@ -17,8 +17,8 @@ from unisono.errors import UsageError
 from unisono.files.journal import Damage, Record, plain
 from unisono.tuning.search.distributions import distributions_of
 from unisono.tuning.search.search import load_optuna
-from unisono.tuning.search.space import space_from
-from unisono.tuning.study.study import ASKED, COMPLETE, ENDED, FAILED, PRUNED
+from unisono.tuning.search.space import space_from_dict
+from unisono.tuning.study.study import COMPLETE, ENDED, FAILED, PROPOSED, PRUNED
 
 
 class Database:
@@ -36,7 +36,7 @@ class Database:
                 "enough"
             ) from error
         self.storage, self.key = self.study._storage, self.study._study_id
-        self.space = None if about["space"] is None else space_from(about["space"])
+        self.space = None if about["space"] is None else space_from_dict(about["space"])
         self.trials: dict[int, int] = {}
         """Number -> the key of Optuna's trial."""
 
@@ -97,7 +97,7 @@ class DatabaseWriter:
         text = json.dumps(value, default=plain)
         self.database.storage.set_study_user_attr(self.database.key, f"{self.name}/{self._number:06d}", text)
         self._number += 1
-        if value.get("event") == ASKED and self.database.space is not None:  # an objective may not want all that was proposed
+        if value.get("event") == PROPOSED and self.database.space is not None:  # an objective may not want all that was proposed
             self._show_point(value["trial"], value["values"], {})
         elif value.get("event") == ENDED:
             self._show_result(value)

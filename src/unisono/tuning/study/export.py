@@ -10,7 +10,7 @@ from typing import Any
 from unisono.errors import UsageError
 from unisono.tuning.search.distributions import distributions_of
 from unisono.tuning.search.search import load_optuna
-from unisono.tuning.search.space import space_from
+from unisono.tuning.search.space import space_from_dict
 from unisono.tuning.study.result import load_study
 from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, Trial
 
@@ -30,7 +30,7 @@ def to_optuna(folder: Path, storage: str | None = None) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the names of metrics are new there
         made.set_metric_names([one["metric"] for one in about["objectives"]])
-    space = None if about["space"] is None else space_from(about["space"])
+    space = None if about["space"] is None else space_from_dict(about["space"])
     for trial in study.in_state(COMPLETE, PRUNED, FAILED):
         values = trial.values or {}
         distributions = distributions_of(library, space, values, trial.distributions)

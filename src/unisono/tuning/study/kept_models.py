@@ -79,8 +79,8 @@ class KeptModels:
         if best is None or (gains[0], -number) > (best[0], -(self._best or 0)):
             self._best = number
         others = {other: self._gains(other) for other in self._front - {number}}
-        if len(gains) > 1 and not any(_beats(other, gains) for other in others.values()):
-            self._front = {number, *(other for other, theirs in others.items() if not _beats(gains, theirs))}
+        if len(gains) > 1 and not any(_dominates(other, gains) for other in others.values()):
+            self._front = {number, *(other for other, theirs in others.items() if not _dominates(gains, theirs))}
 
     def _gains(self, number: int) -> tuple[float, ...]:
         """More of each is better; empty where the trial is no candidate."""
@@ -90,5 +90,5 @@ class KeptModels:
         return tuple(value if higher else -value for value, higher in zip(result.values, self.higher_is_better, strict=True))
 
 
-def _beats(mine: Sequence[float], other: Sequence[float]) -> bool:
+def _dominates(mine: Sequence[float], other: Sequence[float]) -> bool:
     return mine != other and all(a >= b for a, b in zip(mine, other, strict=True))

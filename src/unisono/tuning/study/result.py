@@ -15,7 +15,7 @@ from unisono.errors import UsageError
 from unisono.files.atomic import atomic_replacement
 from unisono.task.name_value import literal
 from unisono.tuning.search.space import ALGORITHM
-from unisono.tuning.search_progress import shown_settings, shown_values
+from unisono.tuning.search_progress import format_settings, format_values
 from unisono.tuning.study.kept_models import WEIGHTS
 from unisono.tuning.study.store import records_of
 from unisono.tuning.study.study import Study, Trial
@@ -94,7 +94,7 @@ def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: 
     """Local, blocking: a file that --space reads too, with nothing left to search, e.g. to measure the best on more folds."""
     assert best.result is not None
     lines = [f"# the best of {folder.name}: trial {best.number}"]
-    lines.append(f"# {shown_values(objectives, best.result.values)}")
+    lines.append(f"# {format_values(objectives, best.result.values)}")
     lines.append(f"# {command_of(about, best)}")
     for name, value in settings_of(about, best).items():
         if value is None:
@@ -111,9 +111,9 @@ def describe_best(folder: Path, best: Trial, about: Mapping[str, Any], objective
     assert best.result is not None
     spread = best.result.details.get("spread")
     over = f" ± {spread:.2g} over {num_parts} trainings" if spread else ""
-    text = f"best: trial {best.number}, {shown_values(objectives, best.result.values)}{over}"
+    text = f"best: trial {best.number}, {format_values(objectives, best.result.values)}{over}"
     if not about.get("task_file"):
-        return f"{text}: {shown_settings(best.values)}"
+        return f"{text}: {format_settings(best.values)}"
     words = ("unisono", "train", str(about["task_file"]), "--from-study", str(folder))
     return f"{text}\nagain: {command_of(about, best)}\non all data: {shlex.join(words)}"
 

@@ -21,7 +21,7 @@ from uuid import uuid4
 from unisono.files.claims import Claims
 from unisono.files.journal import SUFFIX, Reader, Record, Writer
 from unisono.tuning.study.database import Database, DatabaseClaims, DatabaseReader, DatabaseWriter
-from unisono.tuning.study.study import ALIVE, ENDED, JOB, LEFT, Study, Trial, asked, began, given_back
+from unisono.tuning.study.study import ALIVE, ENDED, JOB, LEFT, Study, Trial, begin_record, give_back_record, proposal_record
 
 ALIVE_EVERY_S = 15.0
 READ_EVERY_S = 1.0
@@ -32,7 +32,7 @@ DEAD_AFTER_S = 90.0
 
 
 @dataclass(frozen=True)
-class Due:
+class PendingTrial:
     """A trial that somebody must begin."""
 
     number: int
@@ -68,7 +68,7 @@ class Store:
             self._writer = DatabaseWriter(database, self.job)
         self._last_heard: dict[str, float] = {}
         """Job -> when it last gave a sign of life, by our clock."""
-        self._alive_at = self._settle_at = self._look_at = self._read_at = 0.0
+        self._heartbeat_at = self._flush_at = self._check_others_at = self._read_at = 0.0
         self._num_written = 0
         self._changed: dict[int, Trial] = {}
         """Trials of which something new is known since `refresh` was last asked."""
@@ -101,25 +101,25 @@ class Store:
     def sync(self) -> None:
         """What was written is on the disk, but for the last moments, and others see that we live."""
         now = monotonic()
-        if now >= self._alive_at:
-            self._alive_at = now + ALIVE_EVERY_S
+        if now >= self._heartbeat_at:
+            self._heartbeat_at = now + ALIVE_EVERY_S
             self.append({"event": ALIVE, "job": self.job, "at_s": self.clock(), **identity()})
-        if now >= self._settle_at:
-            self._settle_at = now + SYNC_EVERY_S
+        if now >= self._flush_at:
+            self._flush_at = now + SYNC_EVERY_S
             self._writer.settle()
 
-    def record_values(self, due: Due, distributions: Mapping[str, str] | None = None) -> None:
+    def record_values(self, pending: PendingTrial, distributions: Mapping[str, str] | None = None) -> None:
         """Write what a trial that `next_due` gave is to try; with the ranges where no space says them."""
-        if due.is_new and due.values is not None:
-            self.append(asked(due.number, due.values, distributions))
+        if pending.is_new and pending.values is not None:
+            self.append(proposal_record(pending.number, pending.values, distributions))
 
-    def record_begin(self, due: Due, block: int) -> None:
+    def record_begin(self, pending: PendingTrial, block: int) -> None:
         """Write that a block of ours is at a trial."""
-        self.append(began(due.number, due.attempt, f"{self.job}/{block}", self.clock()))
+        self.append(begin_record(pending.number, pending.attempt, f"{self.job}/{block}", self.clock()))
 
     def give_back(self, number: int, attempt: int, reason: str, died: bool = False) -> None:
         """Write that nobody is at a trial of ours any more."""
-        self.append(given_back(number, attempt, reason, self.clock(), died))
+        self.append(give_back_record(number, attempt, reason, self.clock(), died))
         heapq.heappush(self._free, number)
 
     # ---- reading ---------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Store:
         """Trials that have no result."""
         return self.num_trials - len(self._ended)
 
-    def claim_next(self) -> Due | None:
+    def claim_next(self) -> PendingTrial | None:
         """Claim the first trial that nobody has in hand: one that was given back or whose job died, else a new one."""
         self._reclaim_from_others()
         while self._free or self._next < self.num_trials:
@@ -177,15 +177,15 @@ class Store:
                     continue
             if attempt is not None and self.claims.claim(number, attempt, self.job):
                 trial = self.study.trials.get(number)
-                return Due(number, attempt, None if trial is None else trial.values)
+                return PendingTrial(number, attempt, None if trial is None else trial.values)
             self._others.add(number)
         return None
 
     def _reclaim_from_others(self) -> None:
         """Trials of jobs that gave them back, or died, are free again."""
-        if not self._others or monotonic() < self._look_at:
+        if not self._others or monotonic() < self._check_others_at:
             return
-        self._look_at = monotonic() + READ_EVERY_S
+        self._check_others_at = monotonic() + READ_EVERY_S
         for number in tuple(self._others):
             if self._has_result(number) or self._next_attempt(number) is not None:
                 self._others.discard(number)
@@ -204,7 +204,7 @@ class Store:
             return attempt
         owner = self.claims.owner(number, attempt - 1)
         if owner is None and trial is not None and attempt - 1 in trial.attempts:
-            owner = trial.attempts[attempt - 1].who.partition("/")[0]
+            owner = trial.attempts[attempt - 1].block_id.partition("/")[0]
         return attempt if owner is None or owner == self.job or not self._is_job_alive(owner) else None
 
     def _is_job_alive(self, name: str) -> bool:
@@ -245,7 +245,7 @@ def machine() -> str:
 
 def identity() -> dict[str, Any]:
     """Local: by which others see whether this process lives."""
-    return {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "started": _started(os.getpid())}
+    return {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "started": _start_time(os.getpid())}
 
 
 def is_alive(about: Mapping[str, Any]) -> bool:
@@ -256,10 +256,10 @@ def is_alive(about: Mapping[str, Any]) -> bool:
         return False
     except PermissionError:
         return True
-    return bool(_started(about["pid"]) == about["started"])
+    return bool(_start_time(about["pid"]) == about["started"])
 
 
-def _started(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     """When a process began, in ticks since the machine did; a zombie has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -14,9 +14,9 @@ from typing import Any
 
 from unisono.files.journal import Record
 
-ASKED, BEGAN, REPORTED, GIVEN_BACK, ENDED = "asked", "began", "reported", "given back", "ended"
+PROPOSED, BEGAN, REPORTED, GIVEN_BACK, ENDED = "asked", "began", "reported", "given back", "ended"
 JOB, ALIVE, LEFT = "job", "alive", "left"
-TRIAL_EVENTS = (ASKED, BEGAN, REPORTED, GIVEN_BACK, ENDED)
+TRIAL_EVENTS = (PROPOSED, BEGAN, REPORTED, GIVEN_BACK, ENDED)
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 """How an attempt ends."""
 WAITING, RUNNING = "waiting", "running"
@@ -27,7 +27,7 @@ class Attempt:
     """One try of a trial by one block."""
 
     number: int
-    who: str
+    block_id: str
     """JOB/BLOCK."""
     began_s: float
     """Since 1970, by the clock of its machine."""
@@ -64,7 +64,7 @@ class Trial:
     """One point of the space."""
 
     number: int
-    asked: Mapping[str, Any] | None = None
+    proposed: Mapping[str, Any] | None = None
     """What was proposed; None where the record that says it was lost."""
     ranges: Mapping[str, str] = field(default_factory=dict)
     """Of an objective: from which ranges, as Optuna writes them."""
@@ -83,7 +83,7 @@ class Trial:
     def values(self) -> Mapping[str, Any] | None:
         """Its point; an objective says only while it runs what it wants to know."""
         result = self.result
-        return self.asked if result is None else result.details.get("asked", self.asked)
+        return self.proposed if result is None else result.details.get("asked", self.proposed)
 
     @property
     def distributions(self) -> Mapping[str, str]:
@@ -135,8 +135,8 @@ class Study:
         if event not in TRIAL_EVENTS:
             return
         trial = self.trials.setdefault(value["trial"], Trial(value["trial"]))
-        if event == ASKED:
-            trial.asked, trial.ranges = dict(value["values"]), dict(value.get("distributions", {}))
+        if event == PROPOSED:
+            trial.proposed, trial.ranges = dict(value["values"]), dict(value.get("distributions", {}))
         elif event == BEGAN:
             trial.attempts[value["attempt"]] = Attempt(value["attempt"], value["who"], value["at_s"])
         elif event == REPORTED:
@@ -179,28 +179,28 @@ def _is_number(values: Sequence[float]) -> bool:
     return bool(values) and math.isfinite(values[0])
 
 
-def asked(trial: int, values: Mapping[str, Any], distributions: Mapping[str, str] | None = None) -> dict[str, Any]:
+def proposal_record(trial: int, values: Mapping[str, Any], distributions: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Pure: the record of a proposal; with the ranges where no space says them."""
     ranges = {} if distributions is None else {"distributions": dict(distributions)}
-    return {"event": ASKED, "trial": trial, "values": dict(values), **ranges}
+    return {"event": PROPOSED, "trial": trial, "values": dict(values), **ranges}
 
 
-def began(trial: int, attempt: int, who: str, at_s: float) -> dict[str, Any]:
+def begin_record(trial: int, attempt: int, block_id: str, at_s: float) -> dict[str, Any]:
     """Pure: the record of a block that takes a trial in hand."""
-    return {"event": BEGAN, "trial": trial, "attempt": attempt, "who": who, "at_s": at_s}
+    return {"event": BEGAN, "trial": trial, "attempt": attempt, "who": block_id, "at_s": at_s}
 
 
-def reported(trial: int, step: int, value: float) -> dict[str, Any]:
+def report_record(trial: int, step: int, value: float) -> dict[str, Any]:
     """Pure: the record of the objective in the middle of a trial, by which others may be pruned."""
     return {"event": REPORTED, "trial": trial, "step": step, "value": value}
 
 
-def given_back(trial: int, attempt: int, reason: str, at_s: float, died: bool = False) -> dict[str, Any]:
+def give_back_record(trial: int, attempt: int, reason: str, at_s: float, died: bool = False) -> dict[str, Any]:
     """Pure: the record of an attempt that nobody is at any more, as it was stopped, or as a process of it died."""
     return {"event": GIVEN_BACK, "trial": trial, "attempt": attempt, "reason": reason, "at_s": at_s, "died": died}
 
 
-def ended(
+def end_record(
     trial: int,
     attempt: int,
     state: str,

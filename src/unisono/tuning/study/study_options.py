@@ -35,7 +35,7 @@ class TuneConfig:
     """What a job of a study was asked for."""
 
     out: str = option(REQUIRED, "folder of the study (default studies/NAME); an existing study resumes", "DIR", group=STUDY)
-    order: Mapping[str, Any] = REQUIRED
+    work_spec: Mapping[str, Any] = REQUIRED
     """What its workers do: see `fork_server.make_runner`."""
     trials: int | None = option(
         None, f"points to try, over all jobs together (default {NUM_TRIALS} in a new study); more enlarge it", "T", least=1
@@ -111,7 +111,7 @@ class TaskTrials:
     def __post_init__(self) -> None:
         check(self)
 
-    def order(self, task: str, settings: Mapping[str, Any], folds: int, seed: int) -> dict[str, Any]:
+    def work_spec(self, task: str, settings: Mapping[str, Any], folds: int, seed: int) -> dict[str, Any]:
         """Local: what the workers of a study do; `settings` of the task have options of their own."""
         if self.algorithm is not None:
             settings = {**settings, "algorithm": self.algorithm}
@@ -162,7 +162,7 @@ def description_of(
     """Pure: what study.json says of a study that this job makes; `about` is what the work says of itself."""
     return {
         "task": about["task"],
-        "task_file": config.order["typed"] if config.order["kind"] == "task" else None,
+        "task_file": config.work_spec["typed"] if config.work_spec["kind"] == "task" else None,
         "sources": about["sources"],
         "space": about["space"],
         "fixed": about["fixed"],
@@ -179,6 +179,6 @@ def description_of(
         "storage": config.storage,
         "workers": config.workers,
         "parallel_folds": config.parallel_folds,
-        "order": dict(config.order),
+        "order": dict(config.work_spec),
         "made_by": about["versions"],
     }

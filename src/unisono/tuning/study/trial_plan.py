@@ -64,12 +64,12 @@ class Plan:
         return self.num_parts if self.prune == "wilcoxon" else len(self.waves) * self.epochs
 
 
-def objectives_of(asked: Sequence[str], about: Mapping[str, Any]) -> list[Objective]:
+def objectives_of(proposed: Sequence[str], about: Mapping[str, Any]) -> list[Objective]:
     """Pure: refuses a metric that the task does not report."""
     known: Mapping[str, bool] = about["metrics"]
     if about["space"] is None:  # an objective gives what it gives
-        return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in asked)]
-    names = list(asked) or ([about["monitor"]] if about["monitor"] else [])
+        return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in proposed)]
+    names = list(proposed) or ([about["monitor"]] if about["monitor"] else [])
     if not names:
         raise UsageError(
             "the task reports nothing by which trials can be compared; name metrics of the task, or give it validation data"

@@ -271,7 +271,7 @@ def _code_if_reported_elsewhere(channel: Channel, rank: int, reason: str) -> int
     return int(message["code"]) if message["do"] == "end" else None
 
 
-Hears = Callable[[], Iterator[WorkerMessage]]
+MessageSource = Callable[[], Iterator[WorkerMessage]]
 """What is registered with the selector for each socket."""
 
 

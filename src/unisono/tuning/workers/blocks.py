@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unisono.cluster.rendezvous import derived_port
-from unisono.tuning.study.store import Due
+from unisono.tuning.study.store import PendingTrial
 from unisono.tuning.study.study import Trial
 from unisono.tuning.study.trial_plan import Objective, Part, final_values
 from unisono.tuning.workers.block_layout import Layout
@@ -42,7 +42,7 @@ class TrialObserver(Protocol):
 class RunningTrial:
     """A trial that a block is running."""
 
-    due: Due
+    pending: PendingTrial
     values: Mapping[str, Any]
     began: float
     wave: int = 0
@@ -67,7 +67,7 @@ class RunningTrial:
     @property
     def wave_id(self) -> str:
         """By which letters of this wave are known from those of an earlier one."""
-        return f"{self.due.number}.{self.due.attempt}.{self.wave}"
+        return f"{self.pending.number}.{self.pending.attempt}.{self.wave}"
 
     def value_at(self, rank: int, epoch: int, objectives: Sequence[Objective]) -> float | None:
         """Pure: what a part gave at an epoch, or at the first after it that is known; None where it has not come as far."""

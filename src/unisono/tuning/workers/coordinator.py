@@ -18,8 +18,8 @@ from typing import Any
 from unisono.tuning.search.prefetch import Proposals
 from unisono.tuning.search.search import Search
 from unisono.tuning.search.trial_queue import PrefetchTimer, TrialQueue
-from unisono.tuning.study.store import Due, Store
-from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, ended
+from unisono.tuning.study.store import PendingTrial, Store
+from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, end_record
 from unisono.tuning.study.trial_plan import Part, Plan, final_values, mean_of, problem_of, spread_of
 from unisono.tuning.workers.block_layout import Layout
 from unisono.tuning.workers.blocks import Block, Formation, RunningTrial, TrialObserver, Workers, topology_fields
@@ -56,12 +56,12 @@ class Coordinator:
         search: Search,
         proposals: Proposals,
         observer: TrialObserver,
-        make_order: Callable[[Due, Mapping[str, Any], Part, Path], dict[str, Any]],
+        make_command: Callable[[PendingTrial, Mapping[str, Any], Part, Path], dict[str, Any]],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`order` makes what a worker is told of a part, besides where it meets the others."""
+        """`command` makes what a worker is told of a part, besides where it meets the others."""
         self._plan, self._workers, self._store, self._search = plan, workers, store, search
-        self._proposals, self._observer, self._make_order, self._clock = proposals, observer, make_order, clock
+        self._proposals, self._observer, self._make_command, self._clock = proposals, observer, make_command, clock
         self.trial_queue = TrialQueue(store, search, proposals)
         self._reports = TrialReports(plan, workers, store, search, clock)
         self.formation = Formation(layout)
@@ -207,11 +207,11 @@ class Coordinator:
         if not is_ready or self.is_stopping:
             return
         self._idle_blocks.setdefault(block.number, block)
-        due = self.trial_queue.next_trial(self._trial_s)
-        if due is None:
+        pending = self.trial_queue.next_trial(self._trial_s)
+        if pending is None:
             return
         del self._idle_blocks[block.number]
-        running = self._running_of(due)
+        running = self._running_of(pending)
         self._start_wave(block, running)
         self._record_begin(block, running)
 
@@ -222,8 +222,8 @@ class Coordinator:
         self._busy_blocks[block.number] = block
         if self._prefetches and self._prefetch_after_s is not None:
             self._prefetch_timer.add(running.began + self._prefetch_after_s, block.number, running.wave_id)
-        self._store.record_values(running.due, self._ranges_of(running.due))
-        self._store.record_begin(running.due, block.number)
+        self._store.record_values(running.pending, self._ranges_of(running.pending))
+        self._store.record_begin(running.pending, block.number)
 
     @property
     def _prefetch_after_s(self) -> float | None:
@@ -240,20 +240,20 @@ class Coordinator:
             number, name = self._prefetch_timer.expired[0]
             block = self._busy_blocks.get(number)
             if block is not None and block.running is not None and block.running.wave_id == name and block.running.failure is None:
-                due = self.trial_queue.next_trial(self._trial_s)
-                if due is None:
+                pending = self.trial_queue.next_trial(self._trial_s)
+                if pending is None:
                     return
-                block.prefetched = self._running_of(due)
+                block.prefetched = self._running_of(pending)
                 self._start_wave(block, block.prefetched)
-                self._store.record_values(due, self._ranges_of(due))
-                block.prefetched.due = replace(due, is_new=False)
+                self._store.record_values(pending, self._ranges_of(pending))
+                block.prefetched.pending = replace(pending, is_new=False)
             self._prefetch_timer.expired.popleft()
 
     def _return_prefetched(self, block: Block) -> None:
         """Put the prefetched trial of a block back into the queue."""
         if block.prefetched is not None:
-            self._own_trials.discard(block.prefetched.due.number)
-            self.trial_queue.put_back(block.prefetched.due)
+            self._own_trials.discard(block.prefetched.pending.number)
+            self.trial_queue.put_back(block.prefetched.pending)
             block.prefetched = None
 
     def _drop_prefetched(self, block: Block) -> None:
@@ -261,8 +261,10 @@ class Coordinator:
         does it for nothing."""
         if block.prefetched is not None:
             self._workers.send(block.ranks[0], {"do": "drop", "id": block.prefetched.wave_id})
-            self._own_trials.discard(block.prefetched.due.number)
-            self._store.give_back(block.prefetched.due.number, block.prefetched.due.attempt, "its block was at a longer trial")
+            self._own_trials.discard(block.prefetched.pending.number)
+            self._store.give_back(
+                block.prefetched.pending.number, block.prefetched.pending.attempt, "its block was at a longer trial"
+            )
             block.prefetched = None
 
     def _release(self, block: Block) -> None:
@@ -278,17 +280,19 @@ class Coordinator:
             running, block.prefetched = block.prefetched, None
             self._record_begin(block, running)
 
-    def _running_of(self, due: Due) -> RunningTrial:
-        assert due.values is not None
-        known = self._store.study.trials.get(due.number)
+    def _running_of(self, pending: PendingTrial) -> RunningTrial:
+        assert pending.values is not None
+        known = self._store.study.trials.get(pending.number)
         if known is not None:
             self._search.add_known_trial(known)  # another job's may have been read a moment ago
-        self._own_trials.add(due.number)
-        return RunningTrial(due, due.values, self._clock(), last_step=max(known.reports, default=-1) if known is not None else -1)
+        self._own_trials.add(pending.number)
+        return RunningTrial(
+            pending, pending.values, self._clock(), last_step=max(known.reports, default=-1) if known is not None else -1
+        )
 
-    def _ranges_of(self, due: Due) -> dict[str, str] | None:
+    def _ranges_of(self, pending: PendingTrial) -> dict[str, str] | None:
         """From which ranges its values are, where no space says it."""
-        return None if self._search.space is not None else self._search.distributions(due.number)
+        return None if self._search.space is not None else self._search.distributions(pending.number)
 
     def _start_wave(self, block: Block, running: RunningTrial) -> None:
         workers = self._plan.workers
@@ -296,16 +300,16 @@ class Coordinator:
         for place, part in enumerate(self._plan.waves[running.wave]):
             members = block.ranks[place * workers : (place + 1) * workers]
             running.parts[members[0]] = part
-            folder = self._store.folder / "trials" / f"{running.due.number:06d}"
-            order = self._make_order(running.due, running.values, part, folder)
-            if (ranges := self._ranges_of(running.due)) is not None:
-                order["distributions"] = ranges
+            folder = self._store.folder / "trials" / f"{running.pending.number:06d}"
+            command = self._make_command(running.pending, running.values, part, folder)
+            if (ranges := self._ranges_of(running.pending)) is not None:
+                command["distributions"] = ranges
             token = secrets.token_hex(16)
             places = [self._workers.place_of(rank) for rank in members]
             for index, rank in enumerate(members):
                 running.busy_ranks.add(rank)
-                at = topology_fields(places, index, token, f"trial {running.due.number}")
-                self._workers.send(rank, {**order, "id": running.wave_id, "at": at, "threads": places[index]["threads"]})
+                at = topology_fields(places, index, token, f"trial {running.pending.number}")
+                self._workers.send(rank, {**command, "id": running.wave_id, "at": at, "threads": places[index]["threads"]})
 
     # ---- a trial that runs -----------------------------------------------------------------------------------------
 
@@ -333,7 +337,7 @@ class Coordinator:
 
     def _suggest(self, running: RunningTrial, rank: int, message: Message) -> None:
         try:
-            value = self._search.suggest(running.due.number, message["name"], message["distribution"])
+            value = self._search.suggest(running.pending.number, message["name"], message["distribution"])
         except ValueError as error:  # an objective that asks for a number first and then for a name
             self._fail(running, ERROR, f"{message['name']}: {error}")
             return
@@ -363,7 +367,7 @@ class Coordinator:
         is_pruned = any(message["reason"] == "pruned" for message in running.final_messages.values())
         is_last = running.wave == len(self._plan.waves)
         if is_pruned or (running.should_prune and not is_last):
-            known = self._store.study.trials.get(running.due.number)
+            known = self._store.study.trials.get(running.pending.number)
             reports = {} if known is None else known.reports
             self._conclude_trial(block, running, PRUNED, [reports[max(reports)]] if reports else (), "")
         elif problem := problem_of(self._plan.objectives, [one["values"] for one in running.results]):
@@ -377,25 +381,27 @@ class Coordinator:
             self._start_wave(block, running)
 
     def _conclude_trial(self, block: Block, running: RunningTrial, state: str, values: Sequence[float], reason: str) -> None:
-        due, took_s = running.due, self._clock() - running.began
-        self._own_trials.discard(due.number)
-        self._search.tell(due.number, state, values)
+        pending, took_s = running.pending, self._clock() - running.began
+        self._own_trials.discard(pending.number)
+        self._search.tell(pending.number, state, values)
         if state != FAILED:
             self._trial_s = took_s if self._trial_s is None else 0.8 * self._trial_s + 0.2 * took_s
         self._proposals.on_result(None if self._trial_s is None else self._trial_s / max(len(self.formation.blocks), 1))
         try:
             self._release(block)  # before the disk is waited for
         finally:
-            self._write_end(due, running, state, values, took_s, reason)
+            self._write_end(pending, running, state, values, took_s, reason)
         self._read_journal()
 
-    def _write_end(self, due: Due, running: RunningTrial, state: str, values: Sequence[float], took_s: float, reason: str) -> None:
+    def _write_end(
+        self, pending: PendingTrial, running: RunningTrial, state: str, values: Sequence[float], took_s: float, reason: str
+    ) -> None:
         parts = [one["values"] for one in running.results if one["values"]]
         details = {"parts": running.results, **({"spread": spread_of(parts)} if parts else {})}
         if self._search.space is None:  # an objective says only when it runs what it wants to know
-            ranges = {name: text for name, text in self._search.distributions(due.number).items() if name in running.values}
+            ranges = {name: text for name, text in self._search.distributions(pending.number).items() if name in running.values}
             details |= {"asked": dict(running.values), "distributions": ranges}
-        self._store.append(ended(due.number, due.attempt, state, values, took_s, reason, details))
+        self._store.append(end_record(pending.number, pending.attempt, state, values, took_s, reason, details))
 
     # ---- what goes wrong -------------------------------------------------------------------------------------------
 
@@ -432,18 +438,18 @@ class Coordinator:
     def _conclude_failed(self, block: Block, running: RunningTrial) -> None:
         assert running.failure is not None
         kind, reason = running.failure
-        due = running.due
+        pending = running.pending
         if len(block.ranks) > 1 or kind == MEMORY:  # the others may be anywhere in their work
             self._return_prefetched(block)
             self._end_processes(block)
-        known = self._store.study.trials.get(due.number)
-        num_deaths = 1 + (0 if known is None else len(known.deaths - {due.attempt}))
+        known = self._store.study.trials.get(pending.number)
+        num_deaths = 1 + (0 if known is None else len(known.deaths - {pending.attempt}))
         if kind in NOT_COUNTED or (kind in RETRIED and num_deaths < self._plan.attempts):
-            self._own_trials.discard(due.number)
-            self._store.give_back(due.number, due.attempt, reason, died=kind not in NOT_COUNTED)
+            self._own_trials.discard(pending.number)
+            self._store.give_back(pending.number, pending.attempt, reason, died=kind not in NOT_COUNTED)
             self._read_journal()
             if kind != STOPPED:
-                self._observer.say(f"trial {due.number} is given back: {reason}")
+                self._observer.say(f"trial {pending.number} is given back: {reason}")
             if kind == DISK and not self.is_stopping:
                 self.fatal_reason = reason
                 self.stop(reason)

@@ -42,10 +42,10 @@ def main(descriptor: int) -> None:
         signal.signal(signum, signal.SIG_IGN)  # they may come to all processes of a job; the supervisor decides
     sock = socket.socket(fileno=descriptor)
     _die_with_parent()
-    order = receive_first_message(sock)
+    command = receive_first_message(sock)
     channel = channel_of(sock)
     try:
-        runner = make_runner(order)
+        runner = make_runner(command)
         runner.load()
     except BaseException as error:  # noqa: BLE001 - the user's own code; the supervisor shows it
         send_message(channel, _refusal(error))
@@ -53,12 +53,12 @@ def main(descriptor: int) -> None:
         channel.flush()
         return
     reply = {"is": "loaded", "forks": _may_fork(), "about": {}}
-    if order["tells"]:
+    if command["tells"]:
         reply |= _description_from_child(runner) if reply["forks"] else _description(runner)
     send_message(channel, reply)
     sock.setblocking(True)
     channel.flush()
-    if reply["is"] == "loaded" and (reply["forks"] or order["becomes"]):
+    if reply["is"] == "loaded" and (reply["forks"] or command["becomes"]):
         gc.collect()
         gc.freeze()  # what was loaded stays shared: no worker's collector goes through it, for milliseconds, in a trial
         ForkServer(runner, sock, channel).serve()
@@ -125,11 +125,11 @@ class ForkServer:
                     if key.fileobj is woken:
                         woken.recv(4096)
                         self._reap()
-                    elif not self._receive_orders((wake, woken, selector)):
+                    elif not self._receive_commands((wake, woken, selector)):
                         self._kill_workers()
                         return
 
-    def _receive_orders(self, to_close: Sequence[Any]) -> bool:
+    def _receive_commands(self, to_close: Sequence[Any]) -> bool:
         try:
             data, descriptors, _, _ = socket.recv_fds(self._sock, READ_BYTES, MOST_DESCRIPTORS)
         except ConnectionResetError:  # the supervisor has left without reading all that we said
@@ -138,26 +138,26 @@ class ForkServer:
         self._unparsed += data
         *lines, self._unparsed = self._unparsed.split(b"\n")
         for line in lines:  # each comes with one descriptor, in the same order
-            order = parse_message(line)
-            if order["do"] == "become":
-                become_worker(self._runner, self._descriptors.pop(0), order["cpus"])
+            command = parse_message(line)
+            if command["do"] == "become":
+                become_worker(self._runner, self._descriptors.pop(0), command["cpus"])
             else:
-                self._fork(order, self._descriptors.pop(0), to_close)
+                self._fork(command, self._descriptors.pop(0), to_close)
         return bool(data)
 
-    def _fork(self, order: Mapping[str, Any], descriptor: int, to_close: Sequence[Any]) -> None:
+    def _fork(self, command: Mapping[str, Any], descriptor: int, to_close: Sequence[Any]) -> None:
         try:
             process = os.fork()
         except OSError as error:  # those that are there can go on
-            print(f"no process can be made for rank {order['rank']}: {error.strerror}", file=sys.stderr, flush=True)
+            print(f"no process can be made for rank {command['rank']}: {error.strerror}", file=sys.stderr, flush=True)
             os.close(descriptor)
             sleep(FORK_PAUSE_S)  # nothing tells when there is room for one
-            send_message(self._channel, {"is": "gone", "rank": order["rank"], "status": 1})
+            send_message(self._channel, {"is": "gone", "rank": command["rank"], "status": 1})
             return
         if process:
             os.close(descriptor)
-            self._children[process] = order["rank"]
-            send_message(self._channel, {"is": "born", "rank": order["rank"], "pid": process})
+            self._children[process] = command["rank"]
+            send_message(self._channel, {"is": "born", "rank": command["rank"], "pid": process})
             return
         code = 1
         try:
@@ -165,7 +165,7 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             for one in (*to_close, self._sock):
                 one.close()
-            become_worker(self._runner, descriptor, order["cpus"])
+            become_worker(self._runner, descriptor, command["cpus"])
             code = 0
         except BaseException:  # noqa: BLE001 - nothing may go up into the parent's loop
             traceback.print_exc()

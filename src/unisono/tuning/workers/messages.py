@@ -38,39 +38,39 @@ def parse_message(data: bytes) -> dict[str, Any]:
     return found
 
 
-class Mailbox:
+class MessageQueue:
     """A worker's end of its channel. Its next order may come while it is still at one; it then waits here, and may be dropped."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._orders: deque[dict[str, Any]] = deque()
+        self._commands: deque[dict[str, Any]] = deque()
         self._current: str | None = None
 
     def send(self, message: Message) -> None:
         """Local, not blocking."""
         send_message(self._channel, message)
 
-    def next_order(self, before_waiting: Callable[[], None]) -> dict[str, Any]:
+    def next_command(self, before_waiting: Callable[[], None]) -> dict[str, Any]:
         """Local, blocking: what to do next; before it waits for that it does something else. Raises `EOFError` or `OSError` where
         the other end is gone."""
         while True:
-            self._orders.extend(message for data in self._channel.receive() if "do" in (message := parse_message(data)))
-            dropped = [message["id"] for message in self._orders if message["do"] == "drop"]
-            self._orders = deque(one for one in self._orders if one["do"] != "drop" and one["id"] not in dropped)
-            if self._orders:
-                order = self._orders.popleft()
-                self._current = order["id"]
-                return order
+            self._commands.extend(message for data in self._channel.receive() if "do" in (message := parse_message(data)))
+            dropped = [message["id"] for message in self._commands if message["do"] == "drop"]
+            self._commands = deque(one for one in self._commands if one["do"] != "drop" and one["id"] not in dropped)
+            if self._commands:
+                command = self._commands.popleft()
+                self._current = command["id"]
+                return command
             before_waiting()
             if "do" in (message := self._receive()):  # else an answer for which a trial that was interrupted did not wait
-                self._orders.append(message)
+                self._commands.append(message)
 
     def wait_for_answer(self) -> dict[str, Any]:
         """Local, blocking: wait for the answer to our message; raises `EOFError` where the other end is gone, and `Dropped`."""
         while True:
             message = self._receive()
             if "do" in message:
-                self._orders.append(message)
+                self._commands.append(message)
             elif DROPPED not in message:
                 return message
             elif message[DROPPED] == self._current:

@@ -20,7 +20,7 @@ from unisono.errors import TrainingFailed, UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors
 from unisono.files.journal import plain
 from unisono.training.run_folder.provenance import source_of, versions
-from unisono.tuning.workers.messages import Mailbox, Message
+from unisono.tuning.workers.messages import Message, MessageQueue
 from unisono.tuning.workers.trial_worker import TrialRunner
 
 Ranges = dict[str, tuple[Any, str]]
@@ -65,10 +65,10 @@ class ObjectiveTrialRunner(TrialRunner):
             "versions": versions(),
         }
 
-    def run(self, order: Message, mailbox: Mailbox) -> dict[str, Any]:
+    def run(self, command: Message, messages: MessageQueue) -> dict[str, Any]:
         from optuna.exceptions import TrialPruned
 
-        trial = ObjectiveTrial(order, mailbox, self._ranges)
+        trial = ObjectiveTrial(command, messages, self._ranges)
         try:
             value = self.objective(trial)
         except TrialPruned:
@@ -85,8 +85,8 @@ class ObjectiveTrialRunner(TrialRunner):
 class ObjectiveTrial:
     """What an objective sees of its trial: the part of Optuna's `Trial` that objectives use."""
 
-    _order: Message
-    _mailbox: Mailbox
+    _command: Message
+    _mailbox: MessageQueue
     _ranges: Ranges = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
     user_attrs: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class ObjectiveTrial:
 
     @property
     def number(self) -> int:
-        return int(self._order["number"])
+        return int(self._command["number"])
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
         return float(self._suggest(name, "FloatDistribution", low, high, log, step))
@@ -109,7 +109,7 @@ class ObjectiveTrial:
 
     def report(self, value: float, step: int) -> None:
         """Blocking for the coordinator's answer."""
-        self._mailbox.send({"is": "report", "id": self._order["id"], "step": int(step), "value": float(value)})
+        self._mailbox.send({"is": "report", "id": self._command["id"], "step": int(step), "value": float(value)})
         self._should_prune = not self._mailbox.wait_for_answer()["go"]
 
     def should_prune(self) -> bool:
@@ -127,12 +127,12 @@ class ObjectiveTrial:
         if name in self.params:
             return self.params[name]
         distribution, text = self._range(limits)
-        values: Mapping[str, Any] = self._order["values"]
-        known: Mapping[str, str] = self._order["distributions"]
+        values: Mapping[str, Any] = self._command["values"]
+        known: Mapping[str, str] = self._command["distributions"]
         if name in values and known.get(name, text) == text:
             found = values[name]
         else:
-            self._mailbox.send({"is": "suggest", "id": self._order["id"], "name": name, "distribution": text})
+            self._mailbox.send({"is": "suggest", "id": self._command["id"], "name": name, "distribution": text})
             found = self._mailbox.wait_for_answer()["value"]
         self.params[name], self.distributions[name] = found, distribution
         return found

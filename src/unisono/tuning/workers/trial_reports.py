@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from unisono.tuning.search.search import Search
 from unisono.tuning.study.store import Store
-from unisono.tuning.study.study import reported
+from unisono.tuning.study.study import report_record
 from unisono.tuning.study.trial_plan import Plan, values_of
 from unisono.tuning.workers.blocks import RunningTrial, Workers
 from unisono.tuning.workers.messages import Message
@@ -53,10 +53,10 @@ class TrialReports:
         if step <= running.last_step:
             return  # an earlier attempt has reported it
         running.last_step = step
-        number = running.due.number
+        number = running.pending.number
         self._search.report(number, step, value)
         running.should_prune = running.should_prune or self._search.should_prune(number)
-        self._store.append(reported(number, step, value))
+        self._store.append(report_record(number, step, value))
 
     def answer(self, running: RunningTrial, should_continue: bool = True, up_to: float = math.inf) -> None:
         """To those that wait at this epoch or an earlier one."""

@@ -32,7 +32,7 @@ from unisono.training.prepare import prepare
 from unisono.training.run_folder.provenance import provenance, sources_of
 from unisono.training.work_layout import agreement_of
 from unisono.tuning.search.space import ALGORITHM, Space, defaults_of, space_of
-from unisono.tuning.workers.messages import Mailbox, Message
+from unisono.tuning.workers.messages import Message, MessageQueue
 from unisono.tuning.workers.trial_worker import TrialRunner
 
 GIVE_UP_S, PAUSE_S = 30.0, 0.1
@@ -87,7 +87,7 @@ class TaskTrialRunner(TrialRunner):
     def load(self) -> None:
         """Local, blocking: what all workers share. Nothing is computed, so that this process may fork."""
         first = defaults_of(self.task, self.space, self.fixed)
-        make_splits(change(self.task, _of_task({**self.fixed, **first})))
+        make_splits(change(self.task, _without_algorithm({**self.fixed, **first})))
 
     def describe(self) -> dict[str, Any]:
         """Local, blocking. All mistakes that a user can make are told here, before anything starts."""
@@ -96,7 +96,7 @@ class TaskTrialRunner(TrialRunner):
             raise UsageError(f"--set {twice[0]} and the space say different things of it; leave it out, or fix it in --space")
         self._check_algorithms()
         first = defaults_of(self.task, self.space, self.fixed)
-        values = _of_task({**self.fixed, **first})
+        values = _without_algorithm({**self.fixed, **first})
         changed = change(self.task, values)
         whole = make_splits(changed)
         splits = folded(whole, self.folding)
@@ -105,7 +105,7 @@ class TaskTrialRunner(TrialRunner):
         made = provenance(Path(self.file), None, ())
         return {
             "task": changed.task.name or Path(self.file).stem,
-            "space": self.space.described(),
+            "space": self.space.to_dict(),
             "fixed": self.fixed,
             "first": first,
             "epochs": self.space.largest("epochs", changed.task.epochs),  # so that steps of two waves never have one number
@@ -135,33 +135,33 @@ class TaskTrialRunner(TrialRunner):
                     f"algorithm a setting goes, e.g. when = {{ algorithm = '{algorithm}' }}, or leave that algorithm out"
                 ) from error
 
-    def run(self, order: Message, mailbox: Mailbox) -> dict[str, Any]:
+    def run(self, command: Message, messages: MessageQueue) -> dict[str, Any]:
         """Collective over the workers of the model, blocking."""
-        place = dict(order["at"])
+        place = dict(command["at"])
         at = Topology(gpus=tuple(place.pop("gpus")), own_gpus=tuple(place.pop("our_gpus")), **place)
-        set_threads(order["threads"])
-        values = {**self.fixed, **order["values"]}
+        set_threads(command["threads"])
+        values = {**self.fixed, **command["values"]}
         algorithm = values.pop(ALGORITHM, "allreduce")
-        values["seed"] = int(values.get("seed", self.task.seed)) + order["repeat"]
+        values["seed"] = int(values.get("seed", self.task.seed)) + command["repeat"]
         whole = make_splits(change(self.task, values))
         config = TrainConfig(
             task_file=self.file,
             changes=values,
             algorithm=algorithm,
-            out=order["out"],
+            out=command["out"],
             checkpoint_every=CHECKPOINT_EVERY,
             keep=1,
-            threads=order["threads"],
-            division=self._division(order["fold"], whole),
+            threads=command["threads"],
+            division=self._division(command["fold"], whole),
             quiet=True,
-            **order["options"],
+            **command["options"],
         )
-        asks = order["asks"]
+        asks = command["asks"]
 
         def should_continue(epoch: int, metrics: Mapping[str, float]) -> bool:
             told = {name: float(value) for name, value in metrics.items()}
-            mailbox.send({"is": "epoch", "id": order["id"], "epoch": epoch, "metrics": told})
-            return bool(mailbox.wait_for_answer()["go"]) if asks else True
+            messages.send({"is": "epoch", "id": command["id"], "epoch": epoch, "metrics": told})
+            return bool(messages.wait_for_answer()["go"]) if asks else True
 
         try:
             with connect(topology=at, quiet=True) as comm:
@@ -197,7 +197,7 @@ def boundary_points(space: Space, fixed: Mapping[str, Any]) -> Iterator[dict[str
             yield point
 
 
-def _of_task(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_algorithm(values: Mapping[str, Any]) -> dict[str, Any]:
     """Pure: without the algorithm and its options, of which one worker by itself has no use."""
     return {name: value for name, value in values.items() if name.partition(".")[0] != ALGORITHM}
 

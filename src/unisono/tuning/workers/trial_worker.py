@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from unisono.comm.control_plane.channel import Channel
 from unisono.errors import CannotWrite, CommError, InUse, ReportedElsewhere, TrainingFailed, UsageError
-from unisono.tuning.workers.messages import Dropped, Mailbox, Message
+from unisono.tuning.workers.messages import Dropped, Message, MessageQueue
 from unisono.tuning.workers.trial_output import TrialOutput
 
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
@@ -43,28 +43,30 @@ class TrialRunner(ABC):
         """Local, blocking: what the coordinator must know before the first trial."""
 
     @abstractmethod
-    def run(self, order: Message, mailbox: Mailbox) -> dict[str, Any]:
+    def run(self, command: Message, messages: MessageQueue) -> dict[str, Any]:
         """Blocking: one piece of work; what comes back goes to the coordinator."""
 
 
 def serve_trials(runner: TrialRunner, channel: Channel) -> None:
     """Local, blocking: until the other end is gone."""
-    mailbox, output = Mailbox(channel), TrialOutput()
-    mailbox.send({"is": "ready", "pid": os.getpid()})
+    messages, output = MessageQueue(channel), TrialOutput()
+    messages.send({"is": "ready", "pid": os.getpid()})
     while True:
         try:
-            order = mailbox.next_order(output.remove_empty)
+            command = messages.next_command(output.remove_empty)
         except (EOFError, OSError):
             return
         began = perf_counter()
-        with output.redirected_to(Path(order["output"]), order.get("at", {}).get("world_size", 1) == 1, not runner.leaves_files):
-            result = _run_trial(runner, order, mailbox)
-            mailbox.send({**result, "id": order["id"], "took_s": perf_counter() - began})
+        with output.redirected_to(
+            Path(command["output"]), command.get("at", {}).get("world_size", 1) == 1, not runner.leaves_files
+        ):
+            result = _run_trial(runner, command, messages)
+            messages.send({**result, "id": command["id"], "took_s": perf_counter() - began})
 
 
-def _run_trial(runner: TrialRunner, order: Message, mailbox: Mailbox) -> dict[str, Any]:
+def _run_trial(runner: TrialRunner, command: Message, messages: MessageQueue) -> dict[str, Any]:
     try:
-        return {"is": "done", **runner.run(order, mailbox)}
+        return {"is": "done", **runner.run(command, messages)}
     except BaseException as error:  # noqa: BLE001 - whatever a trial raises is a result, and the block goes on
         if not isinstance(error, (UsageError, TrainingFailed, Dropped)):
             traceback.print_exc()

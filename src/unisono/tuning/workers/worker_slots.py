@@ -62,7 +62,7 @@ class WorkerSlots:
         gpus: Mapping[int, Sequence[str]] | None = None,
         describes_task: bool = True,
     ) -> None:
-        """`order` says what the workers do, `cpus` has the ranks and on which CPUs each stays, `gpus` which GPUs are theirs. What
+        """`command` says what the workers do, `cpus` has the ranks and on which CPUs each stays, `gpus` which GPUs are theirs. What
         comes is seen by `selector`. `tells`: the task is tried out, and there is something in `about`."""
         self._work_spec, self._describes_task = work_spec, describes_task
         self._slots = {rank: _Slot(rank, mine, gpus=(gpus or {}).get(rank, ())) for rank, mine in cpus.items()}
@@ -88,7 +88,7 @@ class WorkerSlots:
         with theirs:
             slot.channel, slot.pid = channel_of(mine), None
             slot.is_ready = slot.is_killed = False
-            order = {
+            command = {
                 "do": "start" if self._can_fork else "become",
                 "rank": rank,
                 "cpus": None if slot.cpus is None else list(slot.cpus),
@@ -99,7 +99,7 @@ class WorkerSlots:
             else:
                 assert self._sock is not None
                 sock = self._sock
-            _send_with_descriptor(sock, order, theirs.fileno())
+            _send_with_descriptor(sock, command, theirs.fileno())
         self._watch(slot.channel, lambda: self._on_worker(slot))
 
     def send(self, rank: int, message: Message) -> None:
@@ -142,7 +142,7 @@ class WorkerSlots:
 
     def _on_fork_server(self) -> Iterator[WorkerMessage]:
         assert self._channel is not None and self._fork_server is not None
-        for data in _received(self._channel):
+        for data in _receive_available(self._channel):
             message = parse_message(data)
             if message["is"] == "refused":
                 raise UsageError(message["reason"]) if "trace" not in message else TrainingFailed(message["trace"].rstrip())
@@ -205,7 +205,7 @@ class WorkerSlots:
         self._drop(slot)
 
     def _messages(self, slot: _Slot, channel: Channel) -> Iterator[WorkerMessage]:
-        for data in _received(channel):
+        for data in _receive_available(channel):
             message = parse_message(data)
             if message["is"] == "ready":
                 slot.is_ready, slot.num_failed_starts = True, 0
@@ -273,7 +273,7 @@ def _send_with_descriptor(sock: socket.socket, message: Message, descriptor: int
         sock.setblocking(False)
 
 
-def _received(channel: Channel) -> list[bytes]:
+def _receive_available(channel: Channel) -> list[bytes]:
     try:
         return channel.receive()
     except OSError:
@@ -283,7 +283,7 @@ def _received(channel: Channel) -> list[bytes]:
 
 def _refusal(loader: Channel) -> str:
     """Why a process has not become a worker, where it could say so."""
-    messages = [parse_message(data) for data in _received(loader)]
+    messages = [parse_message(data) for data in _receive_available(loader)]
     return next((letter["reason"] for letter in messages if letter["is"] == "refused"), "")
 
 

@@ -34,9 +34,9 @@ def objective(trial: Any) -> float:
 class Node:
     """Seats, and what was heard of their workers."""
 
-    def __init__(self, order: dict[str, Any], num_ranks: int, **options: Any) -> None:
+    def __init__(self, command: dict[str, Any], num_ranks: int, **options: Any) -> None:
         self.selector = selectors.DefaultSelector()
-        self.seats = WorkerSlots(order, dict.fromkeys(range(num_ranks)), self.selector, **options)
+        self.seats = WorkerSlots(command, dict.fromkeys(range(num_ranks)), self.selector, **options)
         self.heard: list[tuple[int, dict[str, Any]]] = []
         self.seats.start_fork_server()
 
