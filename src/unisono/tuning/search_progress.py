@@ -15,7 +15,7 @@ DRAW_EVERY_S = 0.2
 
 
 class SearchProgress:
-    """Local. A bar on a terminal, a line for each trial elsewhere."""
+    """The progress of a search on the console: a bar on a terminal, a line for each trial elsewhere. Local."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SearchProgress:
         self._here = 0
 
     def skip_ended(self, trials: Sequence[Trial]) -> None:
-        """Local: trials that ended before this job came."""
+        """Leaves out trials that ended before this job started. Local."""
         self._seen |= {trial.number for trial in trials if trial.result is not None}
 
     def trial_ended(self, trial: Trial) -> None:
@@ -53,7 +53,7 @@ class SearchProgress:
         self.say(f"trial {trial.number}: {what}  {format_settings(trial.values or {})}  {duration(result.took_s)}{star}")
 
     def best(self) -> Trial | None:
-        """Pure: of the first objective."""
+        """Returns the best trial by the first objective. Pure."""
         return self._study.best(self._objectives[0].higher_is_better)
 
     def say(self, text: str) -> None:
@@ -62,7 +62,7 @@ class SearchProgress:
             self._bar.hasten()
 
     def draw(self, num_running: int) -> None:
-        """Local: the line at the bottom of a terminal."""
+        """Draws the line at the bottom of a terminal. Local."""
         now = self._clock()
         if self._bar is None or not self._bar.is_shown or not self._bar.is_due(now):
             return
@@ -83,12 +83,12 @@ class SearchProgress:
 
 
 def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> str:
-    """Pure: 'val_accuracy 0.9812'."""
+    """Returns e.g. 'val_accuracy 0.9812'. Pure."""
     return ", ".join(f"{one.metric} {_number(value)}" for one, value in zip(objectives, values, strict=False))
 
 
 def format_settings(values: object) -> str:
-    """Pure: 'lr=0.05 model.width=128'."""
+    """Returns e.g. 'lr=0.05 model.width=128'. Pure."""
     items = values.items() if hasattr(values, "items") else ()
     return " ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in items)
 
@@ -98,6 +98,6 @@ def _number(value: float) -> str:
 
 
 def describe_counts(study: Study) -> str:
-    """Pure: '21 complete, 2 pruned, 1 failed'."""
+    """Returns e.g. '21 complete, 2 pruned, 1 failed'. Pure."""
     found = [(state, len(study.in_state(state))) for state in (COMPLETE, PRUNED, FAILED)]
     return ", ".join(f"{number} {state}" for state, number in found if number) or "no trial has ended"

@@ -42,7 +42,7 @@ MOST_COMMANDS = 8
 """Trials of a front whose command is given; the others are in the table."""
 LONG_REASON = 120
 SIGNIFICANT_ERRORS = 2.8
-"""Standard errors of a mean by which two means differ by chance in one of twenty pairs."""
+"""Two means that are fewer standard errors apart than this differ by chance in more than one of twenty pairs."""
 DASH = "\N{EN DASH}"
 
 Cell = tuple[str, object, bool]
@@ -50,14 +50,15 @@ Cell = tuple[str, object, bool]
 
 
 def write_report(study: Study, about: Mapping[str, Any], path: Path, now_s: float | None = None) -> None:
-    """Local, blocking: the report as a file. `about` is what study.json holds; `now_s` is until when trials at work are counted."""
+    """Writes the report as an HTML file. `about` is the content of study.json; running trials are counted until `now_s`. Local,
+    blocking."""
     text = html_of(study, about, time.time() if now_s is None else now_s)
     with atomic_replacement(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def html_of(study: Study, about: Mapping[str, Any], now_s: float) -> str:
-    """Local: the report as a text."""
+    """Returns the report as an HTML text. Local."""
     objectives, settings = measures_of(about), settings_of_study(study, about)
     trials = [study.trials[number] for number in sorted(study.trials)]
     spans = spans_of(study, about, now_s)
@@ -86,7 +87,7 @@ def html_of(study: Study, about: Mapping[str, Any], now_s: float) -> str:
 
 
 def _method_rows(about: Mapping[str, Any]) -> list[str]:
-    """How the study was made, as far as it is known."""
+    """Words on how the study was made (search, pruning, seed, folds, ...), as far as that is known."""
     words = (("search", "search"), ("prune", "pruning"), ("seed", "seed"))
     found = [f"{word} {about[key]}" for key, word in words if about.get(key) is not None]
     if (num := about.get("folds") or 1) > 1:
@@ -127,7 +128,7 @@ def _tiles(
 def _result_rows(
     study: Study, trials: Sequence[Trial], settings: Sequence[Setting], objectives: Sequence[Measure]
 ) -> Mapping[str, Any]:
-    """What was tried and what it gave."""
+    """Values for the page: which settings were tried and what they gave."""
     first, has_ended = objectives[0], any(trial.result is not None for trial in trials)
     drawn = ""
     if has_ended:
@@ -153,7 +154,7 @@ def _result_rows(
 
 
 def _without_outliers(trials: Sequence[Trial], objective: Measure) -> list[Trial]:
-    """Without those that are drawn at the edge."""
+    """The trials that lie inside the axis, without those that are drawn at its edge."""
     scale = scale_of(trials, objective, 0, 1)
     return [trial for trial in trials if (value := value_of(trial, objective.place)) is not None and scale.holds(value)]
 
@@ -192,7 +193,7 @@ def _folds(study: Study, objective: Measure) -> Mapping[str, Any] | None:
 
 
 def _sources(found: Components) -> Iterator[tuple[str, ...]]:
-    """Rows of a table: where the variance comes from."""
+    """Rows of the table that says where the variance comes from."""
     mixed = "trial on fold: settings that suit one fold more" + ("" if found.starts is not None else ", and the random start")
     rows = [
         ("trials: what the search is after", found.trials),
@@ -207,7 +208,7 @@ def _sources(found: Components) -> Iterator[tuple[str, ...]]:
 
 
 def _cost_rows(spans: Sequence[Span], blocks: Sequence[Block]) -> Mapping[str, Any]:
-    """Who worked when, and what it cost."""
+    """Values for the page: which block ran what when, and what each kind of end cost."""
     seen = {span.end for span in spans}
     length = sum(block.ended_s - block.began_s for block in blocks)
     total = sum(span.worker_s for span in spans)

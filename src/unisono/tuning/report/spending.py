@@ -1,4 +1,4 @@
-"""What a study has cost and how well its blocks were used: every attempt as a span of time on a block."""
+"""The cost of a study and the use of its blocks: every attempt as a span of time on a block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDS = (COMPLETE, PRUNED, FAILED, GIVEN_BACK, LOST, DUPLICATE, RUNNING)
 
 @dataclass(frozen=True)
 class Span:
-    """One attempt in time."""
+    """One attempt of a trial, as a span of time on a block."""
 
     trial: int
     attempt: int
@@ -43,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Block:
-    """One row of the picture: a block, from when its job came until it left, or was last heard of."""
+    """One row of the Gantt chart: a block, from when its job started until it left or gave its last sign of life."""
 
     block_id: str
     began_s: float
@@ -52,14 +52,14 @@ class Block:
 
     @property
     def busy_share(self) -> float:
-        """Of its time, the part in which it had a trial in hand."""
+        """Share of the block's time in which it ran a trial."""
         length = self.ended_s - self.began_s
         return min(1.0, sum(span.took_s for span in self.spans) / length) if length > 0 else 0.0
 
 
 def spans_of(study: Study, about: Mapping[str, Any], now_s: float) -> list[Span]:
-    """Pure: all attempts, also those that came to nothing. One that is at work counts until now; one whose job died until the last
-    sign of life of that, or until another began the trial again."""
+    """Returns the spans of all attempts, also of those without a result. A running attempt lasts until now; one whose job died
+    lasts until the last sign of life of the job, or until another job began the trial again. Pure."""
     return [span for number in sorted(study.trials) for span in _spans_of_trial(study, study.trials[number], about, now_s)]
 
 
@@ -90,7 +90,8 @@ def _without_result(study: Study, trial: Trial, attempt: Attempt, now_s: float) 
 
 
 def blocks_of(study: Study, spans: Sequence[Span]) -> list[Block]:
-    """Pure: every block that had a trial, and those of known jobs that had none; the jobs in the order in which they came."""
+    """Returns every block that had a trial, and the blocks of known jobs that had none, ordered by the start of their jobs.
+    Pure."""
     rows: dict[str, list[Span]] = {}
     for name, job in study.jobs.items():
         if is_number(job.about.get("at_s")):
@@ -106,13 +107,13 @@ def blocks_of(study: Study, spans: Sequence[Span]) -> list[Block]:
 
 
 def wall_s(blocks: Sequence[Block]) -> tuple[float, float]:
-    """Pure: from the first beginning to the last end; and of that, the time for which some job was there."""
+    """Returns the seconds from the first beginning to the last end, and for how many of them a job was there. Pure."""
     stretches = stretches_of(blocks)
     return stretches[-1][1] - stretches[0][0] if stretches else 0.0, sum(end - begin for begin, end in stretches)
 
 
 def stretches_of(blocks: Sequence[Block], longest_gap_s: float = 0.0) -> list[tuple[float, float]]:
-    """Pure: when some job was there, in their order; two that are no further apart than the gap are one."""
+    """Returns the stretches of time in which a job was there, in their order; a gap of at most `longest_gap_s` is bridged. Pure."""
     found = list[tuple[float, float]]()
     for begin, end in sorted((block.began_s, block.ended_s) for block in blocks):
         if found and begin - found[-1][1] <= longest_gap_s:
@@ -127,8 +128,8 @@ def _job(block_id: str) -> str:
 
 
 def _times(study: Study, job: str, spans: Sequence[Span]) -> tuple[float, float]:
-    """When a job came and went. One that has not said that it left may have died: then its last sign of life, or its last attempt,
-    is what is known of it."""
+    """When a job came and went. A job that has not said that it left may have died: then its last sign of life or its last attempt
+    counts as its end."""
     ends = [(span.began_s, span.began_s + span.took_s) for span in spans if span.job == job and span.began_s is not None]
     came = study.jobs[job].about.get("at_s") if job in study.jobs else None
     began = [float(came)] if came is not None and is_number(came) else []

@@ -1,4 +1,4 @@
-"""A study as one of Optuna's, so that its plots and optuna-dashboard work with it."""
+"""Export of a study as a study of Optuna's, so that its plots and optuna-dashboard work with it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, Trial
 
 
 def to_optuna(folder: Path, storage: str | None = None) -> Any:
-    """Local, blocking: all trials that have ended, with what their folds gave. `storage` is a database that Optuna knows, where the
-    study must not be yet; None keeps it in memory."""
+    """Returns an Optuna study of all trials that have ended, with the values of their folds. `storage` is the URL of a database
+    that does not have the study yet; None keeps the study in memory. Local, blocking."""
     library = load_optuna("random")
     about, study = load_study(folder)
     directions = ["maximize" if one["higher_is_better"] else "minimize" for one in about["objectives"]]

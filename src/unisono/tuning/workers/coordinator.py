@@ -1,7 +1,7 @@
 """The coordinator assigns trials to blocks, collects their results and prunes. One thread, which never waits for a block.
 
-a block that is ready gets a trial at once; a part that ends brings the next, and the last of them the result;
-a trial whose process dies is given back and begun again from its checkpoints; one that raises has failed, with its reason
+a block that is ready gets a trial at once; a part that ends is followed by the next, and the last part by the result;
+a trial whose process dies is given back and begun again from its checkpoints; a trial that raises has failed, with its reason
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from unisono.tuning.workers.trial_reports import TrialReports
 from unisono.tuning.workers.trial_worker import DISK, ERROR, MEMORY, PEER
 
 KILLED, LIMIT, STOPPED = "killed", "limit", "stopped"
-"""Kinds of ends besides those that a worker tells."""
+"""Kinds of failures besides those that a worker reports."""
 RETRIED = (STOPPED, KILLED, PEER, DISK)
 NOT_COUNTED = (STOPPED, DISK)
 PEER_WAIT_S = 5.0
-"""How long one who lost a peer waits for the peer's own word."""
+"""A worker that lost a peer waits this long for the peer's own error message."""
 PREFETCH_BELOW_S, PREFETCH_AT_SHARE = 2.0, 0.5
-"""A block whose trials are shorter than this is told the next one when it is half-way through: to ask for it would cost more than
-is gained by the results that come in meanwhile."""
+"""A block whose trials are shorter than this is sent the next one when it is half-way through: to wait for a request would cost
+more than is gained by the results that come in meanwhile."""
 FIRST_PREFETCH_S = 0.1
-"""By then an objective has said what it wants to know."""
+"""By then an objective has asked for its values."""
 CHECK_LIMITS_EVERY_S = 0.2
-"""After limits."""
+"""The interval at which limits are checked."""
 STOP_WAIT_S = 60.0
-"""How long trials have to save what they have when all must stop."""
+"""How long running trials may take to save a checkpoint when all must stop."""
 
 
 class Coordinator:
-    """Local. `heard` and `tick` are called by one loop; nothing blocks but for the journal."""
+    """Assigns trials to blocks and collects their results. Local; one loop calls `on_message` and `tick`; nothing blocks but for
+    the journal."""
 
     def __init__(
         self,
@@ -59,18 +60,18 @@ class Coordinator:
         make_command: Callable[[PendingTrial, Mapping[str, Any], Part, Path], dict[str, Any]],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`command` makes what a worker is told of a part, besides where it meets the others."""
+        """`make_command` returns the command that starts one part of a trial, without the fields by which its workers meet."""
         self._plan, self._workers, self._store, self._search = plan, workers, store, search
         self._proposals, self._observer, self._make_command, self._clock = proposals, observer, make_command, clock
         self.trial_queue = TrialQueue(store, search, proposals)
         self._reports = TrialReports(plan, workers, store, search, clock)
         self.formation = Formation(layout)
         self._ready: set[int] = set()
-        """Ranks with a process that can be told something."""
+        """Ranks whose process can receive commands."""
         self._idle_blocks: dict[int, Block] = {}
         """Blocks without a trial, the longest waiting first."""
         self._busy_blocks: dict[int, Block] = {}
-        """Blocks that have one."""
+        """Blocks that run a trial."""
         self._prefetches = layout.block_size == 1 and plan.num_parts == 1
         self._prefetch_timer = PrefetchTimer()
         self._own_trials: set[int] = set()
@@ -79,12 +80,12 @@ class Coordinator:
         self._stop_reason = ""
         self._trial_s: float | None = None
         self.fatal_reason: str | None = None
-        """Why no trial can go on, where it is nothing that a trial has done."""
+        """Why no trial can continue, where the cause is not a trial (the disk is full)."""
 
-    # ---- what comes ------------------------------------------------------------------------------------------------
+    # ---- incoming --------------------------------------------------------------------------------------------------
 
     def on_message(self, rank: int, message: Message) -> None:
-        """Local: handle a message of a worker."""
+        """Handles a message of a worker. Local."""
         block, kind = self.formation.block_of(rank), message["is"]
         if kind == "ready":
             self._ready.add(rank)
@@ -105,15 +106,16 @@ class Coordinator:
             and message["id"] == block.running.wave_id
         ):
             self._on_trial_message(block, block.running, rank, message)
-        elif block is not None and self._expects_answer(message):  # it had begun what was dropped
+        elif block is not None and self._expects_answer(message):  # its trial was dropped at the moment it began
             self._workers.send(rank, {DROPPED: message["id"]})
 
     def _expects_answer(self, message: Message) -> bool:
-        """Pure: whether its sender waits for an answer."""
+        """Whether the sender of a message waits for an answer. Pure."""
         return message["is"] in ("suggest", "report") or (message["is"] == "epoch" and self._plan.prune not in ("none", "wilcoxon"))
 
     def on_ranks_lost(self, ranks: Sequence[int]) -> None:
-        """Local: these ranks are gone with their supervisor and do not come back; what is left of their blocks makes new ones."""
+        """Handles the loss of ranks together with their supervisor: they do not come back, and the remaining ranks of their blocks
+        form new blocks. Local."""
         gone = set(ranks)
         self._ready -= gone
         for block in self.formation.break_up(gone):
@@ -135,7 +137,8 @@ class Coordinator:
             self._assign_trial(block)
 
     def tick(self) -> None:
-        """Local: what no letter tells; to be called after every round of letters and at least every second."""
+        """Does what no message triggers: limits, the journal, trials for idle blocks. To be called after every round of messages
+        and at least every second. Local."""
         now = self._clock()
         if now >= self._check_limits_at:
             self._check_limits_at = now + CHECK_LIMITS_EVERY_S
@@ -153,7 +156,7 @@ class Coordinator:
         self._store.sync()
 
     def max_wait_s(self, most_s: float) -> float:
-        """Local: how long `tick` need not be called, unless a letter comes."""
+        """Returns how long `tick` need not be called unless a message comes, at most `most_s`. Local."""
         return min(most_s, max(0.0, self._prefetch_timer.next_at - self._clock()))
 
     def _check_limits(self, now: float) -> None:
@@ -173,7 +176,7 @@ class Coordinator:
                 self._kill(running)
 
     def stop(self, reason: str, wait_s: float = STOP_WAIT_S) -> None:
-        """Local: begin nothing more; what runs saves what it has and is given back."""
+        """Begins no further trial; running trials save a checkpoint and are given back. Local."""
         self._stop_reason = reason
         self._stop_by = self._clock() + wait_s
         for block in self._busy_blocks.values():
@@ -192,7 +195,7 @@ class Coordinator:
 
     @property
     def num_running(self) -> int:
-        """Trials in the hands of this job."""
+        """Number of trials that this job is running."""
         return len(self._busy_blocks)
 
     @property
@@ -200,7 +203,7 @@ class Coordinator:
         """Whether no block of this job has a trial."""
         return not self.num_running
 
-    # ---- giving out ------------------------------------------------------------------------------------------------
+    # ---- assigning -------------------------------------------------------------------------------------------------
 
     def _assign_trial(self, block: Block) -> None:
         is_ready = block.running is None and block.number in self.formation.blocks and self._ready.issuperset(block.ranks)
@@ -216,7 +219,7 @@ class Coordinator:
         self._record_begin(block, running)
 
     def _record_begin(self, block: Block, running: RunningTrial) -> None:
-        """Note that a block is at a trial. It was told before: the disk is waited for while it works."""
+        """Records that a block runs a trial, after the command was sent: the block works while the disk is waited for."""
         running.began = self._clock()
         block.running = running
         self._busy_blocks[block.number] = block
@@ -227,8 +230,9 @@ class Coordinator:
 
     @property
     def _prefetch_after_s(self) -> float | None:
-        """How long after the begin of a trial its block is told the next; None where it is to ask. As long as nobody knows how long
-        calls of an objective take, soon, where what is told is drawn at random in any case."""
+        """Seconds after the begin of a trial at which its block is sent the next one; None where a trial is sent only to an idle
+        block. While nothing is known of how long calls of an objective take, that is soon, provided that the next points are drawn
+        at random in any case."""
         if self._trial_s is None:
             is_blind = self._search.space is None and self._search.draws_independently(2 * len(self.formation.blocks))
             return FIRST_PREFETCH_S if is_blind else None
@@ -257,8 +261,8 @@ class Coordinator:
             block.prefetched = None
 
     def _drop_prefetched(self, block: Block) -> None:
-        """It is longer at its trial than was thought: anybody may have the next one. Should it begin that at this moment, it
-        does it for nothing."""
+        """Gives up the prefetched trial of a block whose current trial takes longer than expected, so that any block may run it. If
+        the worker begins it at this very moment, its result is not used."""
         if block.prefetched is not None:
             self._workers.send(block.ranks[0], {"do": "drop", "id": block.prefetched.wave_id})
             self._own_trials.discard(block.prefetched.pending.number)
@@ -268,12 +272,12 @@ class Coordinator:
             block.prefetched = None
 
     def _release(self, block: Block) -> None:
-        """The block has ended its trial: assign the next one."""
+        """Frees a block that has ended its trial, and assigns the next one."""
         block.running = None
         self._busy_blocks.pop(block.number, None)
         if block.prefetched is None:
             self._assign_trial(block)
-        elif self.is_stopping or not self._ready.issuperset(block.ranks):  # it may have begun what it was told, or is being ended
+        elif self.is_stopping or not self._ready.issuperset(block.ranks):  # it may have begun the next trial, or is being ended
             self._return_prefetched(block)
             self._end_processes(block)
         else:
@@ -291,7 +295,7 @@ class Coordinator:
         )
 
     def _ranges_of(self, pending: PendingTrial) -> dict[str, str] | None:
-        """From which ranges its values are, where no space says it."""
+        """The ranges of a trial's values, where no space has them."""
         return None if self._search.space is not None else self._search.distributions(pending.number)
 
     def _start_wave(self, block: Block, running: RunningTrial) -> None:
@@ -311,7 +315,7 @@ class Coordinator:
                 at = topology_fields(places, index, token, f"trial {running.pending.number}")
                 self._workers.send(rank, {**command, "id": running.wave_id, "at": at, "threads": places[index]["threads"]})
 
-    # ---- a trial that runs -----------------------------------------------------------------------------------------
+    # ---- running trials --------------------------------------------------------------------------------------------
 
     def _on_trial_message(self, block: Block, running: RunningTrial, rank: int, message: Message) -> None:
         if message["is"] == "epoch":
@@ -345,7 +349,7 @@ class Coordinator:
         self._workers.send(rank, {"value": value})
 
     def _conclude_wave(self, block: Block, running: RunningTrial) -> None:
-        """All parts of a wave have ended: start the next wave, or conclude the trial."""
+        """Handles the end of all parts of a wave: starts the next wave, or concludes the trial."""
         if running.failure is not None:
             self._conclude_failed(block, running)
             return
@@ -403,7 +407,7 @@ class Coordinator:
             details |= {"asked": dict(running.values), "distributions": ranges}
         self._store.append(end_record(pending.number, pending.attempt, state, values, took_s, reason, details))
 
-    # ---- what goes wrong -------------------------------------------------------------------------------------------
+    # ---- failures --------------------------------------------------------------------------------------------------
 
     def _on_process_end(self, block: Block, rank: int, message: Message) -> None:
         status = message["status"]
@@ -421,8 +425,9 @@ class Coordinator:
                 self._conclude_wave(block, running)
 
     def _fail(self, running: RunningTrial, kind: str, reason: str) -> None:
-        """Note what went wrong; the first word counts. Those who are still at it are ended."""
-        if running.failure is None or (running.failure[0] == PEER and kind != PEER):  # a peer's own word says more
+        """Notes why a trial fails and ends its remaining workers. The first reason counts, except that a peer's own error replaces
+        the loss of the peer."""
+        if running.failure is None or (running.failure[0] == PEER and kind != PEER):  # a peer's own error says more
             running.failure = (kind, reason)
         self._reports.answer(running)
         if kind == PEER:
@@ -464,10 +469,10 @@ class Coordinator:
             self._ready.discard(rank)
             self._workers.signal(rank, signal.SIGKILL)
 
-    # ---- what is known ---------------------------------------------------------------------------------------------
+    # ---- the journal -----------------------------------------------------------------------------------------------
 
     def _read_journal(self) -> None:
-        """Read new journal records, of this job and of others."""
+        """Reads new journal records, of this job and of others."""
         for trial in self._store.refresh():
             if trial.number not in self._own_trials:
                 self._search.add_known_trial(trial)

@@ -1,5 +1,5 @@
 """The fork server of a node: a process that has loaded the frameworks, the task and its data, and forks the workers. So a
-worker is there in milliseconds, and all workers of a machine share what was loaded.
+worker starts in milliseconds, and all workers of a machine share what was loaded.
 
 Frameworks that run threads of their own from the start (TensorFlow, JAX) and a GPU in use do not survive a fork; then the process
 says so and ends, and every worker is a process of its own that becomes one by {"do": "become"}.
@@ -37,7 +37,8 @@ FORK_PAUSE_S = 1.0
 
 
 def main(descriptor: int) -> None:
-    """Local, blocking: until the supervisor is gone."""
+    """Runs the fork server, or becomes one worker, on the socket with this descriptor until the supervisor is gone. Local,
+    blocking."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)  # they may come to all processes of a job; the supervisor decides
     sock = socket.socket(fileno=descriptor)
@@ -62,11 +63,12 @@ def main(descriptor: int) -> None:
         gc.collect()
         gc.freeze()  # what was loaded stays shared: no worker's collector goes through it, for milliseconds, in a trial
         ForkServer(runner, sock, channel).serve()
-    # else nobody can come from here; what it has, memory of a GPU too, is for those who work
+    # else no worker can be forked here; this process ends, so that its memory, also of a GPU, is free for the workers
 
 
 def receive_first_message(sock: socket.socket) -> dict[str, Any]:
-    """Local, blocking: not a byte more, as the letters that follow come with descriptors, which `recv` would drop."""
+    """Returns the first message of the supervisor, and reads not a byte more: the messages after it come with descriptors, which
+    `recv` would drop. Local, blocking."""
     sock.setblocking(True)
     (length,) = struct.unpack("<Q", _receive_exactly(sock, 8))
     return parse_message(_receive_exactly(sock, length))
@@ -82,7 +84,7 @@ def _receive_exactly(sock: socket.socket, num_bytes: int) -> bytes:
 
 
 def make_runner(work_spec: Mapping[str, Any]) -> TrialRunner:
-    """Local, blocking: what the workers will do."""
+    """Returns the runner of trials that a work specification describes. Local, blocking."""
     if work_spec["kind"] == "task":
         import torch
 
@@ -99,7 +101,7 @@ def make_runner(work_spec: Mapping[str, Any]) -> TrialRunner:
 
 
 class ForkServer:
-    """The parent of the workers. One thread, so that it may fork."""
+    """The parent of the workers. It has one thread, so that it may fork."""
 
     def __init__(self, runner: TrialRunner, sock: socket.socket, channel: Channel) -> None:
         self._runner = runner
@@ -111,7 +113,7 @@ class ForkServer:
         self._descriptors: list[int] = []
 
     def serve(self) -> None:
-        """Local, blocking."""
+        """Forks workers as the supervisor commands, and reports their ends, until the supervisor is gone. Local, blocking."""
         wake, woken = socket.socketpair()
         for one in (wake, woken):
             one.setblocking(False)
@@ -132,7 +134,7 @@ class ForkServer:
     def _receive_commands(self, to_close: Sequence[Any]) -> bool:
         try:
             data, descriptors, _, _ = socket.recv_fds(self._sock, READ_BYTES, MOST_DESCRIPTORS)
-        except ConnectionResetError:  # the supervisor has left without reading all that we said
+        except ConnectionResetError:  # the supervisor has ended without reading all our messages
             return False
         self._descriptors += descriptors
         self._unparsed += data
@@ -148,10 +150,10 @@ class ForkServer:
     def _fork(self, command: Mapping[str, Any], descriptor: int, to_close: Sequence[Any]) -> None:
         try:
             process = os.fork()
-        except OSError as error:  # those that are there can go on
+        except OSError as error:  # the running workers can continue
             print(f"no process can be made for rank {command['rank']}: {error.strerror}", file=sys.stderr, flush=True)
             os.close(descriptor)
-            sleep(FORK_PAUSE_S)  # nothing tells when there is room for one
+            sleep(FORK_PAUSE_S)  # no event tells when a process can be made again
             send_message(self._channel, {"is": "gone", "rank": command["rank"], "status": 1})
             return
         if process:
@@ -188,7 +190,7 @@ class ForkServer:
 
 
 def become_worker(runner: TrialRunner, descriptor: int, cpus: Sequence[int] | None) -> None:
-    """Local, blocking: be a worker, in this process."""
+    """Turns this process into a worker, which serves trials until the supervisor is gone. Local, blocking."""
     _die_with_parent()
     for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_DFL)
@@ -213,7 +215,8 @@ def _description(runner: TrialRunner) -> dict[str, Any]:
 
 
 def _description_from_child(runner: TrialRunner) -> dict[str, Any]:
-    """What there is to know is found out by computing, which starts threads; this process must have none."""
+    """The description of the work, made in a child process: making it computes, which starts threads, and this process must have
+    none."""
     mine, theirs = socket.socketpair()
     process = os.fork()
     if not process:

@@ -1,6 +1,6 @@
 """A plain objective of Optuna's, unchanged, as the work of a study: `def objective(trial): x = trial.suggest_float("x", -1, 1)`.
 
-The trial that it is given asks the coordinator for what was not proposed ahead; after the first few trials that is nothing.
+Its trial asks the coordinator for values that were not proposed in advance; after the first few trials there are none.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from unisono.tuning.workers.messages import Message, MessageQueue
 from unisono.tuning.workers.trial_worker import TrialRunner
 
 Ranges = dict[str, tuple[Any, str]]
-"""What an objective has asked for -> as Optuna has it, and as JSON."""
+"""The limits that an objective has asked for -> Optuna's distribution, and the same as JSON."""
 
 
 @dataclass
 class ObjectiveTrialRunner(TrialRunner):
-    """Calls of a function."""
+    """Runs trials of an objective: calls of a function."""
 
     objective: Callable[[Any], Any]
     name: str
@@ -39,13 +39,14 @@ class ObjectiveTrialRunner(TrialRunner):
 
     @classmethod
     def load_from(cls, file: str) -> ObjectiveTrialRunner:
-        """Local: what `write_objective` wrote. Modules are looked for where they were there."""
+        """Returns the runner of an objective that `write_objective` has written, and extends sys.path by the paths of that process.
+        Local."""
         paths, name, sha256, value = pickle.loads(Path(file).read_bytes())
         sys.path.extend(path for path in paths if path not in sys.path)
         return cls(pickle.loads(value), name, sha256)
 
     def load(self) -> None:
-        """What the function needs was loaded with it; what its trials need, here once for all workers."""
+        """Imports what trials need, once for all workers; the function itself is loaded already. Local."""
         importlib.import_module("optuna.distributions")
         importlib.import_module("optuna.exceptions")
 
@@ -83,7 +84,7 @@ class ObjectiveTrialRunner(TrialRunner):
 
 @dataclass
 class ObjectiveTrial:
-    """What an objective sees of its trial: the part of Optuna's `Trial` that objectives use."""
+    """The trial that an objective receives: the part of Optuna's `Trial` that objectives use."""
 
     _command: Message
     _mailbox: MessageQueue
@@ -108,7 +109,7 @@ class ObjectiveTrial:
         return self._suggest(name, "CategoricalDistribution", tuple(choices))
 
     def report(self, value: float, step: int) -> None:
-        """Blocking for the coordinator's answer."""
+        """Reports the objective at a step. Blocks until the coordinator answers."""
         self._mailbox.send({"is": "report", "id": self._command["id"], "step": int(step), "value": float(value)})
         self._should_prune = not self._mailbox.wait_for_answer()["go"]
 
@@ -138,7 +139,8 @@ class ObjectiveTrial:
         return found
 
     def _range(self, limits: tuple[Any, ...]) -> tuple[Any, str]:
-        """As Optuna has it, and as JSON; made once in a process, as the next trial asks for the same."""
+        """Optuna's distribution for these limits, and the same as JSON; made once in a process, as the next trial asks for the
+        same."""
         key = repr(limits)  # 1 and 1.0 are equal, and another range
         if key not in self._ranges:
             from optuna import distributions
@@ -150,7 +152,8 @@ class ObjectiveTrial:
 
 
 def write_objective(objective: Callable[[Any], Any], folder: Path) -> Path:
-    """Local, blocking: a file by which any process can call it; functions of a notebook travel by value."""
+    """Writes an objective to a file from which any process can call it, and returns the path; functions of a notebook are pickled
+    by value. Local, blocking."""
     import cloudpickle
 
     name = getattr(objective, "__name__", type(objective).__name__)
