@@ -34,20 +34,20 @@ class Blacklist:
     """A number in 0..1, so that hosts do not all come back at once."""
     _records: dict[str, _Record] = field(default_factory=dict)
 
-    def fail(self, host: str, worker: int, killed: bool, now: float) -> str | None:
+    def on_failure(self, host: str, worker: int, killed: bool, now: float) -> str | None:
         """A worker failed there; `worker` is larger than the number of all that were started before. What to say about it."""
         record = self._records.setdefault(host, _Record())
         record.num_kills += killed
         record.num_faults += not killed
         record.last_worker = max(record.last_worker, worker)
         if self.cooldown_range is None and record.num_faults >= TOO_MANY:
-            told, record.rests_until = record.rests_until == math.inf, math.inf
-            return None if told else f"host {host} gets no more workers: too many failed there without a commit in between"
+            was_reported, record.rests_until = record.rests_until == math.inf, math.inf
+            return None if was_reported else f"host {host} gets no more workers: too many failed there without a commit in between"
         if record.num_faults + record.num_kills / KILLS_FOR_ONE < TOO_MANY or record.rests_until > now:
             return None
-        return f"{self.rest(host, now)}: too many failed there without a commit in between"
+        return f"{self.suspend(host, now)}: too many failed there without a commit in between"
 
-    def rest(self, host: str, now: float) -> str:
+    def suspend(self, host: str, now: float) -> str:
         """No worker can live there now. What to say about it."""
         record = self._records.setdefault(host, _Record())
         least, most = self.cooldown_range or REST_AFTER_KILLS_S
@@ -59,7 +59,7 @@ class Blacklist:
         record.rests_until = now + rest_s
         return f"host {host} gets no new workers for {rest_s:.3g} s"
 
-    def commit(self, host: str, newest_worker: int) -> None:
+    def on_commit(self, host: str, newest_worker: int) -> None:
         """The job got on with this worker: if it was started after the last failure, the host is good again."""
         record = self._records.get(host)
         if record is not None and newest_worker > record.last_worker:
@@ -69,6 +69,6 @@ class Blacklist:
         record = self._records.get(host)
         return record is None or record.rests_until <= now
 
-    def hopeless(self, hosts: Collection[str]) -> bool:
+    def is_hopeless(self, hosts: Collection[str]) -> bool:
         """Whether none of these hosts will ever get a worker again."""
         return all(host in self._records and self._records[host].rests_until == math.inf for host in hosts)

@@ -22,14 +22,14 @@ from unisono.horovod._impl.elastic.elastic_worker import (
     TICK_S,
     TOGETHER_S,
     Generation,
-    Roster,
     Worker,
-    counted,
+    WorkerTable,
+    worker_count,
 )
 from unisono.horovod._impl.elastic.first_generation import FirstStart
 from unisono.horovod._impl.elastic.host_discovery import Change, difference
-from unisono.horovod._impl.elastic.rank_assignment import Candidate, seated
-from unisono.horovod._impl.elastic.stragglers import STALLED, patience_s, stuck, why_killed
+from unisono.horovod._impl.elastic.rank_assignment import Candidate, assign_ranks
+from unisono.horovod._impl.elastic.stragglers import STALLED, straggler_limit_s, stuck_members, why_killed
 from unisono.horovod._impl.elastic.waiting_limits import WaitingLimits
 from unisono.horovod._impl.elastic.worker_environment import ADDED, REMOVED, DriverAddress, worker_environment
 from unisono.horovod._impl.elastic.worker_hosts import Hosts, own_name
@@ -60,13 +60,13 @@ class ElasticJob(World):
         self._hosts = hosts
         self._secret = secret
         everywhere = plan.discovery_script is not None or not all(is_here(host) for host, _ in plan.hosts)
-        self._service = Service(selector, secret, everywhere, self._hear)
+        self._service = Service(selector, secret, everywhere, self._on_message)
         self._blacklist = Blacklist(plan.cooldown_range, random.random)
         self._available: dict[str, int] = {} if plan.discovery_script else dict(plan.hosts)
         self._was_told_hosts = False
         self._is_blind = False
         """Whether the discovery script fails."""
-        self._workers = Roster()
+        self._workers = WorkerTable()
         """Those that live."""
         self._num_started = 0
         self._now = Generation()
@@ -74,7 +74,7 @@ class ElasticJob(World):
         self._num_false_starts = 0
         self._num_futile = 0
         """Generations since the last commit that failed by themselves."""
-        self._told_why = ""
+        self._last_reason = ""
         """Why one ended, as it was last said."""
         self._state_exists = False
         self._has_committed = False
@@ -82,7 +82,7 @@ class ElasticJob(World):
         """Whether a worker has come to the end of the program."""
         self._over = False
         self._limits = WaitingLimits(plan.min_num_proc, plan.elastic_timeout_s, plan.start_timeout_s, waits_since=monotonic())
-        self._announced = 0.0
+        self._announced_at = 0.0
         self._invited: set[int] = set()
         """The newcomers that the present generation was told of."""
         self._after(0.0, self._tick)
@@ -111,8 +111,8 @@ class ElasticJob(World):
             worker.leaving = worker.slot >= self._available.get(worker.host, 0)
         for worker in self._workers.surplus(self._plan.most):  # somebody came in their place while their host was gone
             worker.leaving = True
-        if any(worker.leaving for worker in self._workers.of(self._now)):
-            self._announce(REMOVED)
+        if any(worker.leaving for worker in self._workers.members_of(self._now)):
+            self._announce_hosts(REMOVED)
 
     def kill(self) -> None:
         """Local, not blocking: end all workers at once, and start no others."""
@@ -123,7 +123,7 @@ class ElasticJob(World):
         """Local: no line is left."""
         self._service.close()
 
-    def _hear(self, number: int, message: Any) -> None:
+    def _on_message(self, number: int, message: Any) -> None:
         worker = self._workers.get(number)
         if worker is None:
             return
@@ -133,7 +133,7 @@ class ElasticJob(World):
                 worker.finished = False
                 worker.ready_at = monotonic()
                 if worker.generation == self._now.number:
-                    self._call_off()
+                    self._cancel_generation()
             case ("joined", int(generation)) if generation == self._now.number:
                 self._now.joined.add(number)
                 worker.has_joined = True
@@ -144,14 +144,14 @@ class ElasticJob(World):
                 worker.finished = False  # a program may train twice
                 if generation == self._now.number:  # it may not have listened before
                     self._invited = set()
-                    if any(one.leaving for one in self._workers.of(self._now)):
-                        self._announce(REMOVED)
+                    if any(one.leaving for one in self._workers.members_of(self._now)):
+                        self._announce_hosts(REMOVED)
             case ("committed", int(generation)) if generation == self._now.number:
                 self._now.committed = self._has_committed = True
                 self._num_futile = 0
-                self._limits.commit()
-                for one in self._workers.of(self._now):
-                    self._blacklist.commit(one.host, one.number)
+                self._limits.on_commit()
+                for one in self._workers.members_of(self._now):
+                    self._blacklist.on_commit(one.host, one.number)
             case ("finished", int()):
                 worker.finished = True
             case ("failed", int(generation), str(reason)) if generation == self._now.number:
@@ -189,24 +189,24 @@ class ElasticJob(World):
         in_vain = was_member and self._now.lost is None and not self._now.committed
         if was_member:
             self._now.lost = self._now.lost or worker
-            self._call_off()
+            self._cancel_generation()
         if worker.leaving:
-            self._console.say(f"{worker}, whose host goes, {worker.fate}")
+            self._console.say(f"{worker}, whose host goes, {worker.exit_text}")
             return
-        self._limits.lose(worker.generation >= 0, in_vain, monotonic())
+        self._limits.on_worker_lost(worker.generation >= 0, in_vain, monotonic())
         if self._finishing:
             if was_member or not self._num_generations:
                 self._code = self._code or rank.code
-            self._console.say(f"{worker} {worker.fate} while others had come to the end")
+            self._console.say(f"{worker} {worker.exit_text} while others had come to the end")
             return
         if rank.code == MISTAKE and not self._state_exists:
-            self._end(f"{worker} {worker.fate}, which says that it was started wrongly, so another would too", MISTAKE)
+            self._end(f"{worker} {worker.exit_text}, which says that it was started wrongly, so another would too", MISTAKE)
             return
         # Shells, ssh and srun tell of a signal by a code.
         killed = rank.code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
-        verdict = None if caused else self._blacklist.fail(worker.host, self._num_started - 1, killed, monotonic())
+        verdict = None if caused else self._blacklist.on_failure(worker.host, self._num_started - 1, killed, monotonic())
         left = self._workers.after_loss(self._now, self._plan.min_num_proc, self._state_exists, self._has_committed)
-        self._console.say(f"{worker} {worker.fate}{'' if rank.code else ' before it met the others'}; {left}")
+        self._console.say(f"{worker} {worker.exit_text}{'' if rank.code else ' before it met the others'}; {left}")
         if verdict is not None:
             self._console.say(verdict)
 
@@ -214,18 +214,18 @@ class ElasticJob(World):
         if self._over or self._stopped:
             return
         self._dismiss()
-        if self._finishing and not (self._workers.of(self._now) if self._num_generations else self._workers):
+        if self._finishing and not (self._workers.members_of(self._now) if self._num_generations else self._workers):
             self._over = True
             for worker in self._workers.values():  # started in vain
                 worker.process.send(signal.SIGTERM)
                 self._after(STOP_S, self.kill)
             return
-        self._staff()
+        self._start_workers()
         if not self._over:
-            self._seat()
+            self._begin_generation_when_ready()
             self._invite()
         if not self._over:
-            self._end_in_vain()
+            self._end_if_impossible()
 
     def _dismiss(self) -> None:
         """Those who wait for a seat that they will not get."""
@@ -233,14 +233,14 @@ class ElasticJob(World):
             is_new = worker.generation != self._now.number
             # While others end, one that has the state is needed no more, and one that never got it has nothing to do.
             is_idle = self._finishing and (
-                (is_new and self._workers.of(self._now)) or (self._state_exists and not self._workers.holders())
+                (is_new and self._workers.members_of(self._now)) or (self._state_exists and not self._workers.state_holders())
             )
             goes = worker.leaving and (self._finishing or not self._workers.is_needed(worker))
             if worker.ready and not worker.dismissed and (goes or is_idle):
                 worker.dismissed = True
                 self._service.send(worker.number, "leave", "its host goes" if worker.leaving else "the job is over")
 
-    def _staff(self) -> None:
+    def _start_workers(self) -> None:
         """Start workers on free slots."""
         if self._finishing:
             return
@@ -268,7 +268,7 @@ class ElasticJob(World):
         except UsageError as error:
             if not self._num_generations:
                 raise
-            self._console.say(f"{error}; {self._blacklist.rest(host, monotonic())}")
+            self._console.say(f"{error}; {self._blacklist.suspend(host, monotonic())}")
             return False
         self._processes[:] = [one for one in self._processes if not one.finished]
         self._processes.append(process)
@@ -277,14 +277,14 @@ class ElasticJob(World):
             self._console.say(f"worker {number} is started on {host}:{slot}")
         return True
 
-    def _seat(self) -> None:
+    def _begin_generation_when_ready(self) -> None:
         """Begin a generation, if everybody who must be asked has come."""
-        if any(not worker.ready for worker in self._workers.of(self._now)):
+        if any(not worker.ready for worker in self._workers.members_of(self._now)):
             self._end_stuck()
             return
         ready = self._workers.ready()
         least = 1 if self._finishing else self._plan.min_num_proc
-        self._limits.wait(monotonic())
+        self._limits.start_waiting(monotonic())
         staying = [worker for worker in ready if self._finishing or not worker.leaving]
         if len(staying) < least or (not self._num_generations and self._waits_for_more(staying)):
             return
@@ -313,19 +313,19 @@ class ElasticJob(World):
         """Whether the first generation does not begin yet; if it begins with fewer than were asked for, that is said."""
         free = self._workers.hosts_with_room(self._available)
         # With fixed hosts a slot is free only as long as its host rests.
-        may_come = self._plan.discovery_script is not None or (bool(free) and not self._blacklist.hopeless(free))
+        may_come = self._plan.discovery_script is not None or (bool(free) and not self._blacklist.is_hopeless(free))
         start = FirstStart(self._plan.num_proc, ready, self._workers.starting(), may_come and not self._finishing)
         now = monotonic()
-        if start.waits(self._limits.waited_s(now), self._limits.start_s, self._limits.slots_s, now):
+        if start.should_wait(self._limits.waited_s(now), self._limits.start_s, self._limits.slots_s, now):
             return True
-        if not self._finishing and (text := start.missing()):
+        if not self._finishing and (text := start.missing_text()):
             self._console.say(text)
         return False
 
     def _end_stuck(self) -> None:
         """Who does not come back while others wait is killed, and counts as lost."""
-        limit_s = patience_s(self._now.stalled, self._plan.elastic_timeout_s)
-        for worker in stuck(self._workers.of(self._now), limit_s, monotonic()):
+        limit_s = straggler_limit_s(self._now.stalled, self._plan.elastic_timeout_s)
+        for worker in stuck_members(self._workers.members_of(self._now), limit_s, monotonic()):
             worker.given_up = True
             self._console.say(why_killed(worker, limit_s, self._now.stalled))
             worker.process.send_to_group(signal.SIGKILL)
@@ -339,7 +339,7 @@ class ElasticJob(World):
                 worker.dismissed = True
                 self._service.send(worker.number, "leave", "the others cannot meet it")
                 self._console.say(f"{worker} could not meet the others, which go on without it: {self._now.why}")
-                verdict = self._blacklist.fail(worker.host, self._num_started - 1, False, monotonic())
+                verdict = self._blacklist.on_failure(worker.host, self._num_started - 1, False, monotonic())
                 if verdict is not None:
                     self._console.say(verdict)
         return known if enough else ready
@@ -348,57 +348,61 @@ class ElasticJob(World):
         """Tell the present generation that others are ready to join. Those who come at about the same time join together."""
         new = self._workers.newcomers(self._now)
         limit = self._plan.reset_limit
-        if not new or {one.number for one in new} <= self._invited or not any(not one.ready for one in self._workers.of(self._now)):
+        if (
+            not new
+            or {one.number for one in new} <= self._invited
+            or not any(not one.ready for one in self._workers.members_of(self._now))
+        ):
             return
         starting = any(one.generation < 0 and not one.ready for one in self._workers.values())
         if starting and monotonic() - min(one.ready_at for one in new) < TOGETHER_S:
             return
         if limit is None or self._num_generations <= limit:  # to join is no reason to end a job
             self._invited = {one.number for one in new}
-            self._announce(ADDED)
+            self._announce_hosts(ADDED)
 
     def _begin(self, ready: list[Worker]) -> None:
         number = self._num_generations
         self._num_generations += 1
         candidates = [Candidate(one.number, one.host, one.slot, one.has_state, one.since) for one in ready]
-        seats = seated(candidates, number, "", secrets.token_hex(16))
-        first = next(one for one in ready if seats[one.number].rank == 0)
+        assignments = assign_ranks(candidates, number, "", secrets.token_hex(16))
+        first = next(one for one in ready if assignments[one.number].rank == 0)
         address = own_name([one.host for one in ready], self._plan.env) if is_here(first.host) else first.host
         previous = self._now
         self._now = Generation(number, ready)
-        self._limits.begin()
+        self._limits.on_generation_begin()
         self._invited = set()
         for worker in ready:
             worker.ready = False
             worker.generation = number
             worker.since = min(worker.since, number)
-            self._service.send(worker.number, "seat", {**seats[worker.number].plain(), "address": address})
+            self._service.send(worker.number, "seat", {**assignments[worker.number].plain(), "address": address})
         new = [one for one in ready if one.since == number]
         if number:
             came = f", {', '.join(map(str, new))} new" if new else ""
             hosts = len({one.host for one in ready})
-            self._console.say(f"generation {number}: {counted(len(ready))} on {hosts} host{'' if hosts == 1 else 's'}{came}")
-        if previous.why and previous.lost is None and number and previous.why != self._told_why:
-            self._told_why = previous.why
+            self._console.say(f"generation {number}: {worker_count(len(ready))} on {hosts} host{'' if hosts == 1 else 's'}{came}")
+        if previous.why and previous.lost is None and number and previous.why != self._last_reason:
+            self._last_reason = previous.why
             self._console.say(f"generation {previous.number} ended as: {previous.why}")
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
-    def _end_in_vain(self) -> None:
+    def _end_if_impossible(self) -> None:
         """End a job that cannot continue."""
         if self._finishing:
             return
         # Who still is at work may have the state, and its word of it be on its way.
-        asked = all(worker.ready for worker in self._workers.of(self._now))
-        if self._state_exists and asked and not self._workers.holders():
+        asked = all(worker.ready for worker in self._workers.members_of(self._now))
+        if self._state_exists and asked and not self._workers.state_holders():
             self._end("no worker is left that holds the state of the job, so there is nothing to go on from; start it again")
             return
         usable = [host for host in self._available if self._blacklist.allows(host, monotonic())]
         fixed = self._plan.discovery_script is None
-        if len(self._workers) < self._plan.min_num_proc and not usable and fixed and self._blacklist.hopeless(self._available):
+        if len(self._workers) < self._plan.min_num_proc and not usable and fixed and self._blacklist.is_hopeless(self._available):
             self._end(
-                f"{counted(len(self._workers))} left, fewer than --min-np {self._plan.min_num_proc}, and no host gets new ones; "
-                "see what the workers said"
+                f"{worker_count(len(self._workers))} left, fewer than --min-np {self._plan.min_num_proc}, and no host gets new "
+                "ones; see what the workers said"
             )
             return
         why = self._limits.why_end(len(self._workers.present(self._now)), monotonic())
@@ -413,16 +417,16 @@ class ElasticJob(World):
 
     # ---- small parts -------------------------------------------------------------------------------------------------
 
-    def _call_off(self) -> None:
+    def _cancel_generation(self) -> None:
         """Who is still about to join the present generation need not wait for those who will not come."""
-        for member in self._workers.of(self._now):
+        for member in self._workers.members_of(self._now):
             self._service.send(member.number, "void", self._now.number)
 
-    def _announce(self, change: int) -> None:
+    def _announce_hosts(self, change: int) -> None:
         # Always later than the one before: workers compare.
-        self._announced = max(time(), self._announced + 1e-3)
-        for member in self._workers.of(self._now):
-            self._service.send(member.number, "hosts", self._announced, change)
+        self._announced_at = max(time(), self._announced_at + 1e-3)
+        for member in self._workers.members_of(self._now):
+            self._service.send(member.number, "hosts", self._announced_at, change)
 
     def _tick(self) -> None:
         """So that a turn comes also when only time has passed: hosts that may be used again, and waits that are too long."""

@@ -25,21 +25,21 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], object]) -> Callable
 
     @functools.wraps(func)
     def train(state: State, *args: Any, **kwargs: Any) -> Result:
-        line = PROCESS.line
+        driver = PROCESS.driver_connection
         again = False
-        with line.listening(state.on_hosts_updated):
+        with driver.listening(state.on_hosts_updated):
             while True:
                 try:
                     if again:
                         reset()
                         state.on_reset()
                     state.sync()
-                    line.tell_synced()
+                    driver.report_synced()
                     result = func(state, *args, **kwargs)
-                    line.tell_finished()
+                    driver.report_finished()
                     return result
                 except HorovodInternalError as error:
-                    line.tell_failed(str(error))
+                    driver.report_failed(str(error))
                     state.restore()
                 except HostsUpdatedInterrupt:
                     pass  # all ranks stopped at the same step, so what they hold now is whole

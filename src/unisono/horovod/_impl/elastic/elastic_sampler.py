@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 from unisono.horovod._impl.job.process_state import PROCESS
 
 
-def remaining(num_all: int, num_processed: int, shuffle: bool, seed: int) -> list[int]:
+def remaining_indices(num_all: int, num_processed: int, shuffle: bool, seed: int) -> list[int]:
     """Pure: the indices of an epoch that are still to come, in their order. The order depends on nothing but the arguments, so
     that all workers, old and new, find the same."""
     order = list(range(num_all))
@@ -21,7 +21,7 @@ def remaining(num_all: int, num_processed: int, shuffle: bool, seed: int) -> lis
     return order[num_processed:]
 
 
-def share(left: Sequence[int], rank: int, size: int) -> list[int]:
+def indices_of_rank(left: Sequence[int], rank: int, size: int) -> list[int]:
     """Pure: those of one rank. All ranks get as many: where they do not come out even, the first ones are given again."""
     num_each = math.ceil(len(left) / size)
     missing = num_each * size - len(left)
@@ -71,20 +71,20 @@ class ElasticSampler(Sampler[int]):
 
     def reset(self) -> None:
         """Local: divide what is left among the workers that are there now."""
-        self.num_replicas = PROCESS.place.size
-        self.rank = PROCESS.place.rank
-        self.remaining_indices = remaining(len(self.dataset), self.processed_num, self.shuffle, self.seed + self.epoch)
+        self.num_replicas = PROCESS.topology.size
+        self.rank = PROCESS.topology.rank
+        self.remaining_indices = remaining_indices(len(self.dataset), self.processed_num, self.shuffle, self.seed + self.epoch)
         self.num_samples = math.ceil(len(self.remaining_indices) / self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
 
     @property
     def processed_indices(self) -> set[int]:
         """Local: what all workers together have processed of this epoch."""
-        order = remaining(len(self.dataset), 0, self.shuffle, self.seed + self.epoch)
+        order = remaining_indices(len(self.dataset), 0, self.shuffle, self.seed + self.epoch)
         return set(order[: self.processed_num])
 
     def __iter__(self) -> Iterator[int]:
-        self.indices = share(self.remaining_indices, self.rank, self.num_replicas)
+        self.indices = indices_of_rank(self.remaining_indices, self.rank, self.num_replicas)
         return iter(self.indices)
 
     def __len__(self) -> int:

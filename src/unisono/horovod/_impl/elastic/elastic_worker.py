@@ -55,7 +55,7 @@ class Worker:
         return f"worker {self.number} ({self.host}:{self.slot})"
 
     @property
-    def fate(self) -> str:
+    def exit_text(self) -> str:
         return self.process.describe_exit().partition(f"rank {self.number} ")[2]
 
 
@@ -80,10 +80,10 @@ class Generation:
         return self.lost is None and len(self.joined) == len(self.members)
 
 
-class Roster(dict[int, Worker]):
+class WorkerTable(dict[int, Worker]):
     """The workers that live, by their numbers. All methods are pure."""
 
-    def of(self, generation: Generation) -> list[Worker]:
+    def members_of(self, generation: Generation) -> list[Worker]:
         """Its members that are left."""
         return [one for one in self.values() if one.generation == generation.number >= 0 and not one.dismissed]
 
@@ -100,7 +100,7 @@ class Roster(dict[int, Worker]):
 
     def present(self, generation: Generation) -> list[Worker]:
         """Those, and who is still at work."""
-        return [*self.staying(), *(one for one in self.of(generation) if one.leaving and not one.ready)]
+        return [*self.staying(), *(one for one in self.members_of(generation) if one.leaving and not one.ready)]
 
     def surplus(self, most: int | None) -> list[Worker]:
         """Who stays beyond `most`: rather one without the state, and the youngest."""
@@ -110,18 +110,19 @@ class Roster(dict[int, Worker]):
         """Who lives and has not come as far as `hvd.init()`."""
         return [one for one in self.values() if not one.ready and one.generation < 0]
 
-    def holders(self) -> list[Worker]:
+    def state_holders(self) -> list[Worker]:
         """Who has the state of the job."""
         return [one for one in self.values() if one.has_state]
 
     def after_loss(self, generation: Generation, least: int, state_exists: bool, has_committed: bool) -> str:
         """For messages: who is left, and whether that is enough."""
         if not state_exists:
-            return f"{counted(len(self))} left"
-        holders = len(self.holders())
-        if holders >= least:
-            return f"{going(len(self.of(generation)))} on {'from the last commit' if has_committed else 'without any commit'}"
-        return f"{counted(holders)} left with the state of the job, fewer than --min-np {least}"
+            return f"{worker_count(len(self))} left"
+        state_holders = len(self.state_holders())
+        if state_holders >= least:
+            since = "from the last commit" if has_committed else "without any commit"
+            return f"{_continuing(len(self.members_of(generation)))} on {since}"
+        return f"{worker_count(state_holders)} left with the state of the job, fewer than --min-np {least}"
 
     def hosts_with_room(self, available: Mapping[str, int]) -> list[str]:
         """Those of which a slot is free."""
@@ -130,14 +131,14 @@ class Roster(dict[int, Worker]):
 
     def is_needed(self, worker: Worker) -> bool:
         """Whether it has the state and nobody who stays: then it waits for one, to hand it over."""
-        return worker.has_state and all(one.leaving or one.dismissed for one in self.holders())
+        return worker.has_state and all(one.leaving or one.dismissed for one in self.state_holders())
 
 
-def counted(number: int) -> str:
+def worker_count(number: int) -> str:
     """Pure: for messages."""
     return f"{number} worker{'' if number == 1 else 's'}"
 
 
-def going(number: int) -> str:
+def _continuing(number: int) -> str:
     """Pure: for messages."""
-    return f"{counted(number)} {'goes' if number == 1 else 'go'}"
+    return f"{worker_count(number)} {'goes' if number == 1 else 'go'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unisono.horovod._impl.elastic.elastic_worker import TOGETHER_S, Worker, counted
+from unisono.horovod._impl.elastic.elastic_worker import TOGETHER_S, Worker, worker_count
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class FirstStart:
     more_may_come: bool
     """Whether a slot may become free, or be found."""
 
-    def waits(self, waited_s: float, start_s: float, slots_s: float, now: float) -> bool:
+    def should_wait(self, waited_s: float, start_s: float, slots_s: float, now: float) -> bool:
         """Whether to keep waiting: `start_s` for workers that start, `slots_s` for slots. Where there are as many as were asked
         for, the others may join later."""
         if self.starting and len(self.ready) >= self.num_wanted:
@@ -29,10 +29,10 @@ class FirstStart:
             return waited_s < start_s
         return self.more_may_come and len(self.ready) < self.num_wanted and waited_s < slots_s
 
-    def missing(self) -> str:
+    def missing_text(self) -> str:
         """For messages: who has not come; empty if nobody is missing."""
         if len(self.ready) >= self.num_wanted:
             return ""
         late = ", ".join(map(str, self.starting))
         why = f"not at hvd.init() yet: {late}" if late else "there are no slots for more"
-        return f"begins with {counted(len(self.ready))} of {self.num_wanted} (-np); {why}"
+        return f"begins with {worker_count(len(self.ready))} of {self.num_wanted} (-np); {why}"

@@ -53,7 +53,7 @@ def difference(before: Hosts, after: Hosts) -> str:
     return ", ".join(f"{host} {old} -> {new}" for host, old, new in slots if old != new)
 
 
-def words_of(script: str, env: Mapping[str, str]) -> list[str]:
+def script_arguments(script: str, env: Mapping[str, str]) -> list[str]:
     """Local: the words of a script. Raises `UsageError` if it cannot be started, or a job would wait long for its hosts."""
     try:
         words = shlex.split(script)
@@ -80,14 +80,16 @@ class Change:
 
 
 class Discovery:
-    """A thread that asks the script. `tell` is called by it with each answer that differs from the one before, and with the first
+    """A thread that asks the script. `on_change` is called by it with each answer that differs from the one before, and with the first
     of failures in a row."""
 
-    def __init__(self, script: str, slots_per_host: int | None, env: Mapping[str, str], tell: Callable[[Change], None]) -> None:
+    def __init__(
+        self, script: str, slots_per_host: int | None, env: Mapping[str, str], on_change: Callable[[Change], None]
+    ) -> None:
         self._arguments = shlex.split(script)
         self._slots_per_host = slots_per_host
         self._env = env
-        self._tell = tell
+        self._on_change = on_change
         self._over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name="unisono-discovery", daemon=True)
@@ -106,14 +108,14 @@ class Discovery:
     def _run(self) -> None:
         last: Change | None = None
         while not self._over.is_set():
-            change = self.look()
+            change = self.ask_script()
             fails_again = last is not None and change.hosts is None and last.hosts is None  # perhaps in other words: a time
             if change != last and not fails_again and not self._over.is_set():
-                self._tell(change)
+                self._on_change(change)
                 last = change
             self._over.wait(LOOK_S)
 
-    def look(self) -> Change:
+    def ask_script(self) -> Change:
         """Local, blocking: ask the script once."""
         try:
             with subprocess.Popen(
@@ -131,7 +133,7 @@ class Discovery:
                 if self._over.is_set():
                     _kill(process)
                 try:
-                    out, err = _printed(process, monotonic() + SCRIPT_LIMIT_S)
+                    out, err = _output_of(process, monotonic() + SCRIPT_LIMIT_S)
                 except BaseException:
                     _kill(process)  # or we would wait for its end
                     raise
@@ -142,11 +144,11 @@ class Discovery:
         except (OSError, UsageError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOEXEC and self._arguments[0] != SHELL:
                 self._arguments = [SHELL, shutil.which(self._arguments[0]) or self._arguments[0], *self._arguments[1:]]
-                return self.look()
+                return self.ask_script()
             return Change(None, str(error))
 
 
-def _printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+def _output_of(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
     """Local, blocking: its two outputs, once it has ended. Raises `UsageError` for one that does not end."""
     assert process.stdout is not None and process.stderr is not None
     texts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unisono.horovod._impl.elastic.worker_environment import Seat
+from unisono.horovod._impl.elastic.worker_environment import RankAssignment
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,17 @@ def by_age(candidates: Sequence[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda one: (not one.has_state, one.since, one.worker))
 
 
-def seated(candidates: Sequence[Candidate], generation: int, address: str, token: str) -> dict[int, Seat]:
+def assign_ranks(candidates: Sequence[Candidate], generation: int, address: str, token: str) -> dict[int, RankAssignment]:
     """The seat of each worker. The oldest one has rank 0; the ranks of a host follow each other; the local rank goes by slots."""
     oldest_first = by_age(candidates)
     hosts = list(dict.fromkeys(one.host for one in oldest_first))
     ordered = [one for host in hosts for one in oldest_first if one.host == host]
     slots = {host: sorted(one.slot for one in candidates if one.host == host) for host in hosts}
-    seats: dict[int, Seat] = {}
+    assignments: dict[int, RankAssignment] = {}
     for rank, one in enumerate(ordered):
         local_rank = slots[one.host].index(one.slot)
         across = [host for host in hosts if len(slots[host]) > local_rank]
-        seats[one.worker] = Seat(
+        assignments[one.worker] = RankAssignment(
             generation=generation,
             rank=rank,
             size=len(ordered),
@@ -50,4 +50,4 @@ def seated(candidates: Sequence[Candidate], generation: int, address: str, token
             address=address,
             token=token,
         )
-    return seats
+    return assignments

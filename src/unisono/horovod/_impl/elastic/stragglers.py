@@ -13,12 +13,12 @@ STALLED_S = 10.0
 generation does: members of a busy machine come one after the other."""
 
 
-def patience_s(stalled: bool, timeout_s: float) -> float:
+def straggler_limit_s(stalled: bool, timeout_s: float) -> float:
     """From the first member that asks for a new place to the end of those that do not."""
     return STALLED_S if stalled else max(STALLED_S, timeout_s)
 
 
-def stuck(members: Sequence[Worker], limit_s: float, now: float) -> list[Worker]:
+def stuck_members(members: Sequence[Worker], limit_s: float, now: float) -> list[Worker]:
     """Who is to be given up. Who has come to the end of its training is not: it may have much to do, and others do not need it."""
     asked = [one.ready_at for one in members if one.ready]
     if not asked or now - min(asked) < limit_s:

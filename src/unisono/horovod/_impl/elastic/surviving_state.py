@@ -43,7 +43,7 @@ class State:
     def commit(self) -> None:
         """Collective, blocking: `save`, then `check_host_updates`. Each commit copies everything, so choose how often."""
         self.save()
-        PROCESS.line.tell_commit()
+        PROCESS.driver_connection.report_commit()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -100,7 +100,7 @@ class ObjectState(State):
     def restore(self) -> None:
         """Local."""
         # Copies, or a list that the program fills later would be filled in what is saved too.
-        for name, value in copies(self._saved_state).items():
+        for name, value in copy_attributes(self._saved_state).items():
             setattr(self, name, value)
 
     def sync(self) -> None:
@@ -112,18 +112,18 @@ class ObjectState(State):
             self._save_values()
 
     def _save_values(self) -> None:
-        self._saved_state = copies({name: getattr(self, name) for name in self._saved_state})
+        self._saved_state = copy_attributes({name: getattr(self, name) for name in self._saved_state})
 
 
-def copies(values: dict[str, Any]) -> dict[str, Any]:
+def copy_attributes(values: dict[str, Any]) -> dict[str, Any]:
     """Local: of all attributes; what two of them share, their copies share."""
     try:
         return copy.deepcopy(values)
     except Exception:  # noqa: BLE001 - then each by itself, as far as it can be copied
-        return {name: copied(name, value) for name, value in values.items()}
+        return {name: copy_attribute(name, value) for name, value in values.items()}
 
 
-def copied(name: str, value: Any) -> Any:
+def copy_attribute(name: str, value: Any) -> Any:
     """Local: a copy of an attribute, as deep as can be. Raises `UsageError` for one that could neither come back nor be sent."""
     try:
         return copy.deepcopy(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unisono.horovod._impl.elastic.elastic_worker import START_S, counted
+from unisono.horovod._impl.elastic.elastic_worker import START_S, worker_count
 
 MOST_IN_VAIN = 20
 """Generations that lost a worker, without any commit: then it is not bad luck."""
@@ -53,7 +53,7 @@ class WaitingLimits:
     def waited_s(self, now: float) -> float:
         return 0.0 if self.waits_since is None else now - self.waits_since
 
-    def wait(self, now: float) -> None:
+    def start_waiting(self, now: float) -> None:
         """There is no generation that works."""
         if self.waits_since is None:
             self.waits_since = now
@@ -62,20 +62,20 @@ class WaitingLimits:
     def is_late(self, now: float) -> bool:
         return self.waits_since is not None and self.waited_s(now) >= self.start_s
 
-    def begin(self) -> None:
+    def on_generation_begin(self) -> None:
         """A generation begins."""
         self._begun = True
         self.waits_since = None
         self._num_stillborn = 0
 
-    def commit(self) -> None:
+    def on_commit(self) -> None:
         """The job gets on."""
         self._num_in_vain = 0
         self._in_vain_s = 0.0
 
-    def lose(self, was_seated: bool, in_vain: bool, now: float) -> None:
+    def on_worker_lost(self, was_assigned: bool, in_vain: bool, now: float) -> None:
         """A worker died; `in_vain`: as the first of its generation, which had not come to a commit."""
-        self._num_stillborn += not was_seated
+        self._num_stillborn += not was_assigned
         if in_vain:
             if not self._num_in_vain:
                 self._in_vain_since = now
@@ -95,7 +95,7 @@ class WaitingLimits:
             if now - self._short_since < self.timeout_s:
                 return None
             return (
-                f"only {counted(num_present)} for {self.timeout_s:g} s, fewer than --min-np {self.least}; "
+                f"only {worker_count(num_present)} for {self.timeout_s:g} s, fewer than --min-np {self.least}; "
                 "give more hosts, or more time (--elastic-timeout)"
             )
         if self._short_since is not None:
@@ -105,6 +105,6 @@ class WaitingLimits:
         if not self.is_late(now):
             return None
         if self._num_stillborn:
-            dead = counted(self._num_stillborn)
+            dead = worker_count(self._num_stillborn)
             return f"{dead} died before hvd.init(), and no generation began for {self.start_s:g} s; see what they said"
         return "the workers live but have not all called hvd.init() for too long; see what they do"

@@ -34,7 +34,7 @@ class DriverAddress:
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankAssignment:
     """One worker's place in one generation. Plain values: it travels."""
 
     generation: int
@@ -55,9 +55,9 @@ class Seat:
         return asdict(self)
 
 
-def seat_of(plain: Mapping[str, Any]) -> Seat:
+def assignment_from_plain(plain: Mapping[str, Any]) -> RankAssignment:
     """Pure: what `plain` was made of."""
-    return Seat(**{field.name: plain[field.name] for field in fields(Seat)})
+    return RankAssignment(**{field.name: plain[field.name] for field in fields(RankAssignment)})
 
 
 def driver_address() -> DriverAddress | None:
@@ -79,21 +79,21 @@ def address_of(env: Mapping[str, str]) -> DriverAddress | None:
     return DriverAddress(address, port, env[SECRET], whole_number(env, WORKER))
 
 
-def topology_of(seat: Seat) -> Topology:
+def topology_of(assignment: RankAssignment) -> Topology:
     """Local: the seat with what the environment of this process wishes for the communicator."""
     env = environment()
     return Topology(
         launcher="horovodrun",
-        global_rank=seat.rank,
-        world_size=seat.size,
-        local_rank=seat.local_rank,
-        local_size=seat.local_size,
-        node_rank=seat.node_rank,
-        num_nodes=seat.num_nodes,
-        address=seat.address,
-        port=derived_port(seat.token),
-        token=seat.token,
-        job=f"generation {seat.generation}",
+        global_rank=assignment.rank,
+        world_size=assignment.size,
+        local_rank=assignment.local_rank,
+        local_size=assignment.local_size,
+        node_rank=assignment.node_rank,
+        num_nodes=assignment.num_nodes,
+        address=assignment.address,
+        port=derived_port(assignment.token),
+        token=assignment.token,
+        job=f"generation {assignment.generation}",
         engine=one_of(env, "UNISONO_ENGINE", ENGINES) or "auto",
         allreduce=one_of(env, "UNISONO_ALLREDUCE", ALLREDUCES) or "auto",
         time_limit_s=positive_seconds(env, "UNISONO_TIME_LIMIT_S") if env.get("UNISONO_TIME_LIMIT_S") else MEETING_LIMIT_S,

@@ -83,7 +83,7 @@ class RealHosts:
                     f"worker {number} cannot be started on {host}:{slot}: the variables that go along to it take {len(script)} "
                     f"bytes, more than {PIPE_BYTES}; shorten or unset some, e.g. {longest}"
                 )
-        log = None if self.logs is None else _opened(self.logs / f"rank-{number}.log")
+        log = None if self.logs is None else _open_log(self.logs / f"rank-{number}.log")
         try:
             stdin = subprocess.DEVNULL if script is None else subprocess.PIPE
             with self.inbox.blocked() as mask:
@@ -104,7 +104,7 @@ class RealHosts:
         return RankProcess(number, process, self.console.attach(number, out, err, log))
 
 
-def _opened(path: Path) -> FileIO:
+def _open_log(path: Path) -> FileIO:
     """Anew: no two workers of a job have the same number, so what is in it is of an earlier job."""
     try:
         return FileIO(path, "wb")

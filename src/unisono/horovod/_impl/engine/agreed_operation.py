@@ -58,7 +58,7 @@ WITHOUT_JOINED = (ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT)
 """Reductions that the zeros of a joined rank would falsify."""
 
 
-def refused_with_joined(request: Request, joined: str) -> str | None:
+def reason_against_joined(request: Request, joined: str) -> str | None:
     """Why an operation cannot be done while ranks (in words) have joined; None if it can."""
     if request.kind in (BARRIER, JOIN) or (request.kind == ALLREDUCE and request.op not in WITHOUT_JOINED):
         return None

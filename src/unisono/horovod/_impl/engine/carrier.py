@@ -26,7 +26,7 @@ from unisono.horovod._impl.engine.operation_request import (
     ReduceOp,
     Request,
 )
-from unisono.horovod._impl.engine.reduction_arithmetic import carried_type, finish_reduction, product, scale
+from unisono.horovod._impl.engine.reduction_arithmetic import finish_reduction, product, reduction_type, scale
 from unisono.horovod._impl.exceptions import HorovodInternalError
 from unisono.horovod._impl.timeline.operation_timeline import OFF, Timeline
 
@@ -107,24 +107,24 @@ class Carrier:
     def _reduce_together(self, ins: list[Tensor], outs: list[Tensor], request: Request) -> None:
         """Tensors of one type as one vector; one alone where it is."""
         lengths = [tensor.numel() for tensor in ins]
-        dtype = carried_type(ins[0].dtype, request.op)
+        dtype = reduction_type(ins[0].dtype, request.op)
         vector = outs[0]
         alone = len(ins) == 1 and vector.dtype == dtype
         if not alone:
-            self._timeline.copies_in()
+            self._timeline.on_copy_in()
             vector = self._scratch.get(sum(lengths), dtype)
             torch.cat(ins, out=vector)
         elif vector is not ins[0]:
             vector.copy_(ins[0])
         if vector.numel():
-            self._timeline.sends(ALLREDUCE)
+            self._timeline.on_send(ALLREDUCE)
             scale(vector, request.prescale)
             self._reduce(vector, lengths, request.op)
             finish_reduction(vector, request.postscale, self._comm.size if request.op == ReduceOp.AVERAGE else 1)
         if alone:
             increment_version(vector)  # autograd must hear of it, as it does where values are copied
         else:
-            self._timeline.copies_out()
+            self._timeline.on_copy_out()
             torch._foreach_copy_(outs, list(vector.split_with_sizes(lengths)))
 
     def _reduce(self, vector: Tensor, lengths: Sequence[int], op: int) -> None:
@@ -155,7 +155,7 @@ class Carrier:
         by_type: dict[torch.dtype, list[tuple[Tensor, Tensor, list[int]]]] = {}
         for entry, outs in written:
             for source, out, (_, shape) in zip(sources(entry), outs, entry.request.parts, strict=True):
-                lengths = [count * math.prod(shape[1:]) for count in scattered_rows(shape[0], self._comm.size)]
+                lengths = [count * math.prod(shape[1:]) for count in rows_of_ranks(shape[0], self._comm.size)]
                 by_type.setdefault(source.dtype, []).append((source, out, lengths))
         for triples in by_type.values():
             self._scatter_together(triples, bucket[0].first)
@@ -165,19 +165,19 @@ class Carrier:
         counts = [sum(column) for column in zip(*(lengths for _, _, lengths in triples), strict=True)]
         if not sum(counts):
             return
-        self._timeline.copies_in()
-        dtype = carried_type(triples[0][0].dtype, request.op)
+        self._timeline.on_copy_in()
+        dtype = reduction_type(triples[0][0].dtype, request.op)
         vector = self._scratch.get(sum(counts), dtype)
         cut = [source.split_with_sizes(lengths) for source, _, lengths in triples]
         torch.cat([piece for column in zip(*cut, strict=True) for piece in column], out=vector)
         scale(vector, request.prescale)
         alone = len(triples) == 1 and triples[0][1].dtype == dtype
         mine = triples[0][1] if alone else self._gathered.get(counts[self._comm.rank], vector.dtype)
-        self._timeline.sends(REDUCESCATTER)
+        self._timeline.on_send(REDUCESCATTER)
         self._comm.reduce_scatter(mine, vector, counts, SUM)
         finish_reduction(mine, request.postscale, self._comm.size if request.op == ReduceOp.AVERAGE else 1)
         if not alone:
-            self._timeline.copies_out()
+            self._timeline.on_copy_out()
             outs = [out for _, out, _ in triples]
             torch._foreach_copy_(outs, list(mine.split_with_sizes([out.numel() for out in outs])))
 
@@ -198,7 +198,7 @@ class Carrier:
             moved += [out for out in outs if out.numel()]
             written.append((entry, outs))
         if moved:
-            self._timeline.sends(BROADCAST)
+            self._timeline.on_send(BROADCAST)
             self._comm.broadcast(moved, root)
             increment_version(moved)
         return written
@@ -219,16 +219,16 @@ class Carrier:
         ins = [source.view(torch.uint8) for entry, _ in written for source in sources(entry)]
         outs = [out.view(torch.uint8) for _, outs_of in written for out in outs_of]
         if len(ins) == 1 and sum(counts):
-            self._timeline.sends(ALLGATHER)
+            self._timeline.on_send(ALLGATHER)
             self._comm.allgather(outs[0], ins[0], counts)
         elif sum(counts):
-            self._timeline.copies_in()
+            self._timeline.on_copy_in()
             mine = self._scratch.get(counts[self._comm.rank], torch.uint8)
             torch.cat(ins, out=mine)
             everything = self._gathered.get(sum(counts), torch.uint8)
-            self._timeline.sends(ALLGATHER)
+            self._timeline.on_send(ALLGATHER)
             self._comm.allgather(everything, mine, counts)
-            self._timeline.copies_out()
+            self._timeline.on_copy_out()
             pieces = [out.split_with_sizes(lengths) for out, lengths in zip(outs, rows_of, strict=True)]
             by_rank = [piece for column in zip(*pieces, strict=True) for piece in column]
             torch._foreach_copy_(by_rank, list(everything.split_with_sizes([piece.numel() for piece in by_rank])))
@@ -244,12 +244,12 @@ class Carrier:
         row = math.prod(shape[1:])
         if any(sum(request.splits) for request in agreement.requests if request is not None) and row:
             sent = [count * row for count in entry.request.splits]
-            self._timeline.sends(ALLTOALL)
+            self._timeline.on_send(ALLTOALL)
             self._comm.alltoall(out, sources(entry)[0][: sum(sent)], [count * row for count in rows], sent)
         return [(entry, [out])]
 
 
-def scattered_rows(num_rows: int, size: int) -> list[int]:
+def rows_of_ranks(num_rows: int, size: int) -> list[int]:
     """Pure: how many rows each rank gets; the first ranks get one more where it does not divide."""
     each, more = divmod(num_rows, size)
     return [each + (rank < more) for rank in range(size)]
@@ -262,6 +262,6 @@ def _zeros(request: Request) -> list[Tensor]:
 
 def _new_scattered(entry: Entry, comm: Communicator) -> list[Tensor]:
     return [
-        new_output(entry, position, (scattered_rows(shape[0], comm.size)[comm.rank], *shape[1:]))
+        new_output(entry, position, (rows_of_ranks(shape[0], comm.size)[comm.rank], *shape[1:]))
         for position, (_, shape) in enumerate(entry.request.parts)
     ]

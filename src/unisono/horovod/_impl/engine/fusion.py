@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from unisono.horovod._impl.engine.agreed_operation import Agreement
 
 
-def fused(agreements: Iterable[Agreement], threshold_bytes: int) -> list[list[Agreement]]:
+def fuse(agreements: Iterable[Agreement], threshold_bytes: int) -> list[list[Agreement]]:
     """In buckets of one kind, each of at most `threshold_bytes` or of one agreement, in the order of their first members."""
     buckets: list[list[Agreement]] = []
     open_ones: dict[Hashable, tuple[list[Agreement], int]] = {}

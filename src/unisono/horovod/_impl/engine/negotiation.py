@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unisono.errors import join_ranks
-from unisono.horovod._impl.engine.agreed_operation import Agreement, refused_with_joined
+from unisono.horovod._impl.engine.agreed_operation import Agreement, reason_against_joined
 from unisono.horovod._impl.engine.agreement_cache import Cache
 from unisono.horovod._impl.engine.operation_request import JOIN, Request, disagreement
 
@@ -38,9 +38,9 @@ class Negotiation:
         self._cache = Cache(capacity)
         self._marked: dict[str, tuple[int, Request]] = {}
         """Submitted here, as the cache says: its slot."""
-        self._untold: dict[str, Request] = {}
+        self._unsent: dict[str, Request] = {}
         """Submitted here, and the others do not know it."""
-        self._told: dict[str, dict[int, Request]] = {}
+        self._pending: dict[str, dict[int, Request]] = {}
         """Heard from the ranks that have submitted it, and not agreed yet."""
         self._joined: dict[int, Request] = {}
         """In the order in which they joined."""
@@ -50,7 +50,7 @@ class Negotiation:
     @property
     def is_waiting(self) -> bool:
         """Whether something that was submitted here is not agreed."""
-        return bool(self._marked or self._untold) or any(self._rank in heard for heard in self._told.values())
+        return bool(self._marked or self._unsent) or any(self._rank in heard for heard in self._pending.values())
 
     @property
     def has_joined(self) -> bool:
@@ -71,29 +71,29 @@ class Negotiation:
         if slot is not None and self._cache.at(slot).requests[self._rank] == request:
             self._marked[request.name] = slot, request
         else:
-            self._untold[request.name] = request
+            self._unsent[request.name] = request
 
     def mark(self, marks: Marks, leaving: bool = False) -> None:
         """Write this rank's vector."""
         marks[:] = 1 if self.has_joined else 0  # who has joined agrees to everything, except to what it has itself to say about
-        marks[0] = 0 if self._untold else 1
+        marks[0] = 0 if self._unsent else 1
         marks[1] = leaving
         for slot, _ in self._marked.values():
             marks[HEAD + slot] = 1
-        for name in self._untold:
+        for name in self._unsent:
             known = self._cache.slot(name)
             if known is not None:
                 marks[HEAD + known] = 0
 
-    def tell(self) -> list[Request]:
+    def take_unsent(self) -> list[Request]:
         """What the others do not know; afterwards they do."""
-        requests = list(self._untold.values())
-        self._untold.clear()
+        requests = list(self._unsent.values())
+        self._unsent.clear()
         return requests
 
     # ---- what all hear ---------------------------------------------------------------------------------------------
 
-    def hear_marks(self, least: Marks) -> list[Agreement]:
+    def apply_marks(self, least: Marks) -> list[Agreement]:
         """The minimum of all vectors: the agreements in the order in which all carry them out."""
         agreed = []
         for slot in np.flatnonzero(least[HEAD:]).tolist():
@@ -102,7 +102,7 @@ class Negotiation:
             agreed.append(self._with_joined(agreement) if self._joined else agreement)
         return agreed
 
-    def hear_told(self, everybody: Sequence[Iterable[Request]]) -> list[Agreement]:
+    def apply_requests(self, everybody: Sequence[Iterable[Request]]) -> list[Agreement]:
         """What each rank tells, by rank: the agreements that are complete with it."""
         before = len(self._joined)
         changed: dict[str, None] = {}
@@ -113,9 +113,9 @@ class Negotiation:
                     continue
                 if self._cache.slot(request.name) is not None:  # somebody means something else by it than before
                     self._forget(request.name)
-                self._told.setdefault(request.name, {})[rank] = request
+                self._pending.setdefault(request.name, {})[rank] = request
                 changed[request.name] = None
-        names = list(self._told) if len(self._joined) > before else list(changed)
+        names = list(self._pending) if len(self._joined) > before else list(changed)
         agreed = [agreement for name in names if (agreement := self._completed(name)) is not None]
         if len(self._joined) == len(self._ranks):
             requests_of_join = tuple(self._joined[rank] for rank in range(len(self._ranks)))
@@ -124,10 +124,10 @@ class Negotiation:
         return agreed
 
     def _completed(self, name: str) -> Agreement | None:
-        heard = self._told[name]
+        heard = self._pending[name]
         if not all(rank in heard or rank in self._joined for rank in range(len(self._ranks))):
             return None
-        del self._told[name]
+        del self._pending[name]
         error = disagreement({self._ranks[rank]: heard[rank] for rank in sorted(heard)})
         agreement = Agreement(tuple(heard.get(rank) for rank in range(len(self._ranks))), error)
         if error is None and self._joined:
@@ -140,7 +140,7 @@ class Negotiation:
 
     def _with_joined(self, agreement: Agreement) -> Agreement:
         absent = [self._ranks[rank] for rank in self._joined]
-        return Agreement(agreement.requests, refused_with_joined(agreement.first, join_ranks(absent)), joined=self._joined)
+        return Agreement(agreement.requests, reason_against_joined(agreement.first, join_ranks(absent)), joined=self._joined)
 
     def _forget(self, name: str) -> None:
         self._cache.drop(name)
@@ -150,4 +150,4 @@ class Negotiation:
         """What was marked in a slot that is no more must be told in full."""
         marked = self._marked.pop(name, None)
         if marked is not None:
-            self._untold[name] = marked[1]
+            self._unsent[name] = marked[1]

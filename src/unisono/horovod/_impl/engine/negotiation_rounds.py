@@ -26,11 +26,11 @@ class Round:
 
     agreed: list[Agreement]
     all_leave: bool
-    told: Sequence[Sequence[Request]] = ()
+    requests: Sequence[Sequence[Request]] = ()
     """What each rank told in full, by rank of the set; nothing if nobody had something to tell."""
 
 
-class Talk:
+class Negotiator:
     """One thread's side of it."""
 
     def __init__(self, comm: Communicator, capacity: int) -> None:
@@ -48,26 +48,26 @@ class Talk:
         negotiation.mark(marks[:num_marks], leaving)
         self._comm.allreduce(vector, MIN)
         all_know, all_leave = bool(marks[0]), bool(marks[1])
-        agreed = negotiation.hear_marks(marks[:num_marks])
+        agreed = negotiation.apply_marks(marks[:num_marks])
         if all_know:
             return Round(agreed, all_leave)
-        told = self._told(negotiation.tell())
-        return Round(agreed + negotiation.hear_told(told), all_leave, told)
+        requests = self._exchange_requests(negotiation.take_unsent())
+        return Round(agreed + negotiation.apply_requests(requests), all_leave, requests)
 
-    def _told(self, mine: list[Request]) -> list[list[Request]]:
+    def _exchange_requests(self, mine: list[Request]) -> list[list[Request]]:
         """Collective: what each rank tells. What is short goes in one block of fixed size, what is longer in a second gather."""
         comm, blocks = self._comm, self._blocks
-        told = encode([request.as_plain() for request in mine])
+        requests = encode([request.as_plain() for request in mine])
         own = self._block.numpy()
-        own[:_LENGTH] = np.frombuffer(len(told).to_bytes(_LENGTH, "little"), np.uint8)
-        begin = told[: _BLOCK - _LENGTH]
+        own[:_LENGTH] = np.frombuffer(len(requests).to_bytes(_LENGTH, "little"), np.uint8)
+        begin = requests[: _BLOCK - _LENGTH]
         own[_LENGTH : _LENGTH + len(begin)] = np.frombuffer(begin, np.uint8)
         comm.allgather(blocks, self._block)
         parts = [block.tobytes() for block in blocks.view(comm.size, _BLOCK).numpy()]
         counts = [int.from_bytes(part[:_LENGTH], "little") for part in parts]
         if max(counts) > _BLOCK - _LENGTH:
             everything = torch.empty(sum(counts), dtype=torch.uint8, device="cpu")
-            comm.allgather(everything, torch.frombuffer(bytearray(told), dtype=torch.uint8), counts)
+            comm.allgather(everything, torch.frombuffer(bytearray(requests), dtype=torch.uint8), counts)
             payloads = [part.numpy().tobytes() for part in everything.split_with_sizes(counts)]
         else:
             payloads = [part[_LENGTH : _LENGTH + count] for part, count in zip(parts, counts, strict=True)]

@@ -18,9 +18,9 @@ from unisono.comm.base import Communicator
 from unisono.comm.control_plane.control import Loss
 from unisono.horovod._impl.engine.agreed_operation import Agreement
 from unisono.horovod._impl.engine.carrier import Carrier
-from unisono.horovod._impl.engine.fusion import fused
+from unisono.horovod._impl.engine.fusion import fuse
 from unisono.horovod._impl.engine.negotiation import Negotiation
-from unisono.horovod._impl.engine.negotiation_rounds import Talk
+from unisono.horovod._impl.engine.negotiation_rounds import Negotiator
 from unisono.horovod._impl.engine.operation_entry import Entry
 from unisono.horovod._impl.engine.operation_request import JOIN, on_one_line
 from unisono.horovod._impl.exceptions import HorovodInternalError
@@ -55,7 +55,7 @@ class Channel:
         self._settings = settings
         self._timeline = timeline
         self._negotiation = Negotiation(comm.rank, ranks, settings.cache_capacity)
-        self._talk = Talk(comm, settings.cache_capacity)
+        self._negotiator = Negotiator(comm, settings.cache_capacity)
         self._carrier = Carrier(comm, ranks, timeline)
         self._changed = threading.Condition()
         self._entries: dict[str, Entry] = {}
@@ -66,7 +66,7 @@ class Channel:
         self._over: str | None = None
         """Why nothing can be submitted any more."""
         self._thread: threading.Thread | None = None
-        self._talked_at, self._pause_s = 0.0, 0.0
+        self._last_round_at, self._pause_s = 0.0, 0.0
         self._unnamed: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._made: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self.era = object()
@@ -81,7 +81,7 @@ class Channel:
         with self._changed:
             return next(self._unnamed[what])
 
-    def number_made(self, what: str) -> int:
+    def persistent_number(self, what: str) -> int:
         """Local: 0, 1, 2, ... for each `what`: names for things that stay, such as optimisers, made in one order on all ranks."""
         with self._changed:
             return next(self._made[what])
@@ -165,13 +165,13 @@ class Channel:
     def _run(self) -> None:
         try:
             while self._await_reason():
-                self._timeline.round_begins()
-                found = self._talk.round(self._negotiation, self._leaving)
-                self._talked_at = monotonic()
-                self._timeline.told(found.told)
+                self._timeline.on_round()
+                found = self._negotiator.round(self._negotiation, self._leaving)
+                self._last_round_at = monotonic()
+                self._timeline.on_requests(found.requests)
                 if found.agreed:
                     self._pause_s = 0.0
-                    self._timeline.agreed(found.agreed)
+                    self._timeline.on_agreement(found.agreed)
                     self._carry_out(found.agreed)
                 else:
                     self._pause_s = min(max(2 * self._pause_s, self._settings.cycle_time_s / 8, 50e-6), LONGEST_PAUSE_S)
@@ -192,7 +192,7 @@ class Channel:
                 if due is not None and due <= now:
                     for entry in self._fresh:
                         self._negotiation.submit(entry.request)
-                    self._timeline.submitted(self._fresh)
+                    self._timeline.on_submit(self._fresh)
                     self._fresh.clear()
                     self._urgent = False
                     return True
@@ -209,7 +209,7 @@ class Channel:
         if self._negotiation.is_waiting:
             # While things are agreed on, at once: we sleep in the collective until a peer comes with something new. Only if
             # all ranks wait for something else would nobody ever sleep, so then there are pauses.
-            reasons.append(self._talked_at + self._pause_s)
+            reasons.append(self._last_round_at + self._pause_s)
         return min(reasons, default=None)
 
     def _hurry(self) -> None:
@@ -219,13 +219,13 @@ class Channel:
                 self._changed.notify()
 
     def _carry_out(self, agreed: list[Agreement]) -> None:
-        for bucket in fused(agreed, self._settings.fusion_threshold_bytes):
+        for bucket in fuse(agreed, self._settings.fusion_threshold_bytes):
             error = bucket[0].error
             if error is None:
-                self._timeline.carrying(bucket)
+                self._timeline.on_start(bucket)
                 with torch.no_grad():
                     self._carrier.carry(bucket, self._entries)
-                self._timeline.carried()
+                self._timeline.on_done()
             with self._changed:
                 ours = [self._entries.pop(agreement.name, None) for agreement in bucket]
                 if bucket[0].last_joined is not None:
@@ -238,14 +238,14 @@ class Channel:
     def _carry_alone(self, entry: Entry) -> None:
         """Where there is nobody to agree with."""
         agreed = [Agreement((entry.request,), last_joined=0)]
-        self._timeline.round_begins()
-        self._timeline.submitted([entry])
-        self._timeline.agreed(agreed)
+        self._timeline.on_round()
+        self._timeline.on_submit([entry])
+        self._timeline.on_agreement(agreed)
         try:
-            self._timeline.carrying(agreed)
+            self._timeline.on_start(agreed)
             with torch.no_grad():
                 self._carrier.carry(agreed, self._entries)
-            self._timeline.carried()
+            self._timeline.on_done()
         finally:
             del self._entries[entry.request.name]
         entry.finish()

@@ -19,7 +19,7 @@ def scale(vector: Tensor, factor: float) -> None:
         vector.copy_(vector.to(torch.float64).mul_(factor))
 
 
-def carried_type(dtype: torch.dtype, op: int) -> torch.dtype:
+def reduction_type(dtype: torch.dtype, op: int) -> torch.dtype:
     """The type in which a reduction is carried out: the sum on the way to a mean of whole numbers needs a wider type."""
     if op != ReduceOp.AVERAGE or dtype.is_floating_point:
         return dtype

@@ -46,15 +46,15 @@ class StallWatch:
             channels = tuple(self._channels.values())
             self._told = {channel: self._told.get(channel, set()) for channel in channels}
             for channel in channels:
-                self._look(channel, self._told[channel], monotonic())
+                self._check(channel, self._told[channel], monotonic())
 
-    def _look(self, channel: Channel, told: set[Entry], now: float) -> None:
+    def _check(self, channel: Channel, reported: set[Entry], now: float) -> None:
         waiting = channel.waiting()
-        told.intersection_update(waiting)
+        reported.intersection_update(waiting)
         if self._warn_s and not self._control.lost:
-            late = [entry for entry in waiting if now - entry.began_at > self._warn_s and entry not in told]
+            late = [entry for entry in waiting if now - entry.began_at > self._warn_s and entry not in reported]
             if late:
-                told.update(self._report(channel, late, self._reports(channel)))
+                reported.update(self._report(channel, late, self._reports(channel)))
         bound = [entry for entry in waiting if entry.request.kind != JOIN]  # who has joined may wait as long as others have data
         if self._end_s and bound and now - bound[0].began_at > self._end_s:
             self._end(channel, bound[0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from unisono.horovod._impl.job.process_place import mpi_is_installed
 from unisono.horovod._impl.job.process_state import PROCESS
+from unisono.horovod._impl.job.process_topology import mpi_is_installed
 
 __all__ = ["shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "is_homogeneous"]
 __all__ += ["mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built", "nccl_built", "ddl_built"]
@@ -32,41 +32,41 @@ def stop_timeline() -> None:
 
 
 def rank() -> int:
-    return PROCESS.place.rank
+    return PROCESS.topology.rank
 
 
 def size() -> int:
-    return PROCESS.place.size
+    return PROCESS.topology.size
 
 
 def local_rank() -> int:
     """Among the processes of this node."""
-    return PROCESS.place.local_rank
+    return PROCESS.topology.local_rank
 
 
 def local_size() -> int:
     """How many processes this node has."""
-    return PROCESS.place.local_size
+    return PROCESS.topology.local_size
 
 
 def cross_rank() -> int:
     """Among the processes of all nodes that have this local rank."""
-    return PROCESS.place.cross_rank
+    return PROCESS.topology.cross_rank
 
 
 def cross_size() -> int:
     """How many nodes have a process of this local rank."""
-    return PROCESS.place.cross_size
+    return PROCESS.topology.cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether all nodes have as many processes."""
-    return PROCESS.place.is_homogeneous
+    return PROCESS.topology.is_homogeneous
 
 
 def mpi_enabled() -> bool:
     """Whether MPI carries the tensors."""
-    return PROCESS.place.engine == "mpi"
+    return PROCESS.topology.engine == "mpi"
 
 
 def mpi_threads_supported() -> bool:

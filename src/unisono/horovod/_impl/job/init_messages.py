@@ -30,7 +30,7 @@ REASONS: Mapping[str, str] = {
 """By what follows HOROVOD_ -> why it changes nothing."""
 
 
-def tell_settings(chosen: str) -> None:
+def report_settings(chosen: str) -> None:
     """Local: on one rank, once. `chosen`: what the job is made of, for those who want to know (HOROVOD_LOG_LEVEL=INFO)."""
     env = environment()
     level = env.get("HOROVOD_LOG_LEVEL", "").upper() or DEFAULT_LEVEL

@@ -24,7 +24,7 @@ class ProcessSet:
 
     def included(self) -> bool:
         """Local: whether this process belongs to it."""
-        return PROCESS.place.rank in self._members()
+        return PROCESS.topology.rank in self._members()
 
     def size(self) -> int:
         """Local: how many ranks it has."""
@@ -32,7 +32,7 @@ class ProcessSet:
 
     def rank(self) -> int:
         """Local: the rank of this process in it; `ValueError` if it does not belong to it."""
-        mine, members = PROCESS.place.rank, self._members()
+        mine, members = PROCESS.topology.rank, self._members()
         if mine not in members:
             raise ValueError(f"rank {mine} is not in {self}; ask included() first")
         return members.index(mine)
@@ -143,7 +143,7 @@ def _check_comm(comm: object) -> None:
 
 def _check_ranks(comm: Any) -> None:
     """All ranks, in their order: whatever else `comm` may be is refused."""
-    rank, everybody = PROCESS.place.rank, list(PROCESS.ranks_of(GLOBAL_ID))
+    rank, everybody = PROCESS.topology.rank, list(PROCESS.ranks_of(GLOBAL_ID))
     whole = (
         (comm.Get_rank(), comm.Get_size()) == (rank, len(everybody))
         if _is_communicator(comm)

@@ -18,7 +18,7 @@ from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError, UsageError
-from unisono.horovod._impl.elastic.driver_line import Line
+from unisono.horovod._impl.elastic.driver_connection import DriverConnection
 from unisono.horovod._impl.elastic.worker_environment import topology_of
 from unisono.horovod._impl.engine.handles import Handles
 from unisono.horovod._impl.engine.operation_entry import Entry
@@ -26,9 +26,9 @@ from unisono.horovod._impl.engine.operation_request import ALLGATHER, Request
 from unisono.horovod._impl.engine.process_set_channel import FOR_EVER_S, Channel
 from unisono.horovod._impl.engine.stall_watch import StallWatch
 from unisono.horovod._impl.exceptions import HorovodInternalError
-from unisono.horovod._impl.job.init_messages import tell_settings
+from unisono.horovod._impl.job.init_messages import report_settings
 from unisono.horovod._impl.job.job_settings import HorovodSettings, horovod_settings
-from unisono.horovod._impl.job.process_place import Place, place_of, seated
+from unisono.horovod._impl.job.process_topology import ProcessTopology, process_topology, with_assignment
 from unisono.horovod._impl.timeline.job_timeline import JobTimeline
 from unisono.launch.excepthook import install_excepthook
 
@@ -40,29 +40,29 @@ NOT_BEGUN = "Horovod has not been initialized; use hvd.init()."
 class Job:
     """What stands between one `init` and its `shutdown`."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, driver_connection: DriverConnection) -> None:
         """Collective over all processes of the job, blocking."""
         install_excepthook()
         own = horovod_settings()  # before others count on us
-        seat = line.take_seat() if line.is_there else None
+        assignment = driver_connection.wait_for_assignment() if driver_connection.is_there else None
         # Tensors of GPUs pass through the host, so the engine is chosen as if there were none.
-        at = replace(current_topology() if seat is None else topology_of(seat), own_gpus=())
+        at = replace(current_topology() if assignment is None else topology_of(assignment), own_gpus=())
         if at.engine == "nccl":
             raise UsageError(
                 "engine nccl was asked for (UNISONO_ENGINE), but hvd moves tensors of GPUs through the host; leave it out"
             )
         self.timeline = JobTimeline()
-        self.world: Communicator = connect(topology=at, quiet=True, attend=line.check_seat)
+        self.world: Communicator = connect(topology=at, quiet=True, attend=driver_connection.check_generation)
         try:
             # Those of rank 0 for all: ranks that fuse or remember differently would not understand each other.
             self.settings = HorovodSettings(**self.world.broadcast_object(asdict(own)))
-            self.place: Place = seated(place_of(self.world, at), seat)
+            self.topology: ProcessTopology = with_assignment(process_topology(self.world, at), assignment)
             # From here on ranks may come as late as they like. What is split off inherits it, with all that it is made of.
             self.world.time_limit_s = FOR_EVER_S
             self.timeline.open(self.world, self.settings)
             self.ranks: dict[int, tuple[int, ...]] = {}
             self.channels: dict[int, Channel] = {}
-            self.add(range(self.place.size))
+            self.add(range(self.topology.size))
         except BaseException as error:
             self.world.abort(f"could not begin: {error}")
             self.world.close()
@@ -74,7 +74,7 @@ class Job:
         """Collective over all ranks, blocking: the number of a new set, the smallest that is free."""
         members = tuple(ranks)
         set_id = next(number for number in range(len(self.ranks) + 1) if number not in self.ranks)
-        comm = self.world.split(0 if self.place.rank in members else None, self.place.rank)
+        comm = self.world.split(0 if self.topology.rank in members else None, self.topology.rank)
         if comm is not None:
             timeline = self.timeline.of_set(members, comm.engine, set_id)
             self.channels[set_id] = Channel(comm, members, self.settings, f"horovod-{set_id}", timeline)
@@ -96,11 +96,11 @@ class Process:
 
     def __init__(self) -> None:
         self.handles = Handles()
-        self.line = Line()
+        self.driver_connection = DriverConnection()
         """To the driver, in an elastic job."""
         self._lock = threading.RLock()
         self._job: Job | None = None
-        self._lasting: list[ref[Any]] = []
+        self._persistent_ids: list[ref[Any]] = []
         self.are_shared = WeakTensorKeyDictionary()
         """Parameters that have, or had, an optimiser: whether it was more than one."""
         self._dynamic = False
@@ -115,25 +115,27 @@ class Process:
         with self._lock:
             if self._job is None:
                 self.handles.forget_all()
-                self._job = self._joined()
+                self._job = self._join()
                 if not self._ends_at_exit:
                     atexit.register(self.end)
-                    if not self._job.place.rank:
-                        tell_settings(f"{self._job.place}, {self._job.settings}")
+                    if not self._job.topology.rank:
+                        report_settings(f"{self._job.topology}, {self._job.settings}")
                     self._ends_at_exit = True
             # Once asked for it stays, as in Horovod: elastic programs begin again by a plain `init()`.
             self._dynamic = self._dynamic or self._job.settings.dynamic_process_sets or dynamic
 
-    def _joined(self) -> Job:
+    def _join(self) -> Job:
         while True:
             try:
-                job = Job(self.line)
+                job = Job(self.driver_connection)
             except CommError as error:
-                if not self.line.is_there:
+                if not self.driver_connection.is_there:
                     raise
-                self.line.tell_failed(str(error))  # somebody went meanwhile: ask for a place among those who are left
+                self.driver_connection.report_failed(
+                    str(error)
+                )  # somebody went meanwhile: ask for a place among those who are left
             else:
-                self.line.tell_joined()
+                self.driver_connection.report_joined()
                 return job
 
     def end(self) -> None:
@@ -143,16 +145,16 @@ class Process:
             if job is not None:
                 job.end()
 
-    def remember(self, thing: object) -> None:
+    def add_persistent_id(self, thing: object) -> None:
         """Local: something that may outlive `end`; only as long as somebody else holds it."""
         with self._lock:
-            self._lasting = [one for one in self._lasting if one() is not None]
-            self._lasting.append(ref(thing))
+            self._persistent_ids = [one for one in self._persistent_ids if one() is not None]
+            self._persistent_ids.append(ref(thing))
 
-    def remembered(self) -> list[Any]:
+    def persistent_ids(self) -> list[Any]:
         """Local: what is left of it, the oldest first."""
         with self._lock:
-            return [thing for one in self._lasting if (thing := one()) is not None]
+            return [thing for one in self._persistent_ids if (thing := one()) is not None]
 
     @property
     def job(self) -> Job:
@@ -161,8 +163,8 @@ class Process:
         return self._job
 
     @property
-    def place(self) -> Place:
-        return self.job.place
+    def topology(self) -> ProcessTopology:
+        return self.job.topology
 
     @property
     def settings(self) -> HorovodSettings:
@@ -185,7 +187,7 @@ class Process:
         if channel is None:
             ranks = list(self.ranks_of(set_id))
             raise ValueError(
-                f"rank {self.place.rank} is not in process set {set_id} (ranks {ranks}), so it cannot take part; "
+                f"rank {self.topology.rank} is not in process set {set_id} (ranks {ranks}), so it cannot take part; "
                 "call this only where process_set.included()"
             )
         return channel
@@ -202,9 +204,9 @@ class Process:
         with self._lock:
             job = self.job
             self._agree("add_process_set", list(ranks))
-            wrong = [rank for rank in ranks if not 0 <= rank < job.place.size]
+            wrong = [rank for rank in ranks if not 0 <= rank < job.topology.size]
             if wrong or not ranks or len(set(ranks)) < len(ranks):
-                raise ValueError(f"a process set must be different ranks of 0..{job.place.size - 1}; received {list(ranks)}")
+                raise ValueError(f"a process set must be different ranks of 0..{job.topology.size - 1}; received {list(ranks)}")
             same = [set_id for set_id, members in job.ranks.items() if members == tuple(ranks)]
             if same:
                 raise ValueError(f"the ranks {list(ranks)} are a process set already, number {same[0]}; use that one")

@@ -18,21 +18,21 @@ def watch_compile() -> None:
     # Where it is defined: Keras asks whether a model has a `compile` other than that one.
     owner: Any = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
     plain = owner.compile
-    if getattr(plain, "looks_at_optimizer", False):
+    if getattr(plain, "checks_optimizer", False):
         return
 
     @functools.wraps(plain)
-    def compile_and_look(model: Any, *args: Any, **kwargs: Any) -> None:
+    def compile_and_check(model: Any, *args: Any, **kwargs: Any) -> None:
         if is_in_force():  # a program of Keras 2, told by Horovod's examples to give it; it changes nothing here
             kwargs.pop("experimental_run_tf_function", None)
         plain(model, *args, **kwargs)
-        look_at(model, insists=kwargs.get("jit_compile") is True)
+        check_compiled(model, insists=kwargs.get("jit_compile") is True)
 
-    compile_and_look.looks_at_optimizer = True  # type: ignore[attr-defined]
-    owner.compile = compile_and_look
+    compile_and_check.checks_optimizer = True  # type: ignore[attr-defined]
+    owner.compile = compile_and_check
 
 
-def look_at(model: Any, insists: bool = False) -> None:
+def check_compiled(model: Any, insists: bool = False) -> None:
     """Local: a compiled model. `insists`: XLA was asked for by name."""
     optimizer: Any = getattr(model, "optimizer", None)
     inner: Any = inner_of(optimizer)
@@ -40,7 +40,7 @@ def look_at(model: Any, insists: bool = False) -> None:
         return
     if inner is not optimizer:
         agree_on_finite(type(optimizer))
-    if backend_name() == "tensorflow" and model.jit_compile and inner._travel.is_needed:
+    if backend_name() == "tensorflow" and model.jit_compile and inner._transport.is_needed:
         if insists:
             raise ValueError(
                 "jit_compile=True: XLA of TensorFlow cannot compile a step that talks to other ranks (model.compile with "
@@ -64,7 +64,7 @@ def agree_on_finite(kind: type | None = None) -> None:
     def check_finite(self: Any, grads: Any) -> Any:
         found, inner = plain(self, grads), self.inner_optimizer
         asks = isinstance(inner, ReducedUpdates) and not inner._turn.is_done
-        return inner._travel.all_agree(found) if asks else found
+        return inner._transport.all_agree(found) if asks else found
 
     check_finite.asks_all_ranks = True  # type: ignore[attr-defined]
     owner.check_finite = check_finite

@@ -11,8 +11,8 @@ from unisono.horovod._impl.compressor import Compressor
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
 from unisono.horovod._impl.keras.compile_hooks import agree_on_finite, watch_compile
 from unisono.horovod._impl.keras.compression import Compression
-from unisono.horovod._impl.keras.gradient_groups import Groups, checked_groups
-from unisono.horovod._impl.keras.gradient_transport import Manner
+from unisono.horovod._impl.keras.gradient_groups import Groups, check_groups
+from unisono.horovod._impl.keras.gradient_transport import ReductionOptions
 from unisono.horovod._impl.keras.reduced_updates import ReducedUpdates, ScaledLosses, inner_of
 from unisono.horovod._impl.torch.submission import Average, Sum
 
@@ -38,9 +38,9 @@ def DistributedOptimizer(
 ) -> Any:
     """Local: an optimiser of the same class, made from the configuration of the given one, with its state if it has one. Its
     updates are collective over the process set and blocking, in `fit` and in loops of your own."""
-    groups = checked_groups(num_groups, groups)
+    groups = check_groups(num_groups, groups)
     _check(optimizer, op, gradient_predivide_factor, backward_passes_per_step)
-    manner = Manner(
+    options = ReductionOptions(
         title=name or f"Distributed{type(optimizer).__name__}",
         compression=compression,
         op=int(op),
@@ -54,7 +54,7 @@ def DistributedOptimizer(
     )
     watch_compile()
     agree_on_finite()
-    return _made_from(optimizer, manner)
+    return _made_from(optimizer, options)
 
 
 def PartialDistributedOptimizer(
@@ -127,9 +127,9 @@ def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
         )
 
 
-def _made_from(optimizer: Any, manner: Manner) -> Any:
+def _made_from(optimizer: Any, options: ReductionOptions) -> Any:
     """Local: one of the same class, which reduces in this manner."""
-    made = _scaled_losses(optimizer, manner) if _scales_losses(optimizer) else _same_class(optimizer, manner)
+    made = _scaled_losses(optimizer, options) if _scales_losses(optimizer) else _same_class(optimizer, options)
     if optimizer.built:
         _take_over(made, optimizer)
     return made
@@ -142,21 +142,21 @@ def _scales_losses(optimizer: Any) -> bool:
     return isinstance(optimizer, LossScaleOptimizer)
 
 
-def _scaled_losses(optimizer: Any, manner: Manner) -> Any:
+def _scaled_losses(optimizer: Any, options: ReductionOptions) -> Any:
     """Of mixed precision: the one inside talks to the others, and all of them agree whether a step counts."""
     config = optimizer.get_config()
     del config["inner_optimizer"]
     agree_on_finite(type(optimizer))
-    return _derived(optimizer, ScaledLosses)(_same_class(optimizer.inner_optimizer, manner), **config)
+    return _derived(optimizer, ScaledLosses)(_same_class(optimizer.inner_optimizer, options), **config)
 
 
-def _same_class(optimizer: Any, manner: Manner) -> Any:
+def _same_class(optimizer: Any, options: ReductionOptions) -> Any:
     config = optimizer.get_config()
     if not hasattr(optimizer._learning_rate, "assign"):
         config["learning_rate"] = optimizer._learning_rate  # a schedule; itself, as it may not be registered with Keras
-    if manner.passes > 1:
-        config["gradient_accumulation_steps"] = manner.passes
-    made = _derived(optimizer, ReducedUpdates, _manner=manner).from_config(config)
+    if options.passes > 1:
+        config["gradient_accumulation_steps"] = options.passes
+    made = _derived(optimizer, ReducedUpdates, _reduction_options=options).from_config(config)
     for name in EXCLUDED:
         if hasattr(optimizer, name):
             setattr(made, name, getattr(optimizer, name))
@@ -166,9 +166,9 @@ def _same_class(optimizer: Any, manner: Manner) -> Any:
 def _copied(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
     """Local: another one, as distributed as the given one and for the same variables. Keras by itself would make a plain one."""
     held = inner_of(optimizer)
-    copy = _made_from(optimizer, held._manner)
-    travel = inner_of(copy)._travel
-    travel.local, travel.is_elastic = set(held._travel.local), held._travel.is_elastic
+    copy = _made_from(optimizer, held._reduction_options)
+    transport = inner_of(copy)._transport
+    transport.local, transport.is_elastic = set(held._transport.local), held._transport.is_elastic
     return copy
 
 

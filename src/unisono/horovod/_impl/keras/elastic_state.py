@@ -13,9 +13,9 @@ from unisono.horovod._impl.elastic.elastic_loop import begin_again, run_fn
 from unisono.horovod._impl.elastic.surviving_state import ObjectState
 from unisono.horovod._impl.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from unisono.horovod._impl.job.basics import rank
-from unisono.horovod._impl.keras.compile_hooks import look_at
+from unisono.horovod._impl.keras.compile_hooks import check_compiled
 from unisono.horovod._impl.keras.reduced_updates import ReducedUpdates, inner_of
-from unisono.horovod._impl.keras.replicas import bring_up, broadcast_variables, is_put_away, let_go
+from unisono.horovod._impl.keras.replicas import broadcast_variables, holds_state_outside, release_state, sync_variables
 from unisono.horovod._impl.torch.object_exchange import broadcast_object
 
 
@@ -32,9 +32,9 @@ class KerasState(ObjectState):
             self.optimizer.build(model.trainable_variables)  # one that is new must have as many variables as the others
         inner = inner_of(self.optimizer)
         if isinstance(inner, ReducedUpdates):
-            inner._travel.is_elastic = True
-            look_at(model)
-        bring_up(model)
+            inner._transport.is_elastic = True
+            check_compiled(model)
+        sync_variables(model)
         self._keep()
         super().__init__(broadcast_object, rank, **kwargs)
 
@@ -46,22 +46,22 @@ class KerasState(ObjectState):
 
     def save(self) -> None:
         """Local."""
-        bring_up(self.model)
+        sync_variables(self.model)
         self._keep()
         super().save()
 
     def restore(self) -> None:
         """Local."""
-        let_go(self.model)
+        release_state(self.model)
         for variable, value in zip(self._variables(), self._kept, strict=True):
             variable.assign(value)
         super().restore()
 
     def sync(self) -> None:
         """Collective, blocking."""
-        if is_put_away(self.model):  # by `fit`, which was left without a commit as hosts have changed: its last step counts
-            bring_up(self.model)
-        let_go(self.model)
+        if holds_state_outside(self.model):  # by `fit`, which was left without a commit as hosts have changed: its last step counts
+            sync_variables(self.model)
+        release_state(self.model)
         broadcast_variables(self._variables(), root_rank=0)
         super().sync()
         self._keep()  # last, so that who is lost on the way leaves the others with what they had kept before, which is whole

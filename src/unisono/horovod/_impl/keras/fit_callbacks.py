@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from unisono.horovod._impl.job.process_sets import global_process_set
-from unisono.horovod._impl.keras.replicas import bring_up, broadcast_variables
+from unisono.horovod._impl.keras.replicas import broadcast_variables, sync_variables
 from unisono.horovod._impl.torch.object_exchange import allgather_object
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         if not self.broadcast_done:
-            bring_up(self.model)
+            sync_variables(self.model)
             self._broadcast()
 
     def _broadcast(self) -> None:

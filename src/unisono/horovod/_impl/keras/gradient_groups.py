@@ -12,7 +12,7 @@ import numpy as np
 Groups = int | Sequence[Sequence[Any]] | None
 
 
-def checked_groups(num_groups: int, groups: Any) -> Groups:
+def check_groups(num_groups: int, groups: Any) -> Groups:
     """Pure: what was asked for, a number of groups or lists of variables, else `ValueError`. `num_groups` is of old programs."""
     if num_groups:
         warnings.warn("num_groups= is deprecated; give groups=", DeprecationWarning, stacklevel=3)
@@ -24,7 +24,7 @@ def checked_groups(num_groups: int, groups: Any) -> Groups:
     raise ValueError(f"groups must be a number of groups, 1 or more, or lists of variables; received {groups!r}")
 
 
-def grouped(
+def group_gradients(
     kinds: Mapping[int, tuple[str, int]], variables: Sequence[Any], groups: Groups, threshold_bytes: int
 ) -> list[list[int]]:
     """By number of the gradient, in lists of one type. `kinds` are type and length of each. Without groups of the user's they are

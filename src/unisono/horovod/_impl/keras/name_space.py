@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.job.persistent_ids import PersistentId
 from unisono.horovod._impl.torch.object_exchange import allgather_object
 
 if TYPE_CHECKING:
@@ -21,24 +21,24 @@ class NameSpace:
     It does not keep the number alive: TensorFlow never lets go of a compiled step, and optimisers that are gone do not count.
     """
 
-    def __init__(self, title: str, lasting: Lasting, choices: Mapping[str, Any]) -> None:
+    def __init__(self, title: str, persistent_id: PersistentId, choices: Mapping[str, Any]) -> None:
         """`choices` by the names of the user's arguments: with others the ranks would not meet, or learn different things."""
         self.title = title
-        self.process_set: ProcessSet = lasting.process_set
+        self.process_set: ProcessSet = persistent_id.process_set
         self._choices = {"name": title, **choices}
-        self._lasting = ref(lasting)
+        self._persistent_id = ref(persistent_id)
         self._agreed_in: ref[Channel] | None = None
 
     @property
     def number(self) -> int:
         """Local."""
-        lasting = self._lasting()
-        if lasting is None:
+        persistent_id = self._persistent_id()
+        if persistent_id is None:
             raise ValueError(
                 f"{self.title}: the optimizer of the compiled step that runs is gone (hvd.DistributedOptimizer); keep the "
                 "optimizer as long as the step"
             )
-        return lasting.number
+        return persistent_id.number
 
     def enter(self) -> None:
         """Local: it is about to be used. All ranks come here in the same order of optimisers."""

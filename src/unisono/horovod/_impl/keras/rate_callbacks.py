@@ -15,7 +15,7 @@ import keras
 
 from unisono.horovod._impl.job.process_state import PROCESS
 from unisono.horovod._impl.keras.reduced_updates import inner_of
-from unisono.horovod._impl.keras.replicas import bring_up
+from unisono.horovod._impl.keras.replicas import sync_variables
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -86,7 +86,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._set(self.initial_lr * self.multiplier(epoch))
 
     def _set(self, now: Any) -> None:
-        bring_up(self.model)
+        sync_variables(self.model)
         before = _rate(self.model)
         self.model.optimizer.learning_rate = now
         if self.momentum_correction and before not in (0.0, now):
@@ -118,7 +118,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         def multiplier(epoch: float) -> float:
             assert self.steps_per_epoch is not None
             reached = epoch + 1.0 / self.steps_per_epoch  # by the end of the batch, so that an epoch ends with a round number
-            size = PROCESS.place.size
+            size = PROCESS.topology.size
             return min(1.0, (reached * (size - 1) / warmup_epochs + 1) / size)  # an epoch may be longer than what is left
 
         super().__init__(
@@ -138,7 +138,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         if is_last:  # also where one call of Keras makes several steps, and the last of them had the rate of the first
             self._set(self.initial_lr)
         super().on_epoch_end(epoch, logs)
-        if is_last and self.verbose and PROCESS.place.rank == 0:
+        if is_last and self.verbose and PROCESS.topology.rank == 0:
             print(f"\nEpoch {epoch + 1}: the learning rate has warmed up to {_rate(self.model):g}.", flush=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from unisono.horovod._impl.keras.gradient_transport import Manner, Travel
+from unisono.horovod._impl.keras.gradient_transport import GradientTransport, ReductionOptions
 from unisono.horovod._impl.keras.step_backend import backend_name, own_backend
 
 
@@ -89,25 +89,25 @@ class ReducedUpdates(AsBefore):
     belong to it, before they are clipped. So norms are those of the reduced gradients, as in one process.
     """
 
-    _manner: ClassVar[Manner]
+    _reduction_options: ClassVar[ReductionOptions]
     """Of the class, so that what `from_config` makes of it is the same."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         own_backend()  # which tells its framework of our list
-        self._travel = Travel(self._manner, self.gradient_accumulation_steps or 1)
+        self._transport = GradientTransport(self._reduction_options, self.gradient_accumulation_steps or 1)
         self._turn = _Turn()
 
     def register_local_var(self, var: Any) -> None:
         """Local, before the first step: every rank keeps this variable for itself; its gradient is not reduced."""
-        self._travel.local.add(self._var_key(var))
+        self._transport.local.add(self._var_key(var))
 
     def _filter_empty_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> Any:
         """A variable that got no gradient here takes part with zeros, as others may have one."""
         grads, variables = list(grads), list(vars)
-        if self._travel.is_needed and not self._turn.is_done and any(one is not None for one in grads):
+        if self._transport.is_needed and not self._turn.is_done and any(one is not None for one in grads):
             grads = [
-                _zeros(variable) if one is None and self._var_key(variable) not in self._travel.local else one
+                _zeros(variable) if one is None and self._var_key(variable) not in self._transport.local else one
                 for one, variable in zip(grads, variables, strict=True)
             ]
         return super()._filter_empty_gradients(grads, variables)
@@ -123,19 +123,19 @@ class ReducedUpdates(AsBefore):
         gradients, variables, is_done = list(grads), self._turn.variables, self._turn.is_done
         keys = [self._var_key(variable) for variable in variables]
 
-        def reduced() -> list[Any]:
-            return self._travel.reduced(gradients, variables, keys, is_done)
+        def reduce() -> list[Any]:
+            return self._transport.reduce(gradients, variables, keys, is_done)
 
         steps = self.gradient_accumulation_steps
         if not steps or backend_name() != "jax":
-            return super()._clip_gradients(reduced())
+            return super()._clip_gradients(reduce())
         # It computes an update with each pass, and drops it if it is not due.
         from keras import ops
 
         is_due = ops.equal((self._iterations + 1) % steps, 0)
         if own_backend().is_traced(is_due):
-            return super()._clip_gradients(ops.cond(is_due, reduced, lambda: gradients))
-        return super()._clip_gradients(reduced() if is_due else gradients)
+            return super()._clip_gradients(ops.cond(is_due, reduce, lambda: gradients))
+        return super()._clip_gradients(reduce() if is_due else gradients)
 
 
 class ScaledLosses(AsBefore):

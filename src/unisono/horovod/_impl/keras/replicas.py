@@ -18,7 +18,7 @@ SEED = "seed_generator_state"
 """The name that Keras gives to the state of a random generator. Each rank keeps its own, or all would drop the same units."""
 
 
-def shared(variables: Iterable[Any]) -> list[Any]:
+def shared_variables(variables: Iterable[Any]) -> list[Any]:
     """Pure: those that ranks have alike."""
     return [variable for variable in variables if getattr(variable, "name", "") != SEED]
 
@@ -27,7 +27,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, process_set: P
     """The root's values, in place: `hvd.broadcast_variables(model.variables, root_rank=0)`."""
     from keras import ops
 
-    held = shared(variables)
+    held = shared_variables(variables)
     arrays = [np.array(ops.convert_to_numpy(variable), order="C") for variable in held]  # copies, which may be written to
     # As bytes, since frameworks know types that the engine does not.
     parts = [torch.from_numpy(array.reshape(-1).view(np.uint8)) for array in arrays]
@@ -36,7 +36,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, process_set: P
             BROADCAST, parts, process_set, lambda _: None, name="variables", outputs=parts, grouped=True, root=int(root_rank)
         )
         synchronize(handle)
-    if PROCESS.place.rank != root_rank:
+    if PROCESS.topology.rank != root_rank:
         for variable, array in zip(held, arrays, strict=True):
             variable.assign(array)
 
@@ -50,19 +50,19 @@ def broadcast_global_variables(root_rank: int) -> None:
     )
 
 
-def bring_up(model: Any) -> None:
+def sync_variables(model: Any) -> None:
     """Local: on JAX `fit` keeps values outside the variables during an epoch; afterwards the variables have them, and what is
     assigned to them now counts in the next step."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
 
 
-def is_put_away(model: Any) -> bool:
+def holds_state_outside(model: Any) -> bool:
     """Local: on JAX, whether `fit` has taken the values out of the variables, to keep them only once."""
     return hasattr(model, "jax_state_sync") and any(variable._value is None for variable in model.variables)
 
 
-def let_go(model: Any) -> None:
+def release_state(model: Any) -> None:
     """Local: on JAX a step that fails leaves older values outside the variables; they never come back, and what is assigned to the
     variables now counts in the next step."""
     if hasattr(model, "jax_state_sync"):

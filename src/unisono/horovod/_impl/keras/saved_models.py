@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unisono.horovod._impl.compressor import Compressor
-from unisono.horovod._impl.keras.compile_hooks import look_at
+from unisono.horovod._impl.keras.compile_hooks import check_compiled
 from unisono.horovod._impl.keras.compression import Compression
 from unisono.horovod._impl.keras.distributed_optimizer import DistributedOptimizer
 
@@ -44,7 +44,7 @@ def load_model(
         )
         if getattr(model, "_compile_config", None) is not None:
             model._compile_config.config["optimizer"] = model.optimizer  # what `save` writes
-        look_at(model)
+        check_compiled(model)
     return model
 
 

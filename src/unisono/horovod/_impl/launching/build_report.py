@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from unisono.horovod._impl.job.process_place import mpi_is_installed
+from unisono.horovod._impl.job.process_topology import mpi_is_installed
 
 
 def build_report(ours: str, interface: str) -> str:

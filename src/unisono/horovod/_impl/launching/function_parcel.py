@@ -66,32 +66,32 @@ def main(folder_name: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _RankInGeneration:
     rank: int
     size: int
     generation: int
 
 
-def _line() -> Any:
+def _driver_connection() -> Any:
     """Local: the library's line to the driver, which has no seat where there is none; None if the library was not loaded."""
     library = sys.modules.get("unisono.horovod._impl.job.process_state")
-    return None if library is None else library.PROCESS.line
+    return None if library is None else library.PROCESS.driver_connection
 
 
 def _is_dismissed() -> bool:
     """Local: whether the elastic job continues without this process, so that nobody waits for its result."""
-    line = _line()
-    return line is not None and line.is_dismissed
+    driver = _driver_connection()
+    return driver is not None and driver.is_dismissed
 
 
-def _place() -> _Place:
+def _rank_in_generation() -> _RankInGeneration:
     """Local: of this process. In an elastic job it changes, only the library knows it, and the last one counts, also after
     `shutdown`."""
-    line = _line()
-    if line is not None and line.seat is not None:
-        return _Place(line.seat.rank, line.seat.size, line.seat.generation)
+    driver = _driver_connection()
+    if driver is not None and driver.assignment is not None:
+        return _RankInGeneration(driver.assignment.rank, driver.assignment.size, driver.assignment.generation)
     env = environment()
-    return _Place(whole_number(env, "HOROVOD_RANK"), whole_number(env, "HOROVOD_SIZE"), 0)
+    return _RankInGeneration(whole_number(env, "HOROVOD_RANK"), whole_number(env, "HOROVOD_SIZE"), 0)
 
 
 def results_in(folder: Path) -> tuple[int, dict[int, Any]]:
@@ -102,12 +102,12 @@ def results_in(folder: Path) -> tuple[int, dict[int, Any]]:
 
 
 def _leave_result(folder: Path, result: object) -> None:
-    dumped, place = _dumped(result), _place()
+    dumped, place = _dump(result), _rank_in_generation()
     _leave(folder / f"result-{place.rank}", pickle.dumps((place, dumped)))
 
 
 def _leave_error(folder: Path) -> None:
-    _leave(folder / f"error-{_place().rank}", traceback.format_exc().encode())
+    _leave(folder / f"error-{_rank_in_generation().rank}", traceback.format_exc().encode())
 
 
 def error_of(folder: Path) -> tuple[int, str] | None:
@@ -116,7 +116,7 @@ def error_of(folder: Path) -> tuple[int, str] | None:
     return (int(found[0].name.rpartition("-")[2]), found[0].read_text(errors="replace")) if found else None
 
 
-def _dumped(result: object) -> bytes:
+def _dump(result: object) -> bytes:
     import cloudpickle
 
     try:

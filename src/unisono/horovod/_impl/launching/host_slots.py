@@ -53,13 +53,13 @@ def hosts_in(path: Path) -> Hosts:
     return _once(found, "--hostfile")
 
 
-def take(hosts: Hosts, num_proc: int | None) -> Hosts:
+def first_slots(hosts: Hosts, num_proc: int | None) -> Hosts:
     """Pure: the first slots, as many as there are processes; None: all."""
     total = sum(slots for _, slots in hosts)
     if num_proc is not None and num_proc > total:
         raise UsageError(
-            f"{num_proc} processes were asked for (-np), but the hosts have {total} slots ({shown(hosts)}); ask for fewer, or give "
-            "the hosts more slots"
+            f"{num_proc} processes were asked for (-np), but the hosts have {total} slots ({hosts_text(hosts)}); ask for fewer, "
+            "or give the hosts more slots"
         )
     left = total if num_proc is None else num_proc
     taken = []
@@ -89,7 +89,7 @@ def is_here(name: str) -> bool:
     return True
 
 
-def shown(hosts: Sequence[tuple[str, int]]) -> str:
+def hosts_text(hosts: Sequence[tuple[str, int]]) -> str:
     return ",".join(f"{name}:{slots}" for name, slots in hosts)
 
 

@@ -1,6 +1,6 @@
 """`import horovod.torch` gives `unisono.horovod.torch`, the same module object, in processes that were started for it.
 
-A launcher puts `stand_in_folder()` in front of PYTHONPATH; the package in it calls `take_place`, which puts `unisono.horovod` under
+A launcher puts `stand_in_folder()` in front of PYTHONPATH; the package in it calls `install_alias`, which puts `unisono.horovod` under
 the name `horovod` and a finder in front of all others that does the same for every module below.
 """
 
@@ -79,7 +79,7 @@ def is_in_force() -> bool:
     return any(isinstance(finder, HorovodFinder) for finder in sys.meta_path)
 
 
-def take_place(name: str, folder: str) -> None:
+def install_alias(name: str, folder: str) -> None:
     """Local: what the package in the stand-in folder does when it is imported."""
     install_excepthook()
     refuse_a_real_one(sys.path, sys.meta_path)

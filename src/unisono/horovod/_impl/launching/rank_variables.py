@@ -20,7 +20,7 @@ class HorovodStart:
 
 
 @dataclass(frozen=True)
-class HorovodPlace:
+class RankPosition:
     """Where a rank stands, in Horovod's words. `cross` is (rank, size) among the processes with this local rank; None: unknown."""
 
     rank: int
@@ -30,11 +30,11 @@ class HorovodPlace:
     cross: tuple[int, int] | None
 
 
-def place_on_node(counts: Sequence[int], node_rank: int, local_rank: int) -> HorovodPlace:
+def position_on_node(counts: Sequence[int], node_rank: int, local_rank: int) -> RankPosition:
     """Pure: of one rank of a node; `counts` are the processes of each node."""
     like_this = [node for node, count in enumerate(counts) if count > local_rank]
     cross = (like_this.index(node_rank), len(like_this))
-    return HorovodPlace(sum(counts[:node_rank]) + local_rank, sum(counts), local_rank, counts[node_rank], cross)
+    return RankPosition(sum(counts[:node_rank]) + local_rank, sum(counts), local_rank, counts[node_rank], cross)
 
 
 def common_variables(base: Mapping[str, str], start: HorovodStart) -> dict[str, str]:
@@ -50,7 +50,7 @@ def common_variables(base: Mapping[str, str], start: HorovodStart) -> dict[str, 
     }
 
 
-def horovod_variables(base: Mapping[str, str], start: HorovodStart, at: HorovodPlace) -> dict[str, str]:
+def horovod_variables(base: Mapping[str, str], start: HorovodStart, at: RankPosition) -> dict[str, str]:
     """Local: what is set for this rank beside what `base` has already. Programs read these variables before `hvd.init()`."""
     cross = {} if at.cross is None else {"HOROVOD_CROSS_RANK": str(at.cross[0]), "HOROVOD_CROSS_SIZE": str(at.cross[1])}
     return {

@@ -100,8 +100,8 @@ def run(
         folder = _private_folder(hosts, hostfile, host_discovery_script)
         try:
             Parcel(func, tuple(args), dict(kwargs or {}), tuple(sys.path)).write(folder)
-            code, told = _launched([*flags, executable or sys.executable, *CALL, str(folder)])
-            return _results(folder, code, told)
+            code, said = _run_launcher([*flags, executable or sys.executable, *CALL, str(folder)])
+            return _results(folder, code, said)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     except UsageError as error:  # programs written for Horovod know nothing of ours
@@ -136,7 +136,7 @@ def _private_folder(hosts: str | None, hostfile: str | None, discovery: str | No
     return Path(tempfile.mkdtemp(prefix=".horovod-run-" if elsewhere else "horovod-run-", dir=Path.cwd() if elsewhere else None))
 
 
-def _launched(words: Sequence[str]) -> tuple[int, list[str]]:
+def _run_launcher(words: Sequence[str]) -> tuple[int, list[str]]:
     """Local, blocking: the exit code of `unisono horovodrun`, and what it said itself. A process of its own, so that this one keeps
     its signals and threads; it ends with us, as its standard input then does."""
     process = subprocess.Popen(
@@ -147,11 +147,11 @@ def _launched(words: Sequence[str]) -> tuple[int, list[str]]:
         start_new_session=True,
     )
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    told: list[str] = []
+    said: list[str] = []
     dropped: list[str] = []
     threads = [
         threading.Thread(target=_pass_on, args=(process.stdout, sys.stdout, [], dropped), daemon=True),
-        threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, told, dropped), daemon=True),
+        threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, said, dropped), daemon=True),
     ]
     for thread in threads:
         thread.start()
@@ -170,7 +170,7 @@ def _launched(words: Sequence[str]) -> tuple[int, list[str]]:
         warnings.warn(
             f"horovod.run: what the processes printed could not be written ({reason}); the rest was dropped", stacklevel=3
         )
-    return code, told
+    return code, said
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -185,7 +185,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         raise
 
 
-def _pass_on(pipe: IO[bytes], stream: IO[str], told: list[str], dropped: list[str]) -> None:
+def _pass_on(pipe: IO[bytes], stream: IO[str], said: list[str], dropped: list[str]) -> None:
     """To what this session calls its output, which in a notebook is no file. Once that takes no more, the rest is read all the same
     and dropped: the processes must not wait for us for ever."""
     works = True
@@ -193,7 +193,7 @@ def _pass_on(pipe: IO[bytes], stream: IO[str], told: list[str], dropped: list[st
     lines = io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline="")
     for text in lines:
         if text.startswith(OWN_LINE):
-            told.append(text.removeprefix(OWN_LINE).strip())
+            said.append(text.removeprefix(OWN_LINE).strip())
         if works:
             try:
                 stream.write(text)
@@ -204,14 +204,14 @@ def _pass_on(pipe: IO[bytes], stream: IO[str], told: list[str], dropped: list[st
     lines.detach()  # the caller opened the pipe and closes it
 
 
-def _results(folder: Path, code: int, told: Sequence[str]) -> list[Any]:
-    if code == USAGE_CODE and told and told[-1].startswith("error: "):
-        raise UsageError(told[-1].removeprefix("error: "))
+def _results(folder: Path, code: int, said: Sequence[str]) -> list[Any]:
+    if code == USAGE_CODE and said and said[-1].startswith("error: "):
+        raise UsageError(said[-1].removeprefix("error: "))
     if code:
         # What the launcher saw first comes first: a rank that was killed leaves no error, and others fail because of it.
         failed = error_of(folder)
         why = "" if failed is None else f"; rank {failed[0]} raised:\n{failed[1]}"
-        raise RuntimeError(f"horovod.run: {told[0].partition(';')[0] if told else f'the processes ended with code {code}'}{why}")
+        raise RuntimeError(f"horovod.run: {said[0].partition(';')[0] if said else f'the processes ended with code {code}'}{why}")
     size, results = results_in(folder)
     missing = [rank for rank in range(size) if rank not in results]
     if missing or not size:

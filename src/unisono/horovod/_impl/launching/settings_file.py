@@ -20,10 +20,10 @@ def read_settings(path: Path) -> dict[str, str]:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read (--config-file): {error}; check the path") from error
-    return parsed(text, str(path))
+    return parse_settings(text, str(path))
 
 
-def parsed(text: str, name: str) -> dict[str, str]:
+def parse_settings(text: str, name: str) -> dict[str, str]:
     """Pure. Values stay as they are written, since they are checked like those of flags. Keys that Horovod does not have are
     refused: nothing would read them."""
     yaml = _yaml()

@@ -23,7 +23,7 @@ SECRET = re.compile(r".*(TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY).*", re.IGNORECA
 """Those that do not stand on a command line, which everybody there sees."""
 
 
-def carried(name: str) -> bool:
+def is_forwarded(name: str) -> bool:
     """Whether this variable goes along. Not the place of a process among others, nor the secrets of the job that we belong to: what
     is started there is another one."""
     return CARRIED.fullmatch(name) is not None and SECRET.fullmatch(name) is None and name not in (*PLACE, *ELASTIC)

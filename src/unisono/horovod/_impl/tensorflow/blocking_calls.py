@@ -12,13 +12,13 @@ from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_se
 from unisono.horovod._impl.tensorflow import operations
 from unisono.horovod._impl.tensorflow.compression import Compression
 from unisono.horovod._impl.tensorflow.error_names import by_either_name
-from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.function_tracing import without_autograph
 from unisono.horovod._impl.tensorflow.operations import names_of
-from unisono.horovod._impl.tensorflow.sparse_slices import gathered_slices
-from unisono.horovod._impl.torch.submission import Average, chosen_op
+from unisono.horovod._impl.tensorflow.sparse_slices import gather_slices
+from unisono.horovod._impl.torch.submission import Average, choose_op
 
 
-@as_written
+@without_autograph
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -33,10 +33,10 @@ def allreduce(
     ignore_name_scope: bool = False,
 ) -> Any:
     """The reduction of a tensor or variable; of slices, the slices of all ranks."""
-    op = chosen_op(op, average)
+    op = choose_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         with tf.device(device_sparse or None):
-            return gathered_slices([tensor], op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope)[0]
+            return gather_slices([tensor], op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope)[0]
     with tf.device(device_dense or None), by_either_name():
         small, undo = compression.compress(_held(tensor))
         names = names_of("Allreduce", name, [small], ignore_name_scope)
@@ -44,7 +44,7 @@ def allreduce(
         return compression.decompress(result, undo)
 
 
-@as_written
+@without_autograph
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -59,14 +59,14 @@ def grouped_allreduce(
     name: str | None = None,
 ) -> list[Any]:
     """The reductions of a list, all or nothing."""
-    op = chosen_op(op, average)
+    op = choose_op(op, average)
     sparse = [position for position, one in enumerate(tensors) if isinstance(one, tf.IndexedSlices)]
     dense = [position for position in range(len(tensors)) if position not in sparse]
     results: list[Any] = [None] * len(tensors)
     if sparse:
         with tf.device(device_sparse or None):
             slices = [tensors[position] for position in sparse]
-            found = gathered_slices(slices, op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope)
+            found = gather_slices(slices, op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope)
         for position, one in zip(sparse, found, strict=True):
             results[position] = one
     if dense:
@@ -80,7 +80,7 @@ def grouped_allreduce(
     return results
 
 
-@as_written
+@without_autograph
 def allgather(
     tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
 ) -> Any:
@@ -90,7 +90,7 @@ def allgather(
         return operations.allgather([held], names_of("Allgather", name, [held], ignore_name_scope), process_set)[0]
 
 
-@as_written
+@without_autograph
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
@@ -103,7 +103,7 @@ def grouped_allgather(
         return operations.allgather(held, names, process_set, grouped=True)
 
 
-@as_written
+@without_autograph
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -117,7 +117,7 @@ def broadcast(
         return operations.broadcast([held], names_of("Broadcast", name, [held], ignore_name_scope), root_rank, process_set)[0]
 
 
-@as_written
+@without_autograph
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -132,7 +132,7 @@ def alltoall(
     return rows if splits is None else (rows, received)
 
 
-@as_written
+@without_autograph
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -152,7 +152,7 @@ def reducescatter(
         return compression.decompress(result, undo)
 
 
-@as_written
+@without_autograph
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -175,7 +175,7 @@ def grouped_reducescatter(
         return [compression.decompress(one, undo) for one, (_, undo) in zip(results, pairs, strict=True)]
 
 
-@as_written
+@without_autograph
 def join() -> Any:
     """Collective over all ranks: this rank has no more data and adds zeros until all have joined; the rank that joined last."""
     with by_either_name():

@@ -11,12 +11,12 @@ from tensorflow.python.ops import control_flow_util  # TensorFlow tells it nowhe
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def as_written(function: Function) -> Function:
+def without_autograph(function: Function) -> Function:
     """Local: not rewritten by AutoGraph, which takes a long time for it and finds nothing to do."""
     return cast(Function, tf.autograph.experimental.do_not_convert(function))
 
 
-def held_by(graph: Any, what: str) -> list[Any]:
+def graph_list(graph: Any, what: str) -> list[Any]:
     """Local: a list that belongs to this graph alone. Collections are copied into the graphs of functions inside, and shared with
     those of branches."""
     name = f"_unisono_horovod_{what}"

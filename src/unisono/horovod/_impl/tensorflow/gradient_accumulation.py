@@ -20,7 +20,7 @@ class Accumulation:
         self._sums: list[Any] = []
         self._is_last: Any = None
 
-    def added(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    def add(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Collective over the set in every last pass, else local: the sums, reduced in the last pass."""
         for one in gradients:
             if isinstance(one, tf.IndexedSlices) and not self._reduction.sparse_as_dense:
@@ -45,7 +45,7 @@ class Accumulation:
             result[position] = one
         return result
 
-    def applied(self, apply: Callable[[], Any], gradients: Sequence[Any]) -> Any:
+    def apply_if_last(self, apply: Callable[[], Any], gradients: Sequence[Any]) -> Any:
         """Local: `apply` in every last pass, after which the sums are zero; nothing in others."""
 
         def last() -> Any:

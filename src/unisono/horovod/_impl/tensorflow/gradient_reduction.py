@@ -16,7 +16,7 @@ from unisono.horovod._impl.tensorflow import operations
 from unisono.horovod._impl.tensorflow.error_names import by_either_name
 from unisono.horovod._impl.tensorflow.operation_names import name_for
 from unisono.horovod._impl.tensorflow.rank_queries import size_op
-from unisono.horovod._impl.tensorflow.sparse_slices import gathered_slices
+from unisono.horovod._impl.tensorflow.sparse_slices import gather_slices
 from unisono.horovod._impl.torch.submission import Average
 
 
@@ -69,7 +69,7 @@ class Reduction:
                 self._reduce(found, group, grouped=True)
         if sparse:
             with tf.device(self.device_sparse or None):
-                slices = gathered_slices(
+                slices = gather_slices(
                     [found[position] for position in sparse],
                     self.op,
                     1.0,

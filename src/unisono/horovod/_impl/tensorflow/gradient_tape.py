@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from unisono.horovod._impl.compressor import Compressor
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
-from unisono.horovod._impl.keras.gradient_groups import Groups, checked_groups
+from unisono.horovod._impl.keras.gradient_groups import Groups, check_groups
 from unisono.horovod._impl.tensorflow.compression import Compression
-from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.function_tracing import without_autograph
 from unisono.horovod._impl.tensorflow.gradient_reduction import Reduction, local_variables
 from unisono.horovod._impl.torch.submission import Average
 
@@ -21,12 +21,12 @@ class _Reducing:
 
     _reduction: Reduction
 
-    @as_written
+    @without_autograph
     def register_local_source(self, source: Any) -> None:
         """Local: the gradient of this variable stays on this rank."""
         self._reduction.keep_local(source)
 
-    @as_written
+    @without_autograph
     def gradient(
         self,
         target: Any,
@@ -41,7 +41,7 @@ class _Reducing:
         flat = tf.nest.flatten(local, expand_composites=False)
         return tf.nest.pack_sequence_as(local, self._reduction(flat, flat_sources))
 
-    @as_written
+    @without_autograph
     def get_local_and_global_gradients(
         self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
@@ -53,7 +53,7 @@ class _Reducing:
         )
 
 
-@as_written
+@without_autograph
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -74,7 +74,7 @@ def DistributedGradientTape(
         sparse_as_dense=sparse_as_dense,
         op=op,
         predivide=gradient_predivide_factor,
-        groups=checked_groups(num_groups, groups),
+        groups=check_groups(num_groups, groups),
         process_set=process_set,
         scale_local=scale_local_gradients,
         device_dense=device_dense,
@@ -88,7 +88,7 @@ def DistributedGradientTape(
     return tape
 
 
-@as_written
+@without_autograph
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",

@@ -27,7 +27,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable  # Tens
 from unisono.horovod._impl.job.process_state import PROCESS
 from unisono.horovod._impl.numpy_tensors import as_array, as_tensor
 from unisono.horovod._impl.tensorflow.error_names import by_either_name
-from unisono.horovod._impl.tensorflow.function_tracing import held_by, refuse_xla
+from unisono.horovod._impl.tensorflow.function_tracing import graph_list, refuse_xla
 
 Submit = Callable[[list[torch.Tensor]], list[int]]
 """Local, not blocking: from tensors, which belong to it, to the handles of operations. Each of them gives a list of tensors."""
@@ -41,7 +41,9 @@ def exchange(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorS
     if not tf.executing_eagerly():
         return _in_graph(submit, inputs, outputs)
     with by_either_name():
-        handles = submit([_taken(np.asarray(one.numpy())) for one in inputs])  # of itself NumPy makes no array of a single bfloat16
+        handles = submit(
+            [_copy_in(np.asarray(one.numpy())) for one in inputs]
+        )  # of itself NumPy makes no array of a single bfloat16
         arrays = _results(handles, outputs)
     return [tf.convert_to_tensor(array) for array in arrays]
 
@@ -59,9 +61,9 @@ def _in_graph(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.Tensor
                 done = [node.queue().dequeue()]
         else:
             handles = tf.numpy_function(node.submit, [tf.constant(0.0), *inputs], tf.int64, stateful=True)
-            done = [_waited_aside(handles)]
+            done = [_wait_on_data_thread(handles)]
         with tf.control_dependencies(done):
-            results = tf.numpy_function(node.take, [handles], [one.dtype for one in outputs], stateful=False)
+            results = tf.numpy_function(node.take_results, [handles], [one.dtype for one in outputs], stateful=False)
         if is_function:
             with tf.control_dependencies(results):
                 _turn().read_value()
@@ -73,7 +75,7 @@ def _in_graph(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.Tensor
     return list(results)
 
 
-def _waited_aside(handles: Any) -> Any:
+def _wait_on_data_thread(handles: Any) -> Any:
     """A session of TensorFlow 1 has queues of its own, which the engine cannot reach. But it reads data sets on other threads than
     those of the nodes: one thread for each, here."""
 
@@ -96,7 +98,7 @@ def _now() -> Any:
     """A number that is not known before the graph is run: what depends on it is not computed beforehand, once and for all. With it
     the function writes to the variable, once: a function that did not would be no more than a reader, which others do not wait for.
     """
-    held = held_by(tf.compat.v1.get_default_graph(), "now")
+    held = graph_list(tf.compat.v1.get_default_graph(), "now")
     if not held:
         with tf.control_dependencies(None):
             held.append(tf.timestamp())
@@ -131,13 +133,13 @@ class _Node:
     def submit(self, _: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
         """Local, not blocking."""
         self._clear()
-        handles = self._submit([_taken(array) for array in arrays])
+        handles = self._submit([_copy_in(array) for array in arrays])
         self._handles = handles
         if self._queue is not None:
-            self._tell_when_done(handles)
+            self._enqueue_when_done(handles)
         return np.array(handles, np.int64)
 
-    def take(self, handles: np.ndarray) -> list[np.ndarray]:
+    def take_results(self, handles: np.ndarray) -> list[np.ndarray]:
         """Blocking, if nothing has waited before."""
         self._handles = []
         return _results([int(handle) for handle in handles], self._outputs)
@@ -152,7 +154,7 @@ class _Node:
                 for _ in range(int(self._queue.size())):
                     self._queue.dequeue()
 
-    def _tell_when_done(self, handles: Sequence[int]) -> None:
+    def _enqueue_when_done(self, handles: Sequence[int]) -> None:
         left = set(handles)
 
         def one_is_done(handle: int) -> None:
@@ -166,7 +168,7 @@ class _Node:
             PROCESS.handles.when_done(handle, partial(one_is_done, handle))
 
 
-def _taken(array: np.ndarray) -> torch.Tensor:
+def _copy_in(array: np.ndarray) -> torch.Tensor:
     """A copy: the memory is TensorFlow's, which uses it again while the operation is in flight."""
     mine = np.array(array, order="C")
     for name, other in _SAME_BITS:

@@ -7,11 +7,11 @@ from typing import Any
 
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
 from unisono.horovod._impl.tensorflow.error_names import by_either_name
-from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.function_tracing import without_autograph
 from unisono.horovod._impl.torch import object_exchange
 
 
-@as_written
+@without_autograph
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -24,7 +24,7 @@ def broadcast_object(
         return object_exchange.broadcast_object(obj, root_rank, name, process_set)
 
 
-@as_written
+@without_autograph
 def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Callable[[Any], Any]:
@@ -36,7 +36,7 @@ def broadcast_object_fn(
     return broadcast
 
 
-@as_written
+@without_autograph
 def allgather_object(
     obj: Any,
     session: Any = None,  # noqa: ARG001

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # TensorFlow tells it nowhere else
 
-from unisono.horovod._impl.tensorflow.function_tracing import held_by
+from unisono.horovod._impl.tensorflow.function_tracing import graph_list
 
 _GRADIENT = "__backward_"
 """How TensorFlow begins the names of functions that it makes of the gradients of others."""
@@ -53,7 +53,7 @@ def _around(graph: Any) -> Any:
 
 
 def _not_used_before(name: str, graph: Any) -> str:
-    used = held_by(graph, "names")
+    used = graph_list(graph, "names")
     found, number = name, 0
     while found in used:
         number += 1

@@ -121,7 +121,7 @@ def broadcast(tensors: Sequence[Any], names: Names, root_rank: int, process_set:
         def backward(*dys: Any) -> list[Any]:
             slopes = _slopes(dys, xs)
             means = allreduce(slopes, names_of("Allreduce", None, slopes, False), Average, 1.0, 1.0, process_set)
-            if PROCESS.place.rank == root_rank:
+            if PROCESS.topology.rank == root_rank:
                 return means
             with tf.control_dependencies(means):  # the root waits for us, so they are computed though not used
                 return [tf.zeros_like(mean) for mean in means]

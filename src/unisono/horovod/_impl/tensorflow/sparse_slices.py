@@ -14,7 +14,7 @@ from unisono.horovod._impl.tensorflow.rank_queries import size_op
 from unisono.horovod._impl.torch.submission import Average, Sum
 
 
-def gathered_slices(
+def gather_slices(
     slices: Sequence[tf.IndexedSlices],
     op: int,
     prescale: float,

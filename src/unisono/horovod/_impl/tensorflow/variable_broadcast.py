@@ -8,13 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
-from unisono.horovod._impl.keras.replicas import shared
+from unisono.horovod._impl.keras.replicas import shared_variables
 from unisono.horovod._impl.tensorflow import operations
 from unisono.horovod._impl.tensorflow.error_names import by_either_name
-from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.function_tracing import without_autograph
 
 
-@as_written
+@without_autograph
 def broadcast_variables(
     variables: Iterable[Any],
     root_rank: int,
@@ -23,11 +23,11 @@ def broadcast_variables(
 ) -> Any:
     """The root's values into variables of TensorFlow or Keras, except the states of Keras's random generators. In a graph of
     TensorFlow 1: the operation that does it when run."""
-    assigned = _assigned(shared(variables), root_rank, None, process_set)
+    assigned = _assigned(shared_variables(variables), root_rank, None, process_set)
     return None if tf.executing_eagerly() else tf.group(*assigned)
 
 
-@as_written
+@without_autograph
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
@@ -40,7 +40,7 @@ def broadcast_(
         return [tf.identity(one.read_value()) for one in held]
 
 
-@as_written
+@without_autograph
 def broadcast_global_variables(root_rank: int) -> Any:
     """In a graph of TensorFlow 1: the operation that gives the root's values to all global variables."""
     if tf.executing_eagerly():

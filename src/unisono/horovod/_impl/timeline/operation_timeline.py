@@ -40,31 +40,31 @@ _SENT: Mapping[str, str] = {
 class Timeline:
     """What a channel says of its work. This one, where it is off, does nothing with it."""
 
-    def round_begins(self) -> None:
+    def on_round(self) -> None:
         """This rank begins to talk, or to wait until the others do."""
 
-    def submitted(self, entries: Iterable[Entry]) -> None:
+    def on_submit(self, entries: Iterable[Entry]) -> None:
         """This rank will ask for them in the next round."""
 
-    def told(self, everybody: Sequence[Iterable[Request]]) -> None:
+    def on_requests(self, everybody: Sequence[Iterable[Request]]) -> None:
         """What each rank of the set told, by rank of the set."""
 
-    def agreed(self, agreements: Iterable[Agreement]) -> None:
+    def on_agreement(self, agreements: Iterable[Agreement]) -> None:
         """They will be carried out, or were refused."""
 
-    def carrying(self, bucket: Sequence[Agreement]) -> None:
+    def on_start(self, bucket: Sequence[Agreement]) -> None:
         """These are carried out now."""
 
-    def copies_in(self) -> None:
+    def on_copy_in(self) -> None:
         """They are put together."""
 
-    def sends(self, kind: str) -> None:
+    def on_send(self, kind: str) -> None:
         """The engine has them."""
 
-    def copies_out(self) -> None:
+    def on_copy_out(self) -> None:
         """They are taken apart."""
 
-    def carried(self) -> None:
+    def on_done(self) -> None:
         """They are done."""
 
 
@@ -132,12 +132,12 @@ class Recorder(Timeline):
     def _title(self, name: str) -> str:
         return name + self._suffix
 
-    def round_begins(self) -> None:
+    def on_round(self) -> None:
         file = self._on()
         if file is not None and self._recording.marks_rounds:
             file.put(MARK, (), CYCLE_START, monotonic())
 
-    def submitted(self, entries: Iterable[Entry]) -> None:
+    def on_submit(self, entries: Iterable[Entry]) -> None:
         file = self._on()
         if file is not None:
             for entry in entries:
@@ -150,7 +150,7 @@ class Recorder(Timeline):
             file.put(BEGIN, (title,), f"NEGOTIATE_{request.kind.upper()}", at)
         return title
 
-    def told(self, everybody: Sequence[Iterable[Request]]) -> None:
+    def on_requests(self, everybody: Sequence[Iterable[Request]]) -> None:
         file = self._on()
         if file is None:
             return
@@ -161,7 +161,7 @@ class Recorder(Timeline):
                 self._told.update(titles)
                 file.put(INSTANT, titles, str(rank), now)
 
-    def agreed(self, agreements: Iterable[Agreement]) -> None:
+    def on_agreement(self, agreements: Iterable[Agreement]) -> None:
         file = self._on()
         if file is None:
             return
@@ -189,19 +189,19 @@ class Recorder(Timeline):
             file.put(BEGIN, titles, kind.upper(), now)
             file.put(BEGIN, titles, QUEUE, now)
 
-    def carrying(self, bucket: Sequence[Agreement]) -> None:
+    def on_start(self, bucket: Sequence[Agreement]) -> None:
         if self._on() is not None:
             titles = [self._title(agreement.name) for agreement in bucket]
             self._bucket = [title for title in titles if title in self._running]
             self._activity = QUEUE
 
-    def copies_in(self) -> None:
+    def on_copy_in(self) -> None:
         self._next(MEMCPY_IN)
 
-    def sends(self, kind: str) -> None:
+    def on_send(self, kind: str) -> None:
         self._next(f"{self._engine}_{_SENT[kind]}")
 
-    def copies_out(self) -> None:
+    def on_copy_out(self) -> None:
         self._next(MEMCPY_OUT)
 
     def _next(self, activity: str) -> None:
@@ -216,7 +216,7 @@ class Recorder(Timeline):
         if activity:
             file.put(BEGIN, self._bucket, activity, now)
 
-    def carried(self) -> None:
+    def on_done(self) -> None:
         self._next("")
         file = self._file
         if file is not None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unisono.horovod._impl.compressor import Compressor
-from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.job.persistent_ids import PersistentId
 from unisono.horovod._impl.job.process_sets import global_process_set
 from unisono.horovod._impl.torch.operations import allreduce_async_, synchronize_all
 from unisono.horovod._impl.torch.submission import Adasum
@@ -27,8 +27,8 @@ class DeltaSteps(Wrapped):
         self._parameter_names = names
         self._compression = compression
         self.backward_passes_per_step = passes
-        self._lasting = Lasting("optimizer", global_process_set, owner=self)
-        _ = self._lasting.number  # in the order in which they are made
+        self._persistent_id = PersistentId("optimizer", global_process_set, owner=self)
+        _ = self._persistent_id.number  # in the order in which they are made
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Local: how many backward passes a user makes before a step; nothing travels before."""
@@ -57,7 +57,7 @@ class DeltaSteps(Wrapped):
         with torch.no_grad():
             deltas = [self._compression.compress((one - begin).contiguous()) for one, begin in zip(moved, begins, strict=True)]
             torch._foreach_copy_(moved, begins)
-            prefix = f"optimizer.{self._lasting.number}."
+            prefix = f"optimizer.{self._persistent_id.number}."
             handles = [
                 allreduce_async_(small, name=f"{prefix}{self._parameter_names[one]}", op=Adasum)
                 for one, (small, _) in zip(moved, deltas, strict=True)

@@ -16,7 +16,7 @@ from unisono.horovod._impl.torch.operations import (
     grouped_allreduce_async_,
     synchronize,
 )
-from unisono.horovod._impl.torch.submission import Average, chosen_op
+from unisono.horovod._impl.torch.submission import Average, choose_op
 
 __all__ = ["allgather", "allreduce", "allreduce_", "alltoall", "broadcast", "broadcast_", "grouped_allgather"]
 __all__ += ["grouped_allreduce", "grouped_allreduce_", "grouped_reducescatter", "reducescatter"]
@@ -34,8 +34,8 @@ def allreduce(
 ) -> Tensor:
     """The reduction in a new tensor."""
     small, undo = compression.compress(tensor)
-    op = chosen_op(op, average)
-    result: Tensor = gradients.applied(gradients.Allreduce, small, name, op, prescale_factor, postscale_factor, process_set)
+    op = choose_op(op, average)
+    result: Tensor = gradients.apply_function(gradients.Allreduce, small, name, op, prescale_factor, postscale_factor, process_set)
     found: Tensor = compression.decompress(result, undo)
     return found
 
@@ -50,7 +50,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """The reduction in place; no gradients."""
-    op = chosen_op(op, average)
+    op = choose_op(op, average)
     result: Tensor = synchronize(allreduce_async_(tensor, None, name, op, prescale_factor, postscale_factor, process_set))
     return result
 
@@ -67,8 +67,8 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """The reductions of a list in new tensors."""
     pairs = [compression.compress(tensor) for tensor in tensors]
-    op = chosen_op(op, average)
-    results = gradients.applied(
+    op = choose_op(op, average)
+    results = gradients.apply_function(
         gradients.GroupedAllreduce, name, op, prescale_factor, postscale_factor, process_set, *(small for small, _ in pairs)
     )
     return [compression.decompress(result, undo) for result, (_, undo) in zip(results, pairs, strict=True)]
@@ -84,7 +84,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """The reductions of a list in place; no gradients."""
-    op = chosen_op(op, average)
+    op = choose_op(op, average)
     handle = grouped_allreduce_async_(tensors, None, name, op, prescale_factor, postscale_factor, process_set)
     results: list[Tensor] = synchronize(handle)
     return results
@@ -92,7 +92,7 @@ def grouped_allreduce_(
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
     """Everybody's rows, one rank after another; their number may differ."""
-    result: Tensor = gradients.applied(gradients.Allgather, tensor, name, process_set)
+    result: Tensor = gradients.apply_function(gradients.Allgather, tensor, name, process_set)
     return result
 
 
@@ -100,12 +100,12 @@ def grouped_allgather(
     tensors: Iterable[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
     """The same of a list."""
-    return list(gradients.applied(gradients.GroupedAllgather, name, process_set, *tensors))
+    return list(gradients.apply_function(gradients.GroupedAllgather, name, process_set, *tensors))
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
     """The values of `root_rank`, a rank of the whole job, in a new tensor."""
-    result: Tensor = gradients.applied(gradients.Broadcast, tensor, root_rank, name, process_set)
+    result: Tensor = gradients.apply_function(gradients.Broadcast, tensor, root_rank, name, process_set)
     return result
 
 
@@ -122,7 +122,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`splits[r]` rows to each rank r; the rows that came, and if `splits` was given, how many came from each."""
-    rows, counts = gradients.applied(gradients.Alltoall, tensor, splits, name, process_set)
+    rows, counts = gradients.apply_function(gradients.Alltoall, tensor, splits, name, process_set)
     if splits is None:
         result: Tensor = rows
         return result
@@ -140,7 +140,9 @@ def reducescatter(
 ) -> Tensor:
     """This rank's rows of the reduction; the first ranks get one more where they do not divide."""
     small, undo = compression.compress(tensor)
-    (result,) = gradients.applied(gradients.Reducescatter, name, op, process_set, prescale_factor, postscale_factor, False, small)
+    (result,) = gradients.apply_function(
+        gradients.Reducescatter, name, op, process_set, prescale_factor, postscale_factor, False, small
+    )
     found: Tensor = compression.decompress(result, undo)
     return found
 
@@ -156,7 +158,7 @@ def grouped_reducescatter(
 ) -> list[Tensor]:
     """The same of a list."""
     pairs = [compression.compress(tensor) for tensor in tensors]
-    results = gradients.applied(
+    results = gradients.apply_function(
         gradients.Reducescatter, name, op, process_set, prescale_factor, postscale_factor, True, *(small for small, _ in pairs)
     )
     return [compression.decompress(result, undo) for result, (_, undo) in zip(results, pairs, strict=True)]

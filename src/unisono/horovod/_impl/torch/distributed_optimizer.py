@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from unisono.horovod._impl.compressor import Compressor
-from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.job.persistent_ids import PersistentId
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
 from unisono.horovod._impl.torch.adasum_optimizer import DeltaSteps
 from unisono.horovod._impl.torch.compression import Compression
 from unisono.horovod._impl.torch.gradient_names import Groups, parameter_groups, parameter_names
-from unisono.horovod._impl.torch.gradient_transport import Traveller
+from unisono.horovod._impl.torch.gradient_transport import GradientTransport
 from unisono.horovod._impl.torch.reduced_optimizer import _DistributedOptimizer, check_passes
 from unisono.horovod._impl.torch.submission import Adasum, Average, Sum
 from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped, same_class
@@ -62,7 +62,7 @@ def DistributedOptimizer(
         adasum._begin_deltas(names, compression, backward_passes_per_step)
         return adasum
     distributed = same_class(optimizer, _DistributedOptimizer)
-    title = Lasting("optimizer", process_set, owner=distributed)
-    how = Traveller(compression, op, gradient_predivide_factor, sparse_as_dense, process_set, title)
-    distributed._begin_reductions(names, how, backward_passes_per_step, together)
+    title = PersistentId("optimizer", process_set, owner=distributed)
+    transport = GradientTransport(compression, op, gradient_predivide_factor, sparse_as_dense, process_set, title)
+    distributed._begin_reductions(names, transport, backward_passes_per_step, together)
     return distributed

@@ -124,7 +124,7 @@ class TorchState(ObjectState):
             setattr(self, name, handler.value)
         self._handlers = handlers
         plain = {name: value for name, value in given.items() if name not in handlers}
-        super().__init__(broadcast_object, lambda: PROCESS.place.rank, **plain)
+        super().__init__(broadcast_object, lambda: PROCESS.topology.rank, **plain)
 
     def save(self) -> None:
         """Local: copies of everything."""

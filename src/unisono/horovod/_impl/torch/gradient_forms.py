@@ -10,7 +10,7 @@ from torch import Tensor
 
 FILLED = "_filled_by_broadcast_optimizer_state"
 """Set on gradients that are zeros of ours: dense, whatever a backward pass will make."""
-PATIENCE = 16
+MAX_STEPS_WITHOUT_GRADIENT = 16
 """In so many steps ranks ask each other for the form of a gradient that nobody has; then it counts as dense, which is right in any
 case but makes a large table travel whole."""
 
@@ -24,7 +24,7 @@ class Forms:
         self._era: object = None
         self._num_heard: Counter[Tensor] = Counter()
 
-    def lacks(self, one: Tensor, era: object) -> bool:
+    def is_unknown(self, one: Tensor, era: object) -> bool:
         """Local: whether the form of a parameter's gradient is not agreed in this era of the channel."""
         return self._era is not era or one not in self._is_sparse
 
@@ -37,7 +37,7 @@ class Forms:
         found = [_form(one) for one in sorted(names, key=names.__getitem__)]
         return torch.tensor(found, dtype=torch.int32, device="cpu")
 
-    def hear(self, marks: Tensor, names: Mapping[Tensor, str], era: object, sparse_as_dense: bool) -> list[Tensor]:
+    def apply_marks(self, marks: Tensor, names: Mapping[Tensor, str], era: object, sparse_as_dense: bool) -> list[Tensor]:
         """Local: the sum of all ranks' marks. Gives the parameters of whose gradients some are dense and some are sparse, which
         is a mistake unless sparse ones travel dense."""
         if self._era is not era:
@@ -49,18 +49,18 @@ class Forms:
         for one, (num_dense, num_sparse) in zip(sorted(names, key=names.__getitem__), marks.tolist(), strict=True):
             if num_dense and num_sparse and not sparse_as_dense:
                 mixed.append(one)
-            elif num_dense or num_sparse or self._num_heard[one] >= PATIENCE:
+            elif num_dense or num_sparse or self._num_heard[one] >= MAX_STEPS_WITHOUT_GRADIENT:
                 self._is_sparse[one] = bool(num_sparse)
         return mixed
 
 
-def fill(one: Tensor, is_sparse: bool) -> None:
+def fill_with_zeros(one: Tensor, is_sparse: bool) -> None:
     """Local: a gradient of zeros for a parameter that has none; it says nothing about the form of others."""
-    one.grad = nothing(one) if is_sparse else torch.zeros_like(one)
+    one.grad = empty_sparse_gradient(one) if is_sparse else torch.zeros_like(one)
     setattr(one.grad, FILLED, True)
 
 
-def nothing(one: Tensor) -> Tensor:
+def empty_sparse_gradient(one: Tensor) -> Tensor:
     """Local: a sparse gradient without rows."""
     indices = torch.empty(1, 0, dtype=torch.int64, device=one.device)
     return torch.sparse_coo_tensor(indices, one.new_empty(0, *one.shape[1:]), one.shape, check_invariants=False)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from unisono.horovod._impl.compressor import Compressor
 from unisono.horovod._impl.exceptions import HorovodInternalError
-from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.job.persistent_ids import PersistentId
 from unisono.horovod._impl.job.process_sets import ProcessSet
 from unisono.horovod._impl.job.process_state import PROCESS
-from unisono.horovod._impl.torch.gradient_forms import Forms, fill
+from unisono.horovod._impl.torch.gradient_forms import Forms, fill_with_zeros
 from unisono.horovod._impl.torch.operations import (
     allreduce_async_,
     grouped_allreduce_async_,
@@ -39,7 +39,7 @@ class Drops:
 
 
 @dataclass
-class Traveller:
+class GradientTransport:
     """What is the same for all gradients of an optimiser."""
 
     compression: type[Compressor]
@@ -47,28 +47,28 @@ class Traveller:
     predivide: float
     sparse_as_dense: bool
     process_set: ProcessSet
-    title: Lasting
+    title: PersistentId
     """Stands before all names."""
     forms: Forms = field(default_factory=Forms)
     drops: Drops = field(default_factory=Drops)
 
-    def named(self, name: str) -> str:
+    def operation_name(self, name: str) -> str:
         """Local: the operation for a parameter."""
         return f"optimizer.{self.title.number}.{name}"
 
-    def of_our_own(self, what: str) -> str:
+    def extra_name(self, what: str) -> str:
         """Local: an operation for something else; no parameter's has this name."""
         return f"optimizer.{self.title.number}:{what}"
 
     def lacks_form(self, one: Tensor) -> bool:
         """Local: whether a parameter's gradient cannot travel yet."""
-        return self.forms.lacks(one, self.process_set.channel().era)
+        return self.forms.is_unknown(one, self.process_set.channel().era)
 
     def share_forms(self, names: Mapping[Tensor, str]) -> list[Tensor]:
-        """Collective over the process set, blocking; see `Forms.hear`."""
+        """Collective over the process set, blocking; see `Forms.apply_marks`."""
         marks, era = self.forms.marks(names), self.process_set.channel().era
-        synchronize(allreduce_async_(marks, None, self.of_our_own("forms"), Sum, process_set=self.process_set))
-        return self.forms.hear(marks, names, era, self.sparse_as_dense)
+        synchronize(allreduce_async_(marks, None, self.extra_name("forms"), Sum, process_set=self.process_set))
+        return self.forms.apply_marks(marks, names, era, self.sparse_as_dense)
 
     def count_drop(self) -> None:
         """Local: gradients were dropped on their way."""
@@ -78,9 +78,9 @@ class Traveller:
         """Local, not blocking: tell how often gradients were dropped here, beside the gradients. What it gives is blocking, and
         says on all ranks alike whether all have dropped as often; those that have joined do not count."""
         number = self.drops.number(self.process_set.channel().era) % 4  # small, so that one rank among thousands is seen
-        told = torch.tensor([1.0, number, number * number], dtype=torch.float32, device="cpu")
+        sums = torch.tensor([1.0, number, number * number], dtype=torch.float32, device="cpu")
         before, after = _factors(self)  # as the gradients, or it would not travel with them
-        handle = allreduce_async_(told, None, self.of_our_own("drops"), self.op, before, after, self.process_set)
+        handle = allreduce_async_(sums, None, self.extra_name("drops"), self.op, before, after, self.process_set)
 
         def alike() -> bool:
             present, total, squares = synchronize(handle).tolist()
@@ -96,11 +96,11 @@ class Traveller:
         except (TypeError, ValueError, RuntimeError):  # the last one is PyTorch's, for several numbers
             return loss
         everybodys = torch.tensor([own], dtype=torch.float64, device="cpu")
-        synchronize(allreduce_async_(everybodys, None, self.of_our_own("loss"), self.op, process_set=self.process_set))
+        synchronize(allreduce_async_(everybodys, None, self.extra_name("loss"), self.op, process_set=self.process_set))
         return loss.detach().clone().fill_(everybodys[0]) if isinstance(loss, Tensor) else everybodys.item()
 
 
-class Flight:
+class PendingReduction:
     """One operation, with the gradients of one parameter or of several."""
 
     def __init__(self, wait: Callable[[], Any], put: Callable[[Tensor, Any], None], handle: int | None = None) -> None:
@@ -129,71 +129,75 @@ class Flight:
         if self._error is not None:
             raise self._error
 
-    def land(self, one: Tensor) -> None:
+    def write_gradient(self, one: Tensor) -> None:
         """Blocking: put the gradient of a parameter in its place; raises what went wrong."""
         self.drop()
         self._put(one, self._result)
 
 
-def started(how: Traveller, parameters: Sequence[Tensor], names: dict[Tensor, str]) -> dict[Tensor, Flight]:
+def start_reductions(
+    transport: GradientTransport, parameters: Sequence[Tensor], names: dict[Tensor, str]
+) -> dict[Tensor, PendingReduction]:
     """The flight of each parameter. Those without a gradient get zeros first."""
-    sparse = set() if how.sparse_as_dense else {one for one in parameters if how.forms.is_sparse(one)}
+    sparse = set() if transport.sparse_as_dense else {one for one in parameters if transport.forms.is_sparse(one)}
     for one in parameters:
         if one.grad is None:
-            fill(one, one in sparse)
+            fill_with_zeros(one, one in sparse)
         elif one in sparse and not one.grad.is_sparse:  # the program has put zeros there, say
             one.grad = one.grad.detach().to_sparse(1)
     dense = [one for one in parameters if one not in sparse]
-    found = {one: _sparse(how, one, names[one]) for one in parameters if one in sparse}
+    found = {one: _sparse(transport, one, names[one]) for one in parameters if one in sparse}
     if dense:
         # A group that has one dense member only is still a group: all ranks must find the same name.
-        flight = _alone(how, dense[0], names[dense[0]]) if len(parameters) == 1 else _together(how, dense, names)
-        found |= dict.fromkeys(dense, flight)
+        pending = _alone(transport, dense[0], names[dense[0]]) if len(parameters) == 1 else _together(transport, dense, names)
+        found |= dict.fromkeys(dense, pending)
     return found
 
 
-def _alone(how: Traveller, one: Tensor, name: str) -> Flight:
-    small, undo = _packed(how, one)
-    before, after = _factors(how)
-    handle = allreduce_async_(small, None, how.named(name), how.op, before, after, how.process_set)
-    return Flight(lambda: synchronize(handle), lambda one, result: _put(how, one, result, undo), handle)
+def _alone(transport: GradientTransport, one: Tensor, name: str) -> PendingReduction:
+    small, undo = _packed(transport, one)
+    before, after = _factors(transport)
+    handle = allreduce_async_(small, None, transport.operation_name(name), transport.op, before, after, transport.process_set)
+    return PendingReduction(lambda: synchronize(handle), lambda one, result: _put(transport, one, result, undo), handle)
 
 
-def _together(how: Traveller, parameters: Sequence[Tensor], names: dict[Tensor, str]) -> Flight:
-    packed = {one: _packed(how, one) for one in parameters}
-    before, after = _factors(how)
-    name = how.named(f"group.{names[parameters[0]]}")
+def _together(transport: GradientTransport, parameters: Sequence[Tensor], names: dict[Tensor, str]) -> PendingReduction:
+    packed = {one: _packed(transport, one) for one in parameters}
+    before, after = _factors(transport)
+    name = transport.operation_name(f"group.{names[parameters[0]]}")
     smalls = [small for small, _ in packed.values()]
-    handle = grouped_allreduce_async_(smalls, None, name, how.op, before, after, how.process_set)
-    return Flight(lambda: synchronize(handle), lambda one, _: _put(how, one, *packed[one]), handle)
+    handle = grouped_allreduce_async_(smalls, None, name, transport.op, before, after, transport.process_set)
+    return PendingReduction(lambda: synchronize(handle), lambda one, _: _put(transport, one, *packed[one]), handle)
 
 
-def _sparse(how: Traveller, one: Tensor, name: str) -> Flight:
+def _sparse(transport: GradientTransport, one: Tensor, name: str) -> PendingReduction:
     assert one.grad is not None
 
     def put(one: Tensor, result: Tensor) -> None:
         one.grad = result
 
-    return Flight(sparse_allreduce_async(one.grad, how.named(name), how.op, how.process_set), put)
+    return PendingReduction(
+        sparse_allreduce_async(one.grad, transport.operation_name(name), transport.op, transport.process_set), put
+    )
 
 
-def _packed(how: Traveller, one: Tensor) -> tuple[Tensor, object]:
+def _packed(transport: GradientTransport, one: Tensor) -> tuple[Tensor, object]:
     assert one.grad is not None
     dense = one.grad.detach().to_dense() if one.grad.is_sparse else one.grad.detach()
-    small, undo = how.compression.compress(dense)
+    small, undo = transport.compression.compress(dense)
     return small.contiguous(), undo
 
 
-def _put(how: Traveller, one: Tensor, travelled: Tensor, undo: object) -> None:
-    result = how.compression.decompress(travelled, undo)
+def _put(transport: GradientTransport, one: Tensor, travelled: Tensor, undo: object) -> None:
+    result = transport.compression.decompress(travelled, undo)
     if one.grad is None:  # dropped by the user meanwhile, by model.zero_grad() say
         one.grad = result
-    elif one.grad.is_sparse or how.forms.is_sparse(one):  # it travelled dense; the optimiser may know sparse ones only
+    elif one.grad.is_sparse or transport.forms.is_sparse(one):  # it travelled dense; the optimiser may know sparse ones only
         one.grad = result.to_sparse(one.grad.sparse_dim() if one.grad.is_sparse else 1)
     elif result.data_ptr() != one.grad.data_ptr():
         one.grad.detach().copy_(result)
 
 
-def _factors(how: Traveller) -> tuple[float, float]:
+def _factors(transport: GradientTransport) -> tuple[float, float]:
     """A mean may be divided in two parts, before and after the sum, where the sum alone would overflow."""
-    return (1.0 / how.predivide, how.predivide) if how.op == Average else (1.0, 1.0)
+    return (1.0 / transport.predivide, transport.predivide) if transport.op == Average else (1.0, 1.0)

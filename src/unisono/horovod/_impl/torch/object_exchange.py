@@ -19,7 +19,7 @@ from unisono.horovod._impl.torch.submission import start
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The root's object; what the others give is not looked at. Its own object comes back on the root."""
     titles = (None, None) if name is None else (f"{name}.length", f"{name}.object")
-    at_root = PROCESS.place.rank == root_rank
+    at_root = PROCESS.topology.rank == root_rank
     mine, failure = _packed_or_nothing(obj) if at_root else (torch.empty(0, dtype=torch.uint8, device="cpu"), None)
     length = torch.tensor([mine.numel()], device="cpu")
     synchronize(broadcast_async_(length, root_rank, titles[0], process_set))

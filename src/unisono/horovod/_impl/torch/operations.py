@@ -26,7 +26,7 @@ from unisono.horovod._impl.engine.reduction_arithmetic import divide
 from unisono.horovod._impl.exceptions import HorovodInternalError
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
 from unisono.horovod._impl.job.process_state import GLOBAL_ID, PROCESS
-from unisono.horovod._impl.torch.submission import Average, Sum, chosen_op, start
+from unisono.horovod._impl.torch.submission import Average, Sum, choose_op, start
 
 __all__ = ["allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async", "barrier", "broadcast_async"]
 __all__ += ["broadcast_async_", "grouped_allgather_async", "grouped_allreduce_async", "grouped_allreduce_async_"]
@@ -66,7 +66,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """The reduction in a new tensor."""
-    op = chosen_op(op, average)
+    op = choose_op(op, average)
     outputs = [_empty_like(tensor)]
     return _reduce([tensor], outputs, name, op, prescale_factor, postscale_factor, process_set)
 
@@ -81,7 +81,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """The reduction in place."""
-    op = chosen_op(op, average)
+    op = choose_op(op, average)
     held = [tensor]
     return _reduce(held, held, name, op, prescale_factor, postscale_factor, process_set)
 
@@ -96,7 +96,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """The reductions of a list, all at once, in new tensors."""
-    op = chosen_op(op, average)
+    op = choose_op(op, average)
     held = list(tensors)
     outputs = [_empty_like(tensor) for tensor in held]
     return _reduce(held, outputs, name, op, prescale_factor, postscale_factor, process_set, grouped=True)
@@ -112,7 +112,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """The reductions of a list, all at once, in place."""
-    op = chosen_op(op, average)
+    op = choose_op(op, average)
     held = list(tensors)
     return _reduce(held, held, name, op, prescale_factor, postscale_factor, process_set, grouped=True)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unisono.horovod._impl.exceptions import HorovodInternalError
 from unisono.horovod._impl.job.process_state import PROCESS
-from unisono.horovod._impl.torch.gradient_transport import Flight, Traveller, started
+from unisono.horovod._impl.torch.gradient_transport import GradientTransport, PendingReduction, start_reductions
 from unisono.horovod._impl.torch.submission import Sum
 from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped
 
@@ -42,12 +42,12 @@ class _DistributedOptimizer(Wrapped):
     by which other packages recognise a distributed optimiser."""
 
     def _begin_reductions(
-        self, names: dict[Tensor, str], how: Traveller, passes: int, together: Sequence[Sequence[Tensor]]
+        self, names: dict[Tensor, str], transport: GradientTransport, passes: int, together: Sequence[Sequence[Tensor]]
     ) -> None:
         self._parameter_names = names
-        self._how = how
+        self._transport = transport
         self.backward_passes_per_step = passes
-        self._handles: dict[Tensor, Flight | None] = {}
+        self._handles: dict[Tensor, PendingReduction | None] = {}
         """Of gradients that were computed: how each travels; None: not all its passes are over."""
         self._requires_update: set[Tensor] = {one for one in names if one.requires_grad}
         self._allreduce_delay: dict[Tensor, int] = dict.fromkeys(names, passes)
@@ -57,8 +57,8 @@ class _DistributedOptimizer(Wrapped):
         self._lock = threading.RLock()  # gradients of several devices are computed by several threads
         self._backward: int | None = None
         """The backward pass in which a gradient was computed last."""
-        if how.process_set.included():
-            _ = how.title.number  # in the order in which they are made
+        if transport.process_set.included():
+            _ = transport.title.number  # in the order in which they are made
         _share(names)
         self._hooks: list[Any] = []
         finalize(self, _remove_all, self._hooks)
@@ -82,14 +82,14 @@ class _DistributedOptimizer(Wrapped):
 
     def _take_over(self, shared: Sequence[Tensor]) -> None:
         """Other optimisers of these parameters let go of their gradients."""
-        for rival in (thing.owner for thing in PROCESS.remembered()) if shared else ():
+        for rival in (thing.owner for thing in PROCESS.persistent_ids()) if shared else ():
             if isinstance(rival, _DistributedOptimizer) and rival is not self:
                 for one in shared:
                     rival._forget(one, keep=True)
 
     def _travels(self) -> bool:
         """Whether there is anybody to reduce with; after another `init` that may be different."""
-        return self._how.process_set.included() and self._how.process_set.size() > 1
+        return self._transport.process_set.included() and self._transport.process_set.size() > 1
 
     # ---- during the backward pass --------------------------------------------------------------------------------------
 
@@ -126,14 +126,14 @@ class _DistributedOptimizer(Wrapped):
             if len(ready) < len(group):
                 return
         together = [one] if group is None else group
-        if not any(self._how.lacks_form(member) for member in together):  # else `synchronize` starts it
+        if not any(self._transport.lacks_form(member) for member in together):  # else `synchronize` starts it
             self._start(together)
 
     def _start(self, together: Sequence[Tensor]) -> None:
         group = self._group_of.get(together[0])
         if group is not None:
             self._ready[id(group)].clear()
-        self._handles.update(started(self._how, together, self._parameter_names))
+        self._handles.update(start_reductions(self._transport, together, self._parameter_names))
 
     def _forget(self, one: Tensor, keep: bool = False, zeros: Collection[Tensor] = ()) -> None:
         """Blocking while it travels: as if its gradient had not been computed. With it goes what travels with it.
@@ -155,9 +155,9 @@ class _DistributedOptimizer(Wrapped):
         for kept in (one, *with_it) if keep else with_it:
             # Else it was dropped, or is a new one already.
             if kept not in zeros and kept.grad is not None and getattr(kept.grad, SEEN, False):
-                flight.land(kept)
-                if self._how.op == Sum:
-                    kept.grad.detach().div_(self._how.process_set.size())
+                flight.write_gradient(kept)
+                if self._transport.op == Sum:
+                    kept.grad.detach().div_(self._transport.process_set.size())
 
     def _forget_all(self, keep: bool = False) -> None:
         """Collective where something travels, blocking: as if no gradient had been computed. One that only some ranks have sent
@@ -177,14 +177,14 @@ class _DistributedOptimizer(Wrapped):
             finally:
                 for one, grad in held.items():
                     one.grad = grad
-        if any(flight is not None and not self._how.lacks_form(one) for one, flight in self._handles.items()):  # of this era
-            self._how.count_drop()
+        if any(flight is not None and not self._transport.lacks_form(one) for one, flight in self._handles.items()):  # of this era
+            self._transport.count_drop()
         for one in list(self._handles):
             self._forget(one, keep, zeros)
 
     def _may_have_started(self, one: Tensor) -> bool:
         """Whether a gradient travels during the backward pass of some rank: the same answer on all of them."""
-        return one in self._requires_update and not _is_shared(one) and not self._how.lacks_form(one)
+        return one in self._requires_update and not _is_shared(one) and not self._transport.lacks_form(one)
 
     # ---- what users call -----------------------------------------------------------------------------------------------
 
@@ -196,9 +196,9 @@ class _DistributedOptimizer(Wrapped):
             return
         self._adopt_newcomers()
         needed = {one: name for one, name in self._parameter_names.items() if one in self._requires_update}  # in one order
-        mixed = self._how.share_forms(needed) if any(map(self._how.lacks_form, needed)) else []
+        mixed = self._transport.share_forms(needed) if any(map(self._transport.lacks_form, needed)) else []
         self._take_over([one for one in needed if _is_shared(one)])
-        compared = self._how.compare_drops()
+        compared = self._transport.compare_drops()
         for one in needed:
             if self._handles.get(one) is None:
                 together = [member for member in self._group_of.get(one, [one]) if member in needed and member not in mixed]
@@ -224,7 +224,7 @@ class _DistributedOptimizer(Wrapped):
         for one, flight in travelling.items():
             assert flight is not None
             try:
-                flight.land(one)
+                flight.write_gradient(one)
             except HorovodInternalError as error:
                 errors.append(error)
         if errors:
@@ -267,7 +267,7 @@ class _DistributedOptimizer(Wrapped):
             loss = closure()
             self.synchronize()
             # Line searches decide by it, so it must be the same on all ranks.
-            return loss if loss is None or not self._travels() else self._how.share_loss(loss)
+            return loss if loss is None or not self._travels() else self._transport.share_loss(loss)
 
         result = super().step(synchronized)
         self._synchronized = False

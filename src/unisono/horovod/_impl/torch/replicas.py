@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
 from unisono.horovod._impl.job.process_state import PROCESS
-from unisono.horovod._impl.torch.gradient_forms import fill
+from unisono.horovod._impl.torch.gradient_forms import fill_with_zeros
 from unisono.horovod._impl.torch.object_exchange import broadcast_object
 from unisono.horovod._impl.torch.operations import broadcast_async_, synchronize_all
 from unisono.horovod._impl.torch.state_loading import load_in_place
@@ -48,7 +48,7 @@ def broadcast_optimizer_state(
         raise ValueError(
             "the state of torch.optim.LBFGS cannot be broadcast; it has no fixed form: begin without state on all ranks"
         )
-    at_root = PROCESS.place.rank == root_rank
+    at_root = PROCESS.topology.rank == root_rank
     tensors: list[Tensor] = []
     outline = _outline(optimizer.state_dict(), tensors) if at_root else None
     outline = broadcast_object(outline, root_rank, process_set=process_set)
@@ -65,7 +65,7 @@ def broadcast_optimizer_state(
         sparse = {layer.weight for layer in (() if model is None else model.modules()) if getattr(layer, "sparse", False)}
         for one in (one for group in optimizer.param_groups for one in group["params"]):
             if one.requires_grad and one.grad is None:
-                fill(one, one in sparse or isinstance(optimizer, torch.optim.SparseAdam))
+                fill_with_zeros(one, one in sparse or isinstance(optimizer, torch.optim.SparseAdam))
 
 
 def _keep_types(optimizer: Optimizer, sent: dict[str, Any]) -> None:

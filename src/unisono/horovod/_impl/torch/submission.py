@@ -138,7 +138,7 @@ def _device(name: str, tensors: Sequence[Tensor]) -> str:
     return kinds.pop()
 
 
-def chosen_op(op: int | None, average: bool | None) -> int:
+def choose_op(op: int | None, average: bool | None) -> int:
     """Pure: the reduction that is meant; `average` is of old programs."""
     if op is not None and average is not None:
         raise ValueError("op and average are both given; give op=hvd.Average or op=hvd.Sum, and leave average out")

@@ -17,7 +17,7 @@ from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channe
 from unisono.comm.control_plane.handshake import HandshakeFailed, authenticate
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError, UsageError
-from unisono.horovod._impl.elastic.worker_environment import DriverAddress, Seat, driver_address, seat_of
+from unisono.horovod._impl.elastic.worker_environment import DriverAddress, RankAssignment, assignment_from_plain, driver_address
 
 CONNECT_S = 30.0
 """How long the driver may take to answer. It was there when it started us."""
@@ -27,11 +27,11 @@ END_S = 5.0
 Listener = Callable[[float, int], None]
 
 
-class CalledOff(CommError):
+class GenerationCancelled(CommError):
     """The generation that we were about to join is void; another will come."""
 
 
-class Line:
+class DriverConnection:
     """Made in every process; without a driver all that is told goes nowhere. Any thread may call its methods."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Line:
         self._changed = threading.Condition()
         """Guards all below."""
         self._listeners: list[Listener] = []
-        self._seat: Seat | None = None
+        self._assignment: RankAssignment | None = None
         self._void = -1
         """The latest generation that is known to be over."""
         self._dismissed: str | None = None
@@ -55,55 +55,55 @@ class Line:
         return self._driver is not None
 
     @property
-    def seat(self) -> Seat | None:
+    def assignment(self) -> RankAssignment | None:
         """Local: our place in the generation that we belong to."""
-        return self._seat
+        return self._assignment
 
     @property
     def is_dismissed(self) -> bool:
         """Local: whether the job continues, or ends, without us."""
         return self._dismissed is not None
 
-    def take_seat(self) -> Seat:
+    def wait_for_assignment(self) -> RankAssignment:
         """Blocking: until the driver has a place for us in a new generation. Ends the process quietly if it has none any more."""
         channel = self._open()
         with self._changed:
-            self._seat = None
+            self._assignment = None
             channel.send(encode(("ready",)))
-            self._changed.wait_for(lambda: self._dismissed is not None or self._seat is not None)
-            seat = self.seat
-        if seat is None:
+            self._changed.wait_for(lambda: self._dismissed is not None or self._assignment is not None)
+            assignment = self.assignment
+        if assignment is None:
             raise SystemExit(0)
-        return seat
+        return assignment
 
-    def check_seat(self) -> None:
-        """Local: raises `CalledOff` if our generation is void."""
-        seat = self._seat
-        if seat is not None and self._void >= seat.generation:
-            raise CalledOff(f"generation {seat.generation} was called off by the driver")
+    def check_generation(self) -> None:
+        """Local: raises `GenerationCancelled` if our generation is void."""
+        assignment = self._assignment
+        if assignment is not None and self._void >= assignment.generation:
+            raise GenerationCancelled(f"generation {assignment.generation} was called off by the driver")
 
-    def tell_joined(self) -> None:
+    def report_joined(self) -> None:
         """Local, not blocking: the communicators of our generation stand."""
-        self._tell("joined")
+        self._report("joined")
 
-    def tell_synced(self) -> None:
+    def report_synced(self) -> None:
         """Local, not blocking: we hold the state of the job from now on."""
-        self._tell("synced")
+        self._report("synced")
 
-    def tell_commit(self) -> None:
+    def report_commit(self) -> None:
         """Local, not blocking: the job gets on. Said once for each generation."""
-        seat = self._seat
-        if seat is not None and seat.generation != self._committed_in:
-            self._committed_in = seat.generation
-            self._tell("committed")
+        assignment = self._assignment
+        if assignment is not None and assignment.generation != self._committed_in:
+            self._committed_in = assignment.generation
+            self._report("committed")
 
-    def tell_finished(self) -> None:
+    def report_finished(self) -> None:
         """Local, not blocking: the training came to its end."""
-        self._tell("finished")
+        self._report("finished")
 
-    def tell_failed(self, reason: str) -> None:
+    def report_failed(self, reason: str) -> None:
         """Local, not blocking: why we ask for a new place next."""
-        self._tell("failed", reason)
+        self._report("failed", reason)
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
@@ -121,14 +121,14 @@ class Line:
     def _open(self) -> Channel:
         if self._channel is None:
             assert self._driver is not None
-            self._channel = _connected(self._driver)
+            self._channel = _connect(self._driver)
             threading.Thread(target=self._listen, args=(self._channel,), name="unisono-elastic", daemon=True).start()
         return self._channel
 
-    def _tell(self, what: str, *more: Any) -> None:
-        seat = self._seat
-        if self._channel is not None and seat is not None:
-            self._channel.send(encode((what, seat.generation, *more)))
+    def _report(self, what: str, *more: Any) -> None:
+        assignment = self._assignment
+        if self._channel is not None and assignment is not None:
+            self._channel.send(encode((what, assignment.generation, *more)))
 
     def _listen(self, channel: Channel) -> None:
         poller = select.poll()
@@ -155,7 +155,7 @@ class Line:
         with self._changed:
             match message:
                 case ("seat", dict(plain)):
-                    self._seat = seat_of(plain)
+                    self._assignment = assignment_from_plain(plain)
                 case ("void", int(generation)):
                     self._void = max(self._void, generation)
                 case ("hosts", float(timestamp), int(change)):
@@ -168,7 +168,7 @@ class Line:
             self._changed.notify_all()
 
 
-def _connected(driver: DriverAddress) -> Channel:
+def _connect(driver: DriverAddress) -> Channel:
     """Blocking: the line, once both sides have proved that they belong to one job."""
     where = f"the driver of this elastic job at {driver.address}, port {driver.port}"
     deadline = monotonic() + CONNECT_S

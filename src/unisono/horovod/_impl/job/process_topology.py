@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from unisono.cluster.topology import Topology
 from unisono.comm.base import Communicator
 from unisono.comm.choose import describe_process
-from unisono.horovod._impl.elastic.worker_environment import Seat
+from unisono.horovod._impl.elastic.worker_environment import RankAssignment
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessTopology:
     """The same words as in programs written for Horovod: `local` is this node, `cross` are the processes of all nodes that have
     the same local rank."""
 
@@ -29,18 +29,18 @@ class Place:
     engine: str
 
 
-def place_of(comm: Communicator, at: Topology) -> Place:
+def process_topology(comm: Communicator, at: Topology) -> ProcessTopology:
     """Collective over all ranks, blocking."""
     nodes = comm.allgather_object(describe_process(at).node)
-    return placed(comm.rank, nodes, comm.engine)
+    return topology_of_nodes(comm.rank, nodes, comm.engine)
 
 
-def placed(rank: int, nodes: Sequence[str], engine: str) -> Place:
+def topology_of_nodes(rank: int, nodes: Sequence[str], engine: str) -> ProcessTopology:
     """Pure: from the node of every rank."""
     local = [sum(node == nodes[r] for node in nodes[:r]) for r in range(len(nodes))]
     across = [r for r in range(len(nodes)) if local[r] == local[rank]]
     counts = Counter(nodes)
-    return Place(
+    return ProcessTopology(
         rank=rank,
         size=len(nodes),
         local_rank=local[rank],
@@ -52,11 +52,11 @@ def placed(rank: int, nodes: Sequence[str], engine: str) -> Place:
     )
 
 
-def seated(place: Place, seat: Seat | None) -> Place:
+def with_assignment(topology: ProcessTopology, assignment: RankAssignment | None) -> ProcessTopology:
     """Pure: in an elastic job the local rank goes by the slots of the host, as workers chose their GPUs by it, not by age."""
-    if seat is None:
-        return place
-    return replace(place, local_rank=seat.local_rank, cross_rank=seat.cross_rank, cross_size=seat.cross_size)
+    if assignment is None:
+        return topology
+    return replace(topology, local_rank=assignment.local_rank, cross_rank=assignment.cross_rank, cross_size=assignment.cross_size)
 
 
 def mpi_is_installed() -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unisono.horovod._impl.job.process_sets import ProcessSet
 
 
-class Lasting:
+class PersistentId:
     """0, 1, 2, ... for each `what` of a process set, in the order in which they are made, which is the same on all ranks.
 
     After the next `init` those that are used again get new numbers, in that order. So a process that comes then, and makes the same
@@ -27,7 +27,7 @@ class Lasting:
         self._owner = None if owner is None else ref(owner)
         self._number = 0
         self._drawn_from: ref[Channel] | None = None
-        PROCESS.remember(self)
+        PROCESS.add_persistent_id(self)
 
     @property
     def owner(self) -> Any:
@@ -42,13 +42,13 @@ class Lasting:
             self._draw(channel)
         elif self._drawn_from() is not channel:
             gc.collect()  # what waits to be collected on some ranks only would count there only
-            for thing in PROCESS.remembered():
+            for thing in PROCESS.persistent_ids():
                 if (thing.what, thing.process_set) == (self.what, self.process_set):
                     thing._draw_again(channel)
         return self._number
 
     def _draw(self, channel: Channel) -> None:
-        self._number, self._drawn_from = channel.number_made(self.what), ref(channel)
+        self._number, self._drawn_from = channel.persistent_number(self.what), ref(channel)
 
     def _draw_again(self, channel: Channel) -> None:
         if self._drawn_from is not None and self._drawn_from() is not channel:
