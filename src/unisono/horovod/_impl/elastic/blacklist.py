@@ -1,4 +1,4 @@
-"""Which hosts get no new workers, as workers failed there. Pure, but for the moment that is given."""
+"""Which hosts get no new workers because workers failed there. Pure: the present time is an argument."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 TOO_MANY = 3
 """Failures in a row, without a commit by a worker that was started afterwards."""
 KILLS_FOR_ONE = 4
-"""A program that fails does so again; one that was killed from outside may have been unlucky, so so many count as one failure."""
+"""This many kills from outside count as one failure: a program that fails does so again, and one that was killed may not be."""
 REST_AFTER_KILLS_S = (1.0, 30.0)
-"""Who only was killed is started again, if later: for good a host is given up for what the program itself did there."""
+"""Seconds for which a host rests after kills. Only failures of the program itself exclude a host for good."""
 
 MOST_DOUBLINGS = 64
 
@@ -27,7 +27,7 @@ class _Record:
 
 @dataclass
 class Blacklist:
-    """The failures of each host."""
+    """The failures of each host, and the hosts that rest or are excluded because of them."""
 
     cooldown_range: tuple[float, float] | None
     jitter: Callable[[], float]
@@ -35,7 +35,8 @@ class Blacklist:
     _records: dict[str, _Record] = field(default_factory=dict)
 
     def on_failure(self, host: str, worker: int, killed: bool, now: float) -> str | None:
-        """A worker failed there; `worker` is larger than the number of all that were started before. What to say about it."""
+        """Notes that a worker failed on a host and returns a message where that excludes the host or makes it rest. `worker` is at
+        least the number of every worker that was started before."""
         record = self._records.setdefault(host, _Record())
         record.num_kills += killed
         record.num_faults += not killed
@@ -48,7 +49,7 @@ class Blacklist:
         return f"{self.suspend(host, now)}: too many failed there without a commit in between"
 
     def suspend(self, host: str, now: float) -> str:
-        """No worker can live there now. What to say about it."""
+        """Gives a host no new workers for a while, as workers cannot be started there; returns the message on it."""
         record = self._records.setdefault(host, _Record())
         least, most = self.cooldown_range or REST_AFTER_KILLS_S
         rest_s = min(most, least * 2 ** min(record.num_rests, MOST_DOUBLINGS) * (1 + self.jitter()))
@@ -60,7 +61,7 @@ class Blacklist:
         return f"host {host} gets no new workers for {rest_s:.3g} s"
 
     def on_commit(self, host: str, newest_worker: int) -> None:
-        """The job got on with this worker: if it was started after the last failure, the host is good again."""
+        """Notes a commit of the job with this worker: if it was started after the last failure, the host is good again."""
         record = self._records.get(host)
         if record is not None and newest_worker > record.last_worker:
             del self._records[host]

@@ -1,4 +1,5 @@
-"""A worker's line to the driver: it asks for its place in the next generation, and hears of hosts that come and go."""
+"""A worker's connection to the driver: the worker asks for its rank in the next generation, and learns of hosts that come and
+go."""
 
 from __future__ import annotations
 
@@ -20,19 +21,20 @@ from unisono.errors import CommError, UsageError
 from unisono.horovod._impl.elastic.worker_environment import DriverAddress, RankAssignment, assignment_from_plain, driver_address
 
 CONNECT_S = 30.0
-"""How long the driver may take to answer. It was there when it started us."""
+"""How long the driver may take to answer. It is running, as it has started us."""
 END_S = 5.0
-"""Between the driver's end and ours, for what the program does on SIGTERM."""
+"""Between the end of the driver and that of this worker, for the program's handler of SIGTERM."""
 
 Listener = Callable[[float, int], None]
 
 
 class GenerationCancelled(CommError):
-    """The generation that we were about to join is void; another will come."""
+    """The generation that this worker was about to join was cancelled; another will follow."""
 
 
 class DriverConnection:
-    """Made in every process; without a driver all that is told goes nowhere. Any thread may call its methods."""
+    """The connection to the driver of an elastic job. It exists in every process; without a driver its reports go nowhere. Any
+    thread may call its methods."""
 
     def __init__(self) -> None:
         self._driver: DriverAddress | None = None
@@ -43,7 +45,7 @@ class DriverConnection:
         self._listeners: list[Listener] = []
         self._assignment: RankAssignment | None = None
         self._void = -1
-        """The latest generation that is known to be over."""
+        """The latest generation that was cancelled."""
         self._dismissed: str | None = None
         self._committed_in = -1
 
@@ -56,16 +58,17 @@ class DriverConnection:
 
     @property
     def assignment(self) -> RankAssignment | None:
-        """Local: our place in the generation that we belong to."""
+        """The ranks of this worker in its present generation; None where it has none. Local."""
         return self._assignment
 
     @property
     def is_dismissed(self) -> bool:
-        """Local: whether the job continues, or ends, without us."""
+        """Whether the job continues, or ends, without this worker. Local."""
         return self._dismissed is not None
 
     def wait_for_assignment(self) -> RankAssignment:
-        """Blocking: until the driver has a place for us in a new generation. Ends the process quietly if it has none any more."""
+        """Asks for a rank in a new generation and waits for it. Ends the process quietly if the driver has none for this worker any
+        more. Blocking."""
         channel = self._open()
         with self._changed:
             self._assignment = None
@@ -77,37 +80,37 @@ class DriverConnection:
         return assignment
 
     def check_generation(self) -> None:
-        """Local: raises `GenerationCancelled` if our generation is void."""
+        """Raises `GenerationCancelled` if our generation was cancelled. Local."""
         assignment = self._assignment
         if assignment is not None and self._void >= assignment.generation:
             raise GenerationCancelled(f"generation {assignment.generation} was called off by the driver")
 
     def report_joined(self) -> None:
-        """Local, not blocking: the communicators of our generation stand."""
+        """Reports that the communicators of our generation are connected. Local, not blocking."""
         self._report("joined")
 
     def report_synced(self) -> None:
-        """Local, not blocking: we hold the state of the job from now on."""
+        """Reports that this worker now holds the state of the job. Local, not blocking."""
         self._report("synced")
 
     def report_commit(self) -> None:
-        """Local, not blocking: the job gets on. Said once for each generation."""
+        """Reports a commit; only the first of a generation is sent. Local, not blocking."""
         assignment = self._assignment
         if assignment is not None and assignment.generation != self._committed_in:
             self._committed_in = assignment.generation
             self._report("committed")
 
     def report_finished(self) -> None:
-        """Local, not blocking: the training came to its end."""
+        """Reports that the training has ended. Local, not blocking."""
         self._report("finished")
 
     def report_failed(self, reason: str) -> None:
-        """Local, not blocking: why we ask for a new place next."""
+        """Reports why this worker is about to ask for a new rank. Local, not blocking."""
         self._report("failed", reason)
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
-        """Local: in this context `listener(timestamp, change)` is called when hosts come or go, by a thread of ours."""
+        """While the context is open, a thread calls `listener(timestamp, change)` whenever hosts come or go. Local."""
         with self._changed:
             self._listeners.append(listener)
         try:
@@ -142,7 +145,7 @@ class DriverConnection:
             reason = "is gone"
         except OSError as error:
             reason = f"is gone ({error})"
-        except Exception as error:  # noqa: BLE001 - the main thread may wait for a word that this thread will never pass on
+        except Exception as error:  # noqa: BLE001 - the main thread may wait for a message that this thread would never pass on
             reason = f"cannot be understood ({type(error).__name__}: {error})"
         if self._dismissed is None:
             print(f"unisono: the driver of this elastic job {reason}, so this worker ends too", file=sys.stderr, flush=True)
@@ -169,7 +172,7 @@ class DriverConnection:
 
 
 def _connect(driver: DriverAddress) -> Channel:
-    """Blocking: the line, once both sides have proved that they belong to one job."""
+    """Returns a channel to the driver after both sides have proved that they belong to one job. Blocking."""
     where = f"the driver of this elastic job at {driver.address}, port {driver.port}"
     deadline = monotonic() + CONNECT_S
     try:

@@ -1,4 +1,5 @@
-"""The driver's end of the lines to its workers: sockets that never block, believed only if they know the job's secret."""
+"""The driver's end of the connections to its workers: sockets that never block, accepted only from processes that know the job's
+secret."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError
 
 MOST_UNAUTHENTICATED = 256
-"""Connections that have not proved themselves yet; the oldest goes when one more comes."""
+"""Connections before authentication; the oldest is closed when one more comes."""
 
 OnMessage = Callable[[int, Any], None]
-"""The number of a worker, and what it said."""
+"""Called with the number of a worker and its message."""
 
 
 class Service:
-    """Local; all in the thread of the driver, which waits on the selector."""
+    """The server of the driver. Local; everything happens in the thread of the driver, which waits on the selector."""
 
     def __init__(self, selector: selectors.BaseSelector, secret: str, everywhere: bool, on_message: OnMessage) -> None:
         """`everywhere`: listen on all interfaces, as workers may be on other hosts."""
@@ -35,19 +36,19 @@ class Service:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def send(self, worker: int, *message: Any) -> None:
-        """Local, not blocking. A worker that has not called yet, or is gone, hears nothing."""
+        """Sends a message to a worker; it is lost where the worker is not connected. Local, not blocking."""
         connection = self._workers.get(worker)
         if connection is not None:
             connection.send(encode(message))
 
     def forget(self, worker: int) -> None:
-        """Local: this worker has ended."""
+        """Closes the connection of a worker that has ended. Local."""
         connection = self._workers.pop(worker, None)
         if connection is not None:
             connection.close()
 
     def close(self) -> None:
-        """Local."""
+        """Closes all connections. Local."""
         for connection in (*self._unauthenticated, *self._workers.values()):
             connection.close()
         self._selector.unregister(self._listener)
@@ -64,7 +65,8 @@ class Service:
         self._unauthenticated.append(_WorkerConnection(sock, Challenge(self._secret, self.port), self._selector, self))
 
     def admit(self, connection: _WorkerConnection, worker: int) -> None:
-        """Local: it has proved itself. Raises `HandshakeFailed` if this worker's line lives: another program has its variables."""
+        """Registers an authenticated connection as that of a worker. Raises `HandshakeFailed` if the worker is connected already:
+        another program has its variables. Local."""
         if worker in self._workers:
             raise HandshakeFailed(f"worker {worker} is here already")
         self._unauthenticated.remove(connection)
@@ -72,7 +74,7 @@ class Service:
         connection.send(encode(("welcome",)))
 
     def drop(self, connection: _WorkerConnection) -> None:
-        """Local: its connection ended. What that means is for its process to say."""
+        """Removes a connection that has ended. Whether the worker has ended too is for its process to tell. Local."""
         connection.close()
         if connection in self._unauthenticated:
             self._unauthenticated.remove(connection)
@@ -80,12 +82,12 @@ class Service:
             del self._workers[connection.worker]
 
     def on_message(self, worker: int, message: Any) -> None:
-        """Local."""
+        """Passes on the message of a worker. Local."""
         self._on_message(worker, message)
 
 
 class _WorkerConnection:
-    """One connection."""
+    """One connection, before and after its authentication."""
 
     def __init__(self, sock: socket.socket, challenge: Challenge, selector: selectors.BaseSelector, service: Service) -> None:
         self.worker: int | None = None

@@ -23,8 +23,8 @@ __all__ = ["ElasticPlan", "drive"]
 
 
 def drive(plan: ElasticPlan) -> int:
-    """Local, blocking: run the job to its end and give its exit code, 0 if the workers came to the end of their program; 141 if our
-    reader left.
+    """Runs the job to its end and returns its exit code: 0 if the workers came to the end of their program, 141 if the reader of
+    our output is gone. Local, blocking.
 
     Only from the main thread. Nothing of the workers is left when it returns, nor on this machine when it is killed; workers on
     other hosts end in the moments after (`launch/ssh/remote_watchdog.py`). Raises `UsageError` before anything starts.
@@ -56,7 +56,7 @@ def drive(plan: ElasticPlan) -> int:
 
 
 class _DiscoveryBridge:
-    """Brings the answers of the discovery script, which a thread asks, to the job."""
+    """Passes the answers of the discovery script from the thread that asks it to the job."""
 
     def __init__(self, plan: ElasticPlan, selector: selectors.BaseSelector, job: ElasticJob) -> None:
         assert plan.discovery_script is not None

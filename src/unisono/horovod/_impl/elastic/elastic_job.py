@@ -1,4 +1,4 @@
-"""An elastic job over all generations: which workers live and are ready, when a new generation begins and when all ends."""
+"""An elastic job over all generations: which workers are alive and ready, when a new generation begins and when the job ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ from unisono.launch.world import STOP_SIGNALS, World
 
 
 class ElasticJob(World):
-    """`run` blocks until the job is over. All state changes in its thread, whenever something happened."""
+    """The state machine of an elastic job. `run` blocks until the job is over. All state changes in its thread, after each
+    event."""
 
     def __init__(
         self,
@@ -67,15 +68,15 @@ class ElasticJob(World):
         self._is_blind = False
         """Whether the discovery script fails."""
         self._workers = WorkerTable()
-        """Those that live."""
+        """The workers that are alive."""
         self._num_started = 0
         self._now = Generation()
         self._num_generations = 0
         self._num_false_starts = 0
         self._num_futile = 0
-        """Generations since the last commit that failed by themselves."""
+        """Generations since the last commit that failed although no worker died."""
         self._last_reason = ""
-        """Why one ended, as it was last said."""
+        """The reason of the end of a generation that was printed last."""
         self._state_exists = False
         self._has_committed = False
         self._finishing = False
@@ -84,13 +85,13 @@ class ElasticJob(World):
         self._limits = WaitingLimits(plan.min_num_proc, plan.elastic_timeout_s, plan.start_timeout_s, waits_since=monotonic())
         self._announced_at = 0.0
         self._invited: set[int] = set()
-        """The newcomers that the present generation was told of."""
+        """The newcomers that were announced to the present generation."""
         self._after(0.0, self._tick)
 
     # ---- what comes from outside -------------------------------------------------------------------------------------
 
     def note_hosts(self, change: Change) -> None:
-        """Local: the discovery script has a new answer. Raises `UsageError` if it has failed from the begin."""
+        """Takes a new answer of the discovery script. Raises `UsageError` if the script has never answered. Local."""
         if change.hosts is None:
             if not self._was_told_hosts:
                 raise UsageError(
@@ -115,12 +116,12 @@ class ElasticJob(World):
             self._announce_hosts(REMOVED)
 
     def kill(self) -> None:
-        """Local, not blocking: end all workers at once, and start no others."""
+        """Kills all workers, and starts no others. Local, not blocking."""
         self._over = True
         super().kill()
 
     def close(self) -> None:
-        """Local: no line is left."""
+        """Closes all connections. Local."""
         self._service.close()
 
     def _on_message(self, number: int, message: Any) -> None:
@@ -184,7 +185,7 @@ class ElasticJob(World):
         if not rank.code and (leaves or self._finishing or not is_early):
             self._finishing |= worker.finished or not leaves
             return
-        # Who fails after another one was lost does so because of it, if it was not killed itself.
+        # A member that fails after another one was lost fails because of that, unless it was killed itself.
         caused = was_member and self._now.lost is not None and rank.killed_by is None
         in_vain = was_member and self._now.lost is None and not self._now.committed
         if was_member:
@@ -228,7 +229,7 @@ class ElasticJob(World):
             self._end_if_impossible()
 
     def _dismiss(self) -> None:
-        """Those who wait for a seat that they will not get."""
+        """Dismisses workers that wait for a rank and will not get one."""
         for worker in self._workers.values():
             is_new = worker.generation != self._now.number
             # While others end, one that has the state is needed no more, and one that never got it has nothing to do.
@@ -241,7 +242,7 @@ class ElasticJob(World):
                 self._service.send(worker.number, "leave", "its host goes" if worker.leaving else "the job is over")
 
     def _start_workers(self) -> None:
-        """Start workers on free slots."""
+        """Starts workers on free slots."""
         if self._finishing:
             return
         taken = {(worker.host, worker.slot) for worker in self._workers.values()}
@@ -257,7 +258,7 @@ class ElasticJob(World):
                     break
 
     def _start(self, host: str, slot: int) -> bool:
-        """Whether it could be. Later in a job that is no reason to end the others."""
+        """Starts a worker and returns whether that was possible. After the first generation a failure does not end the others."""
         number, self._num_started = self._num_started, self._num_started + 1
         driver = DriverAddress(own_name([host], self._plan.env), self._service.port, self._secret, number)
         env = worker_environment(
@@ -278,7 +279,7 @@ class ElasticJob(World):
         return True
 
     def _begin_generation_when_ready(self) -> None:
-        """Begin a generation, if everybody who must be asked has come."""
+        """Begins a generation if all that must take part have come."""
         if any(not worker.ready for worker in self._workers.members_of(self._now)):
             self._end_stuck()
             return
@@ -310,7 +311,7 @@ class ElasticJob(World):
         self._begin(ready)
 
     def _waits_for_more(self, ready: list[Worker]) -> bool:
-        """Whether the first generation does not begin yet; if it begins with fewer than were asked for, that is said."""
+        """Whether the first generation waits for more workers; says so if it begins with fewer than were asked for."""
         free = self._workers.hosts_with_room(self._available)
         # With fixed hosts a slot is free only as long as its host rests.
         may_come = self._plan.discovery_script is not None or (bool(free) and not self._blacklist.is_hopeless(free))
@@ -323,7 +324,7 @@ class ElasticJob(World):
         return False
 
     def _end_stuck(self) -> None:
-        """Who does not come back while others wait is killed, and counts as lost."""
+        """Kills members that do not come back while others wait; they count as lost."""
         limit_s = straggler_limit_s(self._now.stalled, self._plan.elastic_timeout_s)
         for worker in stuck_members(self._workers.members_of(self._now), limit_s, monotonic()):
             worker.given_up = True
@@ -331,7 +332,7 @@ class ElasticJob(World):
             worker.process.send_to_group(signal.SIGKILL)
 
     def _without_strangers(self, ready: list[Worker], least: int) -> list[Worker]:
-        """Those who have met the others before, if that is enough of them: the network may keep a new host from them."""
+        """The workers that have met others before, if they are enough: the network may separate a new host from them."""
         known = [worker for worker in ready if worker.has_joined]
         enough = len(known) >= least and any(worker.has_state for worker in known)
         for worker in ready if enough else ():
@@ -345,7 +346,7 @@ class ElasticJob(World):
         return known if enough else ready
 
     def _invite(self) -> None:
-        """Tell the present generation that others are ready to join. Those who come at about the same time join together."""
+        """Tells the present generation that others are ready to join. Workers that come at about the same time join together."""
         new = self._workers.newcomers(self._now)
         limit = self._plan.reset_limit
         if (
@@ -389,10 +390,10 @@ class ElasticJob(World):
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     def _end_if_impossible(self) -> None:
-        """End a job that cannot continue."""
+        """Ends a job that cannot continue."""
         if self._finishing:
             return
-        # Who still is at work may have the state, and its word of it be on its way.
+        # A member that is still at work may have the state, with its report on the way.
         asked = all(worker.ready for worker in self._workers.members_of(self._now))
         if self._state_exists and asked and not self._workers.state_holders():
             self._end("no worker is left that holds the state of the job, so there is nothing to go on from; start it again")
@@ -418,7 +419,7 @@ class ElasticJob(World):
     # ---- small parts -------------------------------------------------------------------------------------------------
 
     def _cancel_generation(self) -> None:
-        """Who is still about to join the present generation need not wait for those who will not come."""
+        """Cancels the present generation, so that members that are about to join it do not wait for those that will not come."""
         for member in self._workers.members_of(self._now):
             self._service.send(member.number, "void", self._now.number)
 
@@ -429,7 +430,7 @@ class ElasticJob(World):
             self._service.send(member.number, "hosts", self._announced_at, change)
 
     def _tick(self) -> None:
-        """So that a turn comes also when only time has passed: hosts that may be used again, and waits that are too long."""
+        """Wakes the job at intervals, for hosts that may be used again and for waits that are too long."""
         self._after(TICK_S, self._tick)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Samples for the workers that are there now: what was processed in this epoch is left out, the rest is divided anew."""
+"""Samples for the present workers: those that were processed in this epoch are left out, the rest is divided again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from unisono.horovod._impl.job.process_state import PROCESS
 
 
 def remaining_indices(num_all: int, num_processed: int, shuffle: bool, seed: int) -> list[int]:
-    """Pure: the indices of an epoch that are still to come, in their order. The order depends on nothing but the arguments, so
-    that all workers, old and new, find the same."""
+    """Returns the indices of an epoch that are still to come, in their order, which depends on the arguments alone: all workers,
+    old and new, find the same. Pure."""
     order = list(range(num_all))
     if shuffle:
         random.Random(seed).shuffle(order)
@@ -22,7 +22,8 @@ def remaining_indices(num_all: int, num_processed: int, shuffle: bool, seed: int
 
 
 def indices_of_rank(left: Sequence[int], rank: int, size: int) -> list[int]:
-    """Pure: those of one rank. All ranks get as many: where they do not come out even, the first ones are given again."""
+    """Returns the indices of one rank. All ranks get equally many: where they do not divide, the first ones are given again.
+    Pure."""
     num_each = math.ceil(len(left) / size)
     missing = num_each * size - len(left)
     filled = [*left, *(left[index % len(left)] for index in range(missing))]
@@ -30,7 +31,8 @@ def indices_of_rank(left: Sequence[int], rank: int, size: int) -> list[int]:
 
 
 class ElasticSampler(Sampler[int]):
-    """For a DataLoader. Put it into the state, call `record_batch` after each batch, and `set_epoch` at the end of an epoch."""
+    """A sampler for a DataLoader of an elastic program. Put it into the state, call `record_batch` after each batch, and
+    `set_epoch` at the end of an epoch."""
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         """Local. The data must have the same length on all workers, and the seed must be the same."""
@@ -49,14 +51,14 @@ class ElasticSampler(Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Local: begin an epoch, of which nothing is processed yet. Call it at the end of the one before, not at the begin: an
-        epoch that is resumed must not begin anew."""
+        """Begins an epoch, of which nothing is processed yet. Call it at the end of the previous epoch, not at the beginning: a
+        resumed epoch must not begin again. Local."""
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:  # noqa: ARG002 -- programs give it
-        """Local: every worker has processed `batch_size` more."""
+        """Notes that every worker has processed `batch_size` more samples. Local."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,7 +72,7 @@ class ElasticSampler(Sampler[int]):
         self.reset()
 
     def reset(self) -> None:
-        """Local: divide what is left among the workers that are there now."""
+        """Divides the remaining samples among the present workers. Local."""
         self.num_replicas = PROCESS.topology.size
         self.rank = PROCESS.topology.rank
         self.remaining_indices = remaining_indices(len(self.dataset), self.processed_num, self.shuffle, self.seed + self.epoch)
@@ -79,7 +81,7 @@ class ElasticSampler(Sampler[int]):
 
     @property
     def processed_indices(self) -> set[int]:
-        """Local: what all workers together have processed of this epoch."""
+        """The samples of this epoch that all workers together have processed. Local."""
         order = remaining_indices(len(self.dataset), 0, self.shuffle, self.seed + self.epoch)
         return set(order[: self.processed_num])
 

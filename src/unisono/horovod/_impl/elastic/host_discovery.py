@@ -1,4 +1,4 @@
-"""Which hosts there are: a fixed list, or what a script of the user prints each second."""
+"""The hosts of an elastic job: a fixed list, or what a script of the user prints each second."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Hosts = Mapping[str, int]
 
 
 def hosts_in(text: str, slots_per_host: int | None) -> dict[str, int]:
-    """Pure: what a script printed. Raises `UsageError` for a line that is none."""
+    """Returns the hosts that a script has printed. Raises `UsageError` for a line that names no host. Pure."""
     found: dict[str, int] = {}
     for line in text.splitlines():
         if not line.strip():
@@ -48,13 +48,14 @@ def hosts_in(text: str, slots_per_host: int | None) -> dict[str, int]:
 
 
 def difference(before: Hosts, after: Hosts) -> str:
-    """Pure: for messages; empty if there is none."""
+    """Returns how the slots have changed, for messages; empty if they have not. Pure."""
     slots = [(host, before.get(host, 0), after.get(host, 0)) for host in dict.fromkeys((*before, *after))]
     return ", ".join(f"{host} {old} -> {new}" for host, old, new in slots if old != new)
 
 
 def script_arguments(script: str, env: Mapping[str, str]) -> list[str]:
-    """Local: the words of a script. Raises `UsageError` if it cannot be started, or a job would wait long for its hosts."""
+    """Returns the command line of a script. Raises `UsageError` if it cannot be started: the job would wait long for its hosts.
+    Local."""
     try:
         words = shlex.split(script)
     except ValueError as error:
@@ -72,7 +73,7 @@ def script_arguments(script: str, env: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Change:
-    """What the script said last."""
+    """The last answer of the script, or its problem."""
 
     hosts: Hosts | None
     problem: str = ""
@@ -80,7 +81,7 @@ class Change:
 
 
 class Discovery:
-    """A thread that asks the script. `on_change` is called by it with each answer that differs from the one before, and with the first
+    """A thread that asks the script, and calls `on_change` with each answer that differs from the previous one and with the first
     of failures in a row."""
 
     def __init__(
@@ -99,7 +100,7 @@ class Discovery:
         self._thread.start()
 
     def close(self) -> None:
-        """Local: a script that runs is ended, with all that it has started."""
+        """Ends the thread, and a running script with all that it has started. Local."""
         self._over.set()
         if self._process is not None:
             _kill(self._process)
@@ -116,7 +117,7 @@ class Discovery:
             self._over.wait(LOOK_S)
 
     def ask_script(self) -> Change:
-        """Local, blocking: ask the script once."""
+        """Asks the script once and returns its answer. Local, blocking."""
         try:
             with subprocess.Popen(
                 self._arguments,
@@ -149,7 +150,7 @@ class Discovery:
 
 
 def _output_of(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
-    """Local, blocking: its two outputs, once it has ended. Raises `UsageError` for one that does not end."""
+    """The two outputs of a script, once it has ended. Raises `UsageError` for a script that does not end. Local, blocking."""
     assert process.stdout is not None and process.stderr is not None
     texts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
     with selectors.DefaultSelector() as selector:
@@ -175,7 +176,7 @@ def _output_of(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Its children too: one that holds its output would be waited for."""
+    """Kills a script and its children: a child that holds its output would be waited for."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

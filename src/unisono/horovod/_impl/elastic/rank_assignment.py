@@ -1,4 +1,4 @@
-"""Who gets which rank in a generation. Pure."""
+"""Which worker gets which rank in a generation. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Candidate:
     """One worker that is ready to take part."""
 
     worker: int
-    """Numbered as they were started."""
+    """Its number, in the order of starts."""
     host: str
     slot: int
     has_state: bool = False
@@ -23,12 +23,13 @@ class Candidate:
 
 
 def by_age(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that hold the state first, then the oldest."""
+    """Returns the candidates in the order of ranks: first those that hold the state, then the oldest."""
     return sorted(candidates, key=lambda one: (not one.has_state, one.since, one.worker))
 
 
 def assign_ranks(candidates: Sequence[Candidate], generation: int, address: str, token: str) -> dict[int, RankAssignment]:
-    """The seat of each worker. The oldest one has rank 0; the ranks of a host follow each other; the local rank goes by slots."""
+    """Returns the ranks of each worker. The oldest worker has rank 0; the ranks of a host follow each other; local ranks follow the
+    slots. Pure."""
     oldest_first = by_age(candidates)
     hosts = list(dict.fromkeys(one.host for one in oldest_first))
     ordered = [one for host in hosts for one in oldest_first if one.host == host]

@@ -1,4 +1,5 @@
-"""What survives the death of other workers: a copy in memory, taken at each commit and sent to everybody after each change."""
+"""The state that survives the death of other workers: a copy in memory, taken at each commit and sent to all workers after each
+change."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from unisono.horovod._impl.job.process_state import PROCESS
 
 
 class State:
-    """The part that does not know what is saved. Subclasses give `save`, `restore`, `sync` and, where needed, `reset`."""
+    """The base of all states, whatever they hold. Subclasses define `save`, `restore`, `sync` and, where needed, `reset`."""
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
-        """Local. `bcast_object(value)` gives rank 0's value on all ranks; `get_rank` is kept for programs that look at it."""
+        """`bcast_object(value)` returns rank 0's value on all ranks; `get_rank` is kept for programs that read it. Local."""
         self._bcast_object = bcast_object
         self._rank = get_rank
         self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
@@ -26,18 +27,18 @@ class State:
         self._reset_callbacks: list[Callable[[], object]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Local: call these after the workers have changed, e.g. to scale the learning rate by the new size."""
+        """Adds functions to be called after the workers have changed, e.g. to scale the learning rate by the new size. Local."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Local: the workers have changed. Called by `run` before it calls `sync`."""
+        """Handles a change of workers; `run` calls it before `sync`. Local."""
         self._host_messages = queue.Queue()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Local, any thread: the driver says that hosts came or go."""
+        """Notes the driver's message that hosts came or go. Local, any thread."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
@@ -47,7 +48,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Collective, blocking: raises `HostsUpdatedInterrupt` on all ranks alike if rank 0 was told of a change."""
+        """Raises `HostsUpdatedInterrupt` on all ranks alike if rank 0 was told of a change of hosts. Collective, blocking."""
         before = latest = self._last_updated_timestamp
         changes = NOTHING
         while not self._host_messages.empty():
@@ -61,23 +62,23 @@ class State:
             raise HostsUpdatedInterrupt(changes == REMOVED)
 
     def save(self) -> None:
-        """Local: copy everything; `restore` comes back to this."""
+        """Copies everything; `restore` returns to this copy. Local."""
         raise NotImplementedError(f"{type(self).__name__} must say how it is saved; define save()")
 
     def restore(self) -> None:
-        """Local: back to the last `save`."""
+        """Returns to the last `save`. Local."""
         raise NotImplementedError(f"{type(self).__name__} must say how it is restored; define restore()")
 
     def sync(self) -> None:
-        """Collective, blocking: everybody gets what rank 0 has now."""
+        """Gives all ranks the present values of rank 0. Collective, blocking."""
         raise NotImplementedError(f"{type(self).__name__} must say how rank 0's values reach the others; define sync()")
 
     def reset(self) -> None:
-        """Local: what else must happen after the workers have changed, before `sync`."""
+        """Does what else is needed after the workers have changed, before `sync`. Local."""
 
 
 class ObjectState(State):
-    """Plain Python values, each an attribute of this object."""
+    """A state of plain Python values, each an attribute of this object."""
 
     if TYPE_CHECKING:  # the attributes are those that the program names
 
@@ -104,7 +105,7 @@ class ObjectState(State):
             setattr(self, name, value)
 
     def sync(self) -> None:
-        """Collective, blocking: the values as rank 0 has them now, which are then also what is saved."""
+        """Gives all ranks the present values of rank 0, and saves them. Collective, blocking."""
         if self._saved_state:
             values = self._bcast_object({name: getattr(self, name) for name in self._saved_state})
             for name, value in values.items():
@@ -116,7 +117,7 @@ class ObjectState(State):
 
 
 def copy_attributes(values: dict[str, Any]) -> dict[str, Any]:
-    """Local: of all attributes; what two of them share, their copies share."""
+    """Returns copies of all attributes; an object that two of them share is shared by the copies too. Local."""
     try:
         return copy.deepcopy(values)
     except Exception:  # noqa: BLE001 - then each by itself, as far as it can be copied
@@ -124,7 +125,8 @@ def copy_attributes(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def copy_attribute(name: str, value: Any) -> Any:
-    """Local: a copy of an attribute, as deep as can be. Raises `UsageError` for one that could neither come back nor be sent."""
+    """Returns a copy of an attribute, as deep as possible. Raises `UsageError` for a value that could neither be restored nor sent.
+    Local."""
     try:
         return copy.deepcopy(value)
     except Exception as error:  # noqa: BLE001 - copying runs the objects' own code

@@ -43,7 +43,7 @@ Entries = Mapping[str, Entry]
 
 
 class Carrier:
-    """`ranks` are those of the whole job, by rank of the communicator."""
+    """Carries out operations over one communicator. `ranks` are the ranks in the whole job, by rank of the communicator."""
 
     def __init__(self, comm: Communicator, ranks: Sequence[int], timeline: Timeline = OFF) -> None:
         self._comm = comm
@@ -53,7 +53,7 @@ class Carrier:
         self._gathered = Scratch(comm)
 
     def carry(self, bucket: Sequence[Agreement], entries: Entries) -> None:
-        """All agreements of a bucket; none of them is a refusal."""
+        """Carries out all agreements of a bucket; none of them is a refusal."""
         first = bucket[0]
         if first.first.kind in (BARRIER, JOIN):  # that all ranks have agreed is the barrier, or the join, itself
             entry = entries.get(first.name)
@@ -71,8 +71,8 @@ class Carrier:
             deliver(entry, written)
 
     def _entry(self, agreement: Agreement, entries: Entries) -> Entry | None:
-        """What this rank has submitted; None only if it has joined. Zeros in the place of data that is gone would falsify the
-        results of all others, so that is an error."""
+        """The entry that this rank has submitted; None only if it has joined. Zeros in place of lost data would falsify the results
+        of all others, so lost data is an error."""
         entry = entries.get(agreement.name)
         if entry is None and self._comm.rank not in agreement.joined:
             raise HorovodInternalError(f"{agreement.name} was agreed on, but is not in flight on this rank any more")
@@ -105,7 +105,7 @@ class Carrier:
         return written
 
     def _reduce_together(self, ins: list[Tensor], outs: list[Tensor], request: Request) -> None:
-        """Tensors of one type as one vector; one alone where it is."""
+        """Reduces tensors of one type as one vector; a single tensor in place."""
         lengths = [tensor.numel() for tensor in ins]
         dtype = reduction_type(ins[0].dtype, request.op)
         vector = outs[0]
@@ -149,7 +149,8 @@ class Carrier:
         return out.view(self._comm.size, -1)
 
     def _reducescatter(self, bucket: Sequence[Agreement], entries: Entries) -> Written:
-        """By type: the rows of all tensors for the first rank, then those for the second, and so on, as one vector."""
+        """Scatters tensors of one type as one vector: the rows of all tensors for the first rank, then those for the second, and so
+        on."""
         owned = [self._own(agreement, entries) for agreement in bucket]
         written = [(entry, _new_scattered(entry, self._comm)) for entry in owned]
         by_type: dict[torch.dtype, list[tuple[Tensor, Tensor, list[int]]]] = {}
@@ -204,7 +205,7 @@ class Carrier:
         return written
 
     def _allgather(self, bucket: Sequence[Agreement], entries: Entries) -> Written:
-        """Each rank's rows of all tensors travel as one vector of bytes; one tensor alone goes straight to its place."""
+        """Gathers each rank's rows of all tensors as one vector of bytes; a single tensor directly into its output."""
         written: list[tuple[Entry, list[Tensor]]] = []
         rows_of: list[list[int]] = []
         for agreement in bucket:
@@ -250,13 +251,13 @@ class Carrier:
 
 
 def rows_of_ranks(num_rows: int, size: int) -> list[int]:
-    """Pure: how many rows each rank gets; the first ranks get one more where it does not divide."""
+    """Returns how many rows each rank gets; the first ranks get one more where they do not divide. Pure."""
     each, more = divmod(num_rows, size)
     return [each + (rank < more) for rank in range(size)]
 
 
 def _zeros(request: Request) -> list[Tensor]:
-    """What a rank that has joined adds."""
+    """The contribution of a rank that has joined."""
     return [torch.zeros(math.prod(shape), dtype=dtype, device="cpu") for dtype, shape in request.parts]
 
 

@@ -1,14 +1,14 @@
-"""How the ranks of a set find out what all of them have submitted, in whatever order each of them did. Pure: no thread, no wire.
+"""How the ranks of a set find out what all of them have submitted, in whatever order each did. Pure: no thread, no communication.
 
 In every round each rank shows one short vector of marks, of which all learn the minimum:
 
-    byte 0      0 if this rank has something to tell in full
+    byte 0      0 if this rank has requests to send in full
     byte 1      1 if this rank leaves the set
     byte 2+s    1 if it has submitted, unchanged, what slot s of the cache says
 
-What is marked by all is agreed. Only if somebody has something to tell do all exchange full requests: what the cache does not
-know, or what differs from it. A request that was told is remembered by all, so it is told once. Every rank hears the same in
-the same order and so decides the same; no rank is special.
+What all have marked is agreed. Only if some rank has requests to send do all exchange full requests: those that the cache does not
+know, or that differ from it. All ranks remember a request, so it is sent once. Every rank receives the same in the same order and
+so decides the same; no rank is special.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ Marks = NDArray[np.uint8]
 
 
 class Negotiation:
-    """One rank's view. `ranks` are those of the whole job, by rank of the set: errors name them."""
+    """One rank's view of the negotiation. `ranks` are the ranks in the whole job, by rank of the set, for errors."""
 
     def __init__(self, rank: int, ranks: Sequence[int], capacity: int) -> None:
         self._rank = rank
         self._ranks = tuple(ranks)
         self._cache = Cache(capacity)
         self._marked: dict[str, tuple[int, Request]] = {}
-        """Submitted here, as the cache says: its slot."""
+        """Requests of this rank that equal the cached ones, with their slots."""
         self._unsent: dict[str, Request] = {}
-        """Submitted here, and the others do not know it."""
+        """Requests of this rank that the others do not know yet."""
         self._pending: dict[str, dict[int, Request]] = {}
-        """Heard from the ranks that have submitted it, and not agreed yet."""
+        """Name -> the requests received so far, by rank, of operations that are not agreed yet."""
         self._joined: dict[int, Request] = {}
         """In the order in which they joined."""
 
@@ -49,22 +49,22 @@ class Negotiation:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something that was submitted here is not agreed."""
+        """Whether an operation that was submitted here is not agreed yet."""
         return bool(self._marked or self._unsent) or any(self._rank in heard for heard in self._pending.values())
 
     @property
     def has_joined(self) -> bool:
-        """Whether this rank takes part in whatever the others do."""
+        """Whether this rank has joined, and so takes part in whatever the others do."""
         return self._rank in self._joined
 
     @property
     def num_marks(self) -> int:
-        """Length of the vector, the same on all ranks."""
+        """Length of the vector of marks, the same on all ranks."""
         return HEAD + self._cache.num_slots
 
     def submit(self, request: Request) -> None:
-        """A name must not be submitted again before it is agreed."""
-        if request.kind == JOIN:  # what is only marked would be lost if all join in one round, so from now on it is told
+        """Adds a request of this rank. A name must not be submitted again before it is agreed."""
+        if request.kind == JOIN:  # what is only marked would be lost if all join in one round, so from now on it is sent in full
             for name in list(self._marked):
                 self._unmark(name)
         slot = self._cache.slot(request.name)
@@ -74,8 +74,8 @@ class Negotiation:
             self._unsent[request.name] = request
 
     def mark(self, marks: Marks, leaving: bool = False) -> None:
-        """Write this rank's vector."""
-        marks[:] = 1 if self.has_joined else 0  # who has joined agrees to everything, except to what it has itself to say about
+        """Writes this rank's vector of marks."""
+        marks[:] = 1 if self.has_joined else 0  # a rank that has joined agrees to everything but its own open requests
         marks[0] = 0 if self._unsent else 1
         marks[1] = leaving
         for slot, _ in self._marked.values():
@@ -86,15 +86,15 @@ class Negotiation:
                 marks[HEAD + known] = 0
 
     def take_unsent(self) -> list[Request]:
-        """What the others do not know; afterwards they do."""
+        """Returns the requests that the others do not know yet, which count as sent from now on."""
         requests = list(self._unsent.values())
         self._unsent.clear()
         return requests
 
-    # ---- what all hear ---------------------------------------------------------------------------------------------
+    # ---- what all receive ------------------------------------------------------------------------------------------
 
     def apply_marks(self, least: Marks) -> list[Agreement]:
-        """The minimum of all vectors: the agreements in the order in which all carry them out."""
+        """Returns the agreements that follow from the minimum of all vectors, in the order in which all ranks carry them out."""
         agreed = []
         for slot in np.flatnonzero(least[HEAD:]).tolist():
             agreement = self._cache.use(slot)
@@ -103,7 +103,7 @@ class Negotiation:
         return agreed
 
     def apply_requests(self, everybody: Sequence[Iterable[Request]]) -> list[Agreement]:
-        """What each rank tells, by rank: the agreements that are complete with it."""
+        """Returns the agreements that are complete with these requests, given by rank."""
         before = len(self._joined)
         changed: dict[str, None] = {}
         for rank, requests in enumerate(everybody):
@@ -111,7 +111,7 @@ class Negotiation:
                 if request.kind == JOIN:
                     self._joined[rank] = request
                     continue
-                if self._cache.slot(request.name) is not None:  # somebody means something else by it than before
+                if self._cache.slot(request.name) is not None:  # a rank means something else by it than before
                     self._forget(request.name)
                 self._pending.setdefault(request.name, {})[rank] = request
                 changed[request.name] = None
@@ -147,7 +147,7 @@ class Negotiation:
         self._unmark(name)
 
     def _unmark(self, name: str) -> None:
-        """What was marked in a slot that is no more must be told in full."""
+        """Moves a marked request back to the unsent ones, as its slot is gone."""
         marked = self._marked.pop(name, None)
         if marked is not None:
             self._unsent[name] = marked[1]

@@ -1,4 +1,4 @@
-"""The rounds in which the ranks of a set negotiate, over the communicator's own small collectives."""
+"""The rounds in which the ranks of a set negotiate, over small collectives of the communicator."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from unisono.horovod._impl.engine.negotiation import HEAD, Negotiation
 from unisono.horovod._impl.engine.operation_request import Request
 
 _BLOCK, _LENGTH = 1024, 8
-"""Bytes of what a rank tells at once, and of the length that stands before it."""
+"""Bytes of the block that each rank sends at once, and of the length at its beginning."""
 _STEP = 64
 """The vector grows in such steps, so that its all-reduce is seldom a new one to the engine."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What came of it, the same on all ranks."""
+    """The result of one round, the same on all ranks."""
 
     agreed: list[Agreement]
     all_leave: bool
     requests: Sequence[Sequence[Request]] = ()
-    """What each rank told in full, by rank of the set; nothing if nobody had something to tell."""
+    """The full requests of each rank, by rank of the set; empty if no rank had any to send."""
 
 
 class Negotiator:
-    """One thread's side of it."""
+    """Negotiates over a communicator, in one thread."""
 
     def __init__(self, comm: Communicator, capacity: int) -> None:
         self._comm = comm
@@ -40,7 +40,8 @@ class Negotiator:
         self._blocks = comm.empty(comm.size * _BLOCK, torch.uint8)
 
     def round(self, negotiation: Negotiation, leaving: bool) -> Round:
-        """Collective over the set, blocking: one short all-reduce, and one or two gathers if somebody has something new."""
+        """Runs one round: a short all-reduce, and one or two gathers if a rank has new requests. Collective over the set,
+        blocking."""
         num_marks = negotiation.num_marks
         vector = self._marks[: -(-num_marks // _STEP) * _STEP]
         marks = vector.numpy()
@@ -55,7 +56,7 @@ class Negotiator:
         return Round(agreed + negotiation.apply_requests(requests), all_leave, requests)
 
     def _exchange_requests(self, mine: list[Request]) -> list[list[Request]]:
-        """Collective: what each rank tells. What is short goes in one block of fixed size, what is longer in a second gather."""
+        """Gathers the requests of all ranks: short ones in one block of fixed size, longer ones in a second gather. Collective."""
         comm, blocks = self._comm, self._blocks
         requests = encode([request.as_plain() for request in mine])
         own = self._block.numpy()
@@ -71,6 +72,6 @@ class Negotiator:
             payloads = [part.numpy().tobytes() for part in everything.split_with_sizes(counts)]
         else:
             payloads = [part[_LENGTH : _LENGTH + count] for part, count in zip(parts, counts, strict=True)]
-        # Ranks mostly tell the same: to read that once and not a thousand times is what the first step takes on many ranks.
+        # Ranks mostly send the same: decoding it once and not a thousand times makes the first step fast on many ranks.
         read = {payload: [Request.from_plain(plain) for plain in decode(payload)] for payload in set(payloads)}
         return [read[payload] for payload in payloads]

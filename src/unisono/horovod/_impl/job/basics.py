@@ -1,4 +1,5 @@
-"""Who am I, in the words of programs written for Horovod. Local, unless a line says otherwise."""
+"""The rank and size of this process and what Horovod supports, in the words of programs written for Horovod. Local, unless a line
+says otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ __all__ += ["ccl_built", "cuda_built", "rocm_built", "start_timeline", "stop_tim
 
 
 def shutdown() -> None:
-    """Local, blocking for a moment: end; what is in flight fails. `init` may follow."""
+    """Ends the communication; operations in flight fail. `init` may follow. Local, blocking for a moment."""
     PROCESS.end()
 
 
@@ -22,12 +23,13 @@ def is_initialized() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Local: rank 0 writes its timeline to this file from now on. Needs HOROVOD_TIMELINE=DYNAMIC at `init`, else `ValueError`."""
+    """Makes rank 0 write its timeline to this file from now on. Needs HOROVOD_TIMELINE=DYNAMIC at `init`, else `ValueError`.
+    Local."""
     PROCESS.job.timeline.start(file_path, mark_cycles)
 
 
 def stop_timeline() -> None:
-    """Local, blocking until the file is written. It may be started again."""
+    """Ends the timeline; it may be started again. Local, blocking until the file is written."""
     PROCESS.job.timeline.stop()
 
 
@@ -40,27 +42,27 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Among the processes of this node."""
+    """The rank among the processes of this node."""
     return PROCESS.topology.local_rank
 
 
 def local_size() -> int:
-    """How many processes this node has."""
+    """Number of processes of this node."""
     return PROCESS.topology.local_size
 
 
 def cross_rank() -> int:
-    """Among the processes of all nodes that have this local rank."""
+    """The rank among the processes of all nodes that have this local rank."""
     return PROCESS.topology.cross_rank
 
 
 def cross_size() -> int:
-    """How many nodes have a process of this local rank."""
+    """Number of nodes that have a process of this local rank."""
     return PROCESS.topology.cross_size
 
 
 def is_homogeneous() -> bool:
-    """Whether all nodes have as many processes."""
+    """Whether all nodes have equally many processes."""
     return PROCESS.topology.is_homogeneous
 
 

@@ -1,4 +1,4 @@
-"""What `hvd.init()` makes of this process: the communicator of the job, and a channel for each process set."""
+"""The state of this process after `hvd.init()`: the communicator of the job, and a channel for each process set."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ NOT_BEGUN = "Horovod has not been initialized; use hvd.init()."
 
 
 class Job:
-    """What stands between one `init` and its `shutdown`."""
+    """The communicators and channels between one `init` and its `shutdown`."""
 
     def __init__(self, driver_connection: DriverConnection) -> None:
-        """Collective over all processes of the job, blocking."""
+        """Connects to the other processes. Collective over all processes of the job, blocking."""
         install_excepthook()
         own = horovod_settings()  # before others count on us
         assignment = driver_connection.wait_for_assignment() if driver_connection.is_there else None
@@ -71,7 +71,7 @@ class Job:
         self.stall = StallWatch(self.channels, self.world.control, self.settings)
 
     def add(self, ranks: Sequence[int]) -> int:
-        """Collective over all ranks, blocking: the number of a new set, the smallest that is free."""
+        """Makes the channel of a new set and returns its number, the smallest that is free. Collective over all ranks, blocking."""
         members = tuple(ranks)
         set_id = next(number for number in range(len(self.ranks) + 1) if number not in self.ranks)
         comm = self.world.split(0 if self.topology.rank in members else None, self.topology.rank)
@@ -82,7 +82,7 @@ class Job:
         return set_id
 
     def end(self) -> None:
-        """Local, blocking for a moment. All that can be ended is, whatever goes wrong on the way."""
+        """Ends all channels, whatever goes wrong on the way. Local, blocking for a moment."""
         with ExitStack() as ends:  # the last one first
             ends.callback(self.timeline.close)
             ends.callback(self.world.close)
@@ -97,7 +97,7 @@ class Process:
     def __init__(self) -> None:
         self.handles = Handles()
         self.driver_connection = DriverConnection()
-        """To the driver, in an elastic job."""
+        """The connection to the driver of an elastic job."""
         self._lock = threading.RLock()
         self._job: Job | None = None
         self._persistent_ids: list[ref[Any]] = []
@@ -111,7 +111,7 @@ class Process:
         return self._job is not None
 
     def begin(self, dynamic: bool = False) -> None:
-        """Collective, blocking: the first call connects; later ones change nothing else."""
+        """Connects at the first call; later calls only allow dynamic sets. Collective, blocking."""
         with self._lock:
             if self._job is None:
                 self.handles.forget_all()
@@ -133,26 +133,26 @@ class Process:
                     raise
                 self.driver_connection.report_failed(
                     str(error)
-                )  # somebody went meanwhile: ask for a place among those who are left
+                )  # a worker has left meanwhile: ask for a rank among the remaining ones
             else:
                 self.driver_connection.report_joined()
                 return job
 
     def end(self) -> None:
-        """Local, blocking for a moment: what is in flight fails. Idempotent."""
+        """Ends the communication; operations in flight fail. Idempotent. Local, blocking for a moment."""
         with self._lock:
             job, self._job = self._job, None
             if job is not None:
                 job.end()
 
     def add_persistent_id(self, thing: object) -> None:
-        """Local: something that may outlive `end`; only as long as somebody else holds it."""
+        """Registers the number of an object that may outlive `end`, without keeping it alive. Local."""
         with self._lock:
             self._persistent_ids = [one for one in self._persistent_ids if one() is not None]
             self._persistent_ids.append(ref(thing))
 
     def persistent_ids(self) -> list[Any]:
-        """Local: what is left of it, the oldest first."""
+        """Returns the registered numbers whose objects still exist, the oldest first. Local."""
         with self._lock:
             return [thing for one in self._persistent_ids if (thing := one()) is not None]
 
@@ -171,18 +171,18 @@ class Process:
         return self.job.settings
 
     def ranks_of(self, set_id: int) -> tuple[int, ...]:
-        """Local: the members of a set; `ValueError` if it is not registered."""
+        """Returns the members of a set; `ValueError` if it is not registered. Local."""
         ranks = self.job.ranks.get(set_id)
         if ranks is None:
             raise ValueError(f"process set {set_id} is not registered; it was removed, or belongs to an earlier hvd.init()")
         return ranks
 
     def sets(self) -> dict[int, list[int]]:
-        """Local: the members of every registered set."""
+        """Returns the members of every registered set. Local."""
         return {set_id: list(ranks) for set_id, ranks in self.job.ranks.items()}
 
     def channel(self, set_id: int) -> Channel:
-        """Local: of a set that this process belongs to."""
+        """Returns the channel of a set that this process belongs to. Local."""
         channel = self.job.channels.get(set_id)
         if channel is None:
             ranks = list(self.ranks_of(set_id))
@@ -193,14 +193,14 @@ class Process:
         return channel
 
     def require_dynamic(self, what: str) -> None:
-        """Local: `ValueError` unless sets may change."""
+        """Raises `ValueError` unless sets may change. Local."""
         if self.has_begun and not self._dynamic:
             raise ValueError(
                 f'{what} needs sets that may change; call hvd.init(process_sets="dynamic") or set HOROVOD_DYNAMIC_PROCESS_SETS=1'
             )
 
     def add_set(self, ranks: Sequence[int]) -> int:
-        """Collective over all ranks, blocking: its number."""
+        """Adds a set and returns its number. Collective over all ranks, blocking."""
         with self._lock:
             job = self.job
             self._agree("add_process_set", list(ranks))
@@ -216,7 +216,7 @@ class Process:
                 raise HorovodInternalError(str(error)) from error
 
     def remove_set(self, set_id: int) -> None:
-        """Collective over all ranks, blocking until all agree."""
+        """Removes a set. Collective over all ranks, blocking until all agree."""
         with self._lock:
             job = self.job
             self._agree("remove_process_set", list(self.ranks_of(set_id)))
@@ -226,7 +226,7 @@ class Process:
             del job.ranks[set_id]
 
     def _agree(self, what: str, given: list[int]) -> None:
-        """As an operation like any other, so that ranks that do not come are reported."""
+        """Waits until all ranks make the same call; it is an operation like any other, so that missing ranks are reported."""
         mine = torch.frombuffer(bytearray(encode([what, given])), dtype=torch.uint8)
         parts = ((mine.dtype, tuple(mine.shape)),)
         entry = Entry(Request(CHANGE_OF_SETS, ALLGATHER, parts, comes_again=False), [mine])

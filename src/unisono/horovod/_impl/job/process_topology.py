@@ -1,4 +1,4 @@
-"""Where this process stands among all of them, and what its communicator is made of."""
+"""The ranks and sizes of this process among all processes, and the engine of its communicator."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from unisono.horovod._impl.elastic.worker_environment import RankAssignment
 
 @dataclass(frozen=True)
 class ProcessTopology:
-    """The same words as in programs written for Horovod: `local` is this node, `cross` are the processes of all nodes that have
-    the same local rank."""
+    """Ranks and sizes in Horovod's words: `local` is this node, `cross` are the processes of all nodes that have the same local
+    rank."""
 
     rank: int
     size: int
@@ -30,13 +30,13 @@ class ProcessTopology:
 
 
 def process_topology(comm: Communicator, at: Topology) -> ProcessTopology:
-    """Collective over all ranks, blocking."""
+    """Returns the topology of this process. Collective over all ranks, blocking."""
     nodes = comm.allgather_object(describe_process(at).node)
     return topology_of_nodes(comm.rank, nodes, comm.engine)
 
 
 def topology_of_nodes(rank: int, nodes: Sequence[str], engine: str) -> ProcessTopology:
-    """Pure: from the node of every rank."""
+    """Returns the topology of a rank from the nodes of all ranks. Pure."""
     local = [sum(node == nodes[r] for node in nodes[:r]) for r in range(len(nodes))]
     across = [r for r in range(len(nodes)) if local[r] == local[rank]]
     counts = Counter(nodes)
@@ -53,12 +53,13 @@ def topology_of_nodes(rank: int, nodes: Sequence[str], engine: str) -> ProcessTo
 
 
 def with_assignment(topology: ProcessTopology, assignment: RankAssignment | None) -> ProcessTopology:
-    """Pure: in an elastic job the local rank goes by the slots of the host, as workers chose their GPUs by it, not by age."""
+    """Returns the topology with the local and cross ranks of an elastic job, where they follow the slots of the host: workers chose
+    their GPUs by them. Pure."""
     if assignment is None:
         return topology
     return replace(topology, local_rank=assignment.local_rank, cross_rank=assignment.cross_rank, cross_size=assignment.cross_size)
 
 
 def mpi_is_installed() -> bool:
-    """Local."""
+    """Whether mpi4py is installed. Local."""
     return importlib.util.find_spec("mpi4py") is not None

@@ -1,4 +1,4 @@
-"""What `model.compile` decides without asking the optimiser: XLA, and the scaling of losses of mixed precision."""
+"""Hooks for decisions of `model.compile` that concern the optimiser: XLA, and the scaling of losses in mixed precision."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from unisono.horovod._impl.launching.import_alias import is_in_force
 
 
 def watch_compile() -> None:
-    """Local, idempotent: from now on models of this process are looked at after they were compiled. Keras has no place where an
-    optimiser could say this by itself."""
+    """Checks the models of this process after each `compile` from now on. Keras has no hook for optimisers. Local, idempotent."""
     import keras
 
     # Where it is defined: Keras asks whether a model has a `compile` other than that one.
@@ -33,7 +32,7 @@ def watch_compile() -> None:
 
 
 def check_compiled(model: Any, insists: bool = False) -> None:
-    """Local: a compiled model. `insists`: XLA was asked for by name."""
+    """Adapts a compiled model with a distributed optimiser. `insists`: XLA was asked for by name. Local."""
     optimizer: Any = getattr(model, "optimizer", None)
     inner: Any = inner_of(optimizer)
     if not isinstance(inner, ReducedUpdates):
@@ -50,9 +49,9 @@ def check_compiled(model: Any, insists: bool = False) -> None:
 
 
 def agree_on_finite(kind: type | None = None) -> None:
-    """Local, idempotent: from now on a `LossScaleOptimizer`, or one of this class, that has one of ours inside skips a step on all
-    ranks alike, if a gradient is not finite on any, and is not copied as a plain one. For the class, as a program may put it around
-    ours and never `compile`."""
+    """Makes every `LossScaleOptimizer`, or those of this class, around a distributed optimiser skip a step on all ranks alike, if a
+    gradient is not finite on any; and refuses to copy it as a plain one. It changes the class, as a program may wrap a distributed
+    optimiser and never `compile`. Local, idempotent."""
     from keras.optimizers import LossScaleOptimizer
 
     owner: Any = next(one for one in (kind or LossScaleOptimizer).__mro__ if "check_finite" in vars(one))

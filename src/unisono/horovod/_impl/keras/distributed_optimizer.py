@@ -36,8 +36,8 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Local: an optimiser of the same class, made from the configuration of the given one, with its state if it has one. Its
-    updates are collective over the process set and blocking, in `fit` and in loops of your own."""
+    """Returns an optimiser of the same class, made from the configuration of the given one, with its state if it has one. Its
+    updates are collective over the process set and blocking, in `fit` and in loops of your own. Local."""
     groups = check_groups(num_groups, groups)
     _check(optimizer, op, gradient_predivide_factor, backward_passes_per_step)
     options = ReductionOptions(
@@ -73,7 +73,8 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Local: the same, but each rank keeps the variables of `local_layers` (one layer or several, built) for itself."""
+    """Returns a distributed optimiser with which each rank keeps the variables of `local_layers` (one layer or several, built) for
+    itself. Local."""
     made = DistributedOptimizer(
         optimizer,
         name,
@@ -128,7 +129,7 @@ def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
 
 
 def _made_from(optimizer: Any, options: ReductionOptions) -> Any:
-    """Local: one of the same class, which reduces in this manner."""
+    """An optimiser of the same class that reduces gradients with these options."""
     made = _scaled_losses(optimizer, options) if _scales_losses(optimizer) else _same_class(optimizer, options)
     if optimizer.built:
         _take_over(made, optimizer)
@@ -136,14 +137,14 @@ def _made_from(optimizer: Any, options: ReductionOptions) -> Any:
 
 
 def _scales_losses(optimizer: Any) -> bool:
-    """Local: whether it is that of mixed precision, with another one inside."""
+    """Whether an optimiser is the one of mixed precision, with another one inside."""
     from keras.optimizers import LossScaleOptimizer
 
     return isinstance(optimizer, LossScaleOptimizer)
 
 
 def _scaled_losses(optimizer: Any, options: ReductionOptions) -> Any:
-    """Of mixed precision: the one inside talks to the others, and all of them agree whether a step counts."""
+    """An optimiser of mixed precision whose inner optimiser is distributed, and for which all ranks agree whether a step counts."""
     config = optimizer.get_config()
     del config["inner_optimizer"]
     agree_on_finite(type(optimizer))
@@ -164,7 +165,7 @@ def _same_class(optimizer: Any, options: ReductionOptions) -> Any:
 
 
 def _copied(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
-    """Local: another one, as distributed as the given one and for the same variables. Keras by itself would make a plain one."""
+    """A copy that is as distributed as the given optimiser and for the same variables; the copy of Keras would be a plain one."""
     held = inner_of(optimizer)
     copy = _made_from(optimizer, held._reduction_options)
     transport = inner_of(copy)._transport
@@ -173,8 +174,7 @@ def _copied(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `cop
 
 
 def _derived(optimizer: Any, front: type, **attributes: Any) -> Any:
-    """A class of the same name that is derived from the user's, so that `isinstance` sees what it expects. A saved model names the
-    plain one."""
+    """A class of the same name that is derived from the user's, so that `isinstance` works. A saved model names the plain one."""
     from keras import saving
 
     own: type = getattr(optimizer, "_own", type(optimizer))
@@ -189,7 +189,7 @@ def _derived(optimizer: Any, front: type, **attributes: Any) -> Any:
 
 
 def _module(own: type) -> str:
-    """Where a saved model is told to look for the class: it finds the plain one there, on every backend."""
+    """The module where a saved model looks for the class: it finds the plain class there, on every backend."""
     from keras import optimizers
 
     public = getattr(optimizers, own.__name__, None)
@@ -197,7 +197,7 @@ def _module(own: type) -> str:
 
 
 def _take_over(made: Any, optimizer: Any) -> None:
-    """State of an optimiser that has been used. It may be built on nothing."""
+    """Copies the state of an optimiser that has been used, and that may be built without variables."""
     from keras import ops
 
     if optimizer._trainable_variables:

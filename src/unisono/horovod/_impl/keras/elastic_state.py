@@ -1,4 +1,4 @@
-"""What survives the death of other workers in a program with Keras, and the callbacks that keep it up to date."""
+"""The elastic state of a program with Keras, and the callbacks that keep it up to date."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ class KerasState(ObjectState):
         self._kept = [np.array(keras.ops.convert_to_numpy(variable)) for variable in self._variables()]
 
     def save(self) -> None:
-        """Local."""
+        """Copies everything. Local."""
         sync_variables(self.model)
         self._keep()
         super().save()
 
     def restore(self) -> None:
-        """Local."""
+        """Returns to the last copy. Local."""
         release_state(self.model)
         for variable, value in zip(self._variables(), self._kept, strict=True):
             variable.assign(value)
         super().restore()
 
     def sync(self) -> None:
-        """Collective, blocking."""
+        """Gives all ranks the values of rank 0. Collective, blocking."""
         if holds_state_outside(self.model):  # by `fit`, which was left without a commit as hosts have changed: its last step counts
             sync_variables(self.model)
         release_state(self.model)
@@ -67,7 +67,7 @@ class KerasState(ObjectState):
         self._keep()  # last, so that who is lost on the way leaves the others with what they had kept before, which is whole
 
     def reset(self) -> None:
-        """Local: a compiled step holds what was true of the old workers."""
+        """Discards compiled steps, which depend on the old workers. Local."""
         self.model.train_function = None
         super().reset()
 
@@ -98,7 +98,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Collective: commits the state after every `batches_per_commit` batches, and at the end of an epoch."""
+    """Commits the state after every `batches_per_commit` batches, and at the end of an epoch. Collective."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Local: `state.batch` is the last batch that is done, and 0 between epochs. A resumed epoch is shown as shorter."""
+    """Sets `state.batch` to the last batch that is done, and to 0 between epochs. A resumed epoch is shown as shorter. Local."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Local: `state.epoch` is the number of epochs that are done, those of earlier attempts included."""
+    """Sets `state.epoch` to the number of epochs that are done, those of earlier attempts included. Local."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()

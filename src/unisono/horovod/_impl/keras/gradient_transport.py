@@ -1,4 +1,4 @@
-"""How the gradients of a Keras optimiser travel: packed by the framework into few vectors, which are all in flight at once.
+"""Reduction of the gradients of a Keras optimiser: the framework packs them into few vectors, which are all in flight at once.
 
 Called while a step is traced, or in each step where Keras does not compile. What it builds is collective when it runs.
 """
@@ -25,10 +25,10 @@ from unisono.horovod._impl.torch.submission import Average, Sum
 
 @dataclass(frozen=True)
 class ReductionOptions:
-    """What the user of `DistributedOptimizer` chose."""
+    """The options of `DistributedOptimizer`."""
 
     title: str
-    """In front of the names of its operations."""
+    """The prefix of the names of its operations."""
     compression: type[Compressor] = Compression.none
     op: int = Average
     predivide: float = 1.0
@@ -43,7 +43,8 @@ class ReductionOptions:
 
 @dataclass
 class GradientTransport:
-    """Of one optimiser. Ranks use their optimisers for the first time in the same order, as each has a name space of its own."""
+    """Reduces the gradients of one optimiser. Ranks use their optimisers for the first time in the same order, as each has its own
+    name space."""
 
     options: ReductionOptions
     accumulated: int = 1
@@ -51,7 +52,7 @@ class GradientTransport:
     local: set[Hashable] = field(default_factory=set)
     """Keys, as the optimiser has them, of variables that every rank keeps for itself."""
     is_elastic: bool = False
-    """Whether ranks may come later, so that also one alone goes the whole way."""
+    """Whether ranks may come later, so that also a single rank runs all operations."""
 
     def __post_init__(self) -> None:
         options = self.options
@@ -69,14 +70,15 @@ class GradientTransport:
 
     @property
     def is_needed(self) -> bool:
-        """Local: whether there is anybody to talk to."""
+        """Whether there are other ranks to reduce with. Local."""
         process_set = self.options.process_set
         return process_set.included() and (self.is_elastic or process_set.size() > 1)
 
     def reduce(
         self, gradients: Sequence[Any], variables: Sequence[Any], keys: Sequence[Hashable], is_done: bool = False
     ) -> list[Any]:
-        """Of each variable the gradient of all ranks; all of them are given. `is_done`: the program has reduced them itself."""
+        """Returns the gradient over all ranks of each variable; gradients of all variables are given. `is_done`: the program has
+        reduced them itself."""
         found = list(gradients)
         if self.is_needed and not is_done:
             shared = [number for number, key in enumerate(keys) if key not in self.local]
@@ -92,7 +94,7 @@ class GradientTransport:
         return found if self._factor == 1.0 else [_scaled(one, self._factor) for one in found]
 
     def all_agree(self, flag: Any) -> Any:
-        """Whether it is true on all ranks."""
+        """Returns whether the flag is true on all ranks."""
         from keras import ops
 
         if not self.is_needed:
@@ -108,7 +110,7 @@ Finish = Callable[[Results], Any]
 
 
 class _StepExchange:
-    """What one step sends: vectors are added, then carried, then each gradient finds its own in the results."""
+    """The operations of one step: vectors are added, then exchanged, then each gradient is cut out of the results."""
 
     def __init__(self, transport: GradientTransport) -> None:
         self._space, self._reduction_options = transport._space, transport.options
@@ -118,6 +120,7 @@ class _StepExchange:
         self._shapes: list[tuple[int | None, ...]] = []
 
     def add_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Finish]:
+        """Adds the operations for these gradients; returns for each a function that finds it in the results."""
         finishers: dict[int, Finish] = {}
         dense: dict[int, tuple[Any, Any]] = {}
         if self._backend.HAS_SLICES and not self._reduction_options.sparse_as_dense:
@@ -137,13 +140,15 @@ class _StepExchange:
         return [finishers[number] for number in range(len(gradients))]
 
     def exchange(self) -> list[Any]:
+        """Carries out all operations and returns their results."""
         if not self._parcels:
             return []
         results: list[Any] = self._backend.through_host(self._parcels, self._tensors, self._shapes)
         return results
 
     def _add_layout(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """First of all, as others are named by it: which gradients are some rows only. Ranks that differ in it never meet."""
+        """Adds the first operation, which compares which gradients consist of some rows only: the names of other operations depend
+        on that, so ranks that differ in it would never meet."""
         from keras import ops
 
         names = tuple(str(getattr(variable, "path", variable.name)) for variable in variables)
@@ -153,7 +158,7 @@ class _StepExchange:
         self._shapes.append((len(names),))
 
     def _add_dense(self, packed: dict[int, tuple[Any, Any]], shapes: Sequence[tuple[int, ...]]) -> dict[int, Finish]:
-        """Tensors of one type as one vector."""
+        """Adds tensors of one type as one vector."""
         from keras import ops
 
         smalls = [small for small, _ in packed.values()]
@@ -178,7 +183,7 @@ class _StepExchange:
         return {number: finish_at(position, undo) for position, (number, (_, undo)) in enumerate(packed.items())}
 
     def _add_rows(self, slices: Any, number: int, shape: tuple[int, ...]) -> Finish:
-        """A gradient of some rows: everybody's rows and their places."""
+        """Adds a gradient of some rows: the rows of all ranks and their indices."""
         small, undo = self._reduction_options.compression.compress(slices.values)
         values = self._add(f"values.{number}", small, (None, *shape), gathers=True)
         indices = self._add(f"indices.{number}", slices.indices, (None,), gathers=True)
@@ -197,7 +202,7 @@ class _StepExchange:
         factors: tuple[float, float] = (1.0, 1.0),
         gathers: bool = False,
     ) -> int:
-        """Its place among the results."""
+        """Adds an operation and returns its index among the results."""
         self._parcels.append(Parcel(self._space, name, self._reduction_options.op, *factors, gathers))
         self._tensors.append(tensor)
         self._shapes.append(shape)
@@ -205,7 +210,7 @@ class _StepExchange:
 
 
 def _shape(gradient: Any, variable: Any) -> tuple[int, ...]:
-    """Local: of TensorFlow's gradients it may be known only when they are computed."""
+    """The shape of a gradient; TensorFlow may know it only when the gradient is computed, then that of the variable."""
     known = getattr(gradient.shape, "rank", 0) is not None and None not in tuple(gradient.shape)
     return tuple(gradient.shape if known else variable.shape)
 

@@ -1,4 +1,4 @@
-"""The names of one optimiser's operations, and what all ranks must have chosen alike for it."""
+"""The names of one optimiser's operations, and the options that all ranks must choose alike for it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class NameSpace:
-    """Of one optimiser. Its number is drawn when it is used for the first time, so that one that a rank only makes does not count;
-    after the next `init` it is another. So a name is asked for when an operation starts.
+    """The names of one optimiser's operations. Its number is drawn when the optimiser is used for the first time, so that one that
+    is only made on a rank does not count; after the next `init` it is another. So names are asked for when an operation starts.
 
-    It does not keep the number alive: TensorFlow never lets go of a compiled step, and optimisers that are gone do not count.
+    It does not keep the number alive: TensorFlow never frees a compiled step, and optimisers that are gone do not count.
     """
 
     def __init__(self, title: str, persistent_id: PersistentId, choices: Mapping[str, Any]) -> None:
@@ -31,7 +31,7 @@ class NameSpace:
 
     @property
     def number(self) -> int:
-        """Local."""
+        """The number of the optimiser. Local."""
         persistent_id = self._persistent_id()
         if persistent_id is None:
             raise ValueError(
@@ -41,16 +41,17 @@ class NameSpace:
         return persistent_id.number
 
     def enter(self) -> None:
-        """Local: it is about to be used. All ranks come here in the same order of optimisers."""
+        """Draws the number if the optimiser is used for the first time. All ranks come here in the same order of optimisers.
+        Local."""
         _ = self.number
 
     def name(self, what: str) -> str:
-        """Local."""
+        """Returns the name of an operation. Local."""
         return f"{self.title}.{self.number}.{what}"
 
     def agree(self) -> None:
-        """Collective over the process set, blocking, once after each `init`: `ValueError`, the same on all ranks, if their choices
-        differ."""
+        """Raises `ValueError`, the same on all ranks, if their options differ. Collective over the process set, blocking, once
+        after each `init`."""
         channel = self.process_set.channel()
         if self._agreed_in is not None and self._agreed_in() is channel:
             return

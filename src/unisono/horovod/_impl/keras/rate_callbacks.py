@@ -19,7 +19,7 @@ from unisono.horovod._impl.keras.replicas import sync_variables
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Local: from `start_epoch` to before `end_epoch` the learning rate is `initial_lr * multiplier`."""
+    """Sets the learning rate to `initial_lr * multiplier` from `start_epoch` to before `end_epoch`. Local."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
 
 
 def correct_momentum(optimizer: Any, factor: float) -> None:
-    """Local: what an optimiser with momentum remembers are steps of the old rate. They are scaled here, once, which is the same
-    as scaling its momentum for one step, and reaches a step that is compiled."""
+    """Scales the steps that an optimiser with momentum remembers, once, from the old learning rate to the new one. That is the same
+    as scaling its momentum for one step, and it also reaches a compiled step. Local."""
     # Of others, as Muon and Nadam, the momentum is one of gradients, which know no rate.
     remembers_steps = isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop))
     if remembers_steps and optimizer.momentum and optimizer.built:
@@ -105,7 +105,7 @@ def correct_momentum(optimizer: Any, factor: float) -> None:
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Local: from `initial_lr / size` to `initial_lr`, with every batch of the first epochs."""
+    """Raises the learning rate from `initial_lr / size` to `initial_lr`, with every batch of the first epochs. Local."""
 
     def __init__(
         self,

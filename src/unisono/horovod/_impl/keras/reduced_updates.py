@@ -1,4 +1,4 @@
-"""Where Keras calls us: between the gradients of a step and their use."""
+"""The classes in front of a user's optimiser class, which Keras calls between the gradients of a step and their use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unisono.horovod._impl.keras.step_backend import backend_name, own_backend
 
 
 class CallableList(list[Any]):
-    """Programs of before Keras 3 call `optimizer.variables()`."""
+    """A list that can be called, as programs of before Keras 3 call `optimizer.variables()`."""
 
     def __call__(self) -> CallableList:
         return self
@@ -38,7 +38,7 @@ else:
 
 
 def refuse_pickles(optimizer: Any) -> NoReturn:
-    """What Keras puts into a pickle is the plain class, whose gradients are nobody else's."""
+    """Refuses to pickle a distributed optimiser: Keras would pickle the plain class, whose gradients are not reduced."""
     raise TypeError(
         f"this {type(optimizer).__name__} cannot be pickled, as it belongs to the ranks of a job (hvd.DistributedOptimizer); "
         "pickle the one that it was made from, or save the model and call hvd.load_model"
@@ -46,7 +46,7 @@ def refuse_pickles(optimizer: Any) -> NoReturn:
 
 
 class AsBefore(_Optimizer):
-    """What programs of before Keras 3 ask of an optimiser."""
+    """The methods and attributes that programs of before Keras 3 use."""
 
     _turn: _Turn
 
@@ -74,7 +74,7 @@ class AsBefore(_Optimizer):
         experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Collective, unless the program says that it has reduced the gradients itself."""
+        """Updates the variables. Collective, unless the program says that it has reduced the gradients itself."""
         self._turn.is_done = bool(skip_gradients_aggregation) or not experimental_aggregate_gradients
         try:
             return super().apply_gradients(grads_and_vars, **kwargs)
@@ -83,7 +83,7 @@ class AsBefore(_Optimizer):
 
 
 class ReducedUpdates(AsBefore):
-    """What is put in front of the user's class. An update is collective over the process set when it runs, and blocking.
+    """The class in front of the user's optimiser class. An update is collective over the process set when it runs, and blocking.
 
     Keras comes to `_clip_gradients` exactly once for each update, on every backend: with the gradients of all backward passes that
     belong to it, before they are clipped. So norms are those of the reduced gradients, as in one process.
@@ -99,11 +99,12 @@ class ReducedUpdates(AsBefore):
         self._turn = _Turn()
 
     def register_local_var(self, var: Any) -> None:
-        """Local, before the first step: every rank keeps this variable for itself; its gradient is not reduced."""
+        """Leaves the gradient of this variable unreduced, so that every rank keeps it for itself; to be called before the first
+        step. Local."""
         self._transport.local.add(self._var_key(var))
 
     def _filter_empty_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> Any:
-        """A variable that got no gradient here takes part with zeros, as others may have one."""
+        """Gives a variable without a gradient zeros, as other ranks may have one."""
         grads, variables = list(grads), list(vars)
         if self._transport.is_needed and not self._turn.is_done and any(one is not None for one in grads):
             grads = [
@@ -139,8 +140,8 @@ class ReducedUpdates(AsBefore):
 
 
 class ScaledLosses(AsBefore):
-    """What is put in front of a `LossScaleOptimizer` of the user's. The one inside is ours, and whether a step counts is agreed in
-    `compile_hooks.py`."""
+    """The class in front of a user's `LossScaleOptimizer`. The inner optimiser is distributed; ranks agree in `compile_hooks.py`
+    whether a step counts."""
 
     @property
     def _turn(self) -> _Turn:  # type: ignore[override]
@@ -149,13 +150,13 @@ class ScaledLosses(AsBefore):
 
 
 def inner_of(optimizer: Any) -> Any:
-    """Local: the one inside that of mixed precision; every other is its own."""
+    """Returns the inner optimiser of one of mixed precision, and any other optimiser itself. Local."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 class _Turn:
-    """The update that is being made: its variables, and whether its gradients are reduced already. Outside the optimiser, which
-    TensorFlow would have keep track of them."""
+    """The current update: its variables, and whether its gradients are reduced already. It is kept outside the optimiser, where
+    TensorFlow would track it."""
 
     def __init__(self) -> None:
         self.variables: list[Any] = []

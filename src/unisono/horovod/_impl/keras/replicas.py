@@ -1,4 +1,4 @@
-"""Equal replicas to begin with: the variables of one rank for all. Collective over the process set, blocking."""
+"""Equal replicas: the variables of one rank on all ranks. Collective over the process set, blocking."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SEED = "seed_generator_state"
 
 
 def shared_variables(variables: Iterable[Any]) -> list[Any]:
-    """Pure: those that ranks have alike."""
+    """Returns the variables that are the same on all ranks. Pure."""
     return [variable for variable in variables if getattr(variable, "name", "") != SEED]
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """The root's values, in place: `hvd.broadcast_variables(model.variables, root_rank=0)`."""
+    """Copies the root's values to all ranks, in place: `hvd.broadcast_variables(model.variables, root_rank=0)`."""
     from keras import ops
 
     held = shared_variables(variables)
@@ -42,7 +42,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, process_set: P
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """Refused: Keras 3 keeps no list of all variables."""
+    """Raises `ValueError`: Keras 3 keeps no list of all variables."""
     raise ValueError(
         "broadcast_global_variables: Keras 3 has no list of all variables; put "
         f"hvd.callbacks.BroadcastGlobalVariablesCallback({root_rank}) into the callbacks of fit, or in a loop of your own call "
@@ -51,19 +51,19 @@ def broadcast_global_variables(root_rank: int) -> None:
 
 
 def sync_variables(model: Any) -> None:
-    """Local: on JAX `fit` keeps values outside the variables during an epoch; afterwards the variables have them, and what is
-    assigned to them now counts in the next step."""
+    """Writes the values that `fit` on JAX keeps outside the variables during an epoch back to the variables, so that values
+    assigned to them now count in the next step. Local."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
 
 
 def holds_state_outside(model: Any) -> bool:
-    """Local: on JAX, whether `fit` has taken the values out of the variables, to keep them only once."""
+    """Whether `fit` on JAX has moved the values out of the variables, to keep them only once. Local."""
     return hasattr(model, "jax_state_sync") and any(variable._value is None for variable in model.variables)
 
 
 def release_state(model: Any) -> None:
-    """Local: on JAX a step that fails leaves older values outside the variables; they never come back, and what is assigned to the
-    variables now counts in the next step."""
+    """Discards the older values that a failed step on JAX has left outside the variables, so that values assigned to the variables
+    now count in the next step. Local."""
     if hasattr(model, "jax_state_sync"):
         model._jax_state, model._jax_state_synced = None, True

@@ -23,7 +23,8 @@ def load_model(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
 ) -> Any:
-    """Local: a model that was saved, with or without us. Its optimiser continues where it was, with the gradients of all ranks.
+    """Loads a model that was saved, with or without this package. Its optimiser continues where it was, with gradients over all
+    ranks. Local.
 
     Several backward passes are in the file as Keras knows them, which makes their mean; `backward_passes_per_step` and
     `average_aggregated_gradients` say again what `DistributedOptimizer` was told.

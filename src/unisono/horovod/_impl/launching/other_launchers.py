@@ -12,11 +12,11 @@ from unisono.horovod._impl.launching.host_slots import Hosts, hosts_text
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What to start."""
+    """What another launcher is to start."""
 
     num_proc: int
     hosts: Hosts | None
-    """None: where the launcher likes."""
+    """None: the launcher chooses."""
     words: tuple[str, ...]
     """What each process runs."""
     output: str | None = None
@@ -24,7 +24,7 @@ class LaunchRequest:
 
 
 def by_srun(request: LaunchRequest, env: Mapping[str, str]) -> list[str]:
-    """Pure: inside a SLURM allocation. When a rank fails, SLURM ends the others."""
+    """Returns the command line of srun inside a SLURM allocation; when a rank fails, SLURM ends the others. Pure."""
     command = ["srun", f"--ntasks={request.num_proc}", "--kill-on-bad-exit=1", "--label", "--export=ALL"]
     if request.hosts is not None:
         counts = {slots for _, slots in request.hosts}
@@ -45,7 +45,7 @@ def by_srun(request: LaunchRequest, env: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class MpiLaunchOptions:
-    """What only mpirun understands."""
+    """Options that only mpirun understands."""
 
     words: str = ""
     binding: str = ""
@@ -57,7 +57,8 @@ class MpiLaunchOptions:
 def by_mpirun(
     mpirun: str, is_open_mpi: bool, request: LaunchRequest, options: MpiLaunchOptions, exported: Sequence[str]
 ) -> list[str]:
-    """Pure; may raise `UsageError`. `exported`: variables for other hosts; Open MPI takes only those that it is told of."""
+    """Returns the command line of mpirun; may raise `UsageError`. `exported`: variables for other hosts, which Open MPI passes on
+    only by name. Pure."""
     if not is_open_mpi:
         _refuse_words_of_open_mpi(mpirun, options)
     command = [mpirun, "-np", str(request.num_proc)]

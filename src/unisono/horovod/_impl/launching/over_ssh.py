@@ -15,7 +15,7 @@ from unisono.launch.ssh.hosts_run import HostCommand
 
 @dataclass(frozen=True)
 class OverSsh:
-    """What all hosts have in common."""
+    """The options that all hosts share."""
 
     hosts: Hosts
     rendezvous: str

@@ -38,14 +38,14 @@ Say = Callable[[str], None]
 
 
 def job_name(program: Sequence[str]) -> str:
-    """Pure: what a program is called in messages: its first word that may be a name, but for Python and the options of both."""
+    """Returns the name of a program for messages: its first word that may be a name, without Python and options. Pure."""
     names = (Path(word).name for word in program[1:] if not word.startswith("-"))
     return next((name for name in names if NAME.fullmatch(name)), Path(program[0]).name.lstrip("-") or "program")
 
 
 @dataclass(frozen=True)
 class ProgramLaunch:
-    """What was asked for, checked."""
+    """A program and the checked options of its start."""
 
     program: tuple[str, ...]
     values: Mapping[str, Any]
@@ -54,7 +54,8 @@ class ProgramLaunch:
     env: Mapping[str, str] = field(default_factory=environment)
 
     def start(self) -> int:
-        """Local, blocking: the exit code. Where another launcher starts the ranks, this process becomes that launcher."""
+        """Starts the program and returns its exit code. Where another launcher starts the ranks, this process becomes that
+        launcher. Local, blocking."""
         if not self.program:
             raise UsageError("no program was given; write it after the flags: unisono horovodrun -np 4 python train.py")
         for remark in idle_of(self.values, self.env):
@@ -124,7 +125,7 @@ class ProgramLaunch:
         return asked
 
     def _in_other_nodes(self) -> bool:
-        """Whether this is a SLURM allocation of which we are not the only node: several nodes, or a shell on the login node."""
+        """Whether this is a SLURM allocation with nodes besides this one: several nodes, or a shell on the login node."""
         if not self.env.get("SLURM_JOB_ID") or self.env.get("UNISONO_RANK"):
             return False
         return len(slurm.job_hosts(self.env)) > 1 or not self.env.get("SLURMD_NODENAME")
@@ -279,7 +280,7 @@ class ProgramLaunch:
         return int(drive(plan))
 
     def _hosts_of_slurm(self) -> Hosts:
-        """The nodes of the allocation with their tasks."""
+        """The nodes of the allocation with their numbers of tasks."""
         place = "SLURM_TASKS_PER_NODE"
         names = slurm.job_hosts(self.env)
         tasks = slurm_hostlist.tasks(self.env[place], place) if self.env.get(place) else []

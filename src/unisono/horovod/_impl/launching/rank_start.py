@@ -21,8 +21,8 @@ LET_IT_START = "let that launcher start `unisono run --horovod program`, without
 
 
 def horovod_start(program: Sequence[str], variables: tuple[tuple[str, str], ...] = ()) -> HorovodStart:
-    """Local: what the ranks need. Raises `UsageError` if their Python has a real Horovod; where it is another Python than ours,
-    the ranks find out when they import it, unless it stands in the one folder that comes before ours."""
+    """Returns what the ranks need. Raises `UsageError` if their Python has a real Horovod; where it is another Python than ours,
+    the ranks find out when they import it, unless it lies in the folder that comes before ours. Local."""
     arguments = command(program)
     python = Path(arguments[0])
     is_python = python.name.startswith("python")
@@ -36,7 +36,8 @@ def horovod_start(program: Sequence[str], variables: tuple[tuple[str, str], ...]
 
 
 def first_folder(words: Sequence[str]) -> Path:
-    """Local: where Python, called with these words, looks first for modules: beside its script, or else in the current folder."""
+    """Returns the folder where Python, called with these words, looks first for modules: that of its script, or else the current
+    one. Local."""
     left = iter(words)
     for word in left:
         if word == "-" or not word.startswith("-"):
@@ -56,8 +57,8 @@ def first_folder(words: Sequence[str]) -> Path:
 
 
 def with_horovod(config: LaunchConfig, start: HorovodStart, env: Mapping[str, str]) -> LaunchConfig:
-    """Local: the same ranks, for a program written for Horovod. Such programs choose their GPU themselves, by local rank, among all
-    of the node."""
+    """Returns the launch configuration for a program written for Horovod. Such programs choose their GPU themselves, by local rank,
+    among all of the node. Local."""
     if config.num_nodes == 1:
         refuse_inside_launched_process(env, config.num_local, LET_IT_START)
     base = {**env, **({} if config.engine is None else {"UNISONO_ENGINE": config.engine})}
@@ -67,7 +68,8 @@ def with_horovod(config: LaunchConfig, start: HorovodStart, env: Mapping[str, st
 
 
 def be_rank(program: Sequence[str], start: HorovodStart, options: Sequence[tuple[str, str]]) -> NoReturn:
-    """Local: this process, which srun, mpirun or torchrun started as one of several, becomes the program."""
+    """Turns this process, which srun, mpirun or torchrun started as one of several, into a rank of the program; `options` are
+    variables for it. Local."""
     base = {**inherited(environment()), **dict(options)}
     at = resolve(base)
     if at.launcher == "local":
@@ -82,7 +84,7 @@ def be_rank(program: Sequence[str], start: HorovodStart, options: Sequence[tuple
 
 
 def become(arguments: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Local: run another program in the place of this one; its signals and its exit code are then its own."""
+    """Runs another program in place of this one; its signals and exit code are then its own. Local."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

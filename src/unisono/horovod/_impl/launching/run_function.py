@@ -130,15 +130,16 @@ def _words(name: str, value: object) -> list[str]:
 
 
 def _private_folder(hosts: str | None, hostfile: str | None, discovery: str | None) -> Path:
-    """Where all processes can read it: on this machine anywhere, else in the current folder, which other hosts are to see too."""
+    """A folder that all processes can read: on this machine anywhere, else in the current folder, which other hosts are expected to
+    share."""
     named = hosts_of(hosts) if hosts else hosts_in(Path(hostfile)) if hostfile else ()
     elsewhere = discovery is not None or any(not is_here(name) for name, _ in named) or (not named and slurm_job() is not None)
     return Path(tempfile.mkdtemp(prefix=".horovod-run-" if elsewhere else "horovod-run-", dir=Path.cwd() if elsewhere else None))
 
 
 def _run_launcher(words: Sequence[str]) -> tuple[int, list[str]]:
-    """Local, blocking: the exit code of `unisono horovodrun`, and what it said itself. A process of its own, so that this one keeps
-    its signals and threads; it ends with us, as its standard input then does."""
+    """Runs `unisono horovodrun` and returns its exit code and its own messages. It is another process, so that this one keeps its
+    signals and threads; it ends with this one, as its standard input then does. Local, blocking."""
     process = subprocess.Popen(
         [sys.executable, "-m", "unisono", "horovodrun", TOLD_BY_STDIN, *words],
         stdin=subprocess.PIPE,
@@ -174,7 +175,8 @@ def _run_launcher(words: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Local, blocking: ask the launcher to end all; a second interruption, or the end of patience, kills it, and all with it."""
+    """Asks the launcher to end all processes; a second interruption, or the end of the waiting time, kills it and all of them.
+    Local, blocking."""
     process.terminate()
     try:
         process.wait(END_LIMIT_S)
@@ -186,8 +188,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _pass_on(pipe: IO[bytes], stream: IO[str], said: list[str], dropped: list[str]) -> None:
-    """To what this session calls its output, which in a notebook is no file. Once that takes no more, the rest is read all the same
-    and dropped: the processes must not wait for us for ever."""
+    """Writes the output of the processes to that of this session, which in a notebook is no file. Once that accepts no more, the
+    rest is read and dropped: the processes must not wait for us for ever."""
     works = True
     # Line ends as they are: a return is one too, so that a progress bar moves.
     lines = io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline="")

@@ -1,4 +1,5 @@
-"""What users call: tensors, variables and slices, compressed or not. Collective over the process set, blocking when run."""
+"""The operations that users call, on tensors, variables and slices, compressed or not. Collective over the process set, blocking
+when run."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The reduction of a tensor or variable; of slices, the slices of all ranks."""
+    """Returns the reduction of a tensor or variable; of slices, the slices of all ranks."""
     op = choose_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         with tf.device(device_sparse or None):
@@ -58,7 +59,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """The reductions of a list, all or nothing."""
+    """Returns the reductions of a list, all or nothing."""
     op = choose_op(op, average)
     sparse = [position for position, one in enumerate(tensors) if isinstance(one, tf.IndexedSlices)]
     dense = [position for position in range(len(tensors)) if position not in sparse]
@@ -84,7 +85,7 @@ def grouped_allreduce(
 def allgather(
     tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Everybody's rows, one rank after another; their number may differ."""
+    """Returns the rows of all ranks, one rank after another; their number may differ."""
     with by_either_name():
         held = _held(tensor)
         return operations.allgather([held], names_of("Allgather", name, [held], ignore_name_scope), process_set)[0]
@@ -94,7 +95,7 @@ def allgather(
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """The same of a list, all or nothing."""
+    """Returns the rows of all ranks for each tensor of a list, all or nothing."""
     if not tensors:
         return []
     with by_either_name():
@@ -111,7 +112,7 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The values of `root_rank`, a rank of the whole job."""
+    """Returns the values of `root_rank`, a rank of the whole job."""
     with by_either_name():
         held = _held(tensor)
         return operations.broadcast([held], names_of("Broadcast", name, [held], ignore_name_scope), root_rank, process_set)[0]
@@ -125,7 +126,7 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """`splits[r]` rows to each rank r; the rows that came, and if `splits` was given, how many came from each."""
+    """Sends `splits[r]` rows to each rank r; returns the rows that came and, if `splits` was given, how many came from each."""
     with by_either_name():
         counts = None if splits is None else tf.convert_to_tensor(splits)
         rows, received = operations.alltoall(_held(tensor), counts, name, process_set, ignore_name_scope)
@@ -144,7 +145,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction; the first ranks get one more where they do not divide."""
+    """Returns this rank's rows of the reduction; the first ranks get one more where they do not divide."""
     with tf.device(device_dense or None), by_either_name():
         small, undo = compression.compress(_held(tensor))
         names = names_of("Reducescatter", name, [small], ignore_name_scope)
@@ -164,7 +165,7 @@ def grouped_reducescatter(
     name: str | None = None,
     ignore_name_scope: bool = False,
 ) -> list[Any]:
-    """The same of a list, all or nothing."""
+    """Returns this rank's rows of the reductions of a list, all or nothing."""
     if not tensors:
         return []
     with tf.device(device_dense or None), by_either_name():
@@ -177,7 +178,8 @@ def grouped_reducescatter(
 
 @without_autograph
 def join() -> Any:
-    """Collective over all ranks: this rank has no more data and adds zeros until all have joined; the rank that joined last."""
+    """Says that this rank has no more data: it adds zeros until all have joined. Returns the rank that joined last. Collective over
+    all ranks."""
     with by_either_name():
         return operations.join()
 

@@ -17,13 +17,13 @@ from unisono.horovod._impl.torch.submission import Average
 
 
 class _Reducing:
-    """What a distributed tape adds to its class."""
+    """The methods that a distributed tape adds to its class."""
 
     _reduction: Reduction
 
     @without_autograph
     def register_local_source(self, source: Any) -> None:
-        """Local: the gradient of this variable stays on this rank."""
+        """Leaves the gradient of this variable unreduced. Local."""
         self._reduction.keep_local(source)
 
     @without_autograph
@@ -35,7 +35,7 @@ class _Reducing:
         use_generic_names: bool = False,  # noqa: ARG002 -- names are generic always
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """Collective over the set, blocking when run: as `tf.GradientTape.gradient`, reduced."""
+        """Returns the gradients as `tf.GradientTape.gradient` does, reduced. Collective over the set, blocking when run."""
         local = super().gradient(target, sources, output_gradients, unconnected_gradients)  # type: ignore[misc]
         flat_sources = tf.nest.flatten(sources)
         flat = tf.nest.flatten(local, expand_composites=False)
@@ -45,7 +45,8 @@ class _Reducing:
     def get_local_and_global_gradients(
         self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Collective over the set: pairs of variable and gradient, those of this rank alone and those of all."""
+        """Returns pairs of variable and gradient: those of local variables, and those that were reduced. Collective over the
+        set."""
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients, use_generic_names), strict=True))
         return (
             [pair for pair in pairs if self._reduction.is_local(pair[0])],
@@ -67,7 +68,7 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Local: a tape of the same class with the same record; its `gradient` is collective."""
+    """Returns a tape of the same class with the same record, whose `gradient` is collective. Local."""
     reduction = Reduction(
         title="DistributedGradientTape",
         compression=compression,
@@ -103,7 +104,7 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Local: the same, but the gradients of `local_layers` stay on this rank."""
+    """Returns a distributed tape that leaves the gradients of `local_layers` unreduced. Local."""
     tape = DistributedGradientTape(
         gradtape,
         device_dense,

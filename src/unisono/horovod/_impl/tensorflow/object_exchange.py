@@ -1,4 +1,5 @@
-"""Any Python object, from one rank to all or from all to all. Collective over the process set, blocking, also while tracing."""
+"""Exchange of Python objects, from one rank to all or from all to all. Collective over the process set, blocking, also while
+tracing."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object; what the others give is not looked at."""
+    """Returns the root's object; those of other ranks are not used."""
     with by_either_name():
         return object_exchange.broadcast_object(obj, root_rank, name, process_set)
 
@@ -28,7 +29,7 @@ def broadcast_object(
 def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Callable[[Any], Any]:
-    """Local: a function of the object alone."""
+    """Returns `broadcast_object` as a function of the object alone. Local."""
 
     def broadcast(obj: Any) -> Any:
         return broadcast_object(obj, root_rank, session, name, process_set)
@@ -43,6 +44,6 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Everybody's objects, by rank of the set."""
+    """Returns the objects of all ranks, by rank of the set."""
     with by_either_name():
         return object_exchange.allgather_object(obj, name, process_set)

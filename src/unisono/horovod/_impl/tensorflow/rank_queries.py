@@ -1,4 +1,4 @@
-"""Who am I, as tensors: asked when a graph is run, not when it is made. Local."""
+"""Ranks and sizes as tensors, which are read when a graph is run, not when it is made. Local."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def local_size_op(name: str | None = None) -> Any:
 
 @without_autograph
 def size_op(process_set_id: int = GLOBAL_ID, name: str | None = None) -> Any:
-    """How many ranks a process set has."""
+    """Returns the number of ranks of a process set."""
     return _asked(lambda: len(PROCESS.ranks_of(process_set_id)), name)
 
 
 @without_autograph
 def process_set_included_op(process_set_id: int = GLOBAL_ID, name: str | None = None) -> Any:
-    """1 if this rank is in the process set, 0 if not; negative where there is no such set."""
+    """Returns 1 if this rank is in the process set, 0 if not; negative where there is no such set."""
 
     def ask() -> int:
         if not PROCESS.has_begun:

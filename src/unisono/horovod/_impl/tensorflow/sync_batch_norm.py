@@ -15,8 +15,8 @@ from unisono.horovod._impl.torch.submission import Sum
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """In training the mean and variance are those of all ranks' samples together, of which a rank may have more than another.
-    Calling it in training is collective."""
+    """Batch normalisation whose mean and variance in training are those of the samples of all ranks, which may have different
+    numbers of them. Calling it in training is collective."""
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
         if fused is not False:

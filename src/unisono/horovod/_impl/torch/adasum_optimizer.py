@@ -1,4 +1,4 @@
-"""Adasum over the steps of an optimiser: each rank makes its own, and the ranks add up how far each has moved.
+"""Adasum over the steps of an optimiser: each rank makes its own step, and the changes of the weights are combined.
 
 d = step(w) - w;    w <- w + Adasum over the ranks of d
 """
@@ -21,7 +21,7 @@ from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped
 
 
 class DeltaSteps(Wrapped):
-    """What is put in front of the user's class."""
+    """The class in front of the user's optimiser class."""
 
     def _begin_deltas(self, names: dict[Tensor, str], compression: type[Compressor], passes: int) -> None:
         self._parameter_names = names
@@ -31,16 +31,16 @@ class DeltaSteps(Wrapped):
         _ = self._persistent_id.number  # in the order in which they are made
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Local: how many backward passes a user makes before a step; nothing travels before."""
+        """Sets how many backward passes a user makes before a step; nothing is sent before. Local."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step must be at least 1; received {passes}")
         self.backward_passes_per_step = passes
 
     def synchronize(self) -> None:
-        """Local: gradients do not travel here."""
+        """Does nothing: gradients are not reduced with Adasum. Local."""
 
     def skip_synchronize(self) -> AbstractContextManager[None]:
-        """Local: refuses, unless this rank is alone, where there is nothing to skip."""
+        """Raises an error, unless this rank is the only one, where there is nothing to skip. Local."""
         if global_process_set.size() > 1:
             raise AssertionError(
                 "skip_synchronize() is not possible with op=hvd.Adasum, where steps travel and not gradients; leave it out"
@@ -48,7 +48,8 @@ class DeltaSteps(Wrapped):
         return nullcontext()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Collective over all ranks, blocking. Weights that could not be agreed on are as they were before."""
+        """Makes a step and combines the changes of all ranks. Weights that the ranks could not agree on stay as they were.
+        Collective over all ranks, blocking."""
         self._made_from._opt_called = True  # a scheduler that was made for it looks there whether steps are made
         self._name_newcomers()
         moved = [one for one in self._parameter_names if one.requires_grad]
@@ -69,5 +70,5 @@ class DeltaSteps(Wrapped):
     step.hooked = True  # type: ignore[attr-defined]  # the step of the user's class calls the hooks, ours must not
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Local."""
+        """Loads a state. Local."""
         self._load(state_dict)

@@ -32,7 +32,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """The reduction in a new tensor."""
+    """Returns the reduction in a new tensor."""
     small, undo = compression.compress(tensor)
     op = choose_op(op, average)
     result: Tensor = gradients.apply_function(gradients.Allreduce, small, name, op, prescale_factor, postscale_factor, process_set)
@@ -49,7 +49,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """The reduction in place; no gradients."""
+    """Reduces a tensor in place; without gradients."""
     op = choose_op(op, average)
     result: Tensor = synchronize(allreduce_async_(tensor, None, name, op, prescale_factor, postscale_factor, process_set))
     return result
@@ -65,7 +65,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """The reductions of a list in new tensors."""
+    """Returns the reductions of a list in new tensors."""
     pairs = [compression.compress(tensor) for tensor in tensors]
     op = choose_op(op, average)
     results = gradients.apply_function(
@@ -83,7 +83,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """The reductions of a list in place; no gradients."""
+    """Reduces a list in place; without gradients."""
     op = choose_op(op, average)
     handle = grouped_allreduce_async_(tensors, None, name, op, prescale_factor, postscale_factor, process_set)
     results: list[Tensor] = synchronize(handle)
@@ -91,7 +91,7 @@ def grouped_allreduce_(
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """Everybody's rows, one rank after another; their number may differ."""
+    """Returns the rows of all ranks, one rank after another; their number may differ."""
     result: Tensor = gradients.apply_function(gradients.Allgather, tensor, name, process_set)
     return result
 
@@ -99,18 +99,18 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 def grouped_allgather(
     tensors: Iterable[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
-    """The same of a list."""
+    """Returns the rows of all ranks for each tensor of a list."""
     return list(gradients.apply_function(gradients.GroupedAllgather, name, process_set, *tensors))
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """The values of `root_rank`, a rank of the whole job, in a new tensor."""
+    """Returns the values of `root_rank`, a rank of the whole job, in a new tensor."""
     result: Tensor = gradients.apply_function(gradients.Broadcast, tensor, root_rank, name, process_set)
     return result
 
 
 def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """The values of `root_rank`, in place; no gradients."""
+    """Copies the values of `root_rank` in place; without gradients."""
     result: Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
     return result
 
@@ -121,7 +121,7 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`splits[r]` rows to each rank r; the rows that came, and if `splits` was given, how many came from each."""
+    """Sends `splits[r]` rows to each rank r; returns the rows that came and, if `splits` was given, how many came from each."""
     rows, counts = gradients.apply_function(gradients.Alltoall, tensor, splits, name, process_set)
     if splits is None:
         result: Tensor = rows
@@ -138,7 +138,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """This rank's rows of the reduction; the first ranks get one more where they do not divide."""
+    """Returns this rank's rows of the reduction; the first ranks get one more where they do not divide."""
     small, undo = compression.compress(tensor)
     (result,) = gradients.apply_function(
         gradients.Reducescatter, name, op, process_set, prescale_factor, postscale_factor, False, small
@@ -156,7 +156,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """The same of a list."""
+    """Returns this rank's rows of the reductions of a list."""
     pairs = [compression.compress(tensor) for tensor in tensors]
     results = gradients.apply_function(
         gradients.Reducescatter, name, op, process_set, prescale_factor, postscale_factor, True, *(small for small, _ in pairs)

@@ -33,7 +33,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Local: an optimiser of the same class and state, whose `step` is collective over the process set and blocking.
+    """Returns an optimiser of the same class and state, whose `step` is collective over the process set and blocking. Local.
 
     Each one has a name space of its own, in the order in which they are made; so ranks make them in the same order.
     """

@@ -1,4 +1,4 @@
-"""How the gradients of parameters travel: compressed or not, dense or sparse, alone or in a group. Local, not blocking."""
+"""Reduction of the gradients of parameters: compressed or not, dense or sparse, alone or in a group. Local, not blocking."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from unisono.horovod._impl.torch.submission import Average, Sum
 
 
 class Drops:
-    """How often gradients were dropped in this era of the channel: who was not there, or had joined, could not drop any."""
+    """The number of times that gradients were dropped in this era of the channel: a rank that was not there, or had joined, could
+    drop none."""
 
     def __init__(self) -> None:
         self._era: object = None
         self._number = 0
 
     def number(self, era: object, more: int = 0) -> int:
-        """Local: with `more` that are new."""
+        """Returns the number, increased by `more`. Local."""
         self._number = more + (self._number if self._era is era else 0)
         self._era = era
         return self._number
@@ -40,7 +41,7 @@ class Drops:
 
 @dataclass
 class GradientTransport:
-    """What is the same for all gradients of an optimiser."""
+    """Reduces the gradients of one optimiser."""
 
     compression: type[Compressor]
     op: int
@@ -48,35 +49,35 @@ class GradientTransport:
     sparse_as_dense: bool
     process_set: ProcessSet
     title: PersistentId
-    """Stands before all names."""
+    """The number of the optimiser, which is a part of all names."""
     forms: Forms = field(default_factory=Forms)
     drops: Drops = field(default_factory=Drops)
 
     def operation_name(self, name: str) -> str:
-        """Local: the operation for a parameter."""
+        """Returns the name of the operation for a parameter. Local."""
         return f"optimizer.{self.title.number}.{name}"
 
     def extra_name(self, what: str) -> str:
-        """Local: an operation for something else; no parameter's has this name."""
+        """Returns the name of another operation, which no parameter's has. Local."""
         return f"optimizer.{self.title.number}:{what}"
 
     def lacks_form(self, one: Tensor) -> bool:
-        """Local: whether a parameter's gradient cannot travel yet."""
+        """Whether a parameter's gradient cannot be reduced yet, as its form is unknown. Local."""
         return self.forms.is_unknown(one, self.process_set.channel().era)
 
     def share_forms(self, names: Mapping[Tensor, str]) -> list[Tensor]:
-        """Collective over the process set, blocking; see `Forms.apply_marks`."""
+        """Exchanges the forms of gradients; see `Forms.apply_marks`. Collective over the process set, blocking."""
         marks, era = self.forms.marks(names), self.process_set.channel().era
         synchronize(allreduce_async_(marks, None, self.extra_name("forms"), Sum, process_set=self.process_set))
         return self.forms.apply_marks(marks, names, era, self.sparse_as_dense)
 
     def count_drop(self) -> None:
-        """Local: gradients were dropped on their way."""
+        """Notes that gradients in flight were dropped. Local."""
         self.drops.number(self.process_set.channel().era, 1)
 
     def compare_drops(self) -> Callable[[], bool]:
-        """Local, not blocking: tell how often gradients were dropped here, beside the gradients. What it gives is blocking, and
-        says on all ranks alike whether all have dropped as often; those that have joined do not count."""
+        """Sends the number of drops along with the gradients. Returns a blocking function that says, on all ranks alike, whether
+        all ranks have dropped equally often; ranks that have joined do not count. Local, not blocking."""
         number = self.drops.number(self.process_set.channel().era) % 4  # small, so that one rank among thousands is seen
         sums = torch.tensor([1.0, number, number * number], dtype=torch.float32, device="cpu")
         before, after = _factors(self)  # as the gradients, or it would not travel with them
@@ -89,8 +90,8 @@ class GradientTransport:
         return alike
 
     def share_loss(self, loss: Any) -> Any:
-        """Collective over the process set, blocking: the loss that belongs to the reduced gradients, the same on all ranks.
-        What is not one number is left as it is."""
+        """Returns the loss that belongs to the reduced gradients, the same on all ranks. A loss that is not a single number is
+        returned as it is. Collective over the process set, blocking."""
         try:
             own = float(loss.detach() if isinstance(loss, Tensor) else loss)
         except (TypeError, ValueError, RuntimeError):  # the last one is PyTorch's, for several numbers
@@ -101,7 +102,7 @@ class GradientTransport:
 
 
 class PendingReduction:
-    """One operation, with the gradients of one parameter or of several."""
+    """One operation in flight, for the gradients of one parameter or of several."""
 
     def __init__(self, wait: Callable[[], Any], put: Callable[[Tensor, Any], None], handle: int | None = None) -> None:
         self._wait, self._put, self._handle = wait, put, handle
@@ -110,12 +111,12 @@ class PendingReduction:
         self._is_over = False
 
     def __del__(self) -> None:
-        """The optimiser is gone: nobody will ask any more."""
+        """Discards the operation: the optimiser is gone."""
         if not self._is_over and self._handle is not None:
             PROCESS.handles.forget(self._handle)
 
     def wait(self) -> None:
-        """Blocking: until it is over, however it ended. Several parameters may share one flight."""
+        """Waits until the operation is over, however it ended. Several parameters may share it. Blocking."""
         if not self._is_over:
             self._is_over = True
             try:
@@ -124,13 +125,13 @@ class PendingReduction:
                 self._error = error
 
     def drop(self) -> None:
-        """Blocking: it is not wanted any more; raises what went wrong."""
+        """Waits for an operation whose result is not wanted any more; raises its error. Blocking."""
         self.wait()
         if self._error is not None:
             raise self._error
 
     def write_gradient(self, one: Tensor) -> None:
-        """Blocking: put the gradient of a parameter in its place; raises what went wrong."""
+        """Writes the reduced gradient of a parameter; raises the error of the operation. Blocking."""
         self.drop()
         self._put(one, self._result)
 
@@ -138,7 +139,7 @@ class PendingReduction:
 def start_reductions(
     transport: GradientTransport, parameters: Sequence[Tensor], names: dict[Tensor, str]
 ) -> dict[Tensor, PendingReduction]:
-    """The flight of each parameter. Those without a gradient get zeros first."""
+    """Starts the reduction of each parameter's gradient and returns them. Parameters without a gradient get zeros first."""
     sparse = set() if transport.sparse_as_dense else {one for one in parameters if transport.forms.is_sparse(one)}
     for one in parameters:
         if one.grad is None:
@@ -199,5 +200,5 @@ def _put(transport: GradientTransport, one: Tensor, travelled: Tensor, undo: obj
 
 
 def _factors(transport: GradientTransport) -> tuple[float, float]:
-    """A mean may be divided in two parts, before and after the sum, where the sum alone would overflow."""
+    """The factors before and after the sum. A mean may be divided in two parts, where the sum alone would overflow."""
     return (1.0 / transport.predivide, transport.predivide) if transport.op == Average else (1.0, 1.0)

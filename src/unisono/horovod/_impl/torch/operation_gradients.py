@@ -1,4 +1,4 @@
-"""How gradients flow back through the operations. Each backward pass is collective over the process set, as the operation was.
+"""The gradients of the operations. Each backward pass is collective over the process set, as the operation was.
 
     allreduce        the same all-reduce, with the same factors
     allgather        mean over the ranks, of which this rank takes its rows
@@ -33,7 +33,7 @@ from unisono.horovod._impl.torch.submission import Average, Sum
 
 
 def apply_function(kind: Any, *arguments: Any) -> Any:
-    """Collective, blocking: the operation, through which gradients flow. (`apply` is not typed.)"""
+    """Calls the operation so that gradients flow through it. (`apply` is not typed.) Collective, blocking."""
     return kind.apply(*arguments)
 
 
@@ -142,7 +142,7 @@ class Reducescatter(torch.autograd.Function):
 
 
 def _own_rows(gradients: Any, num_rows: list[int], name: str | None, process_set: Any) -> list[Tensor]:
-    """The mean of the gradients, of which this rank takes the rows that it gave."""
+    """The rows of this rank in the mean of the gradients."""
     means = apply_function(GroupedAllreduce, name, Average, 1.0, 1.0, process_set, *(one.contiguous() for one in gradients))
     everybodys = synchronize(allgather_async(torch.tensor([num_rows], device="cpu"), name, process_set))
     begins = everybodys[: process_set.rank()].sum(dim=0).tolist()
@@ -150,5 +150,5 @@ def _own_rows(gradients: Any, num_rows: list[int], name: str | None, process_set
 
 
 def _back(name: str | None) -> str | None:
-    """The name of the way back; operations without a name are numbered on the way back too."""
+    """The name of the operation in the backward pass; for one without a name, that is numbered too."""
     return None if name is None else f"{name}.gradient"

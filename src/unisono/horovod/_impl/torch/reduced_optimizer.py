@@ -1,4 +1,4 @@
-"""Gradients are reduced over the ranks while the backward pass runs, and used by `step`."""
+"""An optimiser whose gradients are reduced over the ranks while the backward pass runs, and used by `step`."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ SEEN = "_seen_by_distributed_optimizer"
 
 
 def check_passes(passes: int) -> None:
-    """Pure: `ValueError` for a number of backward passes that makes no sense."""
+    """Raises `ValueError` for a number of backward passes below 1. Pure."""
     if passes < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1; received {passes}")
 
 
 def _computed(owner: ref[_DistributedOptimizer], one: Tensor) -> None:
-    """A parameter outlives optimisers that were made for it before, in notebooks say; they must not keep reducing. After
-    `shutdown` gradients may still be of interest, of a saliency map say."""
+    """Notes that a gradient was computed. A parameter outlives optimisers that were made for it before, in notebooks say; they must
+    not keep reducing. After `shutdown` gradients may still be of interest, e.g. of a saliency map."""
     optimizer = owner()
     if optimizer is not None and PROCESS.has_begun:
         optimizer._on_gradient(one)
 
 
 class _DistributedOptimizer(Wrapped):
-    """What is put in front of the user's class. All methods are local, except `synchronize` and `step`. Its name is Horovod's,
-    by which other packages recognise a distributed optimiser."""
+    """The class in front of the user's optimiser class. All methods are local, except `synchronize` and `step`. Its name is
+    Horovod's, by which other packages recognise a distributed optimiser."""
 
     def _begin_reductions(
         self, names: dict[Tensor, str], transport: GradientTransport, passes: int, together: Sequence[Sequence[Tensor]]
@@ -48,7 +48,7 @@ class _DistributedOptimizer(Wrapped):
         self._transport = transport
         self.backward_passes_per_step = passes
         self._handles: dict[Tensor, PendingReduction | None] = {}
-        """Of gradients that were computed: how each travels; None: not all its passes are over."""
+        """Parameter -> the reduction of its computed gradient; None: not all its passes are over."""
         self._requires_update: set[Tensor] = {one for one in names if one.requires_grad}
         self._allreduce_delay: dict[Tensor, int] = dict.fromkeys(names, passes)
         self._should_synchronize, self._synchronized = True, False
@@ -69,8 +69,8 @@ class _DistributedOptimizer(Wrapped):
         self._hooks.append(one.register_post_accumulate_grad_hook(partial(_computed, ref(self))))  # type: ignore[no-untyped-call]
 
     def _adopt_newcomers(self) -> None:
-        """Parameters that were frozen when this was made, or came by `add_param_group`, take part from now on; otherwise each rank
-        would go its own way with them."""
+        """Includes parameters that were frozen when this was made, or were added by `add_param_group`; otherwise they would differ
+        between ranks."""
         known = set(self._parameter_names)
         self._name_newcomers()
         _share(self._parameter_names.keys() - known)
@@ -81,14 +81,14 @@ class _DistributedOptimizer(Wrapped):
                 self._hook(one)
 
     def _take_over(self, shared: Sequence[Tensor]) -> None:
-        """Other optimisers of these parameters let go of their gradients."""
+        """Makes other optimisers of these parameters drop their gradients."""
         for rival in (thing.owner for thing in PROCESS.persistent_ids()) if shared else ():
             if isinstance(rival, _DistributedOptimizer) and rival is not self:
                 for one in shared:
                     rival._forget(one, keep=True)
 
     def _travels(self) -> bool:
-        """Whether there is anybody to reduce with; after another `init` that may be different."""
+        """Whether there are other ranks to reduce with; after another `init` that may be different."""
         return self._transport.process_set.included() and self._transport.process_set.size() > 1
 
     # ---- during the backward pass --------------------------------------------------------------------------------------
@@ -183,14 +183,14 @@ class _DistributedOptimizer(Wrapped):
             self._forget(one, keep, zeros)
 
     def _may_have_started(self, one: Tensor) -> bool:
-        """Whether a gradient travels during the backward pass of some rank: the same answer on all of them."""
+        """Whether a gradient is reduced during the backward pass of some rank: the same answer on all of them."""
         return one in self._requires_update and not _is_shared(one) and not self._transport.lacks_form(one)
 
     # ---- what users call -----------------------------------------------------------------------------------------------
 
     def synchronize(self) -> None:
-        """Collective over the process set, blocking: afterwards all gradients are those of all ranks. Parameters that got none
-        here take part with zeros, as others may have one. If some cannot be reduced, raises the first error when all are over."""
+        """Waits until all gradients are those of all ranks. Parameters without a gradient take part with zeros, as others may have
+        one. If some cannot be reduced, raises the first error when all are over. Collective over the process set, blocking."""
         if not self._travels():
             self._synchronized = True
             return
@@ -238,7 +238,7 @@ class _DistributedOptimizer(Wrapped):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """For a `step` after `synchronize` was called by hand."""
+        """Makes `step` inside this context use the gradients as they are, after `synchronize` was called by hand."""
         self._should_synchronize = False
         try:
             yield
@@ -246,8 +246,8 @@ class _DistributedOptimizer(Wrapped):
             self._should_synchronize = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Collective over the process set, blocking: `synchronize`, then the step of the user's class. With a closure the
-        gradients are synchronised each time it has computed them."""
+        """Synchronises and makes the step of the user's class. With a closure the gradients are synchronised each time it has
+        computed them. Collective over the process set, blocking."""
         self._made_from._opt_called = True  # a scheduler that was made for it looks there whether steps are made
         if not self._should_synchronize:
             self._synchronized = False
@@ -276,8 +276,8 @@ class _DistributedOptimizer(Wrapped):
     step.hooked = True  # type: ignore[attr-defined]  # the step of the user's class calls the hooks, ours must not
 
     def zero_grad(self, *args: Any, **options: Any) -> None:
-        """Local; where gradients travel it is collective and blocking, as they are then dropped. The arguments are those of the
-        user's class."""
+        """Clears the gradients; the arguments are those of the user's class. Local; where gradients are in flight it is collective
+        and blocking, as they are then dropped."""
         dropped = [one for one, flight in self._handles.items() if flight is not None]
         if PROCESS.has_begun:
             self._forget_all()
@@ -293,14 +293,14 @@ class _DistributedOptimizer(Wrapped):
         super().zero_grad(*args, **options)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Local: how many backward passes add up to one step."""
+        """Sets how many backward passes add up to one step. Local."""
         check_passes(passes)
         self.backward_passes_per_step = passes
         for one in self._allreduce_delay:
             self._allreduce_delay[one] = passes
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Local; where gradients travel it is collective and blocking, as they are then dropped."""
+        """Loads a state. Local; where gradients are in flight it is collective and blocking, as they are then dropped."""
         if PROCESS.has_begun:
             with suppress(HorovodInternalError):  # they are from before a `shutdown`, or the ranks disagree about them
                 self._forget_all()
@@ -313,13 +313,14 @@ class _DistributedOptimizer(Wrapped):
 
 
 def _share(parameters: Iterable[Tensor]) -> None:
-    """Local: they have one optimiser more."""
+    """Notes that these parameters have one more optimiser."""
     for one in parameters:
         PROCESS.are_shared[one] = one in PROCESS.are_shared
 
 
 def _is_shared(one: Tensor) -> bool:
-    """For good: who is still alive may differ between ranks, but which gradients travel during a backward pass must not."""
+    """Whether a parameter has, or ever had, several optimisers: which of them are alive may differ between ranks, but which
+    gradients are reduced during a backward pass must not."""
     return one in PROCESS.are_shared and bool(PROCESS.are_shared[one])
 
 

@@ -18,8 +18,8 @@ from unisono.horovod._impl.torch.submission import Sum
 
 
 class SyncBatchNorm(_BatchNorm):
-    """In training its forward and backward passes are collective over all ranks and blocking, in one order on all of them. The
-    input has a batch, channels, and any further dimensions."""
+    """Batch normalisation over the batches of all ranks. In training its forward and backward passes are collective over all ranks
+    and blocking, in one order on all of them. The input has a batch, channels, and any further dimensions."""
 
     _persistent_id: PersistentId | None = None
 
@@ -45,18 +45,19 @@ class SyncBatchNorm(_BatchNorm):
         return result
 
     def _name(self) -> str:
-        """Local: given in the first forward pass, which layers make in one order on all ranks."""
+        """The name of the layer's operations, given in the first forward pass, which layers make in one order on all ranks."""
         if self._persistent_id is None:
             self._persistent_id = PersistentId("sync_batch_norm", global_process_set)
         return f"sync_batch_norm.{self._persistent_id.number}"
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy is another layer, with a number of its own."""
+        """Leaves the number out: a copy is another layer."""
         return {name: value for name, value in self.__dict__.items() if name != "_persistent_id"}
 
 
 class _Normalise(torch.autograd.Function):
-    """The ranks exchange mean, sum of squared distances and count of each channel, and in the backward pass two sums."""
+    """Normalisation with its gradient. The ranks exchange mean, sum of squared distances and count of each channel, and in the
+    backward pass two sums."""
 
     @staticmethod
     def forward(
@@ -99,5 +100,5 @@ class _Normalise(torch.autograd.Function):
 
 
 def _shaped(vector: Tensor, like: Tensor) -> Tensor:
-    """A value for each channel, as it is applied to all of `like`."""
+    """The values of the channels in a shape that is applied to all of `like`."""
     return vector.view(1, -1, *(1 for _ in range(like.dim() - 2)))
