@@ -127,7 +127,7 @@ class Job:
         self.coordinator = Coordinator(
             plan, self.layout, self.workers, self.store, self.search, self.proposals, self.observer, command, clock
         )
-        self.coordinator._prefetches &= prefetches
+        self.coordinator._prefetch._is_used &= prefetches
 
     def ready(self, *ranks: int) -> None:
         for rank in ranks or range(self.layout.num_ranks):
