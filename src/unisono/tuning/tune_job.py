@@ -72,7 +72,7 @@ def run_tune_job(config: TuneConfig, num_ranks: int | None, columns: int | None)
 
 
 def _place(at: Topology, local_rank: int, local_size: int, threads: int | None) -> dict[str, Any]:
-    """Local: the node, GPUs and threads of one rank."""
+    """The node, GPUs and threads of one rank. Local."""
     seen, ours = assign_gpus(environment(), local_rank, local_size, num_found(), NO_OVERRIDES)
     node = f"node {at.node_rank}" if at.node_rank is not None else at.node_name or machine()
     return {"node": node, "gpus": seen, "our_gpus": ours, "threads": threads or threads_from_environment()}

@@ -15,7 +15,7 @@ from unisono.horovod._impl.engine.agreed_operation import Agreement
 from unisono.horovod._impl.engine.carrier import Carrier, rows_of_ranks
 from unisono.horovod._impl.engine.operation_request import ALLGATHER, ALLREDUCE, BROADCAST, REDUCESCATTER, Request
 from unisono.horovod._impl.engine.reduction_arithmetic import divide, finish_reduction, product, reduction_type, scale
-from unisono.horovod._impl.engine.stall_watch import absent, submitted, users_part
+from unisono.horovod._impl.engine.stall_watch import absent_ranks, submissions_of, users_part
 from unisono.horovod._impl.exceptions import HorovodInternalError, HorovodVersionMismatchError, HostsUpdatedInterrupt
 from unisono.horovod._impl.job.job_settings import HorovodSettings, settings_of
 from unisono.horovod._impl.job.process_topology import topology_of_nodes
@@ -189,8 +189,8 @@ def test_who_has_not_submitted() -> None:
         2: Report({}, "stack 2"),
         4: Report({"horovod-0": CurrentCall(0, "join")}, "stack 4"),
     }
-    names = submitted(reports, "horovod-0")
-    assert absent("allreduce.a", (0, 1, 2, 3, 4), names) == [1, 2, 3]
+    names = submissions_of(reports, "horovod-0")
+    assert absent_ranks("allreduce.a", (0, 1, 2, 3, 4), names) == [1, 2, 3]
 
 
 def test_stacks_are_shown_without_our_own_threads() -> None:

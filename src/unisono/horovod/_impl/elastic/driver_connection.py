@@ -50,7 +50,7 @@ class DriverConnection:
         self._committed_in = -1
 
     @property
-    def is_there(self) -> bool:
+    def has_driver(self) -> bool:
         """Local: whether a driver of an elastic job started this process."""
         if not self._asked:
             self._driver, self._asked = driver_address(), True

@@ -35,7 +35,7 @@ class ElasticSampler(Sampler[int]):
     `set_epoch` at the end of an epoch."""
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
-        """Local. The data must have the same length on all workers, and the seed must be the same."""
+        """The data must have the same length on all workers, and the seed must be the same. Local."""
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
@@ -62,11 +62,11 @@ class ElasticSampler(Sampler[int]):
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, Any]:
-        """Local."""
+        """Returns the epoch and how much of it is processed. Local."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Local."""
+        """Continues from a state. Local."""
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict["processed_num"]
         self.reset()

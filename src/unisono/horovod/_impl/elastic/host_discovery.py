@@ -96,7 +96,7 @@ class Discovery:
         self._thread = threading.Thread(target=self._run, name="unisono-discovery", daemon=True)
 
     def start(self) -> None:
-        """Local."""
+        """Starts the thread. Local."""
         self._thread.start()
 
     def close(self) -> None:

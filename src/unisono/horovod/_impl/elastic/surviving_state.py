@@ -42,7 +42,7 @@ class State:
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Collective, blocking: `save`, then `check_host_updates`. Each commit copies everything, so choose how often."""
+        """Saves, then checks for changes of hosts. Each commit copies everything, so choose how often. Collective, blocking."""
         self.save()
         PROCESS.driver_connection.report_commit()
         self.check_host_updates()
@@ -95,11 +95,11 @@ class ObjectState(State):
         self._save_values()
 
     def save(self) -> None:
-        """Local."""
+        """Copies all values. Local."""
         self._save_values()
 
     def restore(self) -> None:
-        """Local."""
+        """Returns to the last copy. Local."""
         # Copies, or a list that the program fills later would be filled in what is saved too.
         for name, value in copy_attributes(self._saved_state).items():
             setattr(self, name, value)

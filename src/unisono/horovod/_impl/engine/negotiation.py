@@ -116,14 +116,14 @@ class Negotiation:
                 self._pending.setdefault(request.name, {})[rank] = request
                 changed[request.name] = None
         names = list(self._pending) if len(self._joined) > before else list(changed)
-        agreed = [agreement for name in names if (agreement := self._completed(name)) is not None]
+        agreed = [agreement for name in names if (agreement := self._agreement_if_complete(name)) is not None]
         if len(self._joined) == len(self._ranks):
             requests_of_join = tuple(self._joined[rank] for rank in range(len(self._ranks)))
             agreed.append(Agreement(requests_of_join, last_joined=list(self._joined)[-1]))
             self._joined.clear()
         return agreed
 
-    def _completed(self, name: str) -> Agreement | None:
+    def _agreement_if_complete(self, name: str) -> Agreement | None:
         heard = self._pending[name]
         if not all(rank in heard or rank in self._joined for rank in range(len(self._ranks))):
             return None

@@ -61,11 +61,11 @@ class StallWatch:
             self._end(channel, bound[0])
 
     def _end(self, channel: Channel, entry: Entry) -> None:
-        names_of = submitted(self._reports(channel), channel.title)
+        names_of = submissions_of(self._reports(channel), channel.title)
         if self._control.lost:  # somebody else has spoken, or is gone: the channel fails by itself
             return
         if not entry.done() and not self._is_anothers(entry, channel, names_of):
-            gone = _ranks(absent(_shown(entry), channel.ranks, names_of))
+            gone = _ranks(absent_ranks(_shown(entry), channel.ranks, names_of))
             channel.fail(
                 f"{entry.request.name} was not submitted by {gone} within {self._end_s:g} s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)"
             )
@@ -80,11 +80,11 @@ class StallWatch:
 
     def _report(self, channel: Channel, late: Sequence[Entry], reports: Mapping[int, Report]) -> list[Entry]:
         """Prints a report and returns the operations in it."""
-        names_of = submitted(reports, channel.title)
+        names_of = submissions_of(reports, channel.title)
         if self._control.lost:  # ranks that fail forget what they had in flight, and would be accused of not having submitted it
             return []
         ours = [entry for entry in late if not entry.done() and not self._is_anothers(entry, channel, names_of)]
-        gone = {entry: absent(_shown(entry), channel.ranks, names_of) for entry in ours}
+        gone = {entry: absent_ranks(_shown(entry), channel.ranks, names_of) for entry in ours}
         lines = [f"  {_shown(entry)}: missing on {_ranks(ranks)}{_excuse(entry)}" for entry, ranks in gone.items()]
         if lines:
             more = [f"  and {len(lines) - SHOWN_NAMES} more"] if len(lines) > SHOWN_NAMES else []
@@ -111,7 +111,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     return join_ranks(ranks) if ranks else "no rank"
 
 
-def submitted(reports: Mapping[int, Report], title: str) -> dict[int, tuple[str, ...]]:
+def submissions_of(reports: Mapping[int, Report], title: str) -> dict[int, tuple[str, ...]]:
     """Returns what each rank that answered has in flight in a channel, by rank of the job. Pure."""
     return {
         rank: tuple(report.current_calls[title].call.split("\n"))
@@ -120,7 +120,7 @@ def submitted(reports: Mapping[int, Report], title: str) -> dict[int, tuple[str,
     }
 
 
-def absent(name: str, ranks: Sequence[int], names_of: Mapping[int, Sequence[str]]) -> list[int]:
+def absent_ranks(name: str, ranks: Sequence[int], names_of: Mapping[int, Sequence[str]]) -> list[int]:
     """Returns the ranks that have neither submitted the operation nor joined, or do not answer. Pure."""
     return [rank for rank in ranks if not {name, JOIN} & set(names_of.get(rank, ()))]
 

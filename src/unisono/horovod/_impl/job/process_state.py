@@ -44,7 +44,7 @@ class Job:
         """Connects to the other processes. Collective over all processes of the job, blocking."""
         install_excepthook()
         own = horovod_settings()  # before others count on us
-        assignment = driver_connection.wait_for_assignment() if driver_connection.is_there else None
+        assignment = driver_connection.wait_for_assignment() if driver_connection.has_driver else None
         # Tensors of GPUs pass through the host, so the engine is chosen as if there were none.
         at = replace(current_topology() if assignment is None else topology_of(assignment), own_gpus=())
         if at.engine == "nccl":
@@ -129,7 +129,7 @@ class Process:
             try:
                 job = Job(self.driver_connection)
             except CommError as error:
-                if not self.driver_connection.is_there:
+                if not self.driver_connection.has_driver:
                     raise
                 self.driver_connection.report_failed(
                     str(error)

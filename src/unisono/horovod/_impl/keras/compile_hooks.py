@@ -70,7 +70,7 @@ def agree_on_finite(kind: type | None = None) -> None:
     plain_reduce = owner.__reduce__
 
     def __reduce__(self: Any) -> Any:
-        """Of copies too, as Keras makes them in the same way: they would be plain."""
+        """Refuses pickles and copies, which Keras makes in the same way: they would be plain optimisers."""
         if isinstance(self.inner_optimizer, ReducedUpdates):
             refuse_pickles(self)
         return plain_reduce(self)

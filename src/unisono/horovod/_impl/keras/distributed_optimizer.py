@@ -54,7 +54,7 @@ def DistributedOptimizer(
     )
     watch_compile()
     agree_on_finite()
-    return _made_from(optimizer, options)
+    return _make_from(optimizer, options)
 
 
 def PartialDistributedOptimizer(
@@ -128,9 +128,9 @@ def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
         )
 
 
-def _made_from(optimizer: Any, options: ReductionOptions) -> Any:
+def _make_from(optimizer: Any, options: ReductionOptions) -> Any:
     """An optimiser of the same class that reduces gradients with these options."""
-    made = _scaled_losses(optimizer, options) if _scales_losses(optimizer) else _same_class(optimizer, options)
+    made = _make_with_scaled_losses(optimizer, options) if _scales_losses(optimizer) else _same_class(optimizer, options)
     if optimizer.built:
         _take_over(made, optimizer)
     return made
@@ -143,12 +143,12 @@ def _scales_losses(optimizer: Any) -> bool:
     return isinstance(optimizer, LossScaleOptimizer)
 
 
-def _scaled_losses(optimizer: Any, options: ReductionOptions) -> Any:
+def _make_with_scaled_losses(optimizer: Any, options: ReductionOptions) -> Any:
     """An optimiser of mixed precision whose inner optimiser is distributed, and for which all ranks agree whether a step counts."""
     config = optimizer.get_config()
     del config["inner_optimizer"]
     agree_on_finite(type(optimizer))
-    return _derived(optimizer, ScaledLosses)(_same_class(optimizer.inner_optimizer, options), **config)
+    return _derived_class(optimizer, ScaledLosses)(_same_class(optimizer.inner_optimizer, options), **config)
 
 
 def _same_class(optimizer: Any, options: ReductionOptions) -> Any:
@@ -157,28 +157,28 @@ def _same_class(optimizer: Any, options: ReductionOptions) -> Any:
         config["learning_rate"] = optimizer._learning_rate  # a schedule; itself, as it may not be registered with Keras
     if options.passes > 1:
         config["gradient_accumulation_steps"] = options.passes
-    made = _derived(optimizer, ReducedUpdates, _reduction_options=options).from_config(config)
+    made = _derived_class(optimizer, ReducedUpdates, _reduction_options=options).from_config(config)
     for name in EXCLUDED:
         if hasattr(optimizer, name):
             setattr(made, name, getattr(optimizer, name))
     return made
 
 
-def _copied(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
+def _copy(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
     """A copy that is as distributed as the given optimiser and for the same variables; the copy of Keras would be a plain one."""
     held = inner_of(optimizer)
-    copy = _made_from(optimizer, held._reduction_options)
+    copy = _make_from(optimizer, held._reduction_options)
     transport = inner_of(copy)._transport
     transport.local, transport.is_elastic = set(held._transport.local), held._transport.is_elastic
     return copy
 
 
-def _derived(optimizer: Any, front: type, **attributes: Any) -> Any:
+def _derived_class(optimizer: Any, front: type, **attributes: Any) -> Any:
     """A class of the same name that is derived from the user's, so that `isinstance` works. A saved model names the plain one."""
     from keras import saving
 
     own: type = getattr(optimizer, "_own", type(optimizer))
-    attributes |= {"__module__": _module(own), "_own": own, "__copy__": _copied, "__deepcopy__": _copied}
+    attributes |= {"__module__": _module(own), "_own": own, "__copy__": _copy, "__deepcopy__": _copy}
     kind: Any = type(own.__name__, (front, own), attributes)
     registered = saving.get_registered_name(own)
     package, is_registered, name = registered.partition(">")

@@ -23,7 +23,7 @@ class KerasState(ObjectState):
     """A model and its optimiser, and further values as attributes."""
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        """Local. The model must be built."""
+        """The model must be built. Local."""
         if not model.built:
             raise ValueError("the model is not built, so its variables are not known (KerasState); call model.build(input_shape)")
         self.model = model

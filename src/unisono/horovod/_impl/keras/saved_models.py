@@ -50,7 +50,7 @@ def load_model(
 
 
 def _with_state(filepath: Any, model: Any) -> Any:
-    """Local: the optimiser that is in a file of the older format, with its state. Keras leaves that in the file: it builds the
+    """The optimiser that is in a file of the older format, with its state. Keras leaves the state in the file: it builds the
     optimiser without variables, into which nothing fits."""
     from keras.src.legacy.saving import legacy_h5_format as older
 

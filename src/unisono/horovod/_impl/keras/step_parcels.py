@@ -69,10 +69,10 @@ def carry(parcels: Sequence[Parcel], tensors: Sequence[Tensor], in_place: bool =
     given = list(zip(parcels, tensors, strict=True))
     # The layout comes first and alone: if the ranks differ in it, what else one of them had started would stay in flight.
     num_first = sum(bool(parcel.layout) for parcel in parcels)
-    return [*_carried(given[:num_first], in_place), *_carried(given[num_first:], in_place)]
+    return [*_wait_for_all(given[:num_first], in_place), *_wait_for_all(given[num_first:], in_place)]
 
 
-def _carried(given: Sequence[tuple[Parcel, Tensor]], in_place: bool) -> list[Tensor]:
+def _wait_for_all(given: Sequence[tuple[Parcel, Tensor]], in_place: bool) -> list[Tensor]:
     """Waits for all operations, then raises the first error if some failed: the next step uses their names again."""
     waits = [parcel.start(tensor, in_place) for parcel, tensor in given]
     results: list[Tensor] = []

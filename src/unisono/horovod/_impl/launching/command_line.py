@@ -71,7 +71,7 @@ def values_of(args: argparse.Namespace, settings: Mapping[str, str]) -> dict[str
             given = settings[flag.setting.removeprefix("!")]
             if flag.kind == SWITCH:
                 given = _truth(given, place) != flag.setting.startswith("!")
-        found[flag.dest] = None if given is None else _checked(flag, given, place)
+        found[flag.dest] = None if given is None else _parse_value(flag, given, place)
     return found
 
 
@@ -80,7 +80,7 @@ def with_defaults(values: Values, env: Mapping[str, str]) -> dict[str, Any]:
     found = dict(values)
     for flag in FLAGS:
         if flag.default is not None and found[flag.dest] is None and env.get(flag.default):
-            found[flag.dest] = _checked(flag, env[flag.default], f"{flag.default} (environment)")
+            found[flag.dest] = _parse_value(flag, env[flag.default], f"{flag.default} (environment)")
     return found
 
 
@@ -132,7 +132,7 @@ def _is_given(value: object) -> bool:
     return value is not None and value is not False
 
 
-def _checked(flag: Flag, given: Any, place: str) -> Any:
+def _parse_value(flag: Flag, given: Any, place: str) -> Any:
     if flag.kind == SWITCH:
         return given
     if flag.kind == PAIR:

@@ -62,7 +62,7 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Result]:
-    """Local, blocking: call `func(*args, **kwargs)` on `num_proc` processes and give the results in the order of ranks. Without
+    """Calls `func(*args, **kwargs)` on `num_proc` processes and returns the results in the order of ranks. Local, blocking. Without
     `num_proc`: as many as the hosts have slots where they are given, else `min_num_proc`, else 1.
 
     Works from a program, an interactive session and a notebook; functions that are defined there are sent along. What the

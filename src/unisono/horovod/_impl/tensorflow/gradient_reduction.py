@@ -65,7 +65,7 @@ class Reduction:
         if self.groups is None:
             self._reduce(found, dense, grouped=False)
         else:
-            for group in self._grouped(dense, variables):
+            for group in self._groups_of(dense, variables):
                 self._reduce(found, group, grouped=True)
         if sparse:
             with tf.device(self.device_sparse or None):
@@ -102,7 +102,7 @@ class Reduction:
             for position, one, (_, undo) in zip(positions, reduced, pairs, strict=True):
                 found[position] = self.compression.decompress(one, undo)
 
-    def _grouped(self, positions: Sequence[int], variables: Sequence[Any]) -> list[list[int]]:
+    def _groups_of(self, positions: Sequence[int], variables: Sequence[Any]) -> list[list[int]]:
         """The groups of gradients that are reduced together; variables in no group are reduced alone."""
         if isinstance(self.groups, int):
             count = min(self.groups, len(positions))

@@ -174,7 +174,7 @@ def _sorted(pid: int) -> dict[str, object]:
 
 
 def _text(event: Mapping[str, object]) -> str:
-    """As all others, with the comma in front."""
+    """The text of an event after the first: with the comma in front."""
     return f",\n{json.dumps(event)}"
 
 

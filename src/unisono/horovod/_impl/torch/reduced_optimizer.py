@@ -87,7 +87,7 @@ class _DistributedOptimizer(Wrapped):
                 for one in shared:
                     rival._forget(one, keep=True)
 
-    def _travels(self) -> bool:
+    def _reduces(self) -> bool:
         """Whether there are other ranks to reduce with; after another `init` that may be different."""
         return self._transport.process_set.included() and self._transport.process_set.size() > 1
 
@@ -96,7 +96,7 @@ class _DistributedOptimizer(Wrapped):
     def _on_gradient(self, one: Tensor) -> None:
         # Of a parameter with two optimisers nobody knows yet who will make the step, and how that one wants it reduced. And a hook
         # of the user's may have taken the gradient away.
-        if not self._travels() or _is_shared(one) or one.grad is None:
+        if not self._reduces() or _is_shared(one) or one.grad is None:
             return
         with self._lock:
             backward = torch._C._current_graph_task_id()
@@ -136,10 +136,11 @@ class _DistributedOptimizer(Wrapped):
         self._handles.update(start_reductions(self._transport, together, self._parameter_names))
 
     def _forget(self, one: Tensor, keep: bool = False, zeros: Collection[Tensor] = ()) -> None:
-        """Blocking while it travels: as if its gradient had not been computed. With it goes what travels with it.
+        """Drops the gradient of a parameter, as if it had not been computed, and those that are reduced together with it. Blocking
+        while it is in flight.
 
-        What has travelled is kept where nobody dropped it, as the mean over the ranks: reduced again, it gives what is asked for.
-        But where `zeros` went in its place, what this rank has is not in it.
+        With `keep` a reduced gradient that no rank dropped stays, as the mean over the ranks: reduced again, it gives the right result.
+        Where `zeros` were sent in its place, this rank's gradient is not in it.
         """
         flight = self._handles.pop(one, None)
         with_it = [other for other, its in self._handles.items() if flight is not None and its is flight]
@@ -160,9 +161,9 @@ class _DistributedOptimizer(Wrapped):
                     kept.grad.detach().div_(self._transport.process_set.size())
 
     def _forget_all(self, keep: bool = False) -> None:
-        """Collective where something travels, blocking: as if no gradient had been computed. One that only some ranks have sent
-        would meet the next one of the others; so those that the others may have sent follow first, as zeros. A rank that has
-        nothing to drop while others do is found by `synchronize`."""
+        """Drops all gradients, as if none had been computed. A gradient that only some ranks have sent would meet the next one of
+        the others; so gradients that others may have sent are sent here first, as zeros. A rank that has nothing to drop while
+        others do is found by `synchronize`. Collective where gradients are in flight, blocking."""
         zeros: set[Tensor] = set()
         if not all(map(self._allreduce_delay.get, self._handles)):  # passes are over, so somebody may have sent something
             held = {one: one.grad for one in self._parameter_names}
@@ -191,7 +192,7 @@ class _DistributedOptimizer(Wrapped):
     def synchronize(self) -> None:
         """Waits until all gradients are those of all ranks. Parameters without a gradient take part with zeros, as others may have
         one. If some cannot be reduced, raises the first error when all are over. Collective over the process set, blocking."""
-        if not self._travels():
+        if not self._reduces():
             self._synchronized = True
             return
         self._adopt_newcomers()
@@ -267,7 +268,7 @@ class _DistributedOptimizer(Wrapped):
             loss = closure()
             self.synchronize()
             # Line searches decide by it, so it must be the same on all ranks.
-            return loss if loss is None or not self._travels() else self._transport.share_loss(loss)
+            return loss if loss is None or not self._reduces() else self._transport.share_loss(loss)
 
         result = super().step(synchronized)
         self._synchronized = False
