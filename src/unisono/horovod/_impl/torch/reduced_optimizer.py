@@ -139,8 +139,8 @@ class _DistributedOptimizer(Wrapped):
         """Drops the gradient of a parameter, as if it had not been computed, and those that are reduced together with it. Blocking
         while it is in flight.
 
-        With `keep` a reduced gradient that no rank dropped stays, as the mean over the ranks: reduced again, it gives the right result.
-        Where `zeros` were sent in its place, this rank's gradient is not in it.
+        With `keep` a reduced gradient that no rank dropped stays, as the mean over the ranks: reduced again, it gives the right
+        result. Where `zeros` were sent in its place, this rank's gradient is not in it.
         """
         flight = self._handles.pop(one, None)
         with_it = [other for other, its in self._handles.items() if flight is not None and its is flight]
