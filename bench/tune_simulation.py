@@ -28,7 +28,7 @@ from unisono.task.task import Range
 from unisono.tuning.search.prefetch import Prefetcher
 from unisono.tuning.search.search import Proposal, Search
 from unisono.tuning.search.space import Dimension, Space
-from unisono.tuning.study.store import READ_EVERY_S, Due, Store, new_job
+from unisono.tuning.study.store import READ_EVERY_S, PendingTrial, Store, new_job
 from unisono.tuning.study.study import Trial
 from unisono.tuning.study.trial_plan import Objective, Part, Plan
 from unisono.tuning.tune_job import SWITCH_S, TICK_S
@@ -268,11 +268,11 @@ class Quiet:
     def say(self, text: str) -> None: ...
 
 
-def ordered(due: Due, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
+def ordered(pending: PendingTrial, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
     """Pure: what a worker is told, as `unisono tune` tells it."""
     return {
         "do": "train",
-        "number": due.number,
+        "number": pending.number,
         "values": dict(values),
         "fold": part.fold,
         "repeat": part.repeat,

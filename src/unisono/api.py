@@ -148,7 +148,7 @@ def tune(
     names = ["value"] if len(directions) == 1 else [f"value_{number}" for number in range(len(directions))]
     config = TuneConfig(
         out=str(folder),
-        order={"kind": "objective", "file": str(file)},
+        work_spec={"kind": "objective", "file": str(file)},
         trials=trials,
         metrics=tuple(f"{name}:{DIRECTIONS[one]}" for name, one in zip(names, directions, strict=True)),
         quiet=not show,

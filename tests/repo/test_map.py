@@ -36,12 +36,19 @@ SHARED_NAMES = MappingProxyType(
         "run": "the composition root, and the verb",
         "module": "the same part of each framework's front end",
         "body": "the same part of each framework's front end",
+        **dict.fromkeys(
+            (
+                *("blocking_calls", "compression", "distributed_optimizer", "elastic_state", "gradient_transport"),
+                *("object_exchange", "old_names", "operations", "replicas", "sync_batch_norm"),
+            ),
+            "the same part of Horovod's interface for torch, tensorflow or keras, in the folder of that name",
+        ),
     }
 )
 """Names that several modules may have."""
 
 PUBLIC_FORMS = ("horovod",)
-"""Packages whose inner names are those of another project or mirror each other by framework: programs import them by path."""
+"""Packages whose inner names are those of another project, but for `_impl`: programs import them by path."""
 
 OLD_WORDS = (
     *("goes_on", "go_on_from", "told_to_stop", "looked_at", "no_time_to_evaluate_", "AlreadyTold", "wishes_of", "check_wishes"),
@@ -89,7 +96,7 @@ def test_a_module_is_known_by_its_name_alone() -> None:
     named: dict[str, list[str]] = defaultdict(list)
     for file in modules():
         where = file.relative_to(SRC)
-        if where.parts[0] not in PUBLIC_FORMS and not where.stem.startswith("on_"):
+        if (where.parts[0] not in PUBLIC_FORMS or "_impl" in where.parts) and not where.stem.startswith("on_"):
             named[where.stem].append(str(where))
     repeated = {name: files for name, files in named.items() if len(files) > 1 and name not in SHARED_NAMES}
     assert repeated == {}

@@ -52,7 +52,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
         print(build_report(__version__, INTERFACE))
         return 0
-    from unisono.horovod._impl.launching.program_start import Order
+    from unisono.horovod._impl.launching.program_start import ProgramLaunch
     from unisono.horovod._impl.launching.settings_file import controller_of, read_settings
 
     settings = {} if args.config_file is None else read_settings(Path(args.config_file))
@@ -62,7 +62,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     for remark in command_line.remarks_of(values):
         _say(remark)
     values["control_stdin"] = args.control_stdin
-    return Order(split(argv)[1], values, _say).start()
+    return ProgramLaunch(split(argv)[1], values, _say).start()
 
 
 def _say(text: str) -> None:

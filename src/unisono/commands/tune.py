@@ -77,8 +77,8 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     if args.export is not None:
         return _export(Path(args.export[0]), args.export[1])
     config = _join_study(args, argv) if args.join is not None else configuration(args, argv)
-    if current_topology().launcher == "local" and not config.order["file"].endswith(".cloudpickle"):
-        check_file(Path(config.order["file"]))
+    if current_topology().launcher == "local" and not config.work_spec["file"].endswith(".cloudpickle"):
+        check_file(Path(config.work_spec["file"]))
     return run_tune_job(config, args.n, terminal().columns)
 
 
@@ -88,10 +88,10 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
         raise UsageError("a task file is missing; give TASK.py, or --join a study that is there")
     given = vars(args)
     values = {"out": f"studies/{Path(args.task).stem}", **options_for(TuneConfig, given)}
-    config = TuneConfig(order={}, command=("unisono", *argv), **values)
+    config = TuneConfig(work_spec={}, command=("unisono", *argv), **values)
     trials = TaskTrials(**options_for(TaskTrials, given))
     settings = {name: given[name] for name in SETTINGS if name in given}
-    return replace(config, order=trials.order(args.task, settings, config.folds, config.seed))
+    return replace(config, work_spec=trials.work_spec(args.task, settings, config.folds, config.seed))
 
 
 def _join_study(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
@@ -105,13 +105,13 @@ def _join_study(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
         if name not in (*OF_THE_COMMAND, *JOB_OPTIONS):
             raise UsageError(f"--{name.replace('_', '-')} is that of the study, which --join takes; leave it out")
     known = read_study(Path(args.join))
-    order = known["order"]
-    if order["kind"] == "objective":  # which lies in the study, wherever that was made
-        order = {**order, "file": str(Path(args.join) / Path(order["file"]).name)}
+    work_spec = known["order"]
+    if work_spec["kind"] == "objective":  # which lies in the study, wherever that was made
+        work_spec = {**work_spec, "file": str(Path(args.join) / Path(work_spec["file"]).name)}
     of_the_study = ("search", "prune", "folds", "repeats", "workers", "parallel_folds", "seed", "storage")
     return TuneConfig(
         out=args.join,
-        order=order,
+        work_spec=work_spec,
         metrics=tuple(f"{one['metric']}:{'max' if one['higher_is_better'] else 'min'}" for one in known["objectives"]),
         joins=True,
         command=("unisono", *argv),

@@ -14,8 +14,8 @@ from unisono.tuning.study.trial_plan import Objective
 DRAW_EVERY_S = 0.2
 
 
-class Progress:
-    """Local. A bar on a terminal, a line for each trial elsewhere."""
+class SearchProgress:
+    """The progress of a search on the console: a bar on a terminal, a line for each trial elsewhere. Local."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Progress:
         self._here = 0
 
     def skip_ended(self, trials: Sequence[Trial]) -> None:
-        """Local: trials that ended before this job came."""
+        """Leaves out trials that ended before this job started. Local."""
         self._seen |= {trial.number for trial in trials if trial.result is not None}
 
     def trial_ended(self, trial: Trial) -> None:
@@ -42,7 +42,7 @@ class Progress:
             return
         self._seen.add(trial.number)
         self._here += 1
-        what = shown_values(self._objectives, result.values) if result.state == COMPLETE else result.state
+        what = format_values(self._objectives, result.values) if result.state == COMPLETE else result.state
         spread = result.details.get("spread")
         if result.state == COMPLETE and spread:
             what += f" ± {spread:.2g}"
@@ -50,10 +50,10 @@ class Progress:
             what += f": {result.reason.splitlines()[0] if result.reason else 'no reason is known'}"
         best = self.best()
         star = "  best" if best is not None and best.number == trial.number else ""
-        self.say(f"trial {trial.number}: {what}  {shown_settings(trial.values or {})}  {duration(result.took_s)}{star}")
+        self.say(f"trial {trial.number}: {what}  {format_settings(trial.values or {})}  {duration(result.took_s)}{star}")
 
     def best(self) -> Trial | None:
-        """Pure: of the first objective."""
+        """Returns the best trial by the first objective. Pure."""
         return self._study.best(self._objectives[0].higher_is_better)
 
     def say(self, text: str) -> None:
@@ -62,7 +62,7 @@ class Progress:
             self._bar.draw_soon()
 
     def draw(self, num_running: int) -> None:
-        """Local: the line at the bottom of a terminal."""
+        """Draws the line at the bottom of a terminal. Local."""
         now = self._clock()
         if self._bar is None or not self._bar.is_shown or not self._bar.is_due(now):
             return
@@ -70,7 +70,7 @@ class Progress:
         words = {"running": f"{num_running} running"}
         best = self.best()
         if best is not None and best.result is not None:
-            words["best"] = f"best {shown_values(self._objectives, best.result.values)} (trial {best.number})"
+            words["best"] = f"best {format_values(self._objectives, best.result.values)} (trial {best.number})"
         words["times"] = self._times(done, now)
         self._bar.draw(f"{done}/{self._num_trials} trials", done / max(self._num_trials, 1), words, ("running", "times", "best"))
 
@@ -82,13 +82,13 @@ class Progress:
         return f"{duration(took_s)}, about {duration(took_s / self._here * left)} left"
 
 
-def shown_values(objectives: Sequence[Objective], values: Sequence[float]) -> str:
-    """Pure: 'val_accuracy 0.9812'."""
+def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> str:
+    """Returns e.g. 'val_accuracy 0.9812'. Pure."""
     return ", ".join(f"{one.metric} {_number(value)}" for one, value in zip(objectives, values, strict=False))
 
 
-def shown_settings(values: object) -> str:
-    """Pure: 'lr=0.05 model.width=128'."""
+def format_settings(values: object) -> str:
+    """Returns e.g. 'lr=0.05 model.width=128'. Pure."""
     items = values.items() if hasattr(values, "items") else ()
     return " ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in items)
 
@@ -97,7 +97,7 @@ def _number(value: float) -> str:
     return "nan" if math.isnan(value) else f"{value:.5g}"
 
 
-def counts(study: Study) -> str:
-    """Pure: '21 complete, 2 pruned, 1 failed'."""
+def describe_counts(study: Study) -> str:
+    """Returns e.g. '21 complete, 2 pruned, 1 failed'. Pure."""
     found = [(state, len(study.in_state(state))) for state in (COMPLETE, PRUNED, FAILED)]
     return ", ".join(f"{number} {state}" for state, number in found if number) or "no trial has ended"

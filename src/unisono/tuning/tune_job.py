@@ -1,4 +1,5 @@
-"""One job of a study, from its options to its results: the process that coordinates, and those that only supervise."""
+"""One job of a study, from its options to its results: the process that coordinates, and the processes that only supervise
+workers."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +25,18 @@ from unisono.stopping.stop_request import StopRequest
 from unisono.tuning.report.document import write_report
 from unisono.tuning.search.prefetch import NoPrefetch, Prefetcher
 from unisono.tuning.search.search import Search
-from unisono.tuning.search.space import space_from
-from unisono.tuning.search_progress import DRAW_EVERY_S, Progress, counts
+from unisono.tuning.search.space import space_from_dict
+from unisono.tuning.search_progress import DRAW_EVERY_S, SearchProgress, describe_counts
 from unisono.tuning.study.kept_models import KeptModels
 from unisono.tuning.study.result import describe_best, load_study, write_best
-from unisono.tuning.study.store import READ_EVERY_S, Due, Store, machine, new_job
+from unisono.tuning.study.store import READ_EVERY_S, Store, machine, new_job
 from unisono.tuning.study.study_file import ABOUT, make_study, read_study
 from unisono.tuning.study.study_options import NUM_TRIALS, TuneConfig, choose_num_trials, choose_search, description_of
-from unisono.tuning.study.trial_plan import Objective, Part, Plan, objectives_of
+from unisono.tuning.study.trial_plan import Objective, Plan, objectives_of
 from unisono.tuning.workers.all_workers import LOST, AllWorkers, receive_messages, supervise
 from unisono.tuning.workers.block_layout import Layout, layout_of
 from unisono.tuning.workers.coordinator import Coordinator
+from unisono.tuning.workers.part_command import part_command
 from unisono.tuning.workers.worker_slots import WorkerSlots
 
 FIND_COORDINATOR_S = 600.0
@@ -45,7 +48,7 @@ TICK_S = 0.2
 
 
 def run_tune_job(config: TuneConfig, num_ranks: int | None, columns: int | None) -> int:
-    """Local, or collective inside a job of several processes; blocking: give the exit code."""
+    """Runs one job of a study and returns its exit code. Local, or collective inside a job of several processes; blocking."""
     at = current_topology()
     is_alone = at.launcher == "local"
     if num_ranks is not None and not is_alone and num_ranks != at.world_size:
@@ -69,7 +72,7 @@ def run_tune_job(config: TuneConfig, num_ranks: int | None, columns: int | None)
 
 
 def _place(at: Topology, local_rank: int, local_size: int, threads: int | None) -> dict[str, Any]:
-    """Local: what a block must know of one of its ranks."""
+    """The node, GPUs and threads of one rank. Local."""
     seen, ours = assign_gpus(environment(), local_rank, local_size, num_found(), NO_OVERRIDES)
     node = f"node {at.node_rank}" if at.node_rank is not None else at.node_name or machine()
     return {"node": node, "gpus": seen, "our_gpus": ours, "threads": threads or threads_from_environment()}
@@ -77,7 +80,7 @@ def _place(at: Topology, local_rank: int, local_size: int, threads: int | None) 
 
 @dataclass
 class _CoordinatorProcess:
-    """The process of rank 0."""
+    """The process of rank 0, which coordinates the job."""
 
     config: TuneConfig
     layout: Layout
@@ -87,7 +90,7 @@ class _CoordinatorProcess:
     """None to say nothing."""
     selector: selectors.BaseSelector
     code: int = 0
-    """By which all processes end."""
+    """The exit code of all processes."""
 
     def run(self) -> int:
         if self.config.joins:
@@ -124,7 +127,7 @@ class _CoordinatorProcess:
     ) -> int:
         config, about, folder = self.config, slots.about, Path(self.config.out)
         objectives = objectives_of(config.metrics, about)
-        space = None if about["space"] is None else space_from(about["space"])
+        space = None if about["space"] is None else space_from_dict(about["space"])
         plan = Plan(
             objectives,
             config.folds,
@@ -172,19 +175,19 @@ class _CoordinatorProcess:
                 "sources": about["sources"],
             }
         )
-        due = store.claim_next()
+        pending = store.claim_next()
         search = Search(
             space,
             name,
             directions,
-            config.seed if due is None else (config.seed + 1_000_003 * due.number + 7919 * due.attempt) % 2**32,
+            config.seed if pending is None else (config.seed + 1_000_003 * pending.number + 7919 * pending.attempt) % 2**32,
             config.prune,
             plan.num_steps,
             num_trials,
             name != config.search,
-            (about["first"] or None) if due is not None and due.number == 0 and due.values is None else None,
+            (about["first"] or None) if pending is not None and pending.number == 0 and pending.values is None else None,
         )
-        progress = Progress(self.bar, store.study, objectives, num_trials)
+        progress = SearchProgress(self.bar, store.study, objectives, num_trials)
         progress.skip_ended(list(store.study.trials.values()))
         models = KeptModels(folder, directions, progress)
         observer = progress if space is None else models  # an objective leaves no models, and may take no time at all
@@ -192,7 +195,7 @@ class _CoordinatorProcess:
             search.add_known_trial(trial)
             observer.trial_ended(trial)
         if store.study.trials:
-            self._say(f"resumes {folder}: {counts(store.study)}")
+            self._say(f"resumes {folder}: {describe_counts(store.study)}")
         for text in store.losses:
             self._say(f"warning: {text}")
         wake, woken = socket.socketpair()
@@ -204,9 +207,9 @@ class _CoordinatorProcess:
         is_planned = name == "grid"
         proposals = NoPrefetch() if is_planned else Prefetcher(search, self.layout.num_blocks, lambda: _wake(wake))
         held.callback(proposals.close)
-        coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, observer, self._order_maker(plan))
-        if due is not None:  # which no other job has, so that none draws the same points
-            coordinator.trial_queue.put_back(due)
+        coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, observer, partial(part_command, plan))
+        if pending is not None:  # which no other job has, so that none draws the same points
+            coordinator.trial_queue.put_back(pending)
         reason = "failed"
         try:
             if num_trials and store.num_open():
@@ -227,7 +230,13 @@ class _CoordinatorProcess:
         return self._finish(store, objectives, plan)
 
     def _loop(
-        self, coordinator: Coordinator, workers: AllWorkers, store: Store, progress: Progress, models: KeptModels, stop: StopRequest
+        self,
+        coordinator: Coordinator,
+        workers: AllWorkers,
+        store: Store,
+        progress: SearchProgress,
+        models: KeptModels,
+        stop: StopRequest,
     ) -> None:
         deadline = deadline_of_this_process(self.config.time_limit_s)
         deadline.estimate_save(min(SAVE_GUESS_S, 0.05 * (self.config.time_limit_s or 1e9)))
@@ -263,7 +272,7 @@ class _CoordinatorProcess:
         if best is not None:
             write_best(folder, best, about, objectives)
         is_over = not store.num_open()
-        self._say(f"{'done' if is_over else 'stopped'}: {counts(store.study)}; report in {folder / 'report.html'}")
+        self._say(f"{'done' if is_over else 'stopped'}: {describe_counts(store.study)}; report in {folder / 'report.html'}")
         for text in store.losses:
             self._say(f"warning: {text}")
         if (wanted := store.study.num_wanted(about["trials"])) > store.num_trials:
@@ -278,7 +287,8 @@ class _CoordinatorProcess:
         return 0
 
     def _own_ranks(self) -> dict[int, tuple[Sequence[int] | None, dict[str, Any]]]:
-        """The ranks whose workers are our children: alone all, else rank 0, unless it only coordinates."""
+        """The ranks whose workers are children of this process, with their CPUs and places: all ranks without a launcher, else rank
+        0 unless it only coordinates."""
         if not self.is_alone:
             mine = _place(self.at, self.at.local_rank, self.at.local_size, self.config.threads)
             return {} if self.layout.first else {0: (None, mine)}
@@ -291,26 +301,9 @@ class _CoordinatorProcess:
             found[self.layout.first + index] = (None if cpus is None else sorted(cpus), place)
         return found
 
-    def _order_maker(self, plan: Plan) -> Any:
-        def order(due: Due, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
-            name = f"fold-{part.fold}" + (f"-start-{part.repeat}" if plan.repeats > 1 else "")
-            return {
-                "do": "train",
-                "number": due.number,
-                "values": dict(values),
-                "fold": part.fold,
-                "repeat": part.repeat,
-                "out": str(folder / name),
-                "output": str(folder / f"{name}.txt"),
-                "asks": plan.prune not in ("none", "wilcoxon"),
-                "options": dict(plan.options),
-            }
-
-        return order
-
     @contextmanager
     def _temporary_line(self, text: str) -> Iterator[None]:
-        """On a terminal a line that goes again."""
+        """Shows a line on a terminal until the block ends."""
         if self.bar is not None:
             self.bar.draw(text, None)
         try:
@@ -325,12 +318,12 @@ class _CoordinatorProcess:
 
 
 def _work_spec(config: TuneConfig) -> dict[str, Any]:
-    """Pure: what all workers must know."""
-    return {**config.order, "workers": config.workers}
+    """Returns the description of the work that every worker gets. Pure."""
+    return {**config.work_spec, "workers": config.workers}
 
 
 def _exit_code_of(error: type[BaseException] | None) -> int:
-    """Pure: by which code a process ends."""
+    """Returns the exit code that stands for an exception. Pure."""
     return 0 if error is None else 2 if issubclass(error, UsageError) else 1
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 import unisono.horovod.torch as hvd
-from unisono.horovod._impl.elastic.driver_line import Line
+from unisono.horovod._impl.elastic.driver_connection import DriverConnection
 from unisono.horovod._impl.job.process_state import PROCESS
 
 story, asked = sys.argv[1], json.loads(sys.argv[2])
@@ -47,7 +47,7 @@ def die(how: str) -> None:
 
 
 def die_when_seated() -> None:
-    while PROCESS.line.seat is None:
+    while PROCESS.driver_connection.assignment is None:
         time.sleep(1e-4)
     die("kill")
 
@@ -55,7 +55,7 @@ def die_when_seated() -> None:
 def tell_late() -> None:
     while '"worker": 2' not in Path(story).read_text():
         time.sleep(1e-2)
-    Line.tell_synced(PROCESS.line)
+    DriverConnection.report_synced(PROCESS.driver_connection)
 
 
 def begun(size: int) -> bool:
@@ -74,7 +74,7 @@ if f"{number}:start" in deaths:
 if f"{number}:init" in deaths:
     threading.Thread(target=die_when_seated, daemon=True).start()
 if number == asked.get("tells_late"):
-    vars(PROCESS.line).update(tell_synced=tell_late)
+    vars(PROCESS.driver_connection).update(report_synced=tell_late)
 if "stall_s" in asked:
     os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(asked["stall_s"])
 if str(number) in asked.get("late", {}):

@@ -16,8 +16,8 @@ from torch import nn
 
 import unisono.horovod.torch as hvd
 from unisono.horovod._impl.job.process_state import PROCESS
-from unisono.horovod._impl.torch.gradient_forms import PATIENCE
-from unisono.horovod._impl.torch.gradient_transport import Traveller
+from unisono.horovod._impl.torch.gradient_forms import MAX_STEPS_WITHOUT_GRADIENT
+from unisono.horovod._impl.torch.gradient_transport import GradientTransport
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from tests.ranks.programs.horovod_checks import checks_of, raises, run
@@ -175,23 +175,23 @@ def check_forms_are_asked_for_with_patience() -> None:
     nets = [line() for _ in range(3)]
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([*nets[0].parameters(), *nets[1].parameters()], lr=1.0))
     asked: list[int] = []
-    share = Traveller.share_forms
+    share = GradientTransport.share_forms
 
-    def counted(how: Traveller, names: Any) -> list[torch.Tensor]:
+    def counted(how: GradientTransport, names: Any) -> list[torch.Tensor]:
         asked.append(len(names))
         return share(how, names)
 
-    Traveller.share_forms = counted  # type: ignore[method-assign,assignment]
+    GradientTransport.share_forms = counted  # type: ignore[method-assign,assignment]
     try:
-        for step in range(3 * PATIENCE):
-            if step == PATIENCE + 2:
+        for step in range(3 * MAX_STEPS_WITHOUT_GRADIENT):
+            if step == MAX_STEPS_WITHOUT_GRADIENT + 2:
                 optimizer.add_param_group({"params": list(nets[2].parameters())})
             optimizer.zero_grad()
             backward(nets[0], 1.0)
             optimizer.step()
     finally:
-        Traveller.share_forms = share  # type: ignore[method-assign]
-    assert len(asked) == (2 * PATIENCE if hvd.size() > 1 else 0), asked
+        GradientTransport.share_forms = share  # type: ignore[method-assign]
+    assert len(asked) == (2 * MAX_STEPS_WITHOUT_GRADIENT if hvd.size() > 1 else 0), asked
 
 
 def check_closures_that_return_other_things() -> None:

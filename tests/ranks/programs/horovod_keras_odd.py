@@ -319,7 +319,7 @@ def check_arguments_by_position() -> None:
     common: Any = (None, "", "", hvd.Compression.none, False, 1.0, hvd.Average)
 
     def made(make: Any, *arguments: Any, **options: Any) -> Any:
-        return make(sgd(), *arguments, **options)._travel.manner
+        return make(sgd(), *arguments, **options)._transport.options
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -327,13 +327,13 @@ def check_arguments_by_position() -> None:
     assert any("num_groups" in str(one.message) for one in seen)
     assert made(hvd.DistributedOptimizer, *common, 0, 4).groups == 4
     assert made(hvd.DistributedOptimizer, *common, backward_passes_per_step=2).passes == 2
-    manner = made(hvd_of_tensorflow.DistributedOptimizer, *common, 2, True, 0, 4)
-    assert (manner.passes, manner.averages_passes, manner.groups) == (2, True, 4)
+    options = made(hvd_of_tensorflow.DistributedOptimizer, *common, 2, True, 0, 4)
+    assert (options.passes, options.averages_passes, options.groups) == (2, True, 4)
     local = model().layers[0]
-    manner = made(hvd_of_tensorflow.PartialDistributedOptimizer, *common, 2, True, 4, hvd.global_process_set, local, False)
-    assert (manner.passes, manner.groups, manner.scale_local) == (2, 4, False)
-    manner = made(hvd.PartialDistributedOptimizer, *common, 4, hvd.global_process_set, local, False, backward_passes_per_step=2)
-    assert (manner.passes, manner.groups, manner.scale_local) == (2, 4, False)
+    options = made(hvd_of_tensorflow.PartialDistributedOptimizer, *common, 2, True, 4, hvd.global_process_set, local, False)
+    assert (options.passes, options.groups, options.scale_local) == (2, 4, False)
+    options = made(hvd.PartialDistributedOptimizer, *common, 4, hvd.global_process_set, local, False, backward_passes_per_step=2)
+    assert (options.passes, options.groups, options.scale_local) == (2, 4, False)
     of_keras = hvd.callbacks.BestModelCheckpoint("loss", 0, "max", 7)
     of_tensorflow = hvd_of_tensorflow.callbacks.BestModelCheckpoint("loss", 0, True, "max", 7)
     for one, weights_only in ((of_keras, False), (of_tensorflow, True)):
@@ -369,6 +369,6 @@ def check_compile_with_the_first_optimizer_of_all() -> None:
     owner.compile = owner.compile.__wrapped__  # as it is when a program begins
     hvd.init()
     net = model()
-    with mock.patch("unisono.horovod._impl.keras.compile_hooks.look_at") as look_at:
+    with mock.patch("unisono.horovod._impl.keras.compile_hooks.check_compiled") as check_compiled:
         net.compile(hvd.DistributedOptimizer(sgd()), "mse")
-    assert look_at.mock_calls == [mock.call(net, insists=False)]
+    assert check_compiled.mock_calls == [mock.call(net, insists=False)]

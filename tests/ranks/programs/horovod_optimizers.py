@@ -65,7 +65,7 @@ def check_names_that_are_made_up_are_remembered() -> None:
     for step in range(2):
         one_step(net, optimizer, step)
     negotiation = PROCESS.channel(GLOBAL_ID)._negotiation
-    assert negotiation._cache.slot(f"allreduce.{optimizer._how.named('noname.0.0')}") is not None
+    assert negotiation._cache.slot(f"allreduce.{optimizer._transport.operation_name('noname.0.0')}") is not None
 
 
 def check_two_optimizers_of_the_same_parameters() -> None:

@@ -57,7 +57,7 @@ def check_state_of_a_model_and_a_failure_in_a_graph() -> None:
     with raises(ValueError, "leave it out"):
         hvd.elastic.TensorFlowKerasState(model, optimizer, backend=keras.backend)
     state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=0)
-    assert optimizer._travel.is_elastic  # also of a rank that is alone it goes the whole way: others may come
+    assert optimizer._transport.is_elastic  # also of a rank that is alone it goes the whole way: others may come
     runs: list[int] = []
 
     @tf.function

@@ -60,7 +60,7 @@ def test_options_become_a_job() -> None:
     assert found.metrics == ("val_loss", "time_s:min") and found.command == ("unisono", "tune", *argv)
     assert (found.time_limit_s, found.trial_limit_s, found.attempts, found.threads, found.quiet) == (3600.0, 90.0, 2, 2, True)
     assert found.options == {"device": "cpu"} and not found.joins and found.accept_changes
-    assert found.order == {
+    assert found.work_spec == {
         "kind": "task",
         "file": str(Path("my/digits.py").absolute()),
         "typed": "my/digits.py",
@@ -74,7 +74,7 @@ def test_without_options_it_is_plain() -> None:
     found = configured("digits.py")
     assert (found.trials, found.search, found.prune, found.folds, found.workers) == (None, "auto", "none", 1, 1)
     assert found.metrics == () and found.options == {} and found.time_limit_s is None and found.trial_limit_s is None
-    assert found.order["changes"] == {}
+    assert found.work_spec["changes"] == {}
 
 
 WRONG: Mapping[str, tuple[Sequence[str], str]] = {
@@ -148,7 +148,7 @@ def test_who_joins_takes_all_from_the_study(tmp_path: Path, started: list[tuple[
     assert num_ranks == 6 and config.joins and config.out == str(tmp_path)
     assert (config.search, config.prune, config.trials, config.seed) == ("gp", "none", None, 9), "the trials are those of the study"
     assert (config.folds, config.repeats, config.workers, config.parallel_folds) == (3, 2, 2, 3)
-    assert config.metrics == ("val_accuracy:max", "time_s:min") and config.order == KNOWN["order"]
+    assert config.metrics == ("val_accuracy:max", "time_s:min") and config.work_spec == KNOWN["order"]
     assert (config.attempts, config.time_limit_s) == (3, 7200.0)
     assert main(["tune", "--join", str(tmp_path), "--trials", "99"]) == 0
     assert started[-1][0].trials == 99 and not started[-1][0].accept_changes

@@ -6,16 +6,16 @@ import io
 
 from unisono.files.journal import Record
 from unisono.observe.bar import Bar
-from unisono.tuning.search_progress import Progress
-from unisono.tuning.study.study import COMPLETE, FAILED, Study, asked, ended
+from unisono.tuning.search_progress import SearchProgress
+from unisono.tuning.study.study import COMPLETE, FAILED, Study, end_record, proposal_record
 from unisono.tuning.study.trial_plan import Objective
 
 
 def test_a_line_for_each_trial_that_ends_and_a_bar() -> None:
     study, screen = Study(), io.StringIO()
-    progress = Progress(Bar(screen, 200), study, [Objective("val_loss", False)], num_trials=4, clock=lambda: 7.0)
-    records = [asked(0, {"lr": 0.12345}), ended(0, 0, COMPLETE, [0.5], 3.0, details={"spread": 0.01})]
-    records += [ended(1, 0, FAILED, [], 1.0, "out of memory\nin detail"), ended(9, 0, COMPLETE, [0.25], 1.0)]
+    progress = SearchProgress(Bar(screen, 200), study, [Objective("val_loss", False)], num_trials=4, clock=lambda: 7.0)
+    records = [proposal_record(0, {"lr": 0.12345}), end_record(0, 0, COMPLETE, [0.5], 3.0, details={"spread": 0.01})]
+    records += [end_record(1, 0, FAILED, [], 1.0, "out of memory\nin detail"), end_record(9, 0, COMPLETE, [0.25], 1.0)]
     for number, record in enumerate(records):
         study.apply(Record("job", number, record))
     for number in (0, 1, 0, 9):
@@ -35,8 +35,8 @@ def test_a_line_for_each_trial_that_ends_and_a_bar() -> None:
 
 def test_trials_of_before_are_counted_and_not_told() -> None:
     study, screen = Study(), io.StringIO()
-    study.apply(Record("job", 0, ended(0, 0, COMPLETE, [0.5], 3.0)))
-    progress = Progress(Bar(screen, 80), study, [Objective("val_loss", False)], num_trials=2)
+    study.apply(Record("job", 0, end_record(0, 0, COMPLETE, [0.5], 3.0)))
+    progress = SearchProgress(Bar(screen, 80), study, [Objective("val_loss", False)], num_trials=2)
     progress.skip_ended([study.trials[0]])
     progress.trial_ended(study.trials[0])
     assert screen.getvalue() == ""

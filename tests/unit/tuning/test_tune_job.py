@@ -29,7 +29,7 @@ ORDER: Mapping[str, Any] = {"kind": "task", "file": "task.py", "changes": {}, "s
 
 # ---- objectives ----------------------------------------------------------------------------------------------------------
 
-ASKED: Mapping[str, tuple[list[str], list[Objective]]] = {
+PROPOSED: Mapping[str, tuple[list[str], list[Objective]]] = {
     "nothing: what the task is judged by": ([], [Objective("val_accuracy", True)]),
     "by name": (["val_loss"], [Objective("val_loss", False)]),
     "without val_": (["accuracy"], [Objective("val_accuracy", True)]),
@@ -42,9 +42,9 @@ ASKED: Mapping[str, tuple[list[str], list[Objective]]] = {
 }
 
 
-@pytest.mark.parametrize("what", ASKED)
+@pytest.mark.parametrize("what", PROPOSED)
 def test_metrics_that_are_asked_for(what: str) -> None:
-    asked, expected = ASKED[what]
+    asked, expected = PROPOSED[what]
     assert objectives_of(asked, ABOUT) == expected
 
 
@@ -102,7 +102,7 @@ OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
 def test_options_that_cannot_be(what: str) -> None:
     options, message = OPTIONS[what]
     with pytest.raises(UsageError, match=message):
-        TuneConfig(**{"out": "studies/x", "order": ORDER, **options})
+        TuneConfig(**{"out": "studies/x", "work_spec": ORDER, **options})
 
 
 def test_starts_may_be_at_the_same_time_too() -> None:

@@ -22,25 +22,25 @@ FRAMEWORKS = ("torch", "tensorflow", "keras")
 
 
 def _cache(function: Callable[..., T]) -> Callable[..., T]:
-    """A function that remembers what it gave for the same arguments; the name is Horovod's."""
+    """A decorator that remembers the results of a function by its arguments; the name is Horovod's."""
     return functools.wraps(function)(functools.cache(function))
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:  # noqa: ARG001 -- there is nothing to tell
-    """Local: whether horovod.<name> can be used: nothing is compiled, so whether the framework is there."""
+    """Whether horovod.<name> can be used: whether the framework is installed, as nothing is compiled here. Local."""
     return ext_base_name in FRAMEWORKS and importlib.util.find_spec(ext_base_name) is not None
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Nothing is compiled, so nothing can be missing."""
+    """Does nothing: nothing is compiled, so nothing can be missing."""
 
 
 def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
-    """Nothing is compiled for a version of a framework, so none can be wrong."""
+    """Does nothing: nothing is compiled for a version of a framework, so no version can be wrong."""
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:  # noqa: ARG001 -- as programs call it
-    """Local: whether tensors may be on GPUs."""
+    """Whether tensors may be on GPUs. Local."""
     import torch
 
     return torch.cuda.is_available()
@@ -71,7 +71,7 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 
 def split_list(l: Sequence[T], n: int) -> list[list[T]]:  # noqa: E741 -- as programs name it
-    """In n parts, whose lengths differ by one at most; the first are the longer ones."""
+    """Splits a list into n parts, whose lengths differ by one at most; the first are the longer ones."""
     each, more = divmod(len(l), n)
     bounds = [part * each + min(part, more) for part in range(n + 1)]
     return [list(l[begin:end]) for begin, end in pairwise(bounds)]

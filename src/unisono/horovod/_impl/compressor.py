@@ -1,4 +1,4 @@
-"""What a compression of gradients is, whatever the framework. Local."""
+"""The interface of a compression of gradients, whatever the framework. Local."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Any
 
 
 class Compressor:
-    """Users may write their own: two static methods on tensors of their framework."""
+    """A compression of gradients. Users may write their own: two static methods on tensors of their framework."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Local: what travels, and what is needed to undo it."""
+        """Returns the tensor that is sent, and what is needed to undo the compression. Local."""
         raise NotImplementedError("a Compressor must say how a tensor travels; define compress(tensor), which gives (tensor, ctx)")
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """Local: as it was."""
+        """Returns the tensor in its original form. Local."""
         raise NotImplementedError("a Compressor must say how a tensor comes back; define decompress(tensor, ctx)")
 
 
 class NoneCompressor(Compressor):
-    """As it is."""
+    """Sends gradients as they are."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:

@@ -8,8 +8,8 @@ class HorovodInternalError(RuntimeError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Processes come or go, so the job begins anew with the state that it has. `skip_sync`: some went and none came, so all that
-    are left have the same state already."""
+    """Hosts come or go, so the job begins again with its present state. `skip_sync`: some went and none came, so the remaining
+    ranks have the same state already."""
 
     def __init__(self, skip_sync: bool) -> None:
         super().__init__(skip_sync)
@@ -17,7 +17,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Never raised here, as there is nothing compiled that could be of another version; programs name it in `except`."""
+    """Never raised here, as nothing is compiled that could be of another version; programs name it in `except`."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(f"{name} is of version {version}, but was of version {installed_version} when it was installed")

@@ -1,5 +1,5 @@
-"""NumPy arrays as tensors of PyTorch and back, without a copy where that is possible: how the fronts of other frameworks reach the
-engine. Local, not blocking."""
+"""NumPy arrays as tensors of PyTorch and back, without a copy where that is possible: how other frameworks reach the engine. Local,
+not blocking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BFLOAT16 = "bfloat16"
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    """A tensor in the array's memory; a copy where that may not be written to or is not contiguous."""
+    """Returns a tensor in the array's memory; a copy where that is read-only or not contiguous."""
     held = np.require(array, requirements=("C", "W"))
     if held.dtype.name == _BFLOAT16:
         return torch.from_numpy(held.view(np.int16)).view(torch.bfloat16)
@@ -25,7 +25,7 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 
 def as_array(tensor: Tensor, like: np.dtype | None = None) -> np.ndarray:
-    """An array in the tensor's memory; `like` is its type where NumPy alone does not know it."""
+    """Returns an array in the tensor's memory; `like` is its type where NumPy does not know it."""
     held = tensor.detach().cpu()
     if held.dtype == torch.bfloat16:
         plain: np.ndarray = held.view(torch.int16).numpy()

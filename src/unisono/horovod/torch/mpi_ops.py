@@ -11,7 +11,7 @@ from unisono.horovod._impl.torch.blocking_calls import *
 from unisono.horovod._impl.torch.compression import Compression as Compression
 from unisono.horovod._impl.torch.operations import *
 from unisono.horovod._impl.torch.submission import *
-from unisono.horovod._impl.torch.submission import chosen_op
+from unisono.horovod._impl.torch.submission import choose_op
 
 _basics = HorovodBasics()
-handle_average_backwards_compatibility = chosen_op
+handle_average_backwards_compatibility = choose_op

@@ -19,11 +19,11 @@ from unisono.observe.pages.svg import number_text
 from unisono.tuning.report.findings import (
     Measure,
     Setting,
-    drawn_settings,
-    front_of,
     measures_of,
+    pareto_front,
     parts_of,
-    ranked,
+    ranked_trials,
+    settings_of_study,
     spread_over_parts,
     value_of,
 )
@@ -41,8 +41,8 @@ MOST_FOLD_ROWS = 10
 MOST_COMMANDS = 8
 """Trials of a front whose command is given; the others are in the table."""
 LONG_REASON = 120
-TOLD_APART = 2.8
-"""Standard errors of a mean by which two means differ by chance in one of twenty pairs."""
+SIGNIFICANT_ERRORS = 2.8
+"""Two means that are fewer standard errors apart than this differ by chance in more than one of twenty pairs."""
 DASH = "\N{EN DASH}"
 
 Cell = tuple[str, object, bool]
@@ -50,25 +50,26 @@ Cell = tuple[str, object, bool]
 
 
 def write_report(study: Study, about: Mapping[str, Any], path: Path, now_s: float | None = None) -> None:
-    """Local, blocking: the report as a file. `about` is what study.json holds; `now_s` is until when trials at work are counted."""
+    """Writes the report as an HTML file. `about` is the content of study.json; running trials are counted until `now_s`. Local,
+    blocking."""
     text = html_of(study, about, time.time() if now_s is None else now_s)
     with atomic_replacement(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def html_of(study: Study, about: Mapping[str, Any], now_s: float) -> str:
-    """Local: the report as a text."""
-    objectives, settings = measures_of(about), drawn_settings(study, about)
+    """Returns the report as an HTML text. Local."""
+    objectives, settings = measures_of(about), settings_of_study(study, about)
     trials = [study.trials[number] for number in sorted(study.trials)]
     spans = spans_of(study, about, now_s)
     blocks = blocks_of(study, spans)
-    best = ranked(study, objectives[0])[:1] if len(objectives) == 1 else front_of(study, objectives)
+    best = ranked_trials(study, objectives[0])[:1] if len(objectives) == 1 else pareto_front(study, objectives)
     made_by = about.get("made_by") or {}
     values: dict[str, Any] = {
         "name": str(about.get("task") or about.get("task_file") or "a task"),
         "objectives": objectives,
         "several": len(objectives) > 1,
-        "way": _way(about),
+        "way": _method_rows(about),
         "tiles": _tiles(study, about, objectives, best, spans, blocks),
         "commands": [(trial, command_of(about, trial)) for trial in best[:MOST_COMMANDS]],
         "trials": trials,
@@ -76,17 +77,17 @@ def html_of(study: Study, about: Mapping[str, Any], now_s: float) -> str:
         "made_by": ", ".join(f"{name} {version}" for name, version in made_by.items()) if isinstance(made_by, Mapping) else made_by,
         "number_text": number_text,
         "value_of": value_of,
-        "counted": _counted,
+        "counted": _with_plural,
     }
     if trials:
-        values |= _searched(study, trials, settings, objectives)
-        values |= _spent(spans, blocks)
+        values |= _result_rows(study, trials, settings, objectives)
+        values |= _cost_rows(spans, blocks)
         values |= _table(trials, settings, objectives, spans)
     return page(TEMPLATE, **values)
 
 
-def _way(about: Mapping[str, Any]) -> list[str]:
-    """How the study was made, as far as it is known."""
+def _method_rows(about: Mapping[str, Any]) -> list[str]:
+    """Words on how the study was made (search, pruning, seed, folds, ...), as far as that is known."""
     words = (("search", "search"), ("prune", "pruning"), ("seed", "seed"))
     found = [f"{word} {about[key]}" for key, word in words if about.get(key) is not None]
     if (num := about.get("folds") or 1) > 1:
@@ -94,9 +95,9 @@ def _way(about: Mapping[str, Any]) -> list[str]:
     if (num := about.get("repeats") or 1) > 1:
         found.append(f"{num} random starts each")
     if num := about.get("workers"):
-        found.append(f"{_counted(num, 'worker')} a model")
+        found.append(f"{_with_plural(num, 'worker')} a model")
     if num := len(about.get("accepted") or ()):
-        found.append(f"files of the task were changed {_counted(num, 'time')} meanwhile (--accept-changes)")
+        found.append(f"files of the task were changed {_with_plural(num, 'time')} meanwhile (--accept-changes)")
     return found
 
 
@@ -113,7 +114,7 @@ def _tiles(
     wanted = study.num_wanted(about.get("trials") or 0)
     tiles = [(f"{len(study.trials)}{f' of {wanted}' if wanted else ''} trials", ", ".join(said) or "none yet")]
     if len(objectives) > 1:
-        tiles.append((_counted(len(best), "trial"), "on the front: none is better in all objectives"))
+        tiles.append((_with_plural(len(best), "trial"), "on the front: none is better in all objectives"))
     elif best:
         over = "" if spread_over_parts(best[0]) is None else "; ± is the standard deviation over its trainings"
         tiles.append((_with_spread(best[0]), f"best {objectives[0].metric}, trial {best[0].number}{over}"))
@@ -124,21 +125,23 @@ def _tiles(
     return [*tiles, (duration(whole_s), f"wall time{away}"), (_hours(sum(span.worker_s for span in spans)), "worker-hours spent")]
 
 
-def _searched(
+def _result_rows(
     study: Study, trials: Sequence[Trial], settings: Sequence[Setting], objectives: Sequence[Measure]
 ) -> Mapping[str, Any]:
-    """What was tried and what it gave."""
+    """Values for the page: which settings were tried and what they gave."""
     first, has_ended = objectives[0], any(trial.result is not None for trial in trials)
     drawn = ""
     if has_ended:
-        drawn = history(trials, first) if len(objectives) == 1 else pareto(trials, objectives, front_of(study, objectives))
-    num_ranked = min(len(ranked(study, one)) for one in objectives)
+        drawn = history(trials, first) if len(objectives) == 1 else pareto(trials, objectives, pareto_front(study, objectives))
+    num_ranked = min(len(ranked_trials(study, one)) for one in objectives)
     is_enough = bool(settings) and num_ranked >= FEWEST_TRIALS
     return {
         "has_ended": has_ended,
         "history": drawn,
         "has_spread": any(spread_over_parts(trial) is not None for trial in trials),
-        "num_off": len(trials) - len(_comparable(trials, first)) - sum(value_of(trial, first.place) is None for trial in trials),
+        "num_off": len(trials)
+        - len(_without_outliers(trials, first))
+        - sum(value_of(trial, first.place) is None for trial in trials),
         "settings": settings,
         "together": parallel(trials, settings, objectives) if settings and has_ended else "",
         "num_ranked": num_ranked,
@@ -146,36 +149,36 @@ def _searched(
         "importance": [(one, _importance(study, settings, one)) for one in objectives] if is_enough else (),
         "slices": [(one, drawings) for one in objectives if (drawings := _slices(study, trials, settings, one))],
         "folds": [found for one in objectives if (found := _folds(study, one))],
-        "told_apart": TOLD_APART,
+        "told_apart": SIGNIFICANT_ERRORS,
     }
 
 
-def _comparable(trials: Sequence[Trial], objective: Measure) -> list[Trial]:
-    """Without those that are drawn at the edge."""
+def _without_outliers(trials: Sequence[Trial], objective: Measure) -> list[Trial]:
+    """The trials that lie inside the axis, without those that are drawn at its edge."""
     scale = scale_of(trials, objective, 0, 1)
     return [trial for trial in trials if (value := value_of(trial, objective.place)) is not None and scale.holds(value)]
 
 
 def _importance(study: Study, settings: Sequence[Setting], objective: Measure) -> str:
-    shares = importances(ranked(study, objective), settings, objective.place)
+    shares = importances(ranked_trials(study, objective), settings, objective.place)
     return bars(shares, f"Share of the variance of {objective.metric} explained", "too few trials have it, or all have the same")
 
 
 def _slices(study: Study, trials: Sequence[Trial], settings: Sequence[Setting], objective: Measure) -> list[str]:
     if all(value_of(trial, objective.place) is None for trial in trials):
         return []
-    best = next((trial.number for trial in ranked(study, objective)), None)
+    best = next((trial.number for trial in ranked_trials(study, objective)), None)
     had = {name for trial in trials for name in trial.values or ()}
     return [slice_of(trials, one, objective, best) for one in settings if one.name in had]
 
 
 def _folds(study: Study, objective: Measure) -> Mapping[str, Any] | None:
-    trials = [trial for trial in ranked(study, objective) if len(parts_of(trial, objective.place)) > 1]
+    trials = [trial for trial in ranked_trials(study, objective) if len(parts_of(trial, objective.place)) > 1]
     if not trials:
         return None
     shown = trials[:MOST_FOLD_ROWS]
     numbers = sorted({part.fold for trial in shown for part in parts_of(trial, objective.place)})
-    used = _comparable(trials, objective)
+    used = _without_outliers(trials, objective)
     cells = cells_of(used, objective.place)
     found = None if cells is None else components(cells)
     return {
@@ -190,7 +193,7 @@ def _folds(study: Study, objective: Measure) -> Mapping[str, Any] | None:
 
 
 def _sources(found: Components) -> Iterator[tuple[str, ...]]:
-    """Rows of a table: where the variance comes from."""
+    """Rows of the table that says where the variance comes from."""
     mixed = "trial on fold: settings that suit one fold more" + ("" if found.starts is not None else ", and the random start")
     rows = [
         ("trials: what the search is after", found.trials),
@@ -204,8 +207,8 @@ def _sources(found: Components) -> Iterator[tuple[str, ...]]:
         yield name, f"{variance:.3g}", number_text(variance**0.5, 3), f"{variance / total:.0%}"
 
 
-def _spent(spans: Sequence[Span], blocks: Sequence[Block]) -> Mapping[str, Any]:
-    """Who worked when, and what it cost."""
+def _cost_rows(spans: Sequence[Span], blocks: Sequence[Block]) -> Mapping[str, Any]:
+    """Values for the page: which block ran what when, and what each kind of end cost."""
     seen = {span.end for span in spans}
     length = sum(block.ended_s - block.began_s for block in blocks)
     total = sum(span.worker_s for span in spans)
@@ -270,5 +273,5 @@ def _hours(seconds: float) -> str:
     return f"{hours:.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
-def _counted(num: int, what: str) -> str:
+def _with_plural(num: int, what: str) -> str:
     return f"{num} {what}{'' if num == 1 else 's'}"

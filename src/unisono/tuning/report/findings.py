@@ -1,7 +1,7 @@
-"""What the trials of a study say, as a report needs it: numbers that are numbers, the best, and which settings were searched.
+"""What a report needs to know of the trials of a study: finite values, the best trials, and which settings were searched.
 
 A journal may hold anything that a training gave: a loss that is no number, a trial whose settings were lost, parts without a fold.
-Here all of that is sorted out once, so that whoever draws or counts need not ask again.
+Here all of that is sorted out once, so that the pictures and tables need not check again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOO_LARGE = 1e100
 
 @dataclass(frozen=True)
 class Measure:
-    """What is made small or large."""
+    """An objective of the study, which is minimised or maximised."""
 
     place: int
     """Among the values of a result."""
@@ -28,7 +28,7 @@ class Measure:
     higher_is_better: bool
 
     def gain(self, value: float) -> float:
-        """Pure: more of it is better, whatever the direction."""
+        """Returns a number that grows as the trial gets better, whatever the direction. Pure."""
         return value if self.higher_is_better else -value
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Setting:
 
 
 class PartValue(NamedTuple):
-    """One training of a trial."""
+    """The value that one training of a trial gave."""
 
     fold: int
     repeat: int
@@ -56,7 +56,7 @@ class PartValue(NamedTuple):
 
 
 def measures_of(about: Mapping[str, Any]) -> list[Measure]:
-    """Pure: at least one."""
+    """Returns the objectives that study.json lists, at least one. Pure."""
     given = about.get("objectives") or [{}]
     return [
         Measure(place, str(one.get("metric", "objective")), bool(one.get("higher_is_better", False)))
@@ -64,8 +64,9 @@ def measures_of(about: Mapping[str, Any]) -> list[Measure]:
     ]
 
 
-def drawn_settings(study: Study, about: Mapping[str, Any]) -> list[Setting]:
-    """Pure: the dimensions of the space; whatever else trials had (e.g. under a space of an earlier version) comes after them."""
+def settings_of_study(study: Study, about: Mapping[str, Any]) -> list[Setting]:
+    """Returns the dimensions of the space, then all other settings that trials had (e.g. in an earlier version of the space).
+    Pure."""
     described = {one["name"]: one for one in (about.get("space") or {}).get("dimensions") or ()}
     names = [*described, *sorted({name for trial in study.trials.values() for name in trial.values or ()} - described.keys())]
     known = [trial.values for _, trial in sorted(study.trials.items()) if trial.values is not None]
@@ -85,18 +86,18 @@ def _setting(name: str, described: Mapping[str, Any], seen: Sequence[Any]) -> Se
 
 
 def is_number(value: Any) -> bool:
-    """Pure: whether one can draw it and count with it."""
+    """Whether a value is a finite number of a size that can be drawn and calculated with. Pure."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < TOO_LARGE
 
 
 def value_of(trial: Trial, index: int = 0) -> float | None:
-    """Pure: an objective of a trial that has ended; None where there is none or where it is no finite number."""
+    """Returns the value of one objective of a trial that has ended; None without a finite value. Pure."""
     values = () if trial.result is None else trial.result.values
     return float(values[index]) if index < len(values) and is_number(values[index]) else None
 
 
 def parts_of(trial: Trial, index: int = 0) -> list[PartValue]:
-    """Pure: what each training of the trial gave for an objective, those without a number left out."""
+    """Returns what each training of the trial gave for an objective, without those that gave no finite number. Pure."""
     parts = () if trial.result is None else trial.result.details.get("parts") or ()
     found = [(int(part.get("fold") or 0), int(part.get("repeat") or 0), part.get("values") or ()) for part in parts]
     return sorted(
@@ -107,7 +108,7 @@ def parts_of(trial: Trial, index: int = 0) -> list[PartValue]:
 
 
 def spread_over_parts(trial: Trial, index: int = 0) -> float | None:
-    """Pure: the standard deviation over the trainings of the trial; None with fewer than two."""
+    """Returns the standard deviation over the trainings of the trial; None with fewer than two. Pure."""
     given = None if trial.result is None else trial.result.details.get("spread")
     if isinstance(given, Sequence):
         given = given[index] if index < len(given) else None
@@ -119,23 +120,23 @@ def spread_over_parts(trial: Trial, index: int = 0) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def ranked(study: Study, objective: Measure) -> list[Trial]:
-    """Pure: the complete trials that have a number, best first; the first of equals first."""
+def ranked_trials(study: Study, objective: Measure) -> list[Trial]:
+    """Returns the complete trials that have a finite value, best first; of equals the earliest first. Pure."""
     found = [(trial, value_of(trial, objective.place)) for trial in study.in_state(COMPLETE)]
     numbers = [(-objective.gain(value), trial.number) for trial, value in found if value is not None]
     return [study.trials[number] for _, number in sorted(numbers)]
 
 
-def front_of(study: Study, objectives: Sequence[Measure]) -> list[Trial]:
-    """Pure: the complete trials than which no other is better in one objective and at least as good in all."""
+def pareto_front(study: Study, objectives: Sequence[Measure]) -> list[Trial]:
+    """Returns the complete trials that no other trial dominates (better in one objective, at least as good in all). Pure."""
     gains: dict[int, tuple[float, ...]] = {}
     for trial in study.in_state(COMPLETE):
         values = [value_of(trial, one.place) for one in objectives]
         if None not in values:
             gains[trial.number] = tuple(one.gain(value) for one, value in zip(objectives, values, strict=True) if value is not None)
 
-    def is_beaten(mine: tuple[float, ...]) -> bool:
+    def is_dominated(mine: tuple[float, ...]) -> bool:
         return any(other != mine and all(a >= b for a, b in zip(other, mine, strict=True)) for other in gains.values())
 
-    kept = [number for number, mine in gains.items() if not is_beaten(mine)]
+    kept = [number for number, mine in gains.items() if not is_dominated(mine)]
     return [study.trials[number] for number in sorted(kept, key=lambda number: (gains[number], -number), reverse=True)]

@@ -1,4 +1,4 @@
-"""Who was at what when: the blocks of a study over time, as a picture. Pure."""
+"""The Gantt chart of a study: which trials each of its blocks ran when. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANY = 40
 
 
 def duration(seconds: float) -> str:
-    """Pure: as one says it: 1.2 s, 3 min 20 s, 2 h 05 min, 3 d 4 h."""
+    """Returns a duration in words: 1.2 s, 3 min 20 s, 2 h 05 min, 3 d 4 h. Pure."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 9.95 and seconds % 1 else f"{seconds:.0f} s"
     whole = round(seconds)
@@ -33,7 +33,7 @@ def duration(seconds: float) -> str:
 
 
 class _Time:
-    """Times to places; long stretches without any job have a fixed small width."""
+    """Maps times to places on the axis; long stretches without any job get a fixed small width."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         merged = stretches_of(blocks)
@@ -52,7 +52,7 @@ class _Time:
         return float(RIGHT)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Round times since the first beginning."""
+        """Round times since the beginning of the first block, each with its place."""
         first = self.stretches[0][0]
         step = next((one for one in STEPS_S if self.active_s / one <= 8), -(-self.active_s // (8 * 86400)) * 86400)
         found = list[tuple[float, str]]()
@@ -65,7 +65,8 @@ class _Time:
 
 
 def gantt(blocks: Sequence[Block]) -> str:
-    """Pure: a row for each block with its attempts, coloured by how they ended, and the share of its time that it was busy."""
+    """Draws a row for each block with its attempts, coloured by how they ended, and the share of its time that it was busy.
+    Pure."""
     height = 24 if len(blocks) <= MANY else 11
     small = "" if len(blocks) <= MANY else " small"
     time, bottom = _Time(blocks), TOP + height * len(blocks)
@@ -81,7 +82,7 @@ def gantt(blocks: Sequence[Block]) -> str:
             last = x
     for place, block in enumerate(blocks):
         y = TOP + place * height
-        drawn.append(label(LEFT - 8, y + height * 0.5 + 4, block.who, 22, cls=f"tick end{small}"))
+        drawn.append(label(LEFT - 8, y + height * 0.5 + 4, block.block_id, 22, cls=f"tick end{small}"))
         x, end = time.place(block.began_s), time.place(block.ended_s)
         drawn.append(element("rect", x=x, y=y + height * 0.5 - 1, width=max(0.5, end - x), height=2, cls="there"))
         drawn.extend(_bar(span, time, y, height) for span in block.spans)
@@ -96,7 +97,9 @@ def gantt(blocks: Sequence[Block]) -> str:
         patternUnits="userSpaceOnUse",
         patternTransform="rotate(45)",
     )
-    about = f"{len(blocks)} blocks over time; busy: {', '.join(f'{block.who} {block.busy_share:.0%}' for block in blocks[:MANY])}"
+    about = (
+        f"{len(blocks)} blocks over time; busy: {', '.join(f'{block.block_id} {block.busy_share:.0%}' for block in blocks[:MANY])}"
+    )
     named = label((LEFT + RIGHT) / 2, bottom + 34, "time since the first job began", cls="name middle")
     busy = label(RIGHT + 44, bottom + 17, "busy", cls="name end")
     return picture(RIGHT + 60, bottom + 42, about, element("defs", pattern), *drawn, named, busy)

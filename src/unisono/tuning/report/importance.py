@@ -29,7 +29,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def importances(trials: Sequence[Trial], settings: Sequence[Setting], index: int = 0) -> Mapping[str, float | None]:
-    """Pure: setting -> its share among those of the trials that have it; None where these are too few, or all the same."""
+    """Returns setting -> its share of the variance, over the trials that have it; None where they are too few or all alike.
+    Pure."""
     return {setting.name: _importance(trials, setting, index) for setting in settings}
 
 
@@ -46,7 +47,7 @@ def _importance(trials: Sequence[Trial], setting: Setting, index: int) -> float 
 
 
 def explained_share(given: Sequence[Any], values: Sequence[float], is_choice: bool) -> float:
-    """Pure: 0 to 1, for one setting; 0 also where all values are equal."""
+    """Returns the share of the variance that one setting explains, 0 to 1; 0 also where all values are equal. Pure."""
     target = ranks(values)
     alone = _left_out_error(np.ones((len(target), 1)), target)
     if alone == 0:
@@ -64,7 +65,7 @@ def explained_share(given: Sequence[Any], values: Sequence[float], is_choice: bo
 
 
 def ranks(values: Sequence[float]) -> Floats:
-    """Pure: from 0; equals share the middle of their places."""
+    """Returns the rank of each value, from 0; equal values share the mean of their ranks. Pure."""
     found = np.asarray(values, dtype=float)
     below = (found[:, None] > found[None, :]).sum(axis=1)
     equal = (found[:, None] == found[None, :]).sum(axis=1)
@@ -72,7 +73,7 @@ def ranks(values: Sequence[float]) -> Floats:
 
 
 def _left_out_error(design: Floats, target: Floats) -> float:
-    """The sum of squares by which each value is missed by the least-squares fit to all others, without fitting once for each."""
+    """Sum of the squared errors of predicting each value by the least-squares fit to all others, without fitting once for each."""
     hat = design @ np.linalg.pinv(design)
     own = np.diag(hat)
     is_alone = own > 1 - 1e-9  # the only one of its choice: the others say nothing about it but their mean

@@ -1,4 +1,4 @@
-"""All settings and objectives of a study beside each other, a line for each trial, as a picture. Pure."""
+"""The picture of all settings and objectives of a study beside each other, a line for each trial. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Axis = Scale | Places
 
 
 def parallel(trials: Sequence[Trial], settings: Sequence[Setting], objectives: Sequence[Measure]) -> str:
-    """Pure: every trial as a line over one axis for each setting and objective, coloured by its rank in the first objective. The
-    line is broken where a trial has no such setting, and grey where it has no comparable result."""
+    """Draws every trial as a line over one axis for each setting and objective, coloured by its rank in the first objective. The
+    line is broken where a trial has no such setting, and grey where it has no comparable result. Pure."""
     complete = [trial for trial in trials if trial.state == COMPLETE and value_of(trial, objectives[0].place) is not None]
     done = {trial.number for trial in complete}
     others = [trial for trial in trials if trial.number not in done and trial.state not in (RUNNING, WAITING)]

@@ -1,4 +1,5 @@
-"""The pictures of a study: its history, its settings against its objectives, and what the folds gave. Pure, each gives SVG.
+"""The pictures of a study: its history, its settings against its objectives, and what the folds gave. Pure; each function returns
+SVG.
 
 Trials that are much worse than the rest are put at the edge of the picture, as otherwise one diverged training would press all
 others into a line.
@@ -22,7 +23,7 @@ ENOUGH_FOR_EDGE = 5
 
 
 def scale_of(trials: Sequence[Trial], objective: Measure, start: float, stop: float) -> Scale:
-    """Pure: the axis of an objective, for all trials that have a value."""
+    """Returns the axis of an objective over all trials that have a value. Pure."""
     gains = sorted(objective.gain(value) for trial in trials if (value := value_of(trial, objective.place)) is not None)
     if not gains:
         return Scale(0.0, 1.0, start, stop)
@@ -35,7 +36,7 @@ def scale_of(trials: Sequence[Trial], objective: Measure, start: float, stop: fl
 
 
 def hint(trial: Trial, objectives: Sequence[Measure], *more: str) -> str:
-    """Pure: what is said of a trial on hover."""
+    """Returns the text that appears when the pointer is over a trial. Pure."""
     said = [f"trial {trial.number}: {trial.state}"]
     for one in objectives:
         value, spread = value_of(trial, one.place), spread_over_parts(trial, one.place)
@@ -48,7 +49,7 @@ def hint(trial: Trial, objectives: Sequence[Measure], *more: str) -> str:
 
 
 def mark(x: float, y: float, state: str, about: str, trial: int, extra: str = "") -> str:
-    """Pure: a trial as a point; the states differ in shape as well as in colour."""
+    """Draws one trial as a point; states differ in shape as well as in colour. Pure."""
     cls = f"mark {state if state in (COMPLETE, PRUNED) else FAILED}{extra}"
     if state == COMPLETE:
         return element("circle", title(about), cx=x, cy=y, r=4, cls=cls, data_t=trial)
@@ -57,7 +58,7 @@ def mark(x: float, y: float, state: str, about: str, trial: int, extra: str = ""
 
 
 def history(trials: Sequence[Trial], objective: Measure) -> str:
-    """Pure: the objective of every trial over its number, and the best so far."""
+    """Draws the objective of every trial over its number, and the best so far. Pure."""
     bottom, left = 270, 62
     y = scale_of(trials, objective, bottom - 8, 34)
     last = max(trial.number for trial in trials)
@@ -111,7 +112,7 @@ def history(trials: Sequence[Trial], objective: Measure) -> str:
 
 
 def pareto(trials: Sequence[Trial], objectives: Sequence[Measure], front: Sequence[Trial]) -> str:
-    """Pure: the first two objectives against each other; those of the front are marked and joined by steps."""
+    """Draws the first two objectives against each other; trials of the Pareto front are marked and joined by steps. Pure."""
     bottom, left, width = 340, 62, 760
     first, second = objectives[:2]
     x, y = scale_of(trials, first, left, width - 20), scale_of(trials, second, bottom, 34)
@@ -145,7 +146,7 @@ def pareto(trials: Sequence[Trial], objectives: Sequence[Measure], front: Sequen
 
 
 def slice_of(trials: Sequence[Trial], setting: Setting, objective: Measure, best: int | None) -> str:
-    """Pure: the objective over one setting; `best` is the number of the trial that is ringed."""
+    """Draws the objective over one setting; `best` is the number of the trial that is ringed. Pure."""
     width, bottom, left = 320, 190, 54
     y = scale_of(trials, objective, bottom - 6, 14)
     x: Scale | Places = (
@@ -180,12 +181,12 @@ def slice_of(trials: Sequence[Trial], setting: Setting, objective: Measure, best
 
 
 def fold_colour(fold: int) -> str:
-    """Pure: the same again after the last."""
+    """Returns the colour of a fold; colours repeat when there are more folds than colours. Pure."""
     return FOLD_COLOURS[fold % len(FOLD_COLOURS)]
 
 
 def folds(trials: Sequence[Trial], objective: Measure) -> str:
-    """Pure: what each training of these trials gave, in a row for each trial, with the mean."""
+    """Draws what each training of these trials gave, in a row for each trial, with the mean. Pure."""
     left, right, height, top = 74, 800, 26, 8
     rows = [(trial, parts_of(trial, objective.place)) for trial in trials]
     values = [part.value for _, parts in rows for part in parts]

@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Components:
-    """Variances by source; None for a source that the numbers of folds and repeats do not tell."""
+    """Variances by source; None for a source that these numbers of folds and repeats do not identify."""
 
     num_trials: int
     num_folds: int
@@ -37,14 +37,14 @@ class Components:
 
     @property
     def error_of_mean(self) -> float:
-        """The standard error of a trial's mean as against those of other trials."""
+        """The standard error of a trial's mean when it is compared with the means of other trials."""
         within = (self.trials_on_folds or 0.0) / self.num_folds
         return math.sqrt(within + (self.starts or 0.0) / (self.num_folds * self.num_repeats))
 
 
 def cells_of(trials: Sequence[Trial], index: int = 0) -> Floats | None:
-    """Pure: the values as trials x folds x repeats, of all trials with the folds and repeats that most of them have; None where
-    fewer than two trials have the same, or where there is but one training a trial."""
+    """Returns the values as an array of trials x folds x repeats, of all trials with the folds and repeats that most of them have;
+    None where fewer than two trials have the same, or where a trial is a single training. Pure."""
     parts = [parts_of(trial, index) for trial in trials]
     grids = Counter(tuple(part[:2] for part in one) for one in parts)
     for grid, num_trials in grids.most_common():
@@ -56,8 +56,8 @@ def cells_of(trials: Sequence[Trial], index: int = 0) -> Floats | None:
 
 
 def components(cells: Floats) -> Components:
-    """Pure: the variances that would give these mean squares; what comes out below zero is zero. `cells` is trials x folds x
-    repeats, with at least two trials and two trainings of each."""
+    """Estimates the variances from the mean squares; a negative estimate becomes zero. `cells` is trials x folds x repeats, with at
+    least two trials and two trainings of each. Pure."""
     num_trials, num_folds, num_repeats = cells.shape
     mean = cells.mean()
     by_trial, by_fold, by_cell = cells.mean(axis=(1, 2)), cells.mean(axis=(0, 2)), cells.mean(axis=2)

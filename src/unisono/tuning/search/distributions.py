@@ -1,4 +1,4 @@
-"""Dimensions of a space, and ranges that an objective chose, as Optuna has them. Pure; whoever calls has loaded the library."""
+"""Dimensions of a space, and ranges that an objective chose, as Optuna distributions. Pure; callers hand in the loaded library."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from unisono.tuning.search.space import Dimension, Space
 
 
 def distributions_of(library: Any, space: Space | None, values: Mapping[str, Any], ranges: Mapping[str, str]) -> dict[str, Any]:
-    """Pure: of all values of a trial of which they are known: by the space, or by the ranges where an objective has none."""
+    """Returns the distribution of each value of a trial: from the space, or from the ranges where an objective has no space.
+    Pure."""
     if space is None:
         return {name: library.distributions.json_to_distribution(text) for name, text in ranges.items() if name in values}
     return {one.name: distribution_of(library, one) for one in space.dimensions if one.name in values}
 
 
 def distribution_of(library: Any, dimension: Dimension) -> Any:
-    """Pure: of one dimension."""
+    """Returns the distribution of one dimension. Pure."""
     values = dimension.values
     if isinstance(values, Choice):
         return library.distributions.CategoricalDistribution(values.values)

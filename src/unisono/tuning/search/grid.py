@@ -1,4 +1,5 @@
-"""All points of a grid over a space, in one order for all jobs and lives, as a point is known by the number of its trial."""
+"""The points of a grid over a space. Their order is the same for all jobs and attempts, so the number of a trial determines its
+point."""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from unisono.task.task import Choice
 from unisono.tuning.search.space import Dimension, Space
 
 NUM_VALUES = 5
-"""Of a range."""
+"""Values that a grid tries of a range."""
 MOST_COUNTED = 100_000
 
 
 def grid(space: Space, most: int | None = None) -> list[dict[str, Any]]:
-    """Pure: the points, those that differ only in settings without meaning once; no more than `most`."""
+    """Returns the points of the grid, at most `most` of them; points that differ only in inactive settings count once. Pure."""
     return list(islice(_points(space, 0, {}), most))
 
 
 def describe_grid(space: Space, trials: int) -> str:
-    """Pure: how many points there are, and how many of them so many trials try."""
+    """Returns a sentence: how many points the grid has, and how many of them `trials` trials try. Pure."""
     num = sum(1 for _ in islice(_points(space, 0, {}), MOST_COUNTED + 1))
     many = f"{num} point{'s' * (num != 1)}" if num <= MOST_COUNTED else f"more than {MOST_COUNTED} points"
     if num < trials:

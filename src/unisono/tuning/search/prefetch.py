@@ -1,5 +1,5 @@
-"""Proposals made before they are asked for, so that no block waits for one: a thread fills a small store and, when results have
-come in, makes what lies there anew, where that costs little."""
+"""Proposals made in advance, so that no block waits for one: a thread fills a small store, and replaces its proposals when new
+results have come in, where that costs little."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from unisono.tuning.search.search import Proposal, Search
 MAX_PREFETCHED = 32
 SMOOTHING = 0.2
 RENEW_SHARE = 0.25
-"""Proposals are made anew only where all of them take less than this share of the time between two results."""
+"""Proposals are replaced only where all of them take less than this share of the time between two results."""
 WAIT_SHARE = 0.05
-"""A block does not wait longer than this share of a trial where the search has a stopgap."""
+"""A block does not wait longer than this share of a trial where the search has a fallback."""
 FRESH_SHARE = 0.005
-"""A block waits for one that knows all results where that costs less than this share of a trial; then nothing is made ahead."""
+"""A block waits for a proposal that knows all results where that costs less than this share of a trial; then none is prefetched."""
 
 
 class Proposals(Protocol):
-    """Where a coordinator gets points from."""
+    """The source of points for a coordinator."""
 
     def next_proposal(self, trial_s: float | None) -> Proposal | None:
-        """Not blocking: the newest; None where one is being made, and the coordinator is woken when it is there."""
+        """Returns the newest proposal; None while one is being made, and the coordinator is woken when it is ready. Not
+        blocking."""
 
     def on_result(self, result_every_s: float | None) -> None:
-        """Not blocking: results have come in; one comes every so many seconds."""
+        """Notes that results have come in, about one every `result_every_s` seconds. Not blocking."""
 
     def close(self) -> None:
-        """Blocking for one proposal."""
+        """Ends the thread. Blocks until the proposal that is being made is done."""
 
 
 class NoPrefetch:
-    """For a search whose points are known by the number of the trial."""
+    """Proposals of a search whose points are determined by the number of the trial: there is nothing to make in advance."""
 
     def next_proposal(self, trial_s: float | None) -> Proposal | None:  # noqa: ARG002
         return None
 
     def on_result(self, result_every_s: float | None) -> None:
-        """Nothing would change."""
+        """Does nothing: results do not change the points."""
 
     def close(self) -> None:
-        """Nothing is at work."""
+        """Does nothing: no thread is running."""
 
 
 @dataclass
@@ -55,7 +56,7 @@ class _Prefetched:
 
 
 class Prefetcher:
-    """The thread. `wake` is called by it, whenever something is ready or has failed."""
+    """Makes proposals in a thread, which calls `wake` whenever one is ready or making one has failed."""
 
     def __init__(self, search: Search, depth: int, wake: Callable[[], None]) -> None:
         self._search = search
@@ -66,7 +67,7 @@ class Prefetcher:
         self._proposal_s = 0.0
         self._result_every_s: float | None = None
         self._making_since: float | None = None
-        """When the one that is being made was begun."""
+        """When the proposal that is being made was begun."""
         self._is_closed = self._is_awaited = self._is_on_demand = False
         self._changed = threading.Condition()
         self.failure: BaseException | None = None
@@ -121,12 +122,12 @@ class Prefetcher:
                 self._withdraw_old()
                 self._make(version)
                 self._wake()
-        except BaseException as error:  # noqa: BLE001 - told to whoever takes
+        except BaseException as error:  # noqa: BLE001 - raised again by `next_proposal`
             self.failure = error
             self._wake()
 
     def _expected_wait_s(self) -> float:
-        """How long a proposal takes, or already has."""
+        """Seconds that a proposal usually takes, or that the current one has taken if that is longer."""
         return max(self._proposal_s, 0.0 if self._making_since is None else perf_counter() - self._making_since)
 
     def _has_work(self) -> bool:
@@ -137,15 +138,15 @@ class Prefetcher:
         return len(self._ready) < self._depth or (self._is_cheap(self._depth) and self._is_old(self._ready[0]))
 
     def _is_cheap(self, num_proposals: int) -> bool:
-        """Whether they can be made anew before the next result comes in."""
+        """Whether so many proposals can be replaced before the next result comes in."""
         return self._result_every_s is not None and num_proposals * self._proposal_s < RENEW_SHARE * self._result_every_s
 
     def _is_old(self, ready: _Prefetched) -> bool:
         return self._search.learns and ready.version != self._version
 
     def _withdraw_old(self) -> None:
-        """Those that are made anew; before that, as a search keeps away from what it has proposed. The last stays for a block that
-        does not wait for a better one."""
+        """Withdraws the proposals that are about to be replaced, before that is done, as a search avoids points that it has
+        proposed. The last one stays for a block that does not wait for a better one."""
         old = list[_Prefetched]()
         with self._changed:
             if self._is_awaited or self._is_cheap(self._depth):

@@ -22,14 +22,14 @@ LEAST_PAIRS, LEAST_CHANCE = 4, 0.2
 
 
 def num_startup_trials(search: str, num_trials: int) -> int:
-    """Pure: results that there must be before they say where to look."""
+    """Returns how many results a search needs before they influence its proposals. Pure."""
     if search == "evolution":
         return min(50, max(4, num_trials // 5))
     return 1 if search == "cmaes" else NUM_STARTUP_TRIALS
 
 
 def make_sampler(optuna: Any, search: str, seed: int, num_startup: int, conditional: bool) -> Any:
-    """Local: Optuna's sampler. `conditional`: whether some settings exist only for some values of others."""
+    """Returns Optuna's sampler for a search. `conditional`: whether some settings exist only for some values of others. Local."""
     samplers = optuna.samplers
     if search == "tpe":
         return samplers.TPESampler(seed=seed, constant_liar=True, group=conditional, n_startup_trials=num_startup)
@@ -43,7 +43,7 @@ def make_sampler(optuna: Any, search: str, seed: int, num_startup: int, conditio
 
 
 def make_pruner(optuna: Any, prune: str, num_steps: int) -> Any:
-    """Local: Optuna's pruner for trials that report at most `num_steps` times."""
+    """Returns Optuna's pruner for trials that report at most `num_steps` times. Local."""
     pruners = optuna.pruners
     if prune == "asha":
         return pruners.SuccessiveHalvingPruner(min_resource=first_rung(num_steps), reduction_factor=HALVING)
@@ -60,12 +60,12 @@ def make_pruner(optuna: Any, prune: str, num_steps: int) -> Any:
 
 
 def first_rung(num_steps: int) -> int:
-    """Pure: the report at which successive halving compares for the first time."""
+    """Returns the report at which successive halving compares trials for the first time. Pure."""
     return int(max(1, num_steps // HALVING**NUM_RUNGS))
 
 
 def completed_rungs(reports: Mapping[int, float], num_steps: int) -> dict[str, float]:
-    """Pure: the rungs of successive halving that a trial has passed, as Optuna keeps them."""
+    """Returns the rungs of successive halving that a trial has passed, as Optuna keeps them. Pure."""
     found: dict[str, float] = {}
     for rung in itertools.count():
         steps = [step for step in reports if step >= first_rung(num_steps) * HALVING**rung]

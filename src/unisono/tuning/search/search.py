@@ -1,6 +1,6 @@
 """The search: proposes points and prunes trials, by Optuna's ask and tell. The only file that loads Optuna for a search.
 
-Numbers of trials are those of our study; Optuna's own never leave this file. A proposal that nobody takes is withdrawn and is then
+Numbers of trials are those of our study; Optuna's own never leave this file. A proposal that is not used is withdrawn and is then
 as if it had never been made.
 """
 
@@ -45,16 +45,16 @@ class Proposal:
 
 @dataclass
 class Search:
-    """One study as Optuna sees it. `propose` and `withdraw` may be called by one thread, all else by another."""
+    """One study as Optuna sees it. One thread may call `propose` and `withdraw`, another thread everything else."""
 
     space: Space | None
-    """None: whatever an objective asks for."""
+    """None: the dimensions are those that an objective asks for."""
     name: str
     higher_is_better: Sequence[bool]
     seed: int = 0
     prune: str = "none"
     num_steps: int = 1
-    """At most so many reports of one trial, by which rungs are laid out."""
+    """Most reports of one trial, from which the rungs of successive halving follow."""
     num_trials: int = 100
     has_fallback: bool = False
     """Whether TPE may propose where this search would keep a block waiting."""
@@ -95,21 +95,22 @@ class Search:
 
     @property
     def learns(self) -> bool:
-        """Whether results change where it looks, as they do after the first draws."""
+        """Whether results influence the next proposals: not in a random or grid search, and not among the first draws."""
         return self.name not in ("random", "grid") and self._num_results >= self._num_startup_trials
 
     def draws_independently(self, num_trials: int) -> bool:
-        """Pure: whether the first so many are drawn whatever comes of them."""
+        """Whether the next `num_trials` points are drawn without regard to results. Pure."""
         return self.name in ("random", "grid") or self._num_results + num_trials <= self._num_startup_trials
 
     def warm_up(self) -> None:
-        """Local, blocking for seconds: load what the first proposal that knows results would load."""
+        """Loads the modules that the first proposal with results would load. Local, blocking for seconds."""
         if self.name == "gp":
             with suppress(ImportError):  # a part of Optuna that is its own; then the first proposal takes longer
                 importlib.import_module("optuna._gp.gp")
 
     def propose(self) -> Proposal:
-        """Local, blocking for milliseconds, with `gp` for seconds: another point. Of a grid, `planned` gives them."""
+        """Proposes another point; the points of a grid come from `grid_point`. Local, blocking for milliseconds, with `gp` for
+        seconds."""
         if self.first_point is not None:
             self._study.enqueue_trial(dict(self.first_point))
             self.first_point = None
@@ -124,7 +125,8 @@ class Search:
         return proposal
 
     def propose_by_fallback(self) -> Proposal:
-        """Local, blocking for milliseconds: another point, by TPE, which knows the same; may be called beside `propose`."""
+        """Proposes another point by TPE, from the same results; may be called beside `propose`. Local, blocking for
+        milliseconds."""
         if self._fallback is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -137,7 +139,7 @@ class Search:
         return proposal
 
     def grid_point(self, number: int) -> Proposal | None:
-        """Local: the point that a trial of this number has in any case, as in a grid, which several jobs then share; else None."""
+        """Returns the point that belongs to a trial number in a grid, which several jobs share; None in other searches. Local."""
         if self.name != "grid":
             return None
         self._study.enqueue_trial(self._grid[number])
@@ -157,8 +159,8 @@ class Search:
         return Proposal(values, trial)
 
     def suggest(self, number: int, name: str, distribution: str) -> Any:
-        """Local: one more value of a trial under way, of a distribution as Optuna writes it in JSON. Raises `ValueError` for one
-        that contradicts an earlier one."""
+        """Suggests one more value for a running trial, from a distribution in Optuna's JSON form. Raises `ValueError` for a
+        distribution that contradicts an earlier one. Local."""
         wanted = self._optuna.distributions.json_to_distribution(distribution)
         storage, key = self._study._storage, self._trials[number]._trial_id
         trial = storage.get_trial(key)
@@ -166,7 +168,7 @@ class Search:
             return trial.params[name]
         if isinstance(self._trials[number], self._optuna.trial.Trial) and name not in trial.distributions:
             return self._trials[number]._suggest(name, wanted)
-        # Proposed ahead in another range, or a trial of an earlier job: Optuna would insist on what it has.
+        # Proposed in advance in another range, or a trial of an earlier job: Optuna would insist on what it has.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = self._study.sampler.sample_independent(self._study, trial, name, wanted)
@@ -174,7 +176,8 @@ class Search:
         return value
 
     def suggest_known_names(self, number: int) -> dict[str, Any]:
-        """Local: values of all that other trials have asked for so far, for one that was proposed before anybody had."""
+        """Suggests the values that other trials have asked for so far, for a trial that was proposed before any had asked.
+        Local."""
         trials = [one for one in self._study.get_trials(deepcopy=False) if one.distributions]
         others = [one.distributions for one in trials if one.state.is_finished()] or [one.distributions for one in trials]
         if len(others) < LEAST_ALIKE:
@@ -185,12 +188,12 @@ class Search:
         return {name: self._trials[number]._suggest(name, one) for name, one in wanted}
 
     def distributions(self, number: int) -> dict[str, str]:
-        """Local: of what was suggested for a trial so far, as JSON."""
+        """Returns the distributions of the values suggested for a trial so far, as JSON. Local."""
         found = self._frozen(number).distributions
         return {name: self._optuna.distributions.distribution_to_json(one) for name, one in found.items()}
 
     def withdraw(self, proposal: Proposal) -> None:
-        """Local: nobody will try it."""
+        """Takes back a proposal that will not be tried. Local."""
         self._discard(proposal)
         self._seen.discard(_key(proposal.values))
 
@@ -198,11 +201,11 @@ class Search:
         self._study.tell(proposal.trial, state=self._optuna.trial.TrialState.FAIL)
 
     def start_trial(self, number: int, proposal: Proposal) -> None:
-        """Local: it is being tried under this number."""
+        """Notes that a proposal is tried under this trial number. Local."""
         self._trials[number] = proposal.trial
 
     def add_known_trial(self, trial: Trial) -> None:
-        """Local: add a trial from the journal, of an earlier or another job; once more where more is known of it."""
+        """Adds a trial from the journal, of an earlier or another job; call it again when more of the trial is known. Local."""
         if trial.number in self._ended or trial.values is None:
             return
         self._seen.add(_key(trial.values))
@@ -222,7 +225,7 @@ class Search:
         return self._study._storage.get_trial(self._trials[number]._trial_id)
 
     def tell(self, number: int, state: str, values: Sequence[float]) -> None:
-        """Local: how a trial ended; a second time counts for nothing."""
+        """Tells the search how a trial ended; telling it a second time has no effect. Local."""
         if number in self._ended or number not in self._trials:
             return
         self._ended.add(number)
@@ -232,19 +235,19 @@ class Search:
         self._study.tell(self._trials[number].number, list(values) if is_complete else None, ended)
 
     def _state_of(self, state: str, values: Sequence[float]) -> Any:
-        """As Optuna calls it, to which a result without numbers is a failure."""
+        """The state in Optuna's terms, where a result without finite numbers is a failure."""
         states = self._optuna.trial.TrialState
         if state == COMPLETE:
             return states.COMPLETE if self._is_valid(values) else states.FAIL
         return states.PRUNED if state == PRUNED else states.FAIL
 
     def report(self, number: int, step: int, value: float) -> None:
-        """Local: the objective in the middle of a trial."""
+        """Reports the value of the objective at a step of a running trial. Local."""
         if number in self._trials and number not in self._ended:
             self._study._storage.set_trial_intermediate_value(self._trials[number]._trial_id, step, value)
 
     def should_prune(self, number: int) -> bool:
-        """Local: whether a trial should be pruned after what was last reported of it."""
+        """Whether a trial should be pruned after its last report. Local."""
         if self.prune == "none" or number not in self._trials:
             return False
         trial = self._frozen(number)
@@ -255,7 +258,7 @@ class Search:
             return bool(self._study.pruner.prune(self._study, trial))
 
     def _add(self, trial: Trial) -> None:
-        """As it is, with what pruning needs of it."""
+        """Adds a trial to Optuna's study in its present state, with the rungs that pruning needs."""
         assert trial.values is not None
         result = trial.result
         state = self._state_of(result.state, result.values) if result is not None else self._optuna.trial.TrialState.RUNNING
@@ -299,7 +302,7 @@ def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
 
 
 def load_optuna(search: str) -> Any:
-    """Local: the library, which says nothing by itself."""
+    """Imports Optuna and the packages that this search needs, and silences its log. Local."""
     missing = []
     for package in ("optuna", *([EXTRA_PACKAGES[search]] if search in EXTRA_PACKAGES else [])):
         try:

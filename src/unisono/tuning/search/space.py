@@ -34,7 +34,7 @@ from unisono.task.task import Choice, Range, Task
 LEAF_KEYS = ("low", "high", "log", "choice", "fixed", "when")
 PLAIN = (str, bool, int, float, type(None))
 ALGORITHM = "algorithm"
-"""A name that `train` has an option for and a task has not."""
+"""A setting that is an option of `train` and not a field of a task."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Dimension:
     """Other dimensions, and the values that each must have so that this one means something."""
 
     def contains(self, value: Any) -> bool:
-        """Pure: whether a value lies in it."""
+        """Whether a value lies in this dimension. Pure."""
         if isinstance(self.values, Choice):
             return value in self.values.values
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return is_number and self.values.low <= value <= self.values.high and (not self.is_integer or value == int(value))
 
     def boundary_values(self) -> Sequence[Any]:
-        """Pure: all values of a choice, the ends of a range."""
+        """Returns all values of a choice, or the two ends of a range. Pure."""
         if isinstance(self.values, Choice):
             return self.values.values
         kind = int if self.is_integer else float
@@ -77,17 +77,17 @@ class Space:
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def is_active(self, dimension: Dimension, values: Mapping[str, Any]) -> bool:
-        """Pure: whether a dimension takes part where the others have these values."""
+        """Whether a dimension takes part where the others have these values. Pure."""
         known = {**self.fixed, **values}
         return all(name in known and known[name] in wanted for name, wanted in dimension.when.items())
 
     def largest(self, name: str, default: Any) -> Any:
-        """Pure: the most that a number may be in any trial; `usual` is what it is where it is not searched."""
+        """Returns the largest value that a number may have in any trial; `default` is its value where it is not searched. Pure."""
         found = [one for one in self.dimensions if one.name == name]
         return max([value for one in found for value in one.boundary_values()] + [default] * (not found or bool(found[0].when)))
 
-    def described(self) -> dict[str, Any]:
-        """Pure: in plain values, by which a study knows its space again."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the space in plain values, as study.json keeps it. Pure."""
         dimensions = [
             {
                 "name": one.name,
@@ -101,11 +101,11 @@ class Space:
 
 
 def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | None = None) -> Space:
-    """Local, blocking: what the annotations of the task say, and a file in their place where it says something. Refuses what
-    nothing reads, and a space without dimensions. Conditions also see settings that are `given` (--set); what these fulfil is no
-    condition any more."""
+    """Returns the space that the task's annotations declare, changed by a file where one is given. Refuses settings that have no
+    effect, and a space without dimensions. Conditions also see settings that are `given` (--set); a condition that these fulfil is
+    dropped. Local, blocking."""
     given = given or {}
-    found = {one.name: one for one in _annotated(task)}
+    found = {one.name: one for one in _annotated_dimensions(task)}
     fixed: dict[str, Any] = {}
     named = set[str]()
     for name, leaf in _leaves(_read(file)) if file is not None else ():
@@ -130,7 +130,7 @@ def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | No
         _check_conditions(dimension, found, {**given, **fixed})
     for name, one in found.items():
         found[name] = replace(one, when={other: wanted for other, wanted in one.when.items() if other in found or other in fixed})
-    space = Space(_ordered(found), fixed)
+    space = Space(_in_dependency_order(found), fixed)
     usual = {
         **fixed,
         **{one.name: one.boundary_values()[0] for one in found.values()},
@@ -144,7 +144,7 @@ def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | No
     return space
 
 
-def _annotated(task: Task) -> Iterator[Dimension]:
+def _annotated_dimensions(task: Task) -> Iterator[Dimension]:
     for factory in FACTORIES:
         for name, hint in hints_of(getattr(task, factory)).items():
             if typing.get_origin(hint) is typing.Annotated:
@@ -152,9 +152,9 @@ def _annotated(task: Task) -> Iterator[Dimension]:
                 for extra in extras:
                     if isinstance(extra, (Range, Choice)):
                         is_whole = isinstance(extra, Range) and _is_integer_hint(inner, extra)
-                        yield Dimension(f"{factory}.{name}", extra, is_whole, _listed(extra.when))
+                        yield Dimension(f"{factory}.{name}", extra, is_whole, _as_lists(extra.when))
     for name, values in task.space.items():
-        yield Dimension(name, values, isinstance(values, Range) and _is_integer(task, name, values), _listed(values.when))
+        yield Dimension(name, values, isinstance(values, Range) and _is_integer(task, name, values), _as_lists(values.when))
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -191,7 +191,7 @@ def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Di
         raise UsageError(
             f"when of {where} must name other dimensions, e.g. when = {{ optimizer = 'sgd' }}; received {leaf['when']!r}"
         )
-    when = _listed(dict(_flat(leaf.get("when", {}))))
+    when = _as_lists(dict(_flatten(leaf.get("when", {}))))
     if "choice" in leaf:
         if {"low", "high", "log"} & leaf.keys():
             raise UsageError(f"{where} has choice and low or high; leave one out")
@@ -213,7 +213,8 @@ def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Di
 
 
 def _is_integer(task: Task, name: str, values: Range) -> bool:
-    """By the type of what it sets; where that is not known, by how its ends are written."""
+    """Whether the numbers of a range are whole: by the type of the setting or, where that is unknown, by how its ends are
+    written."""
     head, dot, rest = name.partition(".")
     hints = hints_of(getattr(task, head)) if dot and head in FACTORIES else {} if dot else typing.get_type_hints(Task)
     hint = hints.get(rest if dot else head)
@@ -227,14 +228,14 @@ def _is_integer_hint(hint: Any, values: Range) -> bool:
     return isinstance(values.low, int) and isinstance(values.high, int)
 
 
-def _listed(when: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+def _as_lists(when: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     return {name: list(wanted) if isinstance(wanted, (list, tuple)) else [wanted] for name, wanted in when.items()}
 
 
-def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
+            yield from _flatten(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
 
@@ -267,8 +268,8 @@ def _check_conditions(dimension: Dimension, found: Mapping[str, Dimension], fixe
                 raise UsageError(f"{dimension.name} depends on {other} being {value!r} (when), which it never is: {found[other]}")
 
 
-def _ordered(found: Mapping[str, Dimension]) -> list[Dimension]:
-    """Those that others depend on first."""
+def _in_dependency_order(found: Mapping[str, Dimension]) -> list[Dimension]:
+    """The dimensions, those that others depend on first."""
     ordered: dict[str, Dimension] = {}
 
     def add(name: str, above: tuple[str, ...]) -> None:
@@ -285,7 +286,7 @@ def _ordered(found: Mapping[str, Dimension]) -> list[Dimension]:
 
 
 def _check_name(task: Task, values: Mapping[str, Any]) -> None:
-    """Refuses names that nothing reads and values of a wrong type, as `train` does."""
+    """Refuses settings that have no effect and values of a wrong type, as `train` does."""
     if ALGORITHM in values:
         from unisono.algorithms.base import find_algorithm  # it loads PyTorch, which a supervisor must not
 
@@ -297,8 +298,8 @@ def _range(values: Range) -> dict[str, Any]:
     return {"low": values.low, "high": values.high, "log": values.log}
 
 
-def space_from(described: Mapping[str, Any]) -> Space:
-    """Pure: the space that `Space.described` told of."""
+def space_from_dict(described: Mapping[str, Any]) -> Space:
+    """Returns the space that `Space.to_dict` has described. Pure."""
     dimensions = [
         Dimension(
             one["name"],
@@ -312,7 +313,7 @@ def space_from(described: Mapping[str, Any]) -> Space:
 
 
 def defaults_of(task: Task, space: Space, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: what the task itself says of the dimensions, as far as it lies in them; a search begins there."""
+    """Returns the task's own values of the dimensions, as far as they lie in the space; a search begins with them. Pure."""
     found: dict[str, Any] = {}
     for dimension in space.dimensions:
         value = fixed.get(dimension.name, _default(task, dimension.name))

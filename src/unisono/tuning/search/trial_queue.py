@@ -9,51 +9,51 @@ from dataclasses import replace
 
 from unisono.tuning.search.prefetch import Proposals
 from unisono.tuning.search.search import Search
-from unisono.tuning.study.store import Due, Store
+from unisono.tuning.study.store import PendingTrial, Store
 
 SHORT_S, MOST_CLAIMED = 10.0, 8
 
 
 class TrialQueue:
-    """Local; blocks for as long as the file system takes to claim a trial."""
+    """The trials that this job has claimed and not begun. Local; blocks for as long as the file system takes to claim a trial."""
 
     def __init__(self, store: Store, search: Search, proposals: Proposals) -> None:
         self._store, self._search, self._proposals = store, search, proposals
-        self._claimed: deque[Due] = deque()
-        """Trials that nobody else begins."""
+        self._claimed: deque[PendingTrial] = deque()
+        """Trials that no other job begins."""
 
-    def put_back(self, due: Due) -> None:
-        """A trial that was claimed and is not begun; it comes first."""
-        self._claimed.appendleft(due)
+    def put_back(self, pending: PendingTrial) -> None:
+        """Puts a claimed trial that was not begun at the head of the queue."""
+        self._claimed.appendleft(pending)
 
-    def next_trial(self, trial_s: float | None) -> Due | None:
-        """The next trial, with settings, which are written down; None where nothing is left, all is in other hands, or its
-        settings are being thought about. A trial takes `trial_s`."""
+    def next_trial(self, trial_s: float | None) -> PendingTrial | None:
+        """Returns the next trial with its settings. None where no trial is left, other jobs have all of them, or its settings are
+        still being proposed. `trial_s` is how long a trial takes."""
         if not self._claimed:
             self.claim(1)
         if not self._claimed:
             return None
-        due = self._claimed[0]
-        if due.values is None:
-            proposal = self._search.grid_point(due.number) or self._proposals.next_proposal(trial_s)
+        pending = self._claimed[0]
+        if pending.values is None:
+            proposal = self._search.grid_point(pending.number) or self._proposals.next_proposal(trial_s)
             if proposal is None:
                 return None
-            self._search.start_trial(due.number, proposal)
-            values = proposal.values or self._search.suggest_known_names(due.number)
-            due = replace(due, values=values, is_new=True)
+            self._search.start_trial(pending.number, proposal)
+            values = proposal.values or self._search.suggest_known_names(pending.number)
+            pending = replace(pending, values=values, is_new=True)
         self._claimed.popleft()
-        return due
+        return pending
 
     def claim(self, wanted: int) -> None:
-        """Have so many in hand."""
+        """Claims trials until the queue holds `wanted` of them, or no more can be had."""
         while len(self._claimed) < wanted:
-            due = self._store.claim_next()
-            if due is None:
+            pending = self._store.claim_next()
+            if pending is None:
                 return
-            self._claimed.append(due)
+            self._claimed.append(pending)
 
     def claim_in_advance(self, num_blocks: int, trial_s: float | None) -> None:
-        """What is claimed nobody else begins, so only short trials are claimed before they are needed."""
+        """Claims trials before blocks need them, where trials are short: no other job can begin a claimed trial."""
         if trial_s is not None and trial_s < SHORT_S:
             self.claim(min(num_blocks, MOST_CLAIMED))
 
@@ -65,17 +65,17 @@ class PrefetchTimer:
         self._pending: list[tuple[float, int, str]] = []
         """A heap: when, which block, during which trial."""
         self.expired: deque[tuple[int, str]] = deque()
-        """Those whose time has come."""
+        """Blocks and trials whose time has come."""
 
     def add(self, at: float, block: int, trial: str) -> None:
         heapq.heappush(self._pending, (at, block, trial))
 
     def advance(self, now: float) -> None:
-        """The time has come for some."""
+        """Moves the entries whose time has come to `expired`."""
         while self._pending and self._pending[0][0] <= now:
             self.expired.append(heapq.heappop(self._pending)[1:])
 
     @property
     def next_at(self) -> float:
-        """When it comes for the next."""
+        """The time of the next entry; infinity where there is none."""
         return self._pending[0][0] if self._pending else math.inf

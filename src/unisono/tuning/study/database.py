@@ -1,8 +1,9 @@
 """The journal and the claims of a study in a database, through Optuna's own storage (`--storage`), for sites that have one.
 
 A record is an attribute of Optuna's study, so that nothing is known here that the journal in files does not know. Trials are also
-written as Optuna's trials, under the same numbers, so that its dashboard shows them while they run. Who creates a trial has its
-first attempt; a later attempt belongs to whoever creates a study of that name, as names are unique there.
+written as Optuna's trials, under the same numbers, so that its dashboard shows them while they run. The job that
+creates a trial has its first attempt; a later attempt belongs to the job that creates a study of that name, as names are unique
+there.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from unisono.errors import UsageError
 from unisono.files.journal import Damage, Record, plain
 from unisono.tuning.search.distributions import distributions_of
 from unisono.tuning.search.search import load_optuna
-from unisono.tuning.search.space import space_from
-from unisono.tuning.study.study import ASKED, COMPLETE, ENDED, FAILED, PRUNED
+from unisono.tuning.search.space import space_from_dict
+from unisono.tuning.study.study import COMPLETE, ENDED, FAILED, PROPOSED, PRUNED
 
 
 class Database:
@@ -36,12 +37,12 @@ class Database:
                 "enough"
             ) from error
         self.storage, self.key = self.study._storage, self.study._study_id
-        self.space = None if about["space"] is None else space_from(about["space"])
+        self.space = None if about["space"] is None else space_from_dict(about["space"])
         self.trials: dict[int, int] = {}
         """Number -> the key of Optuna's trial."""
 
     def key_of(self, number: int) -> int | None:
-        """The key of a trial; None where there is none yet."""
+        """Returns Optuna's key of a trial; None where the database has no such trial yet."""
         if number not in self.trials:
             try:
                 self.trials[number] = self.storage.get_trial_id_from_study_id_trial_number(self.key, number)
@@ -52,7 +53,7 @@ class Database:
 
 @dataclass
 class DatabaseClaims:
-    """As `Claims`."""
+    """The claims of a study in a database; same interface as `Claims`."""
 
     database: Database
 
@@ -87,7 +88,7 @@ class DatabaseClaims:
 
 @dataclass
 class DatabaseWriter:
-    """As `journal.Writer`."""
+    """The journal of one job in a database; same interface as `journal.Writer`."""
 
     database: Database
     name: str
@@ -97,19 +98,20 @@ class DatabaseWriter:
         text = json.dumps(value, default=plain)
         self.database.storage.set_study_user_attr(self.database.key, f"{self.name}/{self._number:06d}", text)
         self._number += 1
-        if value.get("event") == ASKED and self.database.space is not None:  # an objective may not want all that was proposed
+        if value.get("event") == PROPOSED and self.database.space is not None:  # an objective may not want all that was proposed
             self._show_point(value["trial"], value["values"], {})
         elif value.get("event") == ENDED:
             self._show_result(value)
 
     def flush_to_disk(self) -> None:
-        """All is kept already."""
+        """Does nothing: a database keeps each record at once."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file is open."""
 
     def _show_point(self, trial: int, values: Mapping[str, Any], ranges: Mapping[str, str]) -> None:
-        """As the parameters of Optuna's trial, at once, so that another life or job that ends it need not know them."""
+        """Writes the point as parameters of Optuna's trial at once, so that a later attempt or another job that ends the trial need
+        not know it."""
         library, storage, key = self.database.library, self.database.storage, self.database.key_of(trial)
         if key is None or storage.get_trial(key).state.is_finished():
             return
@@ -118,7 +120,7 @@ class DatabaseWriter:
                 storage.set_trial_param(key, name, found.to_internal_repr(values[name]), found)
 
     def _show_result(self, value: Mapping[str, Any]) -> None:
-        """As the state of Optuna's trial; the first result stays."""
+        """Writes the result as the state of Optuna's trial; a later result does not replace it."""
         storage, states = self.database.storage, self.database.library.trial.TrialState
         key = self.database.key_of(value["trial"])
         if key is None or storage.get_trial(key).state.is_finished():
@@ -132,7 +134,7 @@ class DatabaseWriter:
 
 @dataclass
 class DatabaseReader:
-    """As `journal.Reader`."""
+    """The journals of all jobs in a database; same interface as `journal.Reader`."""
 
     database: Database
     without: str = ""

@@ -1,4 +1,4 @@
-"""A study as one of Optuna's, so that its plots and optuna-dashboard work with it."""
+"""Export of a study as a study of Optuna's, so that its plots and optuna-dashboard work with it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from unisono.errors import UsageError
 from unisono.tuning.search.distributions import distributions_of
 from unisono.tuning.search.search import load_optuna
-from unisono.tuning.search.space import space_from
+from unisono.tuning.search.space import space_from_dict
 from unisono.tuning.study.result import load_study
 from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, Trial
 
 
 def to_optuna(folder: Path, storage: str | None = None) -> Any:
-    """Local, blocking: all trials that have ended, with what their folds gave. `storage` is a database that Optuna knows, where the
-    study must not be yet; None keeps it in memory."""
+    """Returns an Optuna study of all trials that have ended, with the values of their folds. `storage` is the URL of a database
+    that does not have the study yet; None keeps the study in memory. Local, blocking."""
     library = load_optuna("random")
     about, study = load_study(folder)
     directions = ["maximize" if one["higher_is_better"] else "minimize" for one in about["objectives"]]
@@ -30,7 +30,7 @@ def to_optuna(folder: Path, storage: str | None = None) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the names of metrics are new there
         made.set_metric_names([one["metric"] for one in about["objectives"]])
-    space = None if about["space"] is None else space_from(about["space"])
+    space = None if about["space"] is None else space_from_dict(about["space"])
     for trial in study.in_state(COMPLETE, PRUNED, FAILED):
         values = trial.values or {}
         distributions = distributions_of(library, space, values, trial.distributions)

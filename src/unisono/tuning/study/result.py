@@ -1,4 +1,4 @@
-"""What a study has found, ready to be used: a line to type, a file to read, and the models of the best trial's folds."""
+"""The result of a study, ready to be used: a command to type, a file to read, and the models of the best trial's folds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unisono.errors import UsageError
 from unisono.files.atomic import atomic_replacement
 from unisono.task.name_value import literal
 from unisono.tuning.search.space import ALGORITHM
-from unisono.tuning.search_progress import shown_settings, shown_values
+from unisono.tuning.search_progress import format_settings, format_values
 from unisono.tuning.study.kept_models import WEIGHTS
 from unisono.tuning.study.store import records_of
 from unisono.tuning.study.study import Study, Trial
@@ -28,7 +28,7 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def load_study(folder: Path) -> tuple[dict[str, Any], Study]:
-    """Local, blocking: a study as it is on the disk."""
+    """Returns the description (study.json) and the trials of a study on disk. Local, blocking."""
     about = read_study(folder)
     study = Study()
     for record in records_of(folder, about):
@@ -37,7 +37,8 @@ def load_study(folder: Path) -> tuple[dict[str, Any], Study]:
 
 
 def best_of(folder: Path) -> tuple[dict[str, Any], Trial]:
-    """Local, blocking: what the study is, and its best trial by the first objective; refuses one without any."""
+    """Returns the description of a study and its best trial by the first objective; refuses a study without a complete trial.
+    Local, blocking."""
     about, study = load_study(folder)
     best = study.best(about["objectives"][0]["higher_is_better"])
     if best is None or best.values is None:
@@ -46,20 +47,21 @@ def best_of(folder: Path) -> tuple[dict[str, Any], Trial]:
 
 
 def settings_of(about: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
-    """Pure: all settings of a trial, those that the study has fixed among them."""
+    """Returns all settings of a trial, with those that the study has fixed. Pure."""
     return {**about.get("fixed", {}), **(trial.values or {})}
 
 
 @dataclass(frozen=True)
 class BestSettings:
-    """As `unisono train` takes them."""
+    """The settings of the best trial, in the form that `unisono train` takes."""
 
     changes: Mapping[str, Any]
     algorithm: str
 
 
 def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSettings:
-    """Local, blocking: of a study of this task; refuses one of another, or of a file that has changed since."""
+    """Returns the best settings of a study of this task; refuses a study of another task or of a file that has changed since.
+    Local, blocking."""
     about, best = best_of(folder)
     if not about.get("task_file"):
         raise UsageError(f"{folder} is a study of an objective, not of a task (--from-study); give one of this task")
@@ -76,7 +78,7 @@ def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSe
 
 
 def command_of(about: Mapping[str, Any], trial: Trial) -> str:
-    """Pure: the command that trains with the settings of a trial and with those that the study has fixed."""
+    """Returns the command that trains with the settings of a trial and with those that the study has fixed. Pure."""
     values = {**((about.get("space") or {}).get("fixed") or {}), **(about.get("fixed") or {}), **(trial.values or {})}
     words = ["unisono", "train", str(about.get("task_file") or about.get("task") or "TASK")]
     if (workers := about.get("workers") or 1) > 1:
@@ -91,10 +93,11 @@ def command_of(about: Mapping[str, Any], trial: Trial) -> str:
 
 
 def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective]) -> None:
-    """Local, blocking: a file that --space reads too, with nothing left to search, e.g. to measure the best on more folds."""
+    """Writes the settings of the best trial as a file for --space with nothing left to search, e.g. to measure them on more folds.
+    Local, blocking."""
     assert best.result is not None
     lines = [f"# the best of {folder.name}: trial {best.number}"]
-    lines.append(f"# {shown_values(objectives, best.result.values)}")
+    lines.append(f"# {format_values(objectives, best.result.values)}")
     lines.append(f"# {command_of(about, best)}")
     for name, value in settings_of(about, best).items():
         if value is None:
@@ -107,24 +110,24 @@ def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: 
 
 
 def describe_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective], num_parts: int) -> str:
-    """Pure: for the last lines of the command."""
+    """Returns the last lines that the command prints: the best trial and how to train with its settings. Pure."""
     assert best.result is not None
     spread = best.result.details.get("spread")
     over = f" ± {spread:.2g} over {num_parts} trainings" if spread else ""
-    text = f"best: trial {best.number}, {shown_values(objectives, best.result.values)}{over}"
+    text = f"best: trial {best.number}, {format_values(objectives, best.result.values)}{over}"
     if not about.get("task_file"):
-        return f"{text}: {shown_settings(best.values)}"
+        return f"{text}: {format_settings(best.values)}"
     words = ("unisono", "train", str(about["task_file"]), "--from-study", str(folder))
     return f"{text}\nagain: {command_of(about, best)}\non all data: {shlex.join(words)}"
 
 
 def is_study(path: Path) -> bool:
-    """Local."""
+    """Whether a folder holds a study. Local."""
     return (path / ABOUT).is_file()
 
 
 def fold_models(folder: Path) -> list[Path]:
-    """Local: the run directories of the best trial, whose models predict together."""
+    """Returns the run directories of the best trial, whose models predict together. Local."""
     _, best = best_of(folder)
     found = sorted(path.parent for path in (folder / "trials" / f"{best.number:06d}").glob(f"*/{WEIGHTS[0]}"))
     if not found:

@@ -1,9 +1,8 @@
-"""What a study knows: its trials, folded from the records of its journal.
+"""The state of a study: its trials, built from the records of its journal.
 
-Records of different writers have no common order; so the fold gives the same whatever the order in which they come, and as often as
-they come. A trial may be begun several times (attempts), as workers die; the first attempt that ended counts, and a second result
-is kept and ignored.
-"""
+Records of different writers have no common order, so the state is the same in whatever order, and however often, they are applied.
+A trial may be begun several times (attempts), as workers die; the first attempt that ended counts, and a second result is kept and
+ignored."""
 
 from __future__ import annotations
 
@@ -14,9 +13,9 @@ from typing import Any
 
 from unisono.files.journal import Record
 
-ASKED, BEGAN, REPORTED, GIVEN_BACK, ENDED = "asked", "began", "reported", "given back", "ended"
+PROPOSED, BEGAN, REPORTED, GIVEN_BACK, ENDED = "asked", "began", "reported", "given back", "ended"
 JOB, ALIVE, LEFT = "job", "alive", "left"
-TRIAL_EVENTS = (ASKED, BEGAN, REPORTED, GIVEN_BACK, ENDED)
+TRIAL_EVENTS = (PROPOSED, BEGAN, REPORTED, GIVEN_BACK, ENDED)
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 """How an attempt ends."""
 WAITING, RUNNING = "waiting", "running"
@@ -24,10 +23,10 @@ WAITING, RUNNING = "waiting", "running"
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try of a trial by one block."""
+    """One attempt at a trial by one block."""
 
     number: int
-    who: str
+    block_id: str
     """JOB/BLOCK."""
     began_s: float
     """Since 1970, by the clock of its machine."""
@@ -35,7 +34,7 @@ class Attempt:
 
 @dataclass(frozen=True, order=True)
 class Result:
-    """How an attempt ended. In the order in which one is preferred to others of the same trial."""
+    """How an attempt ended. Results of the same trial compare by preference: the smallest counts."""
 
     attempt: int
     writer: str
@@ -52,7 +51,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Job:
-    """A set of processes that works at the study together."""
+    """A set of processes that work on the study together."""
 
     name: str
     about: Mapping[str, Any]
@@ -61,18 +60,18 @@ class Job:
 
 @dataclass
 class Trial:
-    """One point of the space."""
+    """One trial of a study: its point, its attempts, its reports and its results."""
 
     number: int
-    asked: Mapping[str, Any] | None = None
+    proposed: Mapping[str, Any] | None = None
     """What was proposed; None where the record that says it was lost."""
     ranges: Mapping[str, str] = field(default_factory=dict)
-    """Of an objective: from which ranges, as Optuna writes them."""
+    """The ranges from which an objective chose its values, in Optuna's JSON form."""
     attempts: dict[int, Attempt] = field(default_factory=dict)
     reports: dict[int, float] = field(default_factory=dict)
     """Step -> the objective so far."""
     report_records: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Step -> the record that said it."""
+    """Step -> the record that reported it."""
     given_back: dict[int, float] = field(default_factory=dict)
     """Attempt -> when, since 1970."""
     deaths: set[int] = field(default_factory=set)
@@ -81,9 +80,9 @@ class Trial:
 
     @property
     def values(self) -> Mapping[str, Any] | None:
-        """Its point; an objective says only while it runs what it wants to know."""
+        """The point of the trial; where an objective chooses as it runs, the values that it asked for."""
         result = self.result
-        return self.asked if result is None else result.details.get("asked", self.asked)
+        return self.proposed if result is None else result.details.get("asked", self.proposed)
 
     @property
     def distributions(self) -> Mapping[str, str]:
@@ -94,7 +93,7 @@ class Trial:
 
     @property
     def result(self) -> Result | None:
-        """The one that counts."""
+        """The result that counts; None while there is none."""
         return min(self.results.values(), default=None)
 
     @property
@@ -105,23 +104,23 @@ class Trial:
 
     @property
     def next_attempt(self) -> int:
-        """The number that a new attempt has."""
+        """The number that a new attempt gets."""
         return max((*self.attempts, *self.given_back), default=-1) + 1
 
 
 @dataclass
 class Study:
-    """All trials. Local; `apply` may see a record twice, and records in any order."""
+    """All trials and jobs of a study. Local; `apply` may see a record twice, and records in any order."""
 
     trials: dict[int, Trial] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     left_at: dict[str, float] = field(default_factory=dict)
-    """Job -> when it went, since 1970; missing where it is at work, or died."""
+    """Job -> when it left, since 1970; missing where it is at work, or died."""
     last_seen: dict[str, float] = field(default_factory=dict)
     """Job -> its last sign of life, since 1970, by the clock of its machine."""
 
     def apply(self, record: Record) -> None:
-        """Local: one record of the journal; events of other kinds are for others."""
+        """Applies one record of the journal; records with unknown events have no effect. Local."""
         event, value = record.value.get("event"), record.value
         if event == JOB:
             self.jobs[value["job"]] = Job(value["job"], value)
@@ -135,8 +134,8 @@ class Study:
         if event not in TRIAL_EVENTS:
             return
         trial = self.trials.setdefault(value["trial"], Trial(value["trial"]))
-        if event == ASKED:
-            trial.asked, trial.ranges = dict(value["values"]), dict(value.get("distributions", {}))
+        if event == PROPOSED:
+            trial.proposed, trial.ranges = dict(value["values"]), dict(value.get("distributions", {}))
         elif event == BEGAN:
             trial.attempts[value["attempt"]] = Attempt(value["attempt"], value["who"], value["at_s"])
         elif event == REPORTED:
@@ -161,15 +160,16 @@ class Study:
             )
 
     def num_wanted(self, first: int) -> int:
-        """Pure: trials that it is to have: as many as the job that asked for most; `first` is what the study was made with."""
+        """Returns the number of trials that the study is to have: the most that any job asked for, at least `first`, its original
+        number. Pure."""
         return max([first, *(int(job.about.get("trials") or 0) for job in self.jobs.values())])
 
     def in_state(self, *states: str) -> list[Trial]:
-        """Pure: in the order of their numbers."""
+        """Returns the trials in any of these states, in the order of their numbers. Pure."""
         return [self.trials[number] for number in sorted(self.trials) if self.trials[number].state in states]
 
     def best(self, higher_is_better: bool) -> Trial | None:
-        """Pure: of one objective; the first of equals."""
+        """Returns the complete trial with the best first value, of equals the earliest; None where there is none. Pure."""
         complete = [trial for trial in self.in_state(COMPLETE) if trial.result is not None and _is_number(trial.result.values)]
         sign = -1 if higher_is_better else 1
         return min(complete, key=lambda trial: (sign * trial.result.values[0], trial.number), default=None)  # type: ignore[union-attr]
@@ -179,28 +179,28 @@ def _is_number(values: Sequence[float]) -> bool:
     return bool(values) and math.isfinite(values[0])
 
 
-def asked(trial: int, values: Mapping[str, Any], distributions: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Pure: the record of a proposal; with the ranges where no space says them."""
+def proposal_record(trial: int, values: Mapping[str, Any], distributions: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Returns the record of a proposal, with the ranges of its values where no space has them. Pure."""
     ranges = {} if distributions is None else {"distributions": dict(distributions)}
-    return {"event": ASKED, "trial": trial, "values": dict(values), **ranges}
+    return {"event": PROPOSED, "trial": trial, "values": dict(values), **ranges}
 
 
-def began(trial: int, attempt: int, who: str, at_s: float) -> dict[str, Any]:
-    """Pure: the record of a block that takes a trial in hand."""
-    return {"event": BEGAN, "trial": trial, "attempt": attempt, "who": who, "at_s": at_s}
+def begin_record(trial: int, attempt: int, block_id: str, at_s: float) -> dict[str, Any]:
+    """Returns the record that a block begins an attempt at a trial. Pure."""
+    return {"event": BEGAN, "trial": trial, "attempt": attempt, "who": block_id, "at_s": at_s}
 
 
-def reported(trial: int, step: int, value: float) -> dict[str, Any]:
-    """Pure: the record of the objective in the middle of a trial, by which others may be pruned."""
+def report_record(trial: int, step: int, value: float) -> dict[str, Any]:
+    """Returns the record of the objective at a step of a trial, by which others may be pruned. Pure."""
     return {"event": REPORTED, "trial": trial, "step": step, "value": value}
 
 
-def given_back(trial: int, attempt: int, reason: str, at_s: float, died: bool = False) -> dict[str, Any]:
-    """Pure: the record of an attempt that nobody is at any more, as it was stopped, or as a process of it died."""
+def give_back_record(trial: int, attempt: int, reason: str, at_s: float, died: bool = False) -> dict[str, Any]:
+    """Returns the record of an attempt that was given up, as it was stopped or as one of its processes died. Pure."""
     return {"event": GIVEN_BACK, "trial": trial, "attempt": attempt, "reason": reason, "at_s": at_s, "died": died}
 
 
-def ended(
+def end_record(
     trial: int,
     attempt: int,
     state: str,
@@ -209,7 +209,7 @@ def ended(
     reason: str = "",
     details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Pure: the record of a result."""
+    """Returns the record of a result. Pure."""
     return {
         "event": ENDED,
         "trial": trial,

@@ -1,4 +1,5 @@
-"""What a study is (study.json): written by its first job; all others must ask for the same, or trials could not be compared."""
+"""The description of a study (study.json), written by its first job; all later jobs must ask for the same, or trials could not be
+compared."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ SHOWN, HASH_DIGITS = 4, 12
 
 
 def make_study(folder: Path, about: Mapping[str, Any], accept_changes: bool = False) -> dict[str, Any]:
-    """Local, blocking: write down what the study is, unless that was done before; refuses another study that is there. With
-    `accept_changes` the files of the task may have changed, which is written down too."""
+    """Writes study.json unless it is there, and returns it; refuses a folder that holds another study. With `accept_changes` the
+    files of the task may have changed, which is recorded. Local, blocking."""
     path = folder / ABOUT
     with explain_os_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +40,7 @@ def make_study(folder: Path, about: Mapping[str, Any], accept_changes: bool = Fa
             try:
                 draft.write_text(json.dumps({"id": _new_id(folder), **as_json(about)}, indent=2) + "\n")
                 fsync_path(draft)
-                os.link(draft, path)  # of jobs that come at the same time one makes it
+                os.link(draft, path)  # of jobs that start at the same time one makes it
             except FileExistsError:
                 pass
             finally:
@@ -59,7 +60,7 @@ def make_study(folder: Path, about: Mapping[str, Any], accept_changes: bool = Fa
 
 
 def read_study(folder: Path) -> dict[str, Any]:
-    """Local, blocking: what a study is."""
+    """Returns the content of study.json. Local, blocking."""
     path = folder / ABOUT
     try:
         found: dict[str, Any] = json.loads(path.read_text())
@@ -71,12 +72,12 @@ def read_study(folder: Path) -> dict[str, Any]:
 
 
 def known_sources(about: Mapping[str, Any]) -> list[Mapping[str, str | None]]:
-    """Pure: the files by which a study was made, and those that were accepted later: each by its hash."""
+    """Returns the hashes of the files by which the study was made, and of those that were accepted later. Pure."""
     return [about.get("sources") or {}, *(one["sources"] for one in about.get("accepted", ()))]
 
 
 def _new_id(folder: Path) -> str:
-    """Local: by which a database knows the study, also if the folder is moved; studies in folders of one name differ."""
+    """A name by which a database finds the study, also when the folder is moved; studies in folders of one name differ."""
     return f"{folder.resolve().name}-{uuid4().hex[:12]}"
 
 
@@ -99,7 +100,7 @@ def _refusal(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], fo
 
 
 def _check_steps(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Trials are pruned by what others had reached at the same step, so a step must mean the same in all jobs."""
+    """Refuses a job whose reports have other steps: trials are pruned by what others had reached at the same step."""
     then, now = there.get("prune", "none"), here.get("prune", "none")
     if "none" not in (then, now) and (then in BY_EPOCHS) != (now in BY_EPOCHS):
         raise UsageError(
@@ -115,7 +116,7 @@ def _check_steps(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]
 
 
 def _shown(name: str, about: Mapping[str, Any]) -> Any:
-    """Pure: a part of it so that a difference is short and says whose it is: a space by its dimensions, a file by a few digits."""
+    """A part of the description in a form whose differences are short: a space by its dimensions, a file by a few digits."""
     value = about.get(name)
     if name == "sources":
         return {file: sha256 and sha256[:HASH_DIGITS] for file, sha256 in (value or {}).items()}

@@ -1,4 +1,4 @@
-"""What a job of a study was asked for, as the command line or `un.tune` says it, and what follows from it for the study."""
+"""The options of a job of a study, from the command line or `un.tune`, and what follows from them for the study."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_MODELLED, MOST_SERVED = 200, 32
 """Trials and blocks up to which `auto` is a Gaussian process, which takes tenths of a second for a proposal, later seconds."""
 FILE, ANYWHERE = "sqlite:///", ("sqlite:////", "sqlite:///:memory:")
 NUM_TRIALS = 20
-"""Of a study of which nobody says how many."""
+"""Trials of a new study without --trials."""
 JOB_OPTIONS = ("trials", "accept_changes", "threads", "device", "time_limit", "trial_limit", "attempts", "quiet")
 """What may differ from job to job; all else is the study's."""
 STUDY = "the study"
@@ -32,11 +32,11 @@ LIMITS = "limits"
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """What a job of a study was asked for."""
+    """The options of one job of a study."""
 
     out: str = option(REQUIRED, "folder of the study (default studies/NAME); an existing study resumes", "DIR", group=STUDY)
-    order: Mapping[str, Any] = REQUIRED
-    """What its workers do: see `fork_server.make_runner`."""
+    work_spec: Mapping[str, Any] = REQUIRED
+    """The work of its workers, as `fork_server.make_runner` takes it."""
     trials: int | None = option(
         None, f"points to try, over all jobs together (default {NUM_TRIALS} in a new study); more enlarge it", "T", least=1
     )
@@ -78,7 +78,7 @@ class TuneConfig:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Of every training, as `TrainConfig` has them."""
+        """Options of every training, in the form of `TrainConfig`."""
         return {} if self.device == "auto" else {"device": self.device}
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class TuneConfig:
 
 @dataclass(frozen=True)
 class TaskTrials:
-    """What the trials of a task are. (Those of an objective are what it is.)"""
+    """The options of a study of a task. (A study of an objective has none of them.)"""
 
     space: str | None = option(
         None, "ranges and choices, beside and in place of the task's annotations", "FILE.toml", group=SEARCHED
@@ -111,8 +111,9 @@ class TaskTrials:
     def __post_init__(self) -> None:
         check(self)
 
-    def order(self, task: str, settings: Mapping[str, Any], folds: int, seed: int) -> dict[str, Any]:
-        """Local: what the workers of a study do; `settings` of the task have options of their own."""
+    def work_spec(self, task: str, settings: Mapping[str, Any], folds: int, seed: int) -> dict[str, Any]:
+        """Returns the description of the work that every worker gets; `settings` are those task settings that have an option of
+        their own. Local."""
         if self.algorithm is not None:
             settings = {**settings, "algorithm": self.algorithm}
         return {
@@ -126,15 +127,16 @@ class TaskTrials:
 
 
 def whole_url(url: str | None) -> str | None:
-    """Local: with the whole path of a file, so that it is the same from every folder."""
+    """Returns the URL with the absolute path of a file, so that it is valid from every folder. Local."""
     if url is None or not url.startswith(FILE) or url.startswith(ANYWHERE):
         return url
     return FILE + str(Path(url.removeprefix(FILE)).resolve())
 
 
 def choose_search(config: TuneConfig, space: Space | None, num_trials: int, num_blocks: int) -> str:
-    """Pure: the search that is meant. A Gaussian process finds more with few trials than other searches, but takes its time, which
-    an objective may not, knows no conditions, and learns nothing from trials that were pruned."""
+    """Returns the name of the search: the one asked for or, for `auto`, a Gaussian process or TPE. A Gaussian process finds more
+    with few trials, but it is slow, which an objective may not afford, and it handles neither conditions nor pruned trials.
+    Pure."""
     if config.search != AUTO:
         return config.search
     is_plain = space is not None and not any(one.when for one in space.dimensions)
@@ -143,8 +145,8 @@ def choose_search(config: TuneConfig, space: Space | None, num_trials: int, num_
 
 
 def choose_num_trials(config: TuneConfig, space: Space | None, there: int | None = None) -> tuple[int, list[str]]:
-    """Pure: how many trials there are to be as far as this job is concerned, and what its user is to know of that. `there`: trials
-    that were asked for before, where the study is there."""
+    """Returns how many trials this job works towards, and messages on that for its user. `there` is the number of trials that an
+    existing study was asked for. Pure."""
     found, said = config.trials or there or NUM_TRIALS, list[str]()
     if config.search == "grid" and space is not None:
         said.append(describe_grid(space, found))
@@ -159,10 +161,10 @@ def choose_num_trials(config: TuneConfig, space: Space | None, there: int | None
 def description_of(
     config: TuneConfig, about: Mapping[str, Any], objectives: Sequence[Objective], space: Space | None
 ) -> dict[str, Any]:
-    """Pure: what study.json says of a study that this job makes; `about` is what the work says of itself."""
+    """Returns the content of study.json for a new study; `about` is the description that the worker gave of its work. Pure."""
     return {
         "task": about["task"],
-        "task_file": config.order["typed"] if config.order["kind"] == "task" else None,
+        "task_file": config.work_spec["typed"] if config.work_spec["kind"] == "task" else None,
         "sources": about["sources"],
         "space": about["space"],
         "fixed": about["fixed"],
@@ -179,6 +181,6 @@ def description_of(
         "storage": config.storage,
         "workers": config.workers,
         "parallel_folds": config.parallel_folds,
-        "order": dict(config.order),
+        "order": dict(config.work_spec),
         "made_by": about["versions"],
     }

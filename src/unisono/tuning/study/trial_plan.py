@@ -1,4 +1,5 @@
-"""What a trial consists of: trainings on every fold from every random start, some at the same time; and what they amount to."""
+"""What a trial consists of: trainings on every fold from every random start, some at the same time; and how their results are
+combined."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ TIME = "time_s"
 
 
 class Objective(NamedTuple):
-    """A number that a trial gives."""
+    """The name and direction of a value that a trial gives."""
 
     metric: str
     higher_is_better: bool
 
 
 class Part(NamedTuple):
-    """One training of a trial."""
+    """One training of a trial: its fold and its random start."""
 
     fold: int
     repeat: int
@@ -30,7 +31,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The same for all trials of a study. Pure."""
+    """What every trial of a study consists of. Pure."""
 
     objectives: Sequence[Objective]
     folds: int = 1
@@ -50,7 +51,7 @@ class Plan:
 
     @property
     def waves(self) -> list[list[Part]]:
-        """Which parts run at the same time, wave after wave."""
+        """The parts that run at the same time, wave after wave."""
         parts = [Part(fold, repeat) for repeat in range(self.repeats) for fold in range(self.folds)]
         return [parts[first : first + self.parallel] for first in range(0, len(parts), self.parallel)]
 
@@ -60,16 +61,16 @@ class Plan:
 
     @property
     def num_steps(self) -> int:
-        """Reports of one trial, at most."""
+        """Most reports of one trial."""
         return self.num_parts if self.prune == "wilcoxon" else len(self.waves) * self.epochs
 
 
-def objectives_of(asked: Sequence[str], about: Mapping[str, Any]) -> list[Objective]:
-    """Pure: refuses a metric that the task does not report."""
+def objectives_of(proposed: Sequence[str], about: Mapping[str, Any]) -> list[Objective]:
+    """Returns the objectives for the given metrics; refuses a metric that the task does not report. Pure."""
     known: Mapping[str, bool] = about["metrics"]
     if about["space"] is None:  # an objective gives what it gives
-        return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in asked)]
-    names = list(asked) or ([about["monitor"]] if about["monitor"] else [])
+        return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in proposed)]
+    names = list(proposed) or ([about["monitor"]] if about["monitor"] else [])
     if not names:
         raise UsageError(
             "the task reports nothing by which trials can be compared; name metrics of the task, or give it validation data"
@@ -96,18 +97,19 @@ def objectives_of(asked: Sequence[str], about: Mapping[str, Any]) -> list[Object
 
 
 def values_of(objectives: Sequence[Objective], metrics: Mapping[str, Any], took_s: float) -> list[float]:
-    """Pure: of one training; NaN where a metric is missing or has no value."""
+    """Returns the objectives of one training; NaN where a metric is missing or has no value. Pure."""
     found = {**metrics, TIME: took_s}
     return [math.nan if found.get(one.metric) is None else float(found[one.metric]) for one in objectives]
 
 
 def mean_of(parts: Sequence[Sequence[float]]) -> list[float]:
-    """Pure: of each objective over the parts of a trial."""
+    """Returns the mean of each objective over the parts of a trial. Pure."""
     return [statistics.fmean(column) for column in zip(*parts, strict=True)]
 
 
 def spread_of(parts: Sequence[Sequence[float]]) -> float:
-    """Pure: the standard deviation of the first objective over the parts; 0 of one alone, and no number where one is none."""
+    """Returns the standard deviation of the first objective over the parts: 0 of a single part, NaN where a value is not finite.
+    Pure."""
     first = [values[0] for values in parts]
     if not all(map(math.isfinite, first)):
         return math.nan
@@ -115,14 +117,14 @@ def spread_of(parts: Sequence[Sequence[float]]) -> float:
 
 
 def final_values(objectives: Sequence[Objective], message: Mapping[str, Any]) -> list[float]:
-    """Pure: what a worker's last letter says of its training; an objective of Optuna's gives the numbers itself."""
+    """Returns the objectives from a worker's last message on its training; an objective function gives the numbers itself. Pure."""
     if "values" in message:
         return [float(one) for one in message["values"]]
     return values_of(objectives, message["metrics"], message.get("all_lives_s", message["took_s"]))
 
 
 def problem_of(objectives: Sequence[Objective], parts: Sequence[Sequence[float]]) -> str:
-    """Pure: why these are no result; nothing where they are one."""
+    """Returns why these values are not a valid result; an empty text where they are. Pure."""
     wanted = len(objectives)
     for values in parts:
         if len(values) != wanted:

@@ -1,5 +1,5 @@
-"""All worker processes of a job as its coordinator sees them: those of its own node, and those of other supervisors, who have come
-to it over the network and forward messages."""
+"""All worker processes of a job as its coordinator sees them: those of its own node, and those of other supervisors, which connect
+over the network and forward messages."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from unisono.tuning.workers.worker_slots import WorkerMessage, WorkerSlots
 
 HANDSHAKE_WAIT_S = 10.0
 LATE_S = 60.0
-"""After which it is said who has not come."""
+"""Ranks that have not connected by then are reported."""
 LOST = "lost"
-"""What is heard of a rank whose supervisor is gone."""
+"""The kind of message that stands for a rank whose supervisor is gone."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class _Supervisor:
 
 
 class AllWorkers:
-    """All workers of a job, for its coordinator. Local; nothing blocks. What comes is seen by `selector`."""
+    """All workers of a job, for its coordinator. Local; no method but `close` blocks. Messages arrive through `selector`."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class AllWorkers:
         at: Topology,
         address: str,
     ) -> None:
-        """`own` has the ranks of this process and their places."""
+        """`local_places` has the ranks of this process and their places."""
         self._slots, self._local_places, self._selector = slots, local_places, selector
         self._at, self._address = at, address
         self._supervisors: dict[int, _Supervisor] = {}
@@ -57,16 +57,16 @@ class AllWorkers:
         self._connections: list[_Supervisor] = []
         self._listener: socket.socket | None = None
         self._missing: set[int] = set()
-        """Ranks that have not come so far."""
+        """Ranks that have not connected so far."""
         self._report_late_at: float | None = None
-        """When to look for them."""
+        """When to report them."""
         self._refused: list[tuple[_Supervisor, str]] = []
-        """Who could not load the task, and why."""
+        """Supervisors that could not load the task, and why."""
         self._reported_reasons: set[str] = set()
-        """Of those who were let tell them."""
+        """The reasons that a supervisor was asked to report itself."""
 
     def listen(self) -> None:
-        """Let other supervisors come."""
+        """Starts to accept the connections of other supervisors."""
         assert self._at.address is not None
         self._listener = listen(self._at.address, ports(self._at.port, self._at.token), 128)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -102,21 +102,22 @@ class AllWorkers:
         )
 
     def flush(self) -> None:
-        """Local: send what sockets did not take at once; drop visitors who do not say who they are; answer those who could not
-        load the task."""
+        """Sends what sockets did not take at once; drops connections without a handshake; answers supervisors that could not load
+        the task. Local."""
         now = monotonic()
         for one in tuple(self._connections):
             if one.channel.has_unsent:
                 one.channel.flush()
             if one.challenge is not None and now > one.deadline:
                 self._drop(one)
-        while self._refused and self._slots.is_loaded:  # else we have the same trouble, and tell it ourselves
+        while self._refused and self._slots.is_loaded:  # else we have the same trouble, and report it ourselves
             supervisor, reason = self._refused.pop()
             send_message(supervisor.channel, {"do": "end", "code": 1} if reason in self._reported_reasons else {"do": "tell"})
             self._reported_reasons.add(reason)
 
     def late_ranks_text(self) -> str:
-        """Local: once, a minute after the others could come: who of them has not; empty where there is nothing to say."""
+        """Returns, once, a minute after `listen`, a text that names the ranks that have not connected; else an empty text.
+        Local."""
         if self._report_late_at is None or monotonic() < self._report_late_at:
             return ""
         self._report_late_at = None
@@ -131,7 +132,7 @@ class AllWorkers:
         )
 
     def close(self, code: int = 0) -> None:
-        """Local, blocking for moments: all workers end, and the supervisors with them, by this exit code."""
+        """Ends all workers, and the supervisors with this exit code. Local, blocking for moments."""
         for one in tuple(self._connections):
             send_message(one.channel, {"do": "end", "code": code})
             one.channel.end_sending()
@@ -209,7 +210,7 @@ class AllWorkers:
 def supervise(
     slots: WorkerSlots, rank: int, place: Mapping[str, Any], at: Topology, selector: selectors.BaseSelector, wait_s: float
 ) -> int:
-    """Local, blocking: supervise one rank until the coordinator says that all is over, or is gone; gives the exit code."""
+    """Supervises the worker of one rank until the coordinator ends the job or is gone; returns the exit code. Local, blocking."""
     assert at.address is not None
     hello = {"rank": rank, "place": {**place, "gpus": list(place["gpus"]), "our_gpus": list(place["our_gpus"])}}
     channel = connect_to_hub(rank, at.address, ports(at.port, at.token), at.token, hello, monotonic() + wait_s, wait_s, at.job)
@@ -242,7 +243,7 @@ def supervise(
                 for _, message in receive_messages(selector, 1.0):
                     if (
                         message["is"] == "loaded" and not is_started
-                    ):  # later ones are started when the coordinator has heard of an end
+                    ):  # later ones are started when the coordinator has learned of an end
                         slots.start(rank)
                         is_started = True
                     elif message["is"] != "loaded":
@@ -260,8 +261,8 @@ def supervise(
 
 
 def _code_if_reported_elsewhere(channel: Channel, rank: int, reason: str) -> int | None:
-    """Local, blocking until the coordinator knows the task itself: with which code to end without a word, as what is wrong is said
-    by it or by another; None where we must say it."""
+    """Asks the coordinator whether an error is reported elsewhere, by itself or by another supervisor: then the exit code with
+    which to end silently, else None. Local, blocking until the coordinator has loaded the task itself."""
     send_message(channel, {"rank": rank, "is": "refused", "reason": reason})
     try:
         while (message := parse_message(channel.receive_one(monotonic() + FOREVER_S)))["do"] not in ("tell", "end"):
@@ -271,12 +272,12 @@ def _code_if_reported_elsewhere(channel: Channel, rank: int, reason: str) -> int
     return int(message["code"]) if message["do"] == "end" else None
 
 
-Hears = Callable[[], Iterator[WorkerMessage]]
-"""What is registered with the selector for each socket."""
+MessageSource = Callable[[], Iterator[WorkerMessage]]
+"""What is registered with the selector for each socket: a function that yields the messages that have arrived there."""
 
 
 def receive_messages(selector: selectors.BaseSelector, wait_s: float) -> Iterator[WorkerMessage]:
-    """Local, blocking for at most so long: all that has come."""
+    """Yields all messages that have arrived, and waits for at most `wait_s` for the first. Local, blocking."""
     found: Sequence[Any] = selector.select(wait_s)
     for key, _ in found:
         now = selector.get_map().get(key.fd)

@@ -9,11 +9,11 @@ from unisono.errors import UsageError
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of one job. Pure: a function of its numbers alone, so that every rank knows all of it."""
+    """Which ranks of a job form which block. Pure: a function of its numbers alone, so that every rank knows all of it."""
 
     num_ranks: int
     workers: int
-    """That train one model together."""
+    """Ranks that train one model together."""
     parallel_folds: int = 1
     """Models that a block trains at the same time, one on each fold."""
 
@@ -27,12 +27,12 @@ class Layout:
 
     @property
     def first(self) -> int:
-        """The first rank that trains: 1 where one is left over, so that rank 0, whom all find, has nothing to do but coordinate;
-        else 0, beside whom a thread coordinates."""
+        """The first rank that trains. It is 1 where one rank is left over, so that rank 0, which all others can find, only
+        coordinates; else 0, beside which a thread coordinates."""
         return 1 if self.num_ranks % self.block_size else 0
 
     def ranks_of(self, block: int) -> range:
-        """The ranks of a block, those of one model side by side."""
+        """Returns the ranks of a block; those of one model stand side by side."""
         return range(self.first + block * self.block_size, self.first + (block + 1) * self.block_size)
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ def _s(count: int) -> str:
 
 
 def layout_of(num_ranks: int, workers: int, parallel_folds: int = 1, num_trials: int | None = None) -> Layout:
-    """Pure: refuses ranks that would have nothing to do."""
+    """Returns the layout of a job; refuses numbers that would leave ranks idle. Pure."""
     for name, value in (("-n", num_ranks), ("--workers", workers), ("folds at a time", parallel_folds)):
         if value < 1:
             raise UsageError(f"{name} must be at least 1; received {value}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unisono.cluster.rendezvous import derived_port
-from unisono.tuning.study.store import Due
+from unisono.tuning.study.store import PendingTrial
 from unisono.tuning.study.study import Trial
 from unisono.tuning.study.trial_plan import Objective, Part, final_values
 from unisono.tuning.workers.block_layout import Layout
@@ -15,19 +15,19 @@ from unisono.tuning.workers.messages import Message
 
 
 class Workers(Protocol):
-    """The worker processes, wherever they are."""
+    """The worker processes, on this node and on others."""
 
     def start(self, rank: int) -> None:
-        """Not blocking: a new process for a rank; {"is": "ready"} comes from it."""
+        """Starts a new process for a rank, which sends {"is": "ready"}. Not blocking."""
 
     def send(self, rank: int, message: Message) -> None:
-        """Not blocking."""
+        """Sends a message to the worker of a rank. Not blocking."""
 
     def signal(self, rank: int, signum: int) -> None:
-        """Not blocking."""
+        """Sends a signal to the worker of a rank. Not blocking."""
 
     def place_of(self, rank: int) -> Mapping[str, Any]:
-        """Pure: `node`, `address`, `gpus`, `our_gpus`, `threads` of a rank."""
+        """Returns `node`, `address`, `gpus`, `our_gpus` and `threads` of a rank. Pure."""
 
 
 class TrialObserver(Protocol):
@@ -42,7 +42,7 @@ class TrialObserver(Protocol):
 class RunningTrial:
     """A trial that a block is running."""
 
-    due: Due
+    pending: PendingTrial
     values: Mapping[str, Any]
     began: float
     wave: int = 0
@@ -51,26 +51,27 @@ class RunningTrial:
     parts: dict[int, Part] = field(default_factory=dict)
     """Rank of the first worker -> what it trains in this wave."""
     busy_ranks: set[int] = field(default_factory=set)
-    """Ranks that are at it."""
+    """Ranks that are still working on this wave."""
     final_messages: dict[int, Message] = field(default_factory=dict)
-    """What the first workers gave in the end."""
+    """The last messages of the first workers of each part."""
     epochs: dict[int, dict[int, float]] = field(default_factory=dict)
     """First worker -> epoch -> objective."""
     waiting_at: dict[int, int] = field(default_factory=dict)
-    """First workers that wait to hear whether to go on -> epoch."""
+    """First workers that wait for the answer whether to continue -> epoch."""
     last_step: int = -1
-    """Of the reports."""
+    """The last step that was reported."""
     should_prune: bool = False
     failure: tuple[str, str] | None = None
     kill_at: float | None = None
 
     @property
     def wave_id(self) -> str:
-        """By which letters of this wave are known from those of an earlier one."""
-        return f"{self.due.number}.{self.due.attempt}.{self.wave}"
+        """The id that all messages of this wave carry, so that they are distinguished from those of an earlier wave."""
+        return f"{self.pending.number}.{self.pending.attempt}.{self.wave}"
 
     def value_at(self, rank: int, epoch: int, objectives: Sequence[Objective]) -> float | None:
-        """Pure: what a part gave at an epoch, or at the first after it that is known; None where it has not come as far."""
+        """Returns the objective of a part at an epoch, or at the first later epoch that is known; None where the part has not come
+        that far. Pure."""
         if rank in self.final_messages:
             return final_values(objectives, self.final_messages[rank])[0]
         later = [one for one in self.epochs.get(rank, ()) if one >= epoch]
@@ -79,7 +80,7 @@ class RunningTrial:
 
 @dataclass(eq=False)
 class Block:
-    """Ranks that work at one trial together."""
+    """Ranks that work on one trial together."""
 
     number: int
     ranks: Sequence[int]
@@ -89,26 +90,26 @@ class Block:
 
 
 class Formation:
-    """Which ranks make which block. Local."""
+    """Which ranks form which block; blocks that lose a rank are broken up, and the remaining ranks form new ones. Local."""
 
     def __init__(self, layout: Layout) -> None:
         self._block_size = layout.block_size
         self.blocks = {number: Block(number, tuple(layout.ranks_of(number))) for number in range(layout.num_blocks)}
         self._block_of = {rank: block for block in self.blocks.values() for rank in block.ranks}
         self._spare: list[int] = []
-        """Ranks of blocks that lost a member."""
+        """Remaining ranks of blocks that lost a member."""
         self._num_made = layout.num_blocks
 
     def block_of(self, rank: int) -> Block | None:
-        """Pure: None where a rank is in no block."""
+        """Returns the block of a rank; None where the rank is in no block. Pure."""
         return self._block_of.get(rank)
 
     def is_spare(self, rank: int) -> bool:
-        """Pure: whether it is in no block, but may be in another one later."""
+        """Whether a rank is in no block now but may join a new one. Pure."""
         return rank in self._spare
 
     def break_up(self, gone: Set[int]) -> list[Block]:
-        """The blocks that end with these ranks; what is left of them is spare."""
+        """Breaks up the blocks of these lost ranks, whose other ranks become spare, and returns them."""
         broken = {block.number: block for rank in sorted(gone) if (block := self._block_of.get(rank)) is not None}
         for block in broken.values():
             del self.blocks[block.number]
@@ -119,7 +120,7 @@ class Formation:
         return list(broken.values())
 
     def form_new_blocks(self) -> list[Block]:
-        """New blocks, of ranks that are spare."""
+        """Forms new blocks of spare ranks and returns them."""
         found = []
         while len(self._spare) >= self._block_size:
             members, self._spare = self._spare[: self._block_size], self._spare[self._block_size :]
@@ -132,7 +133,7 @@ class Formation:
 
 
 def topology_fields(places: Sequence[Mapping[str, Any]], index: int, token: str, job: str) -> dict[str, Any]:
-    """Pure: where one of the workers of a model stands among them, and where they meet: the fields of a `Topology`."""
+    """Returns the fields of a `Topology` for one of the workers of a model: its rank among them, and where they meet. Pure."""
     here = [other for other, place in enumerate(places) if place["node"] == places[index]["node"]]
     return {
         "launcher": "unisono",

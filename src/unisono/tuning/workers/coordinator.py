@@ -1,51 +1,53 @@
 """The coordinator assigns trials to blocks, collects their results and prunes. One thread, which never waits for a block.
 
-a block that is ready gets a trial at once; a part that ends brings the next, and the last of them the result;
-a trial whose process dies is given back and begun again from its checkpoints; one that raises has failed, with its reason
+a block that is ready gets a trial at once; a part that ends is followed by the next, and the last part by the result;
+a trial whose process dies is given back and begun again from its checkpoints; a trial that raises has failed, with its reason
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
 
 from unisono.tuning.search.prefetch import Proposals
 from unisono.tuning.search.search import Search
-from unisono.tuning.search.trial_queue import PrefetchTimer, TrialQueue
-from unisono.tuning.study.store import Due, Store
-from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, ended
-from unisono.tuning.study.trial_plan import Part, Plan, final_values, mean_of, problem_of, spread_of
+from unisono.tuning.search.trial_queue import TrialQueue
+from unisono.tuning.study.store import Store
+from unisono.tuning.study.study import FAILED
+from unisono.tuning.study.trial_plan import Plan
 from unisono.tuning.workers.block_layout import Layout
-from unisono.tuning.workers.blocks import Block, Formation, RunningTrial, TrialObserver, Workers, topology_fields
+from unisono.tuning.workers.blocks import Block, Formation, RunningTrial, TrialObserver, Workers
 from unisono.tuning.workers.messages import DROPPED, Message
+from unisono.tuning.workers.trial_ledger import TrialLedger
+from unisono.tuning.workers.trial_outcome import (
+    KILLED,
+    LIMIT,
+    NOT_COUNTED,
+    RETRIED,
+    STOPPED,
+    Outcome,
+    is_retried,
+    outcome_of,
+    part_result,
+)
+from unisono.tuning.workers.trial_prefetch import PREFETCH_BELOW_S, TrialPrefetch
 from unisono.tuning.workers.trial_reports import TrialReports
 from unisono.tuning.workers.trial_worker import DISK, ERROR, MEMORY, PEER
+from unisono.tuning.workers.wave_start import MakeCommand, WaveStarter
 
-KILLED, LIMIT, STOPPED = "killed", "limit", "stopped"
-"""Kinds of ends besides those that a worker tells."""
-RETRIED = (STOPPED, KILLED, PEER, DISK)
-NOT_COUNTED = (STOPPED, DISK)
 PEER_WAIT_S = 5.0
-"""How long one who lost a peer waits for the peer's own word."""
-PREFETCH_BELOW_S, PREFETCH_AT_SHARE = 2.0, 0.5
-"""A block whose trials are shorter than this is told the next one when it is half-way through: to ask for it would cost more than
-is gained by the results that come in meanwhile."""
-FIRST_PREFETCH_S = 0.1
-"""By then an objective has said what it wants to know."""
+"""A worker that lost a peer waits this long for the peer's own error message."""
 CHECK_LIMITS_EVERY_S = 0.2
-"""After limits."""
+"""The interval at which limits are checked."""
 STOP_WAIT_S = 60.0
-"""How long trials have to save what they have when all must stop."""
+"""How long running trials may take to save a checkpoint when all must stop."""
 
 
 class Coordinator:
-    """Local. `heard` and `tick` are called by one loop; nothing blocks but for the journal."""
+    """Assigns trials to blocks and collects their results. Local; one loop calls `on_message` and `tick`; nothing blocks but for
+    the journal."""
 
     def __init__(
         self,
@@ -56,35 +58,35 @@ class Coordinator:
         search: Search,
         proposals: Proposals,
         observer: TrialObserver,
-        make_order: Callable[[Due, Mapping[str, Any], Part, Path], dict[str, Any]],
+        make_command: MakeCommand,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`order` makes what a worker is told of a part, besides where it meets the others."""
         self._plan, self._workers, self._store, self._search = plan, workers, store, search
-        self._proposals, self._observer, self._make_order, self._clock = proposals, observer, make_order, clock
+        self._proposals, self._observer, self._clock = proposals, observer, clock
         self.trial_queue = TrialQueue(store, search, proposals)
         self._reports = TrialReports(plan, workers, store, search, clock)
+        self._ledger = TrialLedger(store, search, observer, clock)
+        self._waves = WaveStarter(plan, workers, self._ledger, make_command, store.folder)
+        is_single = layout.block_size == 1 and plan.num_parts == 1
+        self._prefetch = TrialPrefetch(self.trial_queue, self._ledger, self._waves, workers, search, is_single)
         self.formation = Formation(layout)
         self._ready: set[int] = set()
-        """Ranks with a process that can be told something."""
+        """Ranks whose process can receive commands."""
         self._idle_blocks: dict[int, Block] = {}
         """Blocks without a trial, the longest waiting first."""
         self._busy_blocks: dict[int, Block] = {}
-        """Blocks that have one."""
-        self._prefetches = layout.block_size == 1 and plan.num_parts == 1
-        self._prefetch_timer = PrefetchTimer()
-        self._own_trials: set[int] = set()
+        """Blocks that run a trial."""
         self._check_limits_at = -math.inf
         self._stop_by: float | None = None
         self._stop_reason = ""
         self._trial_s: float | None = None
         self.fatal_reason: str | None = None
-        """Why no trial can go on, where it is nothing that a trial has done."""
+        """Why no trial can continue, where the cause is not a trial (the disk is full)."""
 
-    # ---- what comes ------------------------------------------------------------------------------------------------
+    # ---- incoming --------------------------------------------------------------------------------------------------
 
     def on_message(self, rank: int, message: Message) -> None:
-        """Local: handle a message of a worker."""
+        """Handles a message of a worker. Local."""
         block, kind = self.formation.block_of(rank), message["is"]
         if kind == "ready":
             self._ready.add(rank)
@@ -93,7 +95,7 @@ class Coordinator:
         elif kind == "gone":
             self._ready.discard(rank)
             if block is not None:
-                self._return_prefetched(block)
+                self._prefetch.put_back(block)
                 self._idle_blocks.pop(block.number, None)
                 self._on_process_end(block, rank, message)
             if block is not None or self.formation.is_spare(rank):
@@ -105,20 +107,21 @@ class Coordinator:
             and message["id"] == block.running.wave_id
         ):
             self._on_trial_message(block, block.running, rank, message)
-        elif block is not None and self._expects_answer(message):  # it had begun what was dropped
+        elif block is not None and self._expects_answer(message):  # its trial was dropped at the moment it began
             self._workers.send(rank, {DROPPED: message["id"]})
 
     def _expects_answer(self, message: Message) -> bool:
-        """Pure: whether its sender waits for an answer."""
+        """Whether the sender of a message waits for an answer. Pure."""
         return message["is"] in ("suggest", "report") or (message["is"] == "epoch" and self._plan.prune not in ("none", "wilcoxon"))
 
     def on_ranks_lost(self, ranks: Sequence[int]) -> None:
-        """Local: these ranks are gone with their supervisor and do not come back; what is left of their blocks makes new ones."""
+        """Handles the loss of ranks together with their supervisor: they do not come back, and the remaining ranks of their blocks
+        form new blocks. Local."""
         gone = set(ranks)
         self._ready -= gone
         for block in self.formation.break_up(gone):
             self._idle_blocks.pop(block.number, None)
-            self._return_prefetched(block)
+            self._prefetch.put_back(block)
             if block.running is not None:
                 for rank in block.ranks:
                     if rank not in gone:
@@ -135,26 +138,28 @@ class Coordinator:
             self._assign_trial(block)
 
     def tick(self) -> None:
-        """Local: what no letter tells; to be called after every round of letters and at least every second."""
+        """Does what no message triggers: limits, the journal, trials for idle blocks. To be called after every round of messages
+        and at least every second. Local."""
         now = self._clock()
         if now >= self._check_limits_at:
             self._check_limits_at = now + CHECK_LIMITS_EVERY_S
             self._check_limits(now)
-        self._prefetch_timer.advance(now)
-        self._read_journal()
+        self._prefetch.timer.advance(now)
+        self._ledger.refresh()
         for block in tuple(self._idle_blocks.values()):
             self._assign_trial(block)
             if block.number in self._idle_blocks:
                 break  # there is nothing for the others either
         else:
-            self._send_prefetched()
+            if not self.is_stopping:
+                self._prefetch.send(self._busy_blocks, self._trial_s)
         if not self.is_stopping:
             self.trial_queue.claim_in_advance(len(self.formation.blocks), self._trial_s)
         self._store.sync()
 
     def max_wait_s(self, most_s: float) -> float:
-        """Local: how long `tick` need not be called, unless a letter comes."""
-        return min(most_s, max(0.0, self._prefetch_timer.next_at - self._clock()))
+        """Returns how long `tick` need not be called unless a message comes, at most `most_s`. Local."""
+        return min(most_s, max(0.0, self._prefetch.timer.next_at - self._clock()))
 
     def _check_limits(self, now: float) -> None:
         for block in tuple(self._busy_blocks.values()):
@@ -165,7 +170,7 @@ class Coordinator:
                 self._kill(running)
             limit_s = self._plan.limit_s
             if now - running.began > PREFETCH_BELOW_S:
-                self._drop_prefetched(block)
+                self._prefetch.drop(block)
             if running.failure is None and limit_s is not None and now - running.began > limit_s:
                 self._fail(running, LIMIT, f"it ran past its limit of {limit_s:g} s (--trial-limit)")
             if self._stop_by is not None and now >= self._stop_by:
@@ -173,7 +178,7 @@ class Coordinator:
                 self._kill(running)
 
     def stop(self, reason: str, wait_s: float = STOP_WAIT_S) -> None:
-        """Local: begin nothing more; what runs saves what it has and is given back."""
+        """Begins no further trial; running trials save a checkpoint and are given back. Local."""
         self._stop_reason = reason
         self._stop_by = self._clock() + wait_s
         for block in self._busy_blocks.values():
@@ -192,7 +197,7 @@ class Coordinator:
 
     @property
     def num_running(self) -> int:
-        """Trials in the hands of this job."""
+        """Number of trials that this job is running."""
         return len(self._busy_blocks)
 
     @property
@@ -200,114 +205,43 @@ class Coordinator:
         """Whether no block of this job has a trial."""
         return not self.num_running
 
-    # ---- giving out ------------------------------------------------------------------------------------------------
+    # ---- assigning -------------------------------------------------------------------------------------------------
 
     def _assign_trial(self, block: Block) -> None:
         is_ready = block.running is None and block.number in self.formation.blocks and self._ready.issuperset(block.ranks)
         if not is_ready or self.is_stopping:
             return
         self._idle_blocks.setdefault(block.number, block)
-        due = self.trial_queue.next_trial(self._trial_s)
-        if due is None:
+        pending = self.trial_queue.next_trial(self._trial_s)
+        if pending is None:
             return
         del self._idle_blocks[block.number]
-        running = self._running_of(due)
-        self._start_wave(block, running)
+        running = self._ledger.open(pending)
+        self._waves.start(block, running)
         self._record_begin(block, running)
 
     def _record_begin(self, block: Block, running: RunningTrial) -> None:
-        """Note that a block is at a trial. It was told before: the disk is waited for while it works."""
+        """Records that a block runs a trial, after the command was sent: the block works while the disk is waited for."""
         running.began = self._clock()
         block.running = running
         self._busy_blocks[block.number] = block
-        if self._prefetches and self._prefetch_after_s is not None:
-            self._prefetch_timer.add(running.began + self._prefetch_after_s, block.number, running.wave_id)
-        self._store.record_values(running.due, self._ranges_of(running.due))
-        self._store.record_begin(running.due, block.number)
-
-    @property
-    def _prefetch_after_s(self) -> float | None:
-        """How long after the begin of a trial its block is told the next; None where it is to ask. As long as nobody knows how long
-        calls of an objective take, soon, where what is told is drawn at random in any case."""
-        if self._trial_s is None:
-            is_blind = self._search.space is None and self._search.draws_independently(2 * len(self.formation.blocks))
-            return FIRST_PREFETCH_S if is_blind else None
-        return PREFETCH_AT_SHARE * self._trial_s if self._trial_s < PREFETCH_BELOW_S else None
-
-    def _send_prefetched(self) -> None:
-        """Send the next trial to blocks that will soon be free."""
-        while self._prefetch_timer.expired and not self.is_stopping:
-            number, name = self._prefetch_timer.expired[0]
-            block = self._busy_blocks.get(number)
-            if block is not None and block.running is not None and block.running.wave_id == name and block.running.failure is None:
-                due = self.trial_queue.next_trial(self._trial_s)
-                if due is None:
-                    return
-                block.prefetched = self._running_of(due)
-                self._start_wave(block, block.prefetched)
-                self._store.record_values(due, self._ranges_of(due))
-                block.prefetched.due = replace(due, is_new=False)
-            self._prefetch_timer.expired.popleft()
-
-    def _return_prefetched(self, block: Block) -> None:
-        """Put the prefetched trial of a block back into the queue."""
-        if block.prefetched is not None:
-            self._own_trials.discard(block.prefetched.due.number)
-            self.trial_queue.put_back(block.prefetched.due)
-            block.prefetched = None
-
-    def _drop_prefetched(self, block: Block) -> None:
-        """It is longer at its trial than was thought: anybody may have the next one. Should it begin that at this moment, it
-        does it for nothing."""
-        if block.prefetched is not None:
-            self._workers.send(block.ranks[0], {"do": "drop", "id": block.prefetched.wave_id})
-            self._own_trials.discard(block.prefetched.due.number)
-            self._store.give_back(block.prefetched.due.number, block.prefetched.due.attempt, "its block was at a longer trial")
-            block.prefetched = None
+        self._prefetch.schedule(block, running, self._trial_s, len(self.formation.blocks))
+        self._ledger.record_begin(running.pending, block.number)
 
     def _release(self, block: Block) -> None:
-        """The block has ended its trial: assign the next one."""
+        """Frees a block that has ended its trial, and assigns the next one."""
         block.running = None
         self._busy_blocks.pop(block.number, None)
         if block.prefetched is None:
             self._assign_trial(block)
-        elif self.is_stopping or not self._ready.issuperset(block.ranks):  # it may have begun what it was told, or is being ended
-            self._return_prefetched(block)
+        elif self.is_stopping or not self._ready.issuperset(block.ranks):  # it may have begun the next trial, or is being ended
+            self._prefetch.put_back(block)
             self._end_processes(block)
         else:
             running, block.prefetched = block.prefetched, None
             self._record_begin(block, running)
 
-    def _running_of(self, due: Due) -> RunningTrial:
-        assert due.values is not None
-        known = self._store.study.trials.get(due.number)
-        if known is not None:
-            self._search.add_known_trial(known)  # another job's may have been read a moment ago
-        self._own_trials.add(due.number)
-        return RunningTrial(due, due.values, self._clock(), last_step=max(known.reports, default=-1) if known is not None else -1)
-
-    def _ranges_of(self, due: Due) -> dict[str, str] | None:
-        """From which ranges its values are, where no space says it."""
-        return None if self._search.space is not None else self._search.distributions(due.number)
-
-    def _start_wave(self, block: Block, running: RunningTrial) -> None:
-        workers = self._plan.workers
-        running.parts, running.busy_ranks, running.final_messages, running.epochs = {}, set(), {}, {}
-        for place, part in enumerate(self._plan.waves[running.wave]):
-            members = block.ranks[place * workers : (place + 1) * workers]
-            running.parts[members[0]] = part
-            folder = self._store.folder / "trials" / f"{running.due.number:06d}"
-            order = self._make_order(running.due, running.values, part, folder)
-            if (ranges := self._ranges_of(running.due)) is not None:
-                order["distributions"] = ranges
-            token = secrets.token_hex(16)
-            places = [self._workers.place_of(rank) for rank in members]
-            for index, rank in enumerate(members):
-                running.busy_ranks.add(rank)
-                at = topology_fields(places, index, token, f"trial {running.due.number}")
-                self._workers.send(rank, {**order, "id": running.wave_id, "at": at, "threads": places[index]["threads"]})
-
-    # ---- a trial that runs -----------------------------------------------------------------------------------------
+    # ---- running trials --------------------------------------------------------------------------------------------
 
     def _on_trial_message(self, block: Block, running: RunningTrial, rank: int, message: Message) -> None:
         if message["is"] == "epoch":
@@ -333,7 +267,7 @@ class Coordinator:
 
     def _suggest(self, running: RunningTrial, rank: int, message: Message) -> None:
         try:
-            value = self._search.suggest(running.due.number, message["name"], message["distribution"])
+            value = self._search.suggest(running.pending.number, message["name"], message["distribution"])
         except ValueError as error:  # an objective that asks for a number first and then for a name
             self._fail(running, ERROR, f"{message['name']}: {error}")
             return
@@ -341,63 +275,41 @@ class Coordinator:
         self._workers.send(rank, {"value": value})
 
     def _conclude_wave(self, block: Block, running: RunningTrial) -> None:
-        """All parts of a wave have ended: start the next wave, or conclude the trial."""
+        """Handles the end of all parts of a wave: starts the next wave, or concludes the trial."""
         if running.failure is not None:
             self._conclude_failed(block, running)
             return
         for rank, part in running.parts.items():
             message = running.final_messages[rank]
-            one = {
-                **part._asdict(),
-                "values": final_values(self._plan.objectives, message),
-                "epochs": message.get("epochs"),
-                "took_s": message["took_s"],
-            }
             running.values = message.get("params", running.values)  # an objective may not want all that was proposed
-            if message.get("user"):
-                one["user"] = message["user"]
-            running.results.append(one)
-            if self._plan.prune == "wilcoxon" and one["values"]:
-                self._reports.record(running, len(running.results), one["values"][0])
+            running.results.append(part_result(self._plan, part, message))
+            values = running.results[-1]["values"]
+            if self._plan.prune == "wilcoxon" and values:
+                self._reports.record(running, len(running.results), values[0])
         running.wave += 1
-        is_pruned = any(message["reason"] == "pruned" for message in running.final_messages.values())
-        is_last = running.wave == len(self._plan.waves)
-        if is_pruned or (running.should_prune and not is_last):
-            known = self._store.study.trials.get(running.due.number)
-            reports = {} if known is None else known.reports
-            self._conclude_trial(block, running, PRUNED, [reports[max(reports)]] if reports else (), "")
-        elif problem := problem_of(self._plan.objectives, [one["values"] for one in running.results]):
-            self._conclude_trial(block, running, FAILED, (), problem)
-        elif is_last:
-            self._conclude_trial(block, running, COMPLETE, mean_of([one["values"] for one in running.results]), "")
+        outcome = outcome_of(self._plan, running, self._ledger.reports_of(running.pending.number))
+        if outcome is not None:
+            self._conclude_trial(block, running, outcome)
         elif self.is_stopping:
             self._fail(running, STOPPED, self._stop_reason)
             self._conclude_failed(block, running)
         else:
-            self._start_wave(block, running)
+            self._waves.start(block, running)
 
-    def _conclude_trial(self, block: Block, running: RunningTrial, state: str, values: Sequence[float], reason: str) -> None:
-        due, took_s = running.due, self._clock() - running.began
-        self._own_trials.discard(due.number)
-        self._search.tell(due.number, state, values)
-        if state != FAILED:
+    def _conclude_trial(self, block: Block, running: RunningTrial, outcome: Outcome) -> None:
+        number, took_s = running.pending.number, self._clock() - running.began
+        self._ledger.close(number)
+        self._search.tell(number, outcome.state, outcome.values)
+        if outcome.state != FAILED:
             self._trial_s = took_s if self._trial_s is None else 0.8 * self._trial_s + 0.2 * took_s
         self._proposals.on_result(None if self._trial_s is None else self._trial_s / max(len(self.formation.blocks), 1))
         try:
             self._release(block)  # before the disk is waited for
         finally:
-            self._write_end(due, running, state, values, took_s, reason)
-        self._read_journal()
+            self._ledger.record_end(running, outcome.state, outcome.values, took_s, outcome.reason)
+        self._ledger.refresh()
 
-    def _write_end(self, due: Due, running: RunningTrial, state: str, values: Sequence[float], took_s: float, reason: str) -> None:
-        parts = [one["values"] for one in running.results if one["values"]]
-        details = {"parts": running.results, **({"spread": spread_of(parts)} if parts else {})}
-        if self._search.space is None:  # an objective says only when it runs what it wants to know
-            ranges = {name: text for name, text in self._search.distributions(due.number).items() if name in running.values}
-            details |= {"asked": dict(running.values), "distributions": ranges}
-        self._store.append(ended(due.number, due.attempt, state, values, took_s, reason, details))
-
-    # ---- what goes wrong -------------------------------------------------------------------------------------------
+    # ---- failures --------------------------------------------------------------------------------------------------
 
     def _on_process_end(self, block: Block, rank: int, message: Message) -> None:
         status = message["status"]
@@ -415,8 +327,9 @@ class Coordinator:
                 self._conclude_wave(block, running)
 
     def _fail(self, running: RunningTrial, kind: str, reason: str) -> None:
-        """Note what went wrong; the first word counts. Those who are still at it are ended."""
-        if running.failure is None or (running.failure[0] == PEER and kind != PEER):  # a peer's own word says more
+        """Notes why a trial fails and ends its remaining workers. The first reason counts, except that a peer's own error replaces
+        the loss of the peer."""
+        if running.failure is None or (running.failure[0] == PEER and kind != PEER):  # a peer's own error says more
             running.failure = (kind, reason)
         self._reports.answer(running)
         if kind == PEER:
@@ -432,18 +345,16 @@ class Coordinator:
     def _conclude_failed(self, block: Block, running: RunningTrial) -> None:
         assert running.failure is not None
         kind, reason = running.failure
-        due = running.due
+        pending = running.pending
         if len(block.ranks) > 1 or kind == MEMORY:  # the others may be anywhere in their work
-            self._return_prefetched(block)
+            self._prefetch.put_back(block)
             self._end_processes(block)
-        known = self._store.study.trials.get(due.number)
-        num_deaths = 1 + (0 if known is None else len(known.deaths - {due.attempt}))
-        if kind in NOT_COUNTED or (kind in RETRIED and num_deaths < self._plan.attempts):
-            self._own_trials.discard(due.number)
-            self._store.give_back(due.number, due.attempt, reason, died=kind not in NOT_COUNTED)
-            self._read_journal()
+        num_deaths = self._ledger.num_deaths(pending)
+        if is_retried(kind, num_deaths, self._plan.attempts):
+            self._ledger.give_back(pending, reason, died=kind not in NOT_COUNTED)
+            self._ledger.refresh()
             if kind != STOPPED:
-                self._observer.say(f"trial {due.number} is given back: {reason}")
+                self._observer.say(f"trial {pending.number} is given back: {reason}")
             if kind == DISK and not self.is_stopping:
                 self.fatal_reason = reason
                 self.stop(reason)
@@ -451,19 +362,9 @@ class Coordinator:
             return
         if kind in RETRIED:
             reason = f"{reason}; it was begun {num_deaths} times (--attempts)"
-        self._conclude_trial(block, running, FAILED, (), reason)
+        self._conclude_trial(block, running, Outcome(FAILED, (), reason))
 
     def _end_processes(self, block: Block) -> None:
         for rank in self._ready.intersection(block.ranks):
             self._ready.discard(rank)
             self._workers.signal(rank, signal.SIGKILL)
-
-    # ---- what is known ---------------------------------------------------------------------------------------------
-
-    def _read_journal(self) -> None:
-        """Read new journal records, of this job and of others."""
-        for trial in self._store.refresh():
-            if trial.number not in self._own_trials:
-                self._search.add_known_trial(trial)
-            if trial.result is not None:
-                self._observer.trial_ended(trial)

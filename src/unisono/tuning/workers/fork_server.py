@@ -1,5 +1,5 @@
 """The fork server of a node: a process that has loaded the frameworks, the task and its data, and forks the workers. So a
-worker is there in milliseconds, and all workers of a machine share what was loaded.
+worker starts in milliseconds, and all workers of a machine share what was loaded.
 
 Frameworks that run threads of their own from the start (TensorFlow, JAX) and a GPU in use do not survive a fork; then the process
 says so and ends, and every worker is a process of its own that becomes one by {"do": "become"}.
@@ -37,15 +37,16 @@ FORK_PAUSE_S = 1.0
 
 
 def main(descriptor: int) -> None:
-    """Local, blocking: until the supervisor is gone."""
+    """Runs the fork server, or becomes one worker, on the socket with this descriptor until the supervisor is gone. Local,
+    blocking."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)  # they may come to all processes of a job; the supervisor decides
     sock = socket.socket(fileno=descriptor)
     _die_with_parent()
-    order = receive_first_message(sock)
+    command = receive_first_message(sock)
     channel = channel_of(sock)
     try:
-        runner = make_runner(order)
+        runner = make_runner(command)
         runner.load()
     except BaseException as error:  # noqa: BLE001 - the user's own code; the supervisor shows it
         send_message(channel, _refusal(error))
@@ -53,20 +54,21 @@ def main(descriptor: int) -> None:
         channel.flush()
         return
     reply = {"is": "loaded", "forks": _may_fork(), "about": {}}
-    if order["tells"]:
+    if command["tells"]:
         reply |= _description_from_child(runner) if reply["forks"] else _description(runner)
     send_message(channel, reply)
     sock.setblocking(True)
     channel.flush()
-    if reply["is"] == "loaded" and (reply["forks"] or order["becomes"]):
+    if reply["is"] == "loaded" and (reply["forks"] or command["becomes"]):
         gc.collect()
         gc.freeze()  # what was loaded stays shared: no worker's collector goes through it, for milliseconds, in a trial
         ForkServer(runner, sock, channel).serve()
-    # else nobody can come from here; what it has, memory of a GPU too, is for those who work
+    # else no worker can be forked here; this process ends, so that its memory, also of a GPU, is free for the workers
 
 
 def receive_first_message(sock: socket.socket) -> dict[str, Any]:
-    """Local, blocking: not a byte more, as the letters that follow come with descriptors, which `recv` would drop."""
+    """Returns the first message of the supervisor, and reads not a byte more: the messages after it come with descriptors, which
+    `recv` would drop. Local, blocking."""
     sock.setblocking(True)
     (length,) = struct.unpack("<Q", _receive_exactly(sock, 8))
     return parse_message(_receive_exactly(sock, length))
@@ -82,7 +84,7 @@ def _receive_exactly(sock: socket.socket, num_bytes: int) -> bytes:
 
 
 def make_runner(work_spec: Mapping[str, Any]) -> TrialRunner:
-    """Local, blocking: what the workers will do."""
+    """Returns the runner of trials that a work specification describes. Local, blocking."""
     if work_spec["kind"] == "task":
         import torch
 
@@ -99,7 +101,7 @@ def make_runner(work_spec: Mapping[str, Any]) -> TrialRunner:
 
 
 class ForkServer:
-    """The parent of the workers. One thread, so that it may fork."""
+    """The parent of the workers. It has one thread, so that it may fork."""
 
     def __init__(self, runner: TrialRunner, sock: socket.socket, channel: Channel) -> None:
         self._runner = runner
@@ -111,7 +113,7 @@ class ForkServer:
         self._descriptors: list[int] = []
 
     def serve(self) -> None:
-        """Local, blocking."""
+        """Forks workers as the supervisor commands, and reports their ends, until the supervisor is gone. Local, blocking."""
         wake, woken = socket.socketpair()
         for one in (wake, woken):
             one.setblocking(False)
@@ -125,39 +127,39 @@ class ForkServer:
                     if key.fileobj is woken:
                         woken.recv(4096)
                         self._reap()
-                    elif not self._receive_orders((wake, woken, selector)):
+                    elif not self._receive_commands((wake, woken, selector)):
                         self._kill_workers()
                         return
 
-    def _receive_orders(self, to_close: Sequence[Any]) -> bool:
+    def _receive_commands(self, to_close: Sequence[Any]) -> bool:
         try:
             data, descriptors, _, _ = socket.recv_fds(self._sock, READ_BYTES, MOST_DESCRIPTORS)
-        except ConnectionResetError:  # the supervisor has left without reading all that we said
+        except ConnectionResetError:  # the supervisor has ended without reading all our messages
             return False
         self._descriptors += descriptors
         self._unparsed += data
         *lines, self._unparsed = self._unparsed.split(b"\n")
         for line in lines:  # each comes with one descriptor, in the same order
-            order = parse_message(line)
-            if order["do"] == "become":
-                become_worker(self._runner, self._descriptors.pop(0), order["cpus"])
+            command = parse_message(line)
+            if command["do"] == "become":
+                become_worker(self._runner, self._descriptors.pop(0), command["cpus"])
             else:
-                self._fork(order, self._descriptors.pop(0), to_close)
+                self._fork(command, self._descriptors.pop(0), to_close)
         return bool(data)
 
-    def _fork(self, order: Mapping[str, Any], descriptor: int, to_close: Sequence[Any]) -> None:
+    def _fork(self, command: Mapping[str, Any], descriptor: int, to_close: Sequence[Any]) -> None:
         try:
             process = os.fork()
-        except OSError as error:  # those that are there can go on
-            print(f"no process can be made for rank {order['rank']}: {error.strerror}", file=sys.stderr, flush=True)
+        except OSError as error:  # the running workers can continue
+            print(f"no process can be made for rank {command['rank']}: {error.strerror}", file=sys.stderr, flush=True)
             os.close(descriptor)
-            sleep(FORK_PAUSE_S)  # nothing tells when there is room for one
-            send_message(self._channel, {"is": "gone", "rank": order["rank"], "status": 1})
+            sleep(FORK_PAUSE_S)  # no event tells when a process can be made again
+            send_message(self._channel, {"is": "gone", "rank": command["rank"], "status": 1})
             return
         if process:
             os.close(descriptor)
-            self._children[process] = order["rank"]
-            send_message(self._channel, {"is": "born", "rank": order["rank"], "pid": process})
+            self._children[process] = command["rank"]
+            send_message(self._channel, {"is": "born", "rank": command["rank"], "pid": process})
             return
         code = 1
         try:
@@ -165,7 +167,7 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             for one in (*to_close, self._sock):
                 one.close()
-            become_worker(self._runner, descriptor, order["cpus"])
+            become_worker(self._runner, descriptor, command["cpus"])
             code = 0
         except BaseException:  # noqa: BLE001 - nothing may go up into the parent's loop
             traceback.print_exc()
@@ -188,7 +190,7 @@ class ForkServer:
 
 
 def become_worker(runner: TrialRunner, descriptor: int, cpus: Sequence[int] | None) -> None:
-    """Local, blocking: be a worker, in this process."""
+    """Turns this process into a worker, which serves trials until the supervisor is gone. Local, blocking."""
     _die_with_parent()
     for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_DFL)
@@ -213,7 +215,8 @@ def _description(runner: TrialRunner) -> dict[str, Any]:
 
 
 def _description_from_child(runner: TrialRunner) -> dict[str, Any]:
-    """What there is to know is found out by computing, which starts threads; this process must have none."""
+    """The description of the work, made in a child process: making it computes, which starts threads, and this process must have
+    none."""
     mine, theirs = socket.socketpair()
     process = os.fork()
     if not process:

@@ -1,4 +1,4 @@
-"""What coordinator, supervisors and trials tell each other: small dicts of plain values, one after the other over a socket."""
+"""The messages between coordinator, supervisors and workers: small dicts of plain values, one after the other over a socket."""
 
 from __future__ import annotations
 
@@ -15,62 +15,64 @@ Message = Mapping[str, Any]
 
 FOREVER_S = 1e9
 DROPPED = "dropped"
-"""What is answered, with its name, to a trial that was dropped in the moment in which it began."""
+"""The key of the answer to a trial that was dropped at the moment it began; the value is the id of the trial."""
 
 
 class Dropped(BaseException):
-    """This trial was dropped, and nobody waits for it. It goes through whatever an objective catches."""
+    """Raised in a worker whose trial was dropped. It is no `Exception`, so that an objective does not catch it."""
 
 
 def channel_of(sock: socket.socket) -> Channel:
-    """Local: for two ends that trust each other."""
+    """Returns the channel over a socket whose other end is trusted. Local."""
     return Channel(sock, AUTHENTICATED_LIMIT_BYTES)
 
 
 def send_message(channel: Channel, message: Message) -> None:
-    """Local, not blocking: what the socket does not take now waits for `flush`."""
+    """Sends a message; what the socket does not take now waits for `flush`. Local, not blocking."""
     channel.send(json.dumps(message, allow_nan=True).encode())
 
 
 def parse_message(data: bytes) -> dict[str, Any]:
-    """Pure."""
+    """Returns the message that these bytes encode. Pure."""
     found: dict[str, Any] = json.loads(data)
     return found
 
 
-class Mailbox:
-    """A worker's end of its channel. Its next order may come while it is still at one; it then waits here, and may be dropped."""
+class MessageQueue:
+    """A worker's end of its channel. The next command may arrive while the worker is still busy; it waits here, and may be
+    dropped."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._orders: deque[dict[str, Any]] = deque()
+        self._commands: deque[dict[str, Any]] = deque()
         self._current: str | None = None
 
     def send(self, message: Message) -> None:
-        """Local, not blocking."""
+        """Sends a message to the coordinator. Local, not blocking."""
         send_message(self._channel, message)
 
-    def next_order(self, before_waiting: Callable[[], None]) -> dict[str, Any]:
-        """Local, blocking: what to do next; before it waits for that it does something else. Raises `EOFError` or `OSError` where
-        the other end is gone."""
+    def next_command(self, before_waiting: Callable[[], None]) -> dict[str, Any]:
+        """Waits for the next command and returns it; calls `before_waiting` before it waits. Raises `EOFError` or `OSError` where
+        the other end is gone. Local, blocking."""
         while True:
-            self._orders.extend(message for data in self._channel.receive() if "do" in (message := parse_message(data)))
-            dropped = [message["id"] for message in self._orders if message["do"] == "drop"]
-            self._orders = deque(one for one in self._orders if one["do"] != "drop" and one["id"] not in dropped)
-            if self._orders:
-                order = self._orders.popleft()
-                self._current = order["id"]
-                return order
+            self._commands.extend(message for data in self._channel.receive() if "do" in (message := parse_message(data)))
+            dropped = [message["id"] for message in self._commands if message["do"] == "drop"]
+            self._commands = deque(one for one in self._commands if one["do"] != "drop" and one["id"] not in dropped)
+            if self._commands:
+                command = self._commands.popleft()
+                self._current = command["id"]
+                return command
             before_waiting()
             if "do" in (message := self._receive()):  # else an answer for which a trial that was interrupted did not wait
-                self._orders.append(message)
+                self._commands.append(message)
 
     def wait_for_answer(self) -> dict[str, Any]:
-        """Local, blocking: wait for the answer to our message; raises `EOFError` where the other end is gone, and `Dropped`."""
+        """Waits for the answer to our last message and returns it. Raises `EOFError` or `OSError` where the other end is gone, and
+        `Dropped`. Local, blocking."""
         while True:
             message = self._receive()
             if "do" in message:
-                self._orders.append(message)
+                self._commands.append(message)
             elif DROPPED not in message:
                 return message
             elif message[DROPPED] == self._current:

@@ -1,6 +1,6 @@
 """A plain objective of Optuna's, unchanged, as the work of a study: `def objective(trial): x = trial.suggest_float("x", -1, 1)`.
 
-The trial that it is given asks the coordinator for what was not proposed ahead; after the first few trials that is nothing.
+Its trial asks the coordinator for values that were not proposed in advance; after the first few trials there are none.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from unisono.errors import TrainingFailed, UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors
 from unisono.files.journal import plain
 from unisono.training.run_folder.provenance import source_of, versions
-from unisono.tuning.workers.messages import Mailbox, Message
+from unisono.tuning.workers.messages import Message, MessageQueue
 from unisono.tuning.workers.trial_worker import TrialRunner
 
 Ranges = dict[str, tuple[Any, str]]
-"""What an objective has asked for -> as Optuna has it, and as JSON."""
+"""The limits that an objective has asked for -> Optuna's distribution, and the same as JSON."""
 
 
 @dataclass
 class ObjectiveTrialRunner(TrialRunner):
-    """Calls of a function."""
+    """Runs trials of an objective: calls of a function."""
 
     objective: Callable[[Any], Any]
     name: str
@@ -39,13 +39,14 @@ class ObjectiveTrialRunner(TrialRunner):
 
     @classmethod
     def load_from(cls, file: str) -> ObjectiveTrialRunner:
-        """Local: what `write_objective` wrote. Modules are looked for where they were there."""
+        """Returns the runner of an objective that `write_objective` has written, and extends sys.path by the paths of that process.
+        Local."""
         paths, name, sha256, value = pickle.loads(Path(file).read_bytes())
         sys.path.extend(path for path in paths if path not in sys.path)
         return cls(pickle.loads(value), name, sha256)
 
     def load(self) -> None:
-        """What the function needs was loaded with it; what its trials need, here once for all workers."""
+        """Imports what trials need, once for all workers; the function itself is loaded already. Local."""
         importlib.import_module("optuna.distributions")
         importlib.import_module("optuna.exceptions")
 
@@ -65,10 +66,10 @@ class ObjectiveTrialRunner(TrialRunner):
             "versions": versions(),
         }
 
-    def run(self, order: Message, mailbox: Mailbox) -> dict[str, Any]:
+    def run(self, command: Message, messages: MessageQueue) -> dict[str, Any]:
         from optuna.exceptions import TrialPruned
 
-        trial = ObjectiveTrial(order, mailbox, self._ranges)
+        trial = ObjectiveTrial(command, messages, self._ranges)
         try:
             value = self.objective(trial)
         except TrialPruned:
@@ -83,10 +84,10 @@ class ObjectiveTrialRunner(TrialRunner):
 
 @dataclass
 class ObjectiveTrial:
-    """What an objective sees of its trial: the part of Optuna's `Trial` that objectives use."""
+    """The trial that an objective receives: the part of Optuna's `Trial` that objectives use."""
 
-    _order: Message
-    _mailbox: Mailbox
+    _command: Message
+    _mailbox: MessageQueue
     _ranges: Ranges = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
     user_attrs: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +97,7 @@ class ObjectiveTrial:
 
     @property
     def number(self) -> int:
-        return int(self._order["number"])
+        return int(self._command["number"])
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
         return float(self._suggest(name, "FloatDistribution", low, high, log, step))
@@ -108,8 +109,8 @@ class ObjectiveTrial:
         return self._suggest(name, "CategoricalDistribution", tuple(choices))
 
     def report(self, value: float, step: int) -> None:
-        """Blocking for the coordinator's answer."""
-        self._mailbox.send({"is": "report", "id": self._order["id"], "step": int(step), "value": float(value)})
+        """Reports the objective at a step. Blocks until the coordinator answers."""
+        self._mailbox.send({"is": "report", "id": self._command["id"], "step": int(step), "value": float(value)})
         self._should_prune = not self._mailbox.wait_for_answer()["go"]
 
     def should_prune(self) -> bool:
@@ -127,18 +128,19 @@ class ObjectiveTrial:
         if name in self.params:
             return self.params[name]
         distribution, text = self._range(limits)
-        values: Mapping[str, Any] = self._order["values"]
-        known: Mapping[str, str] = self._order["distributions"]
+        values: Mapping[str, Any] = self._command["values"]
+        known: Mapping[str, str] = self._command["distributions"]
         if name in values and known.get(name, text) == text:
             found = values[name]
         else:
-            self._mailbox.send({"is": "suggest", "id": self._order["id"], "name": name, "distribution": text})
+            self._mailbox.send({"is": "suggest", "id": self._command["id"], "name": name, "distribution": text})
             found = self._mailbox.wait_for_answer()["value"]
         self.params[name], self.distributions[name] = found, distribution
         return found
 
     def _range(self, limits: tuple[Any, ...]) -> tuple[Any, str]:
-        """As Optuna has it, and as JSON; made once in a process, as the next trial asks for the same."""
+        """Optuna's distribution for these limits, and the same as JSON; made once in a process, as the next trial asks for the
+        same."""
         key = repr(limits)  # 1 and 1.0 are equal, and another range
         if key not in self._ranges:
             from optuna import distributions
@@ -150,7 +152,8 @@ class ObjectiveTrial:
 
 
 def write_objective(objective: Callable[[Any], Any], folder: Path) -> Path:
-    """Local, blocking: a file by which any process can call it; functions of a notebook travel by value."""
+    """Writes an objective to a file from which any process can call it, and returns the path; functions of a notebook are pickled
+    by value. Local, blocking."""
     import cloudpickle
 
     name = getattr(objective, "__name__", type(objective).__name__)

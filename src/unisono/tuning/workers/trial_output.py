@@ -1,4 +1,4 @@
-"""What a trial prints, also its libraries, in a file of the trial. A trial that says nothing leaves none."""
+"""Redirection of what a trial and its libraries print to a file of the trial. A trial that prints nothing leaves no file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ MOST_TRIES = 3
 
 
 class TrialOutput:
-    """Local; for one process, trial after trial."""
+    """The output of one process, trial after trial. Local."""
 
     def __init__(self) -> None:
         self._empty: tuple[Path, int] | None = None
-        """The file of a trial that has said nothing, and its descriptor."""
+        """The file of a trial that has printed nothing, and its descriptor."""
 
     @contextmanager
     def redirected_to(self, file: Path, is_only_writer: bool, is_only_file: bool) -> Iterator[None]:
-        """What is said meanwhile goes to the end of a file, which others write too unless `is_alone`, in a folder that has others
-        unless it `is_only_file`."""
+        """Appends what is printed meanwhile to a file. `is_only_writer`: no other process writes to it; `is_only_file`: its folder
+        holds nothing else."""
         _flush()
         target = self._open(file)
         before = [os.dup(descriptor) for descriptor in (1, 2)]
@@ -42,7 +42,7 @@ class TrialOutput:
                 os.close(target)
 
     def remove_empty(self) -> None:
-        """Remove what a silent trial has left: a folder for each of them would be in the way."""
+        """Removes the empty file of a silent trial, and its folder where that is empty."""
         if self._empty is not None:
             (file, target), self._empty = self._empty, None
             os.close(target)
@@ -61,7 +61,7 @@ class TrialOutput:
             with suppress(OSError):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        return os.open(os.devnull, os.O_WRONLY)  # the journal will say why, where it matters
+        return os.open(os.devnull, os.O_WRONLY)  # the journal reports the cause, where it matters
 
 
 def _flush() -> None:

@@ -32,7 +32,7 @@ from unisono.training.prepare import prepare
 from unisono.training.run_folder.provenance import provenance, sources_of
 from unisono.training.work_layout import set_up_algorithm
 from unisono.tuning.search.space import ALGORITHM, Space, defaults_of, space_of
-from unisono.tuning.workers.messages import Mailbox, Message
+from unisono.tuning.workers.messages import Message, MessageQueue
 from unisono.tuning.workers.trial_worker import TrialRunner
 
 GIVE_UP_S, PAUSE_S = 30.0, 0.1
@@ -42,8 +42,8 @@ CHECKPOINT_EVERY = "1m"
 
 @dataclass
 class TaskTrialRunner(TrialRunner):
-    """Trials of a task file. The data are loaded once and shared by all trials whose data have the same arguments; a process that
-    is forked from this one has them without loading."""
+    """Runs trials of a task file. The data are loaded once for all trials whose data have the same arguments, and a process that is
+    forked from this one shares them."""
 
     file: str
     changes: Mapping[str, Any]
@@ -51,11 +51,11 @@ class TaskTrialRunner(TrialRunner):
     space_file: str | None
     folding: Folding
     workers: int = 1
-    """That train one model together."""
+    """Processes that train one model together."""
     _task: Task | None = None
     _space: Space | None = None
     _data: dict[str, Any] = field(default_factory=dict)
-    """What the task's data gave, by its arguments."""
+    """The result of the task's `data`, by its arguments."""
 
     @property
     def task(self) -> Task:
@@ -81,22 +81,23 @@ class TaskTrialRunner(TrialRunner):
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """Settings of all trials."""
+        """Settings that all trials share."""
         return {**self.changes, **self.space.fixed}
 
     def load(self) -> None:
-        """Local, blocking: what all workers share. Nothing is computed, so that this process may fork."""
+        """Loads what all workers share. Computes nothing, so that this process may fork. Local, blocking."""
         first = defaults_of(self.task, self.space, self.fixed)
-        make_splits(change(self.task, _of_task({**self.fixed, **first})))
+        make_splits(change(self.task, _without_algorithm({**self.fixed, **first})))
 
     def describe(self) -> dict[str, Any]:
-        """Local, blocking. All mistakes that a user can make are told here, before anything starts."""
+        """Returns the description of the study's task. Refuses all mistakes that a user can make, before any trial starts. Local,
+        blocking."""
         twice = [name for name in self.changes if name in {*self.space.fixed, *(one.name for one in self.space.dimensions)}]
         if twice:
             raise UsageError(f"--set {twice[0]} and the space say different things of it; leave it out, or fix it in --space")
         self._check_algorithms()
         first = defaults_of(self.task, self.space, self.fixed)
-        values = _of_task({**self.fixed, **first})
+        values = _without_algorithm({**self.fixed, **first})
         changed = change(self.task, values)
         whole = make_splits(changed)
         splits = make_folds(whole, self.folding)
@@ -105,7 +106,7 @@ class TaskTrialRunner(TrialRunner):
         made = provenance(Path(self.file), None, ())
         return {
             "task": changed.task.name or Path(self.file).stem,
-            "space": self.space.described(),
+            "space": self.space.to_dict(),
             "fixed": self.fixed,
             "first": first,
             "epochs": self.space.largest("epochs", changed.task.epochs),  # so that steps of two waves never have one number
@@ -119,8 +120,8 @@ class TaskTrialRunner(TrialRunner):
         }
 
     def _check_algorithms(self) -> None:
-        """Local: refuse algorithms, options of them and batches that so many workers cannot have. `prepare` cannot see that: it is
-        asked for one worker, by whom nothing is divided."""
+        """Refuses algorithms, their options and batches that do not suit this number of workers. `prepare` cannot find these, as it
+        is called for one worker, where nothing is divided. Local."""
         is_searched = any(one.name == ALGORITHM for one in self.space.dimensions)
         for point in boundary_points(self.space, self.fixed):
             values = {**self.fixed, **point}
@@ -131,43 +132,43 @@ class TaskTrialRunner(TrialRunner):
                 if not is_searched:
                     raise
                 raise UsageError(
-                    f"the space lets trials be trained by {algorithm} that cannot be: {error}; say in the space with which "
+                    f"the search space contains trials that {algorithm} cannot train: {error}; say in the space with which "
                     f"algorithm a setting goes, e.g. when = {{ algorithm = '{algorithm}' }}, or leave that algorithm out"
                 ) from error
 
-    def run(self, order: Message, mailbox: Mailbox) -> dict[str, Any]:
-        """Collective over the workers of the model, blocking."""
-        place = dict(order["at"])
+    def run(self, command: Message, messages: MessageQueue) -> dict[str, Any]:
+        """Trains one part of a trial and returns its result. Collective over the workers of the model, blocking."""
+        place = dict(command["at"])
         at = Topology(gpus=tuple(place.pop("gpus")), own_gpus=tuple(place.pop("our_gpus")), **place)
-        set_threads(order["threads"])
-        values = {**self.fixed, **order["values"]}
+        set_threads(command["threads"])
+        values = {**self.fixed, **command["values"]}
         algorithm = values.pop(ALGORITHM, "allreduce")
-        values["seed"] = int(values.get("seed", self.task.seed)) + order["repeat"]
+        values["seed"] = int(values.get("seed", self.task.seed)) + command["repeat"]
         whole = make_splits(change(self.task, values))
         config = TrainConfig(
             task_file=self.file,
             changes=values,
             algorithm=algorithm,
-            out=order["out"],
+            out=command["out"],
             checkpoint_every=CHECKPOINT_EVERY,
             keep=1,
-            threads=order["threads"],
-            division=self._division(order["fold"], whole),
+            threads=command["threads"],
+            division=self._division(command["fold"], whole),
             quiet=True,
-            **order["options"],
+            **command["options"],
         )
-        asks = order["asks"]
+        asks = command["asks"]
 
         def should_continue(epoch: int, metrics: Mapping[str, float]) -> bool:
             told = {name: float(value) for name, value in metrics.items()}
-            mailbox.send({"is": "epoch", "id": order["id"], "epoch": epoch, "metrics": told})
-            return bool(mailbox.wait_for_answer()["go"]) if asks else True
+            messages.send({"is": "epoch", "id": command["id"], "epoch": epoch, "metrics": told})
+            return bool(messages.wait_for_answer()["go"]) if asks else True
 
         try:
             with connect(topology=at, quiet=True) as comm:
                 ended = _execute_when_free(config, comm, self.task, EarlyStopHook(should_continue))
                 if comm.rank == 0 and ended.summary["reason"] != "interrupted":
-                    shutil.rmtree(ended.out / "checkpoints", ignore_errors=True)  # nobody goes on from here
+                    shutil.rmtree(ended.out / "checkpoints", ignore_errors=True)  # no later run resumes from here
         finally:
             _free_gpu()
         return {
@@ -183,8 +184,8 @@ class TaskTrialRunner(TrialRunner):
 
 
 def boundary_points(space: Space, fixed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Pure: points that a search may come to: with every algorithm, every value of a choice and the ends of every range, one
-    dimension at a time, while the others have their first value."""
+    """Yields points that a search may reach: with every algorithm, every value of a choice and the ends of every range, one
+    dimension at a time, while the others have their first value. Pure."""
     known = Space(space.dimensions, fixed)
     searched = [one.boundary_values() for one in space.dimensions if one.name == ALGORITHM]
     others = [one for one in space.dimensions if one.name != ALGORITHM]
@@ -197,14 +198,14 @@ def boundary_points(space: Space, fixed: Mapping[str, Any]) -> Iterator[dict[str
             yield point
 
 
-def _of_task(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: without the algorithm and its options, of which one worker by itself has no use."""
+def _without_algorithm(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without the algorithm and its options, which a single worker does not use. Pure."""
     return {name: value for name, value in values.items() if name.partition(".")[0] != ALGORITHM}
 
 
 def _execute_when_free(config: TrainConfig, comm: Communicator, task: Task, early_stop: EarlyStopHook) -> RunResult:
-    """Collective, blocking. A worker that was killed a moment ago may still hold the directory; and it may hold a run with other
-    values, where the journal was damaged and has lost what the trial was to try: that run is put aside."""
+    """Trains as soon as the run directory is free: a worker that was killed a moment ago may still hold it. A run with other
+    values, left where a damaged journal lost the values of the trial, is put aside. Collective, blocking."""
     until = time.monotonic() + GIVE_UP_S
     while True:
         try:
@@ -216,11 +217,12 @@ def _execute_when_free(config: TrainConfig, comm: Communicator, task: Task, earl
                 put_aside(Path(config.out))
             if not comm.broadcast_object(is_held or isinstance(error, AnotherRun)):
                 raise
-            time.sleep(PAUSE_S)  # nothing tells when a lock is given up
+            time.sleep(PAUSE_S)  # no event tells when a lock is released
 
 
 def put_aside(run: Path) -> Path:
-    """Local, blocking: move a run directory into a folder beside it, out of the way of those who look for the models of a trial."""
+    """Moves a run directory into a folder beside it, where no search for the models of a trial finds it, and returns the new path.
+    Local, blocking."""
     target = next(path for number in count(1) if not (path := run.parent / f"old-{number}" / run.name).exists())
     with explain_os_errors(target):
         target.parent.mkdir(exist_ok=True)
@@ -229,7 +231,7 @@ def put_aside(run: Path) -> Path:
 
 
 def _free_gpu() -> None:
-    """Local: what PyTorch keeps of the last training for the next one is taken from those who share the GPU."""
+    """Frees the GPU memory that PyTorch keeps for the next training, so that others that share the GPU can use it. Local."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         gc.collect()  # a training refers to itself in circles

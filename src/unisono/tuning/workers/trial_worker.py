@@ -1,7 +1,7 @@
-"""A process that works at trials, one after the other, until it is told to end or somebody kills it. A supervisor has it as a
-child, so whatever a trial does to it, the study goes on.
+"""A process that runs trials, one after the other, until it is killed or its supervisor is gone. It is a child of a supervisor, so
+the study continues whatever a trial does to this process.
 
-    in   {"do": "train", ...}; {"do": "drop", "id": ...}, an order not begun yet; {"go": true}, the answer to an epoch or a report
+    in   {"do": "train", ...}; {"do": "drop", "id": ...}, a command not begun yet; {"go": true}, the answer to an epoch or a report
     out  {"is": "ready"}; {"is": "epoch", ...}; {"is": "done", ...}; {"is": "failed", "kind": ..., "reason": ...}
 """
 
@@ -18,54 +18,56 @@ from typing import Any, ClassVar
 
 from unisono.comm.control_plane.channel import Channel
 from unisono.errors import CannotWrite, CommError, InUse, ReportedElsewhere, TrainingFailed, UsageError
-from unisono.tuning.workers.messages import Dropped, Mailbox, Message
+from unisono.tuning.workers.messages import Dropped, Message, MessageQueue
 from unisono.tuning.workers.trial_output import TrialOutput
 
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-"""How frameworks say that there is no more, in errors of no special type."""
+"""How frameworks report that memory is exhausted, in errors without a type of their own."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 MEMORY, PEER, DIVERGED, MISTAKE, DISK, ERROR = "memory", "peer", "diverged", "mistake", "disk", "error"
-"""Kinds of failures; a peer's is known better by the peer, and a disk's is none of the trial's."""
+"""Kinds of failures. PEER: another worker failed and knows the cause; DISK: the trial is not to blame."""
 
 
 class TrialRunner(ABC):
-    """What this process can do for a study: train parts of trials, or call an objective."""
+    """The work of this process in a study: training parts of trials, or calling an objective."""
 
     leaves_files: ClassVar[bool] = True
-    """Whether a trial has more in its folder than what it has said."""
+    """Whether a trial writes more to its folder than its output."""
 
     @abstractmethod
     def load(self) -> None:
-        """Local, blocking: what workers on one machine can share. Starts no thread."""
+        """Loads what workers on one machine can share. Starts no thread. Local, blocking."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Local, blocking: what the coordinator must know before the first trial."""
+        """Returns what the coordinator must know before the first trial. Local, blocking."""
 
     @abstractmethod
-    def run(self, order: Message, mailbox: Mailbox) -> dict[str, Any]:
-        """Blocking: one piece of work; what comes back goes to the coordinator."""
+    def run(self, command: Message, messages: MessageQueue) -> dict[str, Any]:
+        """Runs one part of a trial and returns its result, which goes to the coordinator. Blocking."""
 
 
 def serve_trials(runner: TrialRunner, channel: Channel) -> None:
-    """Local, blocking: until the other end is gone."""
-    mailbox, output = Mailbox(channel), TrialOutput()
-    mailbox.send({"is": "ready", "pid": os.getpid()})
+    """Runs the trials that the coordinator sends until the other end of the channel is gone. Local, blocking."""
+    messages, output = MessageQueue(channel), TrialOutput()
+    messages.send({"is": "ready", "pid": os.getpid()})
     while True:
         try:
-            order = mailbox.next_order(output.remove_empty)
+            command = messages.next_command(output.remove_empty)
         except (EOFError, OSError):
             return
         began = perf_counter()
-        with output.redirected_to(Path(order["output"]), order.get("at", {}).get("world_size", 1) == 1, not runner.leaves_files):
-            result = _run_trial(runner, order, mailbox)
-            mailbox.send({**result, "id": order["id"], "took_s": perf_counter() - began})
+        with output.redirected_to(
+            Path(command["output"]), command.get("at", {}).get("world_size", 1) == 1, not runner.leaves_files
+        ):
+            result = _run_trial(runner, command, messages)
+            messages.send({**result, "id": command["id"], "took_s": perf_counter() - began})
 
 
-def _run_trial(runner: TrialRunner, order: Message, mailbox: Mailbox) -> dict[str, Any]:
+def _run_trial(runner: TrialRunner, command: Message, messages: MessageQueue) -> dict[str, Any]:
     try:
-        return {"is": "done", **runner.run(order, mailbox)}
-    except BaseException as error:  # noqa: BLE001 - whatever a trial raises is a result, and the block goes on
+        return {"is": "done", **runner.run(command, messages)}
+    except BaseException as error:  # noqa: BLE001 - whatever a trial raises is a result, and the block continues
         if not isinstance(error, (UsageError, TrainingFailed, Dropped)):
             traceback.print_exc()
         kind, reason = classify_failure(error)
@@ -74,7 +76,7 @@ def _run_trial(runner: TrialRunner, order: Message, mailbox: Mailbox) -> dict[st
 
 
 def _is_disk_error(error: BaseException | None) -> bool:
-    """Pure: whether nothing could be written, or that was the cause."""
+    """Whether an error, or its cause, is that nothing could be written. Pure."""
     while error is not None:
         if isinstance(error, CannotWrite) or (isinstance(error, OSError) and error.errno in NO_SPACE):
             return True
@@ -83,7 +85,7 @@ def _is_disk_error(error: BaseException | None) -> bool:
 
 
 def classify_failure(error: BaseException) -> tuple[str, str]:
-    """Pure: what a failure was, in a word and in a sentence."""
+    """Returns the kind of a failure, and its reason in a sentence. Pure."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, MemoryError) or (
         isinstance(error, (RuntimeError, OSError)) and any(word in str(error).lower() for word in MEMORY_WORDS)

@@ -1,6 +1,6 @@
-"""The worker processes of one node, seen from the supervisor that has them as children. A supervisor is light: it loads no
-framework (only one that also coordinates does, to search with a Gaussian process), so it is there at once and nothing that a trial
-does can harm it."""
+"""The worker processes of one node, seen from the supervisor that is their parent. A supervisor is light: it loads no framework
+(only one that also coordinates does, to search with a Gaussian process), so it starts at once and nothing that a trial does can
+harm it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from unisono.tuning.workers.messages import Message, channel_of, parse_message, 
 PROGRAM = "import sys; sys.path[:0] = {paths!r}; from unisono.tuning.workers.fork_server import main; main({descriptor})"
 KILLED = -int(signal.SIGKILL)
 MAX_FAILED_LOADS = 5
-"""One after the other, of what was loaded before."""
+"""Failed loads in a row, of a task that could be loaded before."""
 MAX_FAILED_STARTS = 5
-"""One after the other, of the worker of a rank."""
+"""Failed starts in a row of the worker of a rank."""
 
 WorkerMessage = tuple[int, Message]
-"""The rank of a worker, and what it says: its own letters, or {"is": "gone", "status": ...} when it has ended."""
+"""The rank of a worker, and a message: one of its own, or {"is": "gone", "status": ...} when it has ended."""
 
 
 @dataclass
@@ -46,13 +46,13 @@ class _Slot:
     gpus: Sequence[str] = ()
     is_ready: bool = False
     is_killed: bool = False
-    """By us."""
+    """Whether this process has killed it."""
     num_failed_starts: int = 0
 
 
 class WorkerSlots:
-    """One worker for each rank of this node. Local; nothing blocks but `open`. Start it from the main thread, as the kernel ends
-    the children with the thread that started them."""
+    """The workers of this node, one for each rank. Local; only `start_fork_server` and `close` block. To be used from the main
+    thread, as the kernel ends the children with the thread that started them."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class WorkerSlots:
         gpus: Mapping[int, Sequence[str]] | None = None,
         describes_task: bool = True,
     ) -> None:
-        """`order` says what the workers do, `cpus` has the ranks and on which CPUs each stays, `gpus` which GPUs are theirs. What
-        comes is seen by `selector`. `tells`: the task is tried out, and there is something in `about`."""
+        """`work_spec` describes the work; `cpus` has the ranks and the CPUs of each, `gpus` their GPUs. Messages arrive through
+        `selector`. With `describes_task` the task is tried out, and `about` describes it."""
         self._work_spec, self._describes_task = work_spec, describes_task
         self._slots = {rank: _Slot(rank, mine, gpus=(gpus or {}).get(rank, ())) for rank, mine in cpus.items()}
         self._selector = selector
@@ -77,18 +77,18 @@ class WorkerSlots:
         self._num_failed_loads = 0
 
     def start_fork_server(self) -> None:
-        """Local: start to load; `heard` tells when that is done."""
+        """Starts the fork server; `is_loaded` is true once it has loaded the task. Local."""
         self._fork_server, self._sock, self._channel = self._start_loader()
         self._watch(self._channel, lambda: self._on_fork_server())
 
     def start(self, rank: int) -> None:
-        """Local: a new worker for a rank whose last one is gone."""
+        """Starts a new worker for a rank whose last one is gone. Local."""
         slot = self._slots[rank]
         mine, theirs = socket.socketpair()
         with theirs:
             slot.channel, slot.pid = channel_of(mine), None
             slot.is_ready = slot.is_killed = False
-            order = {
+            command = {
                 "do": "start" if self._can_fork else "become",
                 "rank": rank,
                 "cpus": None if slot.cpus is None else list(slot.cpus),
@@ -99,17 +99,17 @@ class WorkerSlots:
             else:
                 assert self._sock is not None
                 sock = self._sock
-            _send_with_descriptor(sock, order, theirs.fileno())
+            _send_with_descriptor(sock, command, theirs.fileno())
         self._watch(slot.channel, lambda: self._on_worker(slot))
 
     def send(self, rank: int, message: Message) -> None:
-        """Local: to a worker; one that is gone does not get it."""
+        """Sends a message to a worker; it is lost where the worker is gone. Local."""
         channel = self._slots[rank].channel
         if channel is not None:
             send_message(channel, message)
 
     def signal(self, rank: int, signum: int) -> None:
-        """Local: to a worker, where it lives."""
+        """Sends a signal to a worker, if it is alive. Local."""
         slot = self._slots[rank]
         slot.is_killed = slot.is_killed or signum == signal.SIGKILL
         if slot.pid is not None:
@@ -118,11 +118,11 @@ class WorkerSlots:
                     send(slot.pid, signum)
                 except ProcessLookupError:
                     continue
-        elif signum == signal.SIGKILL and slot.channel is not None:  # it is being born; it ends when it finds nobody here
+        elif signum == signal.SIGKILL and slot.channel is not None:  # it is being forked; it ends when it finds its channel closed
             self._drop(slot)
 
     def close(self) -> None:
-        """Local, blocking for moments: end all."""
+        """Ends all workers and the fork server. Local, blocking for moments."""
         for slot in self._slots.values():
             self.signal(slot.rank, signal.SIGKILL)
             self._drop(slot)
@@ -138,11 +138,11 @@ class WorkerSlots:
             self._fork_server.kill()
             self._fork_server.wait()
 
-    # ---- what comes ------------------------------------------------------------------------------------------------
+    # ---- incoming --------------------------------------------------------------------------------------------------
 
     def _on_fork_server(self) -> Iterator[WorkerMessage]:
         assert self._channel is not None and self._fork_server is not None
-        for data in _received(self._channel):
+        for data in _receive_available(self._channel):
             message = parse_message(data)
             if message["is"] == "refused":
                 raise UsageError(message["reason"]) if "trace" not in message else TrainingFailed(message["trace"].rstrip())
@@ -162,7 +162,7 @@ class WorkerSlots:
         if self._channel.ended:
             self._unwatch(self._channel)
             self._channel.close()
-            if not self._can_fork:  # it has said what there is to know, and keeps no GPU from the workers any more
+            if not self._can_fork:  # it has described the task, and has ended so that the workers can have the GPU
                 self._fork_server.wait()
                 self.is_loaded = True
                 yield -1, {"is": "loaded", "forks": False, "about": self.about}
@@ -189,7 +189,7 @@ class WorkerSlots:
         if channel.ended:
             self._unwatch(channel)
             channel.close()
-            if slot.process is not None:  # of others the nursery tells how they ended
+            if slot.process is not None:  # the fork server reports how forked workers ended
                 status, why = slot.process.wait(), ""
                 if slot.loader is not None:
                     why = _refusal(slot.loader)
@@ -199,20 +199,21 @@ class WorkerSlots:
                 yield slot.rank, {"is": "gone", "status": status, "no_memory": self._was_memory_kill(status)}
 
     def _remaining_messages(self, slot: _Slot) -> Iterator[WorkerMessage]:
-        """What a worker said before it ended, which may come later than the news of its end."""
+        """The messages that a worker sent before it ended, which may arrive after the news of its end."""
         if slot.channel is not None:
             yield from self._messages(slot, slot.channel)
         self._drop(slot)
 
     def _messages(self, slot: _Slot, channel: Channel) -> Iterator[WorkerMessage]:
-        for data in _received(channel):
+        for data in _receive_available(channel):
             message = parse_message(data)
             if message["is"] == "ready":
                 slot.is_ready, slot.num_failed_starts = True, 0
             yield slot.rank, message
 
     def _count_failed_start(self, slot: _Slot, status: int, why: str = "") -> None:
-        """A worker that never comes so far that it could work would be started for ever."""
+        """Counts failed starts and raises `TrainingFailed` after several: a worker that never becomes ready would be started for
+        ever."""
         if slot.is_ready or slot.is_killed:
             return
         slot.num_failed_starts += 1
@@ -224,7 +225,7 @@ class WorkerSlots:
             )
 
     def _was_memory_kill(self, status: int) -> bool:
-        """Whether the system has ended processes of ours for want of memory since this was last asked."""
+        """Whether the system has killed a process of ours for lack of memory since the last call."""
         before, self._memory_kills = self._memory_kills, num_memory_kills()
         return status == KILLED and self._memory_kills > before
 
@@ -237,7 +238,7 @@ class WorkerSlots:
     # ---- processes -------------------------------------------------------------------------------------------------
 
     def _start_loader(self, slot: _Slot | None = None) -> tuple[subprocess.Popen[bytes], socket.socket, Channel]:
-        """A process that has loaded what is needed, for one worker or for all."""
+        """Starts a process that loads the task, as one worker (`slot`) or as the fork server."""
         mine, theirs = socket.socketpair()
         with theirs:
             program = PROGRAM.format(paths=[path for path in sys.path if path], descriptor=theirs.fileno())
@@ -263,17 +264,18 @@ class WorkerSlots:
 
 
 def _send_with_descriptor(sock: socket.socket, message: Message, descriptor: int) -> None:
-    """Local, blocking for moments: it is small, and the nursery does little but read."""
+    """Sends a short message together with a file descriptor. Local, blocking for moments, as the fork server does little but
+    read."""
     sock.setblocking(True)
     try:
         socket.send_fds(sock, [json.dumps(message).encode() + b"\n"], [descriptor])
     except OSError:
-        return  # it died, which is heard
+        return  # it died, which is noticed elsewhere
     finally:
         sock.setblocking(False)
 
 
-def _received(channel: Channel) -> list[bytes]:
+def _receive_available(channel: Channel) -> list[bytes]:
     try:
         return channel.receive()
     except OSError:
@@ -282,9 +284,9 @@ def _received(channel: Channel) -> list[bytes]:
 
 
 def _refusal(loader: Channel) -> str:
-    """Why a process has not become a worker, where it could say so."""
-    messages = [parse_message(data) for data in _received(loader)]
-    return next((letter["reason"] for letter in messages if letter["is"] == "refused"), "")
+    """Why a process has not become a worker, where it could report that."""
+    messages = [parse_message(data) for data in _receive_available(loader)]
+    return next((message["reason"] for message in messages if message["is"] == "refused"), "")
 
 
 def _exit_text(code: int) -> str:

@@ -28,14 +28,21 @@ from tests.system.processes import is_running, within
 from unisono.cluster.rendezvous import chosen_rendezvous
 from unisono.comm.control_plane.plain import encode
 from unisono.errors import UsageError
-from unisono.horovod._impl.elastic import driver_line as line_module
+from unisono.horovod._impl.elastic import driver_connection as connection_module
 from unisono.horovod._impl.elastic import host_discovery as discovery_module
 from unisono.horovod._impl.elastic.blacklist import Blacklist
 from unisono.horovod._impl.elastic.driver_service import Service
-from unisono.horovod._impl.elastic.elastic_sampler import remaining, share
-from unisono.horovod._impl.elastic.host_discovery import Change, Discovery, hosts_in, words_of
-from unisono.horovod._impl.elastic.rank_assignment import Candidate, seated
-from unisono.horovod._impl.elastic.worker_environment import ADDED, REMOVED, DriverAddress, address_of, seat_of, worker_environment
+from unisono.horovod._impl.elastic.elastic_sampler import indices_of_rank, remaining_indices
+from unisono.horovod._impl.elastic.host_discovery import Change, Discovery, hosts_in, script_arguments
+from unisono.horovod._impl.elastic.rank_assignment import Candidate, assign_ranks
+from unisono.horovod._impl.elastic.worker_environment import (
+    ADDED,
+    REMOVED,
+    DriverAddress,
+    address_of,
+    assignment_from_plain,
+    worker_environment,
+)
 from unisono.horovod._impl.elastic.worker_hosts import RealHosts, own_name, remote_script
 from unisono.horovod._impl.engine.stall_watch import StallWatch
 from unisono.horovod._impl.launching.host_slots import is_here
@@ -317,12 +324,12 @@ def test_the_sampler_leaves_out_what_was_processed() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 @pytest.mark.parametrize("processed", [0, 4, 19, 20, 25])
 def test_shares_cover_the_rest_evenly(size: int, processed: int) -> None:
-    left = remaining(20, processed, True, 5)
-    shares = [share(left, rank, size) for rank in range(size)]
+    left = remaining_indices(20, processed, True, 5)
+    shares = [indices_of_rank(left, rank, size) for rank in range(size)]
     assert len({len(one) for one in shares}) == 1
     assert {index for one in shares for index in one} == set(left)
     assert sum(map(len, shares)) - len(left) < size
-    assert set(left).isdisjoint(remaining(20, 0, True, 5)[:processed])
+    assert set(left).isdisjoint(remaining_indices(20, 0, True, 5)[:processed])
 
 
 # ---- seats ---------------------------------------------------------------------------------------------------------------
@@ -336,7 +343,7 @@ def test_the_oldest_worker_with_the_state_has_rank_0_and_hosts_stay_together() -
         Candidate(7, "b", 0),
         Candidate(8, "c", 0),
     ]
-    seats = seated(crew, 5, "here", "secret")
+    seats = assign_ranks(crew, 5, "here", "secret")
     assert {worker: seat.rank for worker, seat in seats.items()} == {3: 0, 7: 1, 4: 2, 0: 3, 8: 4}
     assert {worker: (seat.local_rank, seat.local_size) for worker, seat in seats.items()} == {
         3: (1, 2),
@@ -352,7 +359,7 @@ def test_the_oldest_worker_with_the_state_has_rank_0_and_hosts_stay_together() -
         0: (1, 3),
         8: (2, 3),
     }
-    assert seat_of(seats[3].plain()) == seats[3]
+    assert assignment_from_plain(seats[3].plain()) == seats[3]
 
 
 def test_seats_are_always_whole() -> None:
@@ -362,7 +369,7 @@ def test_seats_are_always_whole() -> None:
         crew = [
             Candidate(number, host, slot, draw.random() < 0.5, draw.randint(0, 5)) for number, (host, slot) in enumerate(places)
         ]
-        seats = seated(crew, 0, "", "t")
+        seats = assign_ranks(crew, 0, "", "t")
         assert sorted(seat.rank for seat in seats.values()) == list(range(len(crew)))
         first = next(one for one in crew if seats[one.worker].rank == 0)
         assert first.has_state or not any(one.has_state for one in crew)
@@ -382,27 +389,27 @@ def test_seats_are_always_whole() -> None:
 
 def test_a_host_on_which_programs_fail_gets_no_more() -> None:
     hosts = Blacklist(None, lambda: 0.0)
-    assert hosts.fail("a", 3, False, 0.0) is None
-    assert hosts.fail("a", 4, False, 1.0) is None
+    assert hosts.on_failure("a", 3, False, 0.0) is None
+    assert hosts.on_failure("a", 4, False, 1.0) is None
     assert hosts.allows("a", 1.0)
-    text = hosts.fail("a", 5, False, 2.0)
+    text = hosts.on_failure("a", 5, False, 2.0)
     assert text is not None and "host a gets no more workers" in text
-    assert not hosts.allows("a", 1e9) and hosts.hopeless(["a"]) and not hosts.hopeless(["a", "b"])
+    assert not hosts.allows("a", 1e9) and hosts.is_hopeless(["a"]) and not hosts.is_hopeless(["a", "b"])
 
 
 def test_a_commit_by_a_later_worker_forgives() -> None:
     hosts = Blacklist(None, lambda: 0.0)
     for number in range(20):
-        hosts.fail("a", 2 * number, False, 0.0)
-        hosts.commit("a", 2 * number)  # was there before the failure
-        hosts.commit("a", 2 * number + 1)
+        hosts.on_failure("a", 2 * number, False, 0.0)
+        hosts.on_commit("a", 2 * number)  # was there before the failure
+        hosts.on_commit("a", 2 * number + 1)
     assert hosts.allows("a", 0.0)
 
 
 def test_who_was_killed_counts_less() -> None:
     hosts = Blacklist((10.0, 35.0), lambda: 0.0)
-    assert all(hosts.fail("a", number, True, 0.0) is None for number in range(11))
-    assert hosts.fail("a", 11, True, 0.0) is not None
+    assert all(hosts.on_failure("a", number, True, 0.0) is None for number in range(11))
+    assert hosts.on_failure("a", 11, True, 0.0) is not None
     assert not hosts.allows("a", 9.0) and hosts.allows("a", 10.0)
 
 
@@ -410,21 +417,21 @@ def test_kills_alone_never_cost_a_host_for_good() -> None:
     hosts = Blacklist(None, lambda: 1.0)
     now = 0.0
     for number in range(12 * 1100):  # doubled so often, a rest would be longer than any number
-        hosts.fail("a", number, True, now)
-        assert not hosts.hopeless(["a"])
+        hosts.on_failure("a", number, True, now)
+        assert not hosts.is_hopeless(["a"])
         rest = next(seconds for seconds in range(31) if hosts.allows("a", now + seconds))
         assert bool(rest) == (number % 12 == 11), "twelve in a row bring a rest, of half a minute at most"
         now += rest
     for number in range(3):
-        said = hosts.fail("a", 2000 + number, False, now)
-    assert said is not None and hosts.hopeless(["a"]), "what the program itself does still counts"
+        said = hosts.on_failure("a", 2000 + number, False, now)
+    assert said is not None and hosts.is_hopeless(["a"]), "what the program itself does still counts"
 
 
 def test_failures_while_a_host_rests_count() -> None:
     hosts = Blacklist(None, lambda: 0.0)
-    assert sum(hosts.fail("a", number, True, 0.0) is not None for number in range(12)) == 1
-    said = [hosts.fail("a", 20 + number, False, 0.5) for number in range(4)]  # they were running before
-    assert [one is None for one in said] == [True, True, False, True] and hosts.hopeless(["a"])
+    assert sum(hosts.on_failure("a", number, True, 0.0) is not None for number in range(12)) == 1
+    said = [hosts.on_failure("a", 20 + number, False, 0.5) for number in range(4)]  # they were running before
+    assert [one is None for one in said] == [True, True, False, True] and hosts.is_hopeless(["a"])
 
 
 def test_a_host_rests_longer_each_time_within_the_range() -> None:
@@ -432,11 +439,11 @@ def test_a_host_rests_longer_each_time_within_the_range() -> None:
     now, rests = 0.0, []
     for _ in range(3):
         for number in range(3):
-            hosts.fail("a", number, False, now)
+            hosts.on_failure("a", number, False, now)
         rest = next(seconds for seconds in range(1000) if hosts.allows("a", now + seconds))
         rests.append(rest)
         now += rest
-        assert not hosts.hopeless(["a"])
+        assert not hosts.is_hopeless(["a"])
     assert rests == [15, 30, 35]
     assert math.isfinite(now)
 
@@ -453,29 +460,31 @@ def test_a_script_that_fails_leaves_the_hosts_as_they_were(tmp_path: Path) -> No
     said: list[Any] = []
     failing = tmp_path / "failing.py"
     failing.write_text("import sys; sys.exit('no answer today')")
-    assert Discovery(f"{sys.executable} {failing}", None, {}, said.append).look().problem == (
+    assert Discovery(f"{sys.executable} {failing}", None, {}, said.append).ask_script().problem == (
         "it exited with code 1: no answer today"
     )
-    assert "No such file" in Discovery(str(tmp_path / "none"), None, {}, said.append).look().problem
+    assert "No such file" in Discovery(str(tmp_path / "none"), None, {}, said.append).ask_script().problem
     fine = tmp_path / "fine.py"
     fine.write_text("print('a:2')")
-    assert Discovery(f"{sys.executable} {fine}", None, {}, said.append).look().hosts == {"a": 2}
+    assert Discovery(f"{sys.executable} {fine}", None, {}, said.append).ask_script().hosts == {"a": 2}
     nameless = tmp_path / "nameless"
     nameless.write_text("echo $1:3")
     nameless.chmod(0o755)
-    assert Discovery(f"{nameless} b", None, {}, said.append).look().hosts == {"b": 3}
+    assert Discovery(f"{nameless} b", None, {}, said.append).ask_script().hosts == {"b": 3}
 
 
 @pytest.mark.parametrize("stream", ["", " >&2"])
 def test_a_script_that_prints_without_end_is_ended(stream: str) -> None:
     script = f"sh -c 'while :; do echo localhost:1; done{stream}'"
-    assert Discovery(script, None, {"PATH": os.environ["PATH"]}, print).look() == Change(None, "it printed more than 1 MiB")
+    assert Discovery(script, None, {"PATH": os.environ["PATH"]}, print).ask_script() == Change(None, "it printed more than 1 MiB")
 
 
 def test_a_script_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery_module, "SCRIPT_LIMIT_S", 0.2)
     for script in ("sleep 100", "sh -c 'exec >&- 2>&-; exec sleep 100'"):
-        assert Discovery(script, None, {"PATH": os.environ["PATH"]}, print).look() == Change(None, "it took longer than 0.2 s")
+        assert Discovery(script, None, {"PATH": os.environ["PATH"]}, print).ask_script() == Change(
+            None, "it took longer than 0.2 s"
+        )
 
 
 def test_a_script_that_fails_in_other_words_each_time_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +493,7 @@ def test_a_script_that_fails_in_other_words_each_time_is_told_once(monkeypatch: 
     left, told, over = iter(answers), queue.SimpleQueue[Change](), threading.Event()
 
     class Fails(Discovery):
-        def look(self) -> Change:
+        def ask_script(self) -> Change:
             answer = next(left, None)
             if answer is None:
                 over.set()
@@ -500,7 +509,7 @@ def test_a_script_that_fails_in_other_words_each_time_is_told_once(monkeypatch: 
 def test_a_script_that_cannot_be_started_is_told_at_once(tmp_path: Path) -> None:
     plain = tmp_path / "plain file"
     plain.write_text("")
-    assert words_of(f"{sys.executable} 'a b'", {}) == [sys.executable, "a b"]
+    assert script_arguments(f"{sys.executable} 'a b'", {}) == [sys.executable, "a b"]
     for script, message in (
         ("./no-such-script", "./no-such-script is not there; check the path"),
         ("'./half", "cannot be split into words: No closing quotation; check its quotes"),
@@ -508,7 +517,7 @@ def test_a_script_that_cannot_be_started_is_told_at_once(tmp_path: Path) -> None
         (f"'{plain}'", f"plain file is no program that may be executed; chmod [+]x '{plain}'"),
     ):
         with pytest.raises(UsageError, match=message):
-            words_of(script, {})
+            script_arguments(script, {})
 
 
 def test_a_script_that_runs_ends_with_the_driver(tmp_path: Path) -> None:
@@ -558,13 +567,13 @@ def test_a_word_of_the_driver_that_is_unknown_ends_the_worker(
     channel: Any = types.SimpleNamespace(
         sock=ours, ended=False, silent=lambda: False, flush=lambda: None, receive=lambda: [encode(("what?",))]
     )
-    monkeypatch.setattr(line_module, "sleep", done.append)
+    monkeypatch.setattr(connection_module, "sleep", done.append)
     monkeypatch.setattr(os, "kill", lambda _, signum: done.append(signum))
     monkeypatch.setattr(os, "_exit", done.append)
     with ours, theirs:
         theirs.send(b"!")
-        line_module.Line()._listen(channel)
-    assert done == [signal.SIGTERM, line_module.END_S, 1]
+        connection_module.DriverConnection()._listen(channel)
+    assert done == [signal.SIGTERM, connection_module.END_S, 1]
     assert "the driver said what is unknown" in capsys.readouterr().err
 
 
@@ -625,12 +634,12 @@ def test_a_second_process_with_the_variables_of_a_worker_is_refused(monkeypatch:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        monkeypatch.setattr(line_module, "CONNECT_S", 20.0)
+        monkeypatch.setattr(connection_module, "CONNECT_S", 20.0)
         try:
             address = DriverAddress("127.0.0.1", service.port, "secret", 3)
-            first = line_module._connected(address)
+            first = connection_module._connect(address)
             with pytest.raises(UsageError, match="cannot be reached"):
-                line_module._connected(address)
+                connection_module._connect(address)
             first.send(encode(("ready",)))
             assert within(20.0, lambda: heard == [(3, ("ready",))])
             first.close()
@@ -651,7 +660,7 @@ def test_after_a_loss_nobody_is_accused_of_a_stall(capsys: pytest.CaptureFixture
     assert "x: missing on ranks 0, 1" in capsys.readouterr().err
     control.lost = {1: "it shut down"}
     assert watch._report(channel, [entry], {}) == []
-    watch._look(channel, set(), 100.0)  # asks nobody: `control` could not answer
+    watch._check(channel, set(), 100.0)  # asks nobody: `control` could not answer
     assert not capsys.readouterr().err
 
 

@@ -12,15 +12,15 @@ from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
 from unisono.horovod._impl.engine.adasum import adasum
 from unisono.horovod._impl.engine.agreed_operation import Agreement
-from unisono.horovod._impl.engine.carrier import Carrier, scattered_rows
+from unisono.horovod._impl.engine.carrier import Carrier, rows_of_ranks
 from unisono.horovod._impl.engine.operation_request import ALLGATHER, ALLREDUCE, BROADCAST, REDUCESCATTER, Request
-from unisono.horovod._impl.engine.reduction_arithmetic import carried_type, divide, finish_reduction, product, scale
-from unisono.horovod._impl.engine.stall_watch import absent, submitted, users_part
+from unisono.horovod._impl.engine.reduction_arithmetic import divide, finish_reduction, product, reduction_type, scale
+from unisono.horovod._impl.engine.stall_watch import absent_ranks, submissions_of, users_part
 from unisono.horovod._impl.exceptions import HorovodInternalError, HorovodVersionMismatchError, HostsUpdatedInterrupt
 from unisono.horovod._impl.job.job_settings import HorovodSettings, settings_of
-from unisono.horovod._impl.job.process_place import placed
+from unisono.horovod._impl.job.process_topology import topology_of_nodes
 from unisono.horovod._impl.torch.gradient_names import parameter_groups, parameter_names
-from unisono.horovod._impl.torch.submission import Average, Max, Sum, chosen_op
+from unisono.horovod._impl.torch.submission import Average, Max, Sum, choose_op
 
 
 def test_settings_without_variables_are_those_of_the_documentation() -> None:
@@ -58,7 +58,7 @@ def test_settings_that_make_no_sense_are_refused(name: str, value: str) -> None:
 
 def test_places_on_several_nodes() -> None:
     nodes = ["a", "a", "b", "b", "c"]
-    found = [placed(rank, nodes, "gloo") for rank in range(5)]
+    found = [topology_of_nodes(rank, nodes, "gloo") for rank in range(5)]
     assert [(at.local_rank, at.local_size, at.cross_rank, at.cross_size) for at in found] == [
         (0, 2, 0, 3),
         (1, 2, 0, 2),
@@ -67,7 +67,7 @@ def test_places_on_several_nodes() -> None:
         (0, 1, 2, 3),
     ]
     assert not found[0].is_homogeneous
-    assert placed(0, ["a", "b", "b", "a"], "gloo").is_homogeneous
+    assert topology_of_nodes(0, ["a", "b", "b", "a"], "gloo").is_homogeneous
 
 
 def test_whole_numbers_are_scaled_exactly_and_cut_towards_zero() -> None:
@@ -80,8 +80,8 @@ def test_whole_numbers_are_scaled_exactly_and_cut_towards_zero() -> None:
 
 def test_means_are_carried_with_room_for_their_sums() -> None:
     kinds = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16)
-    assert [carried_type(kind, Average) for kind in kinds] == [torch.int32] * 3 + [torch.int64] * 2 + [torch.float16]
-    assert carried_type(torch.int8, Sum) == torch.int8
+    assert [reduction_type(kind, Average) for kind in kinds] == [torch.int32] * 3 + [torch.int64] * 2 + [torch.float16]
+    assert reduction_type(torch.int8, Sum) == torch.int8
     half = torch.tensor([20000.0], dtype=torch.float16)
     finish_reduction(half, 4.0, 2)  # 80000 would not fit
     assert half.item() == 40000.0
@@ -143,19 +143,19 @@ def test_adasum_adds_what_is_orthogonal_and_averages_what_is_parallel() -> None:
 
 
 def test_rows_that_do_not_divide_go_to_the_first_ranks() -> None:
-    assert scattered_rows(7, 3) == [3, 2, 2]
-    assert scattered_rows(1, 3) == [1, 0, 0]
+    assert rows_of_ranks(7, 3) == [3, 2, 2]
+    assert rows_of_ranks(1, 3) == [1, 0, 0]
 
 
 def test_the_reduction_that_is_meant() -> None:
-    assert chosen_op(None, None) == Average
-    assert chosen_op(Max, None) == Max
+    assert choose_op(None, None) == Average
+    assert choose_op(Max, None) == Max
     with pytest.warns(DeprecationWarning, match="average"):
-        assert chosen_op(None, False) == Sum
+        assert choose_op(None, False) == Sum
     with pytest.raises(ValueError, match="both"):
-        chosen_op(Sum, True)
+        choose_op(Sum, True)
     with pytest.raises(ValueError, match="17"):
-        chosen_op(17, None)
+        choose_op(17, None)
 
 
 def test_names_of_parameters() -> None:
@@ -189,8 +189,8 @@ def test_who_has_not_submitted() -> None:
         2: Report({}, "stack 2"),
         4: Report({"horovod-0": CurrentCall(0, "join")}, "stack 4"),
     }
-    names = submitted(reports, "horovod-0")
-    assert absent("allreduce.a", (0, 1, 2, 3, 4), names) == [1, 2, 3]
+    names = submissions_of(reports, "horovod-0")
+    assert absent_ranks("allreduce.a", (0, 1, 2, 3, 4), names) == [1, 2, 3]
 
 
 def test_stacks_are_shown_without_our_own_threads() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from unisono.horovod._impl.engine.agreed_operation import Agreement
 from unisono.horovod._impl.engine.agreement_cache import Cache
-from unisono.horovod._impl.engine.fusion import fused
+from unisono.horovod._impl.engine.fusion import fuse
 from unisono.horovod._impl.engine.negotiation import Negotiation
 from unisono.horovod._impl.engine.operation_request import (
     ALLGATHER,
@@ -54,12 +54,12 @@ class Ranks:
         for one, vector in zip(self.all, vectors, strict=True):
             one.mark(vector)
         least = vectors.min(axis=0)
-        agreed = [one.hear_marks(least) for one in self.all]
+        agreed = [one.apply_marks(least) for one in self.all]
         if not least[0]:
-            told = [one.tell() for one in self.all]
+            told = [one.take_unsent() for one in self.all]
             self.num_told += sum(len(requests) for requests in told)
             for heard, one in zip(agreed, self.all, strict=True):
-                heard += one.hear_told([[Request.from_plain(request.as_plain()) for request in part] for part in told])
+                heard += one.apply_requests([[Request.from_plain(request.as_plain()) for request in part] for part in told])
         shown = [[(one.name, one.error, one.requests, one.last_joined) for one in heard] for heard in agreed]
         assert all(other == shown[0] for other in shown)
         return agreed[0]
@@ -371,7 +371,7 @@ def test_the_cache_gives_up_what_was_used_longest_ago() -> None:
 
 def buckets(requests: Sequence[Request], threshold_bytes: int) -> list[list[str]]:
     agreements = [Agreement((request,)) for request in requests]
-    return [[one.name.partition(".")[2] for one in bucket] for bucket in fused(agreements, threshold_bytes)]
+    return [[one.name.partition(".")[2] for one in bucket] for bucket in fuse(agreements, threshold_bytes)]
 
 
 def test_same_kinds_travel_together_up_to_the_threshold() -> None:
@@ -390,7 +390,7 @@ def test_gathers_travel_together_and_count_what_comes_from_all() -> None:
     def gathered(name: str) -> Agreement:
         return Agreement((allgather(name, 1), allgather(name, 3)))
 
-    found = fused([gathered("a"), gathered("b"), gathered("c")], 32)  # 16 bytes each
+    found = fuse([gathered("a"), gathered("b"), gathered("c")], 32)  # 16 bytes each
     assert [[one.name for one in bucket] for bucket in found] == [["allgather.a", "allgather.b"], ["allgather.c"]]
 
 
@@ -405,7 +405,7 @@ def test_a_refusal_and_a_group_of_several_types_travel_alone() -> None:
     group = Request("grouped_allreduce.g", ALLREDUCE, ((F32, (2,)), (I32, (2,))))
     refused = Agreement((allreduce("r"),), error="no")
     agreements = [Agreement((allreduce("a"),)), Agreement((group,)), refused, Agreement((allreduce("b"),))]
-    assert [[one.name for one in bucket] for bucket in fused(agreements, 1000)] == [
+    assert [[one.name for one in bucket] for bucket in fuse(agreements, 1000)] == [
         ["allreduce.a", "allreduce.b"],
         ["grouped_allreduce.g"],
         ["allreduce.r"],

@@ -34,12 +34,12 @@ from unisono.horovod._impl.launching.command_line import (
 )
 from unisono.horovod._impl.launching.flags import FLAGS, rows
 from unisono.horovod._impl.launching.import_alias import real_horovod, refuse_a_real_one
-from unisono.horovod._impl.launching.other_launchers import MpiWishes, Wanted, by_mpirun, by_srun
+from unisono.horovod._impl.launching.other_launchers import LaunchRequest, MpiLaunchOptions, by_mpirun, by_srun
 from unisono.horovod._impl.launching.over_ssh import OverSsh
-from unisono.horovod._impl.launching.program_start import Order, job_name
+from unisono.horovod._impl.launching.program_start import ProgramLaunch, job_name
 from unisono.horovod._impl.launching.rank_start import first_folder, with_horovod
 from unisono.horovod._impl.launching.rank_variables import HorovodStart
-from unisono.horovod._impl.launching.settings_file import controller_of, parsed
+from unisono.horovod._impl.launching.settings_file import controller_of, parse_settings
 from unisono.horovod._impl.launching.ssh_words import OPTIONS
 from unisono.launch.control_messages import SIGNAL_RECEIVED, failure_report
 from unisono.launch.launch import LaunchConfig
@@ -53,7 +53,7 @@ def values(*words: str, settings: str = "") -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     flags, _ = split([*words, "program"])
-    return {**values_of(parser.parse_args(flags), parsed(settings, "file")), "control_stdin": False}
+    return {**values_of(parser.parse_args(flags), parse_settings(settings, "file")), "control_stdin": False}
 
 
 def variables(*words: str, settings: str = "") -> dict[str, str]:
@@ -229,21 +229,21 @@ def test_quotes_in_the_file_of_settings() -> None:
         ('"it\'s.json" # mine', "it's.json"),
         ("it's.json", "it's.json"),
     ):
-        assert parsed(f"timeline:\n  filename: {text}", "file") == {"timeline.filename": expected}
+        assert parse_settings(f"timeline:\n  filename: {text}", "file") == {"timeline.filename": expected}
 
 
 def test_values_of_the_file_stay_as_they_are_written() -> None:
-    assert parsed("---\nparams: {cycle_time_ms: 010, cache_capacity: 'null'}\ntimeline:\n", "file") == {
+    assert parse_settings("---\nparams: {cycle_time_ms: 010, cache_capacity: 'null'}\ntimeline:\n", "file") == {
         "params.cycle_time_ms": "010",
         "params.cache_capacity": "null",
     }
-    assert parsed("", "file") == parsed("params:\n", "file") == {}
+    assert parse_settings("", "file") == parse_settings("params:\n", "file") == {}
 
 
 def test_without_pyyaml_the_file_of_settings_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(UsageError, match=r"--config-file needs PyYAML.*pip install 'unisono\[horovod\]'"):
-        parsed("", "file")
+        parse_settings("", "file")
 
 
 def test_the_command_line_outweighs_the_file() -> None:
@@ -280,7 +280,7 @@ def test_the_command_line_outweighs_the_file() -> None:
 )
 def test_a_line_that_nothing_reads_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        parsed(text, "file")
+        parse_settings(text, "file")
 
 
 def test_a_value_of_the_file_is_checked_like_a_flag() -> None:
@@ -288,7 +288,7 @@ def test_a_value_of_the_file_is_checked_like_a_flag() -> None:
         values(settings="params:\n  cache_capacity: many")
     with pytest.raises(UsageError, match=re.escape("autotune.enabled (--config-file) must be true or false; received 'perhaps'")):
         values(settings="autotune:\n  enabled: perhaps")
-    assert controller_of(parsed("controller: MPI", "file")) == "mpi"
+    assert controller_of(parse_settings("controller: MPI", "file")) == "mpi"
     with pytest.raises(UsageError, match="controller must be gloo or mpi"):
         controller_of({"controller": "tcp"})
 
@@ -301,8 +301,8 @@ def test_hosts(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# ours\na slots=2\n\nb slots = 4 # the big one\nc\nd:3\n")
     assert hosts.hosts_in(file) == (("a", 2), ("b", 4), ("c", 1), ("d", 3))
-    assert hosts.take((("a", 2), ("b", 4)), 3) == (("a", 2), ("b", 1))
-    assert hosts.take((("a", 2), ("b", 4)), None) == (("a", 2), ("b", 4))
+    assert hosts.first_slots((("a", 2), ("b", 4)), 3) == (("a", 2), ("b", 1))
+    assert hosts.first_slots((("a", 2), ("b", 4)), None) == (("a", 2), ("b", 4))
     assert hosts.is_here("localhost") and hosts.is_here(socket.gethostname()) and not hosts.is_here("elsewhere")
 
 
@@ -324,7 +324,7 @@ def test_hosts_that_make_no_sense_are_refused(text: str, tmp_path: Path) -> None
 
 
 def test_srun_gets_hosts_as_they_are_asked_for() -> None:
-    even = by_srun(Wanted(4, (("a", 2), ("b", 2)), ("p",), "logs"), {"SLURM_STEP_ID": "0", "SLURM_JOB_GPUS": "0,1"})
+    even = by_srun(LaunchRequest(4, (("a", 2), ("b", 2)), ("p",), "logs"), {"SLURM_STEP_ID": "0", "SLURM_JOB_GPUS": "0,1"})
     assert even[0] == "srun" and even[-1] == "p"
     assert {
         "--nodes=2",
@@ -334,18 +334,18 @@ def test_srun_gets_hosts_as_they_are_asked_for() -> None:
         "--gpu-bind=none",
         "--output=logs/rank-%t.log",
     } <= set(even)
-    uneven = by_srun(Wanted(3, (("a", 2), ("b", 1)), ("p",)), {})
+    uneven = by_srun(LaunchRequest(3, (("a", 2), ("b", 1)), ("p",)), {})
     assert {"--distribution=arbitrary", "--nodelist=a,a,b"} <= set(uneven)
     assert not {"--overlap", "--gpu-bind=none"} & set(uneven)
 
 
 def test_mpirun_gets_hosts_variables_and_wishes() -> None:
-    wishes = MpiWishes("--map-by 'ppr:2:node'", "--bind-to core", True, 2222, "key")
-    words = by_mpirun("mpirun", True, Wanted(3, (("a", 2), ("b", 1)), ("p", "x")), wishes, ["PATH"])
+    wishes = MpiLaunchOptions("--map-by 'ppr:2:node'", "--bind-to core", True, 2222, "key")
+    words = by_mpirun("mpirun", True, LaunchRequest(3, (("a", 2), ("b", 1)), ("p", "x")), wishes, ["PATH"])
     line = " ".join(words)
     assert line.startswith("mpirun -np 3 -H a:2,b:1 ") and line.endswith("--bind-to core --map-by ppr:2:node p x")
     assert "-x PATH" in line and "plm_rsh_agent ssh -p 2222 -i key" in line
-    assert by_mpirun("mpirun", False, Wanted(2, None, ("p",)), MpiWishes(), ["PATH"]) == [
+    assert by_mpirun("mpirun", False, LaunchRequest(2, None, ("p",)), MpiLaunchOptions(), ["PATH"]) == [
         "mpirun",
         "-np",
         "2",
@@ -357,17 +357,21 @@ def test_mpirun_gets_hosts_variables_and_wishes() -> None:
 
 @pytest.mark.parametrize(
     ("wishes", "flag"),
-    [(MpiWishes(tcp=True), "--tcp"), (MpiWishes(ssh_port=22), "--ssh-port"), (MpiWishes(ssh_key="k"), "--ssh-identity-file")],
+    [
+        (MpiLaunchOptions(tcp=True), "--tcp"),
+        (MpiLaunchOptions(ssh_port=22), "--ssh-port"),
+        (MpiLaunchOptions(ssh_key="k"), "--ssh-identity-file"),
+    ],
 )
-def test_what_only_open_mpi_understands_is_refused_for_another(wishes: MpiWishes, flag: str) -> None:
+def test_what_only_open_mpi_understands_is_refused_for_another(wishes: MpiLaunchOptions, flag: str) -> None:
     with pytest.raises(UsageError, match=f"{flag} is passed on to Open MPI only, and /opt/mpirun is another MPI"):
-        by_mpirun("/opt/mpirun", False, Wanted(2, None, ("p",)), wishes, [])
+        by_mpirun("/opt/mpirun", False, LaunchRequest(2, None, ("p",)), wishes, [])
 
 
 def test_words_for_mpirun_with_half_a_quote_are_refused() -> None:
-    for wishes, flag in ((MpiWishes(words="'"), "--mpi-args"), (MpiWishes(binding="'"), "--binding-args")):
+    for wishes, flag in ((MpiLaunchOptions(words="'"), "--mpi-args"), (MpiLaunchOptions(binding="'"), "--binding-args")):
         with pytest.raises(UsageError, match=f"{flag} .* cannot be split into words: No closing quotation"):
-            by_mpirun("mpirun", True, Wanted(2, None, ("p",)), wishes, [])
+            by_mpirun("mpirun", True, LaunchRequest(2, None, ("p",)), wishes, [])
 
 
 def test_ssh_carries_what_ranks_need_and_no_secrets() -> None:
@@ -522,8 +526,8 @@ def test_variables_without_effect_are_named_with_the_reason() -> None:
 # ---- what is refused, and what is handed on --------------------------------------------------------------------------
 
 
-def order(*words: str, env: dict[str, str] | None = None) -> Order:
-    return Order((sys.executable, "-c", "pass"), values(*words), print, env or {})
+def order(*words: str, env: dict[str, str] | None = None) -> ProgramLaunch:
+    return ProgramLaunch((sys.executable, "-c", "pass"), values(*words), print, env or {})
 
 
 @pytest.mark.parametrize(

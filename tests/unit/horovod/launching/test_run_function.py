@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from unisono.horovod._impl.elastic.worker_environment import Seat
+from unisono.horovod._impl.elastic.worker_environment import RankAssignment
 from unisono.horovod._impl.launching import function_parcel as parcel
 from unisono.horovod._impl.launching import run_function as function
 
@@ -74,7 +74,7 @@ def call(what: Callable[[], Any], folder: Path) -> object:
 def rank_1_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_RANK", "1")
     monkeypatch.setenv("HOROVOD_SIZE", "2")
-    monkeypatch.setattr(parcel, "_line", lambda: None)
+    monkeypatch.setattr(parcel, "_driver_connection", lambda: None)
 
 
 @pytest.mark.usefixtures("rank_1_of_2")
@@ -98,24 +98,24 @@ def test_a_rank_that_left_nothing_is_named(tmp_path: Path) -> None:
     assert function._results(tmp_path, 0, []) == [4, 5]
 
 
-class Line:
-    """As `elastic/driver_line.py` after `shutdown`."""
+class DriverConnection:
+    """As `elastic/driver_connection.py` after `shutdown`."""
 
-    def __init__(self, seat: Seat | None) -> None:
-        self.seat = seat
+    def __init__(self, seat: RankAssignment | None) -> None:
+        self.assignment = seat
         self.is_dismissed = seat is None
 
 
 def test_in_an_elastic_job_the_last_place_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def sit(rank: int, size: int, generation: int) -> None:
-        seat = Seat(generation, rank, size, rank, size, 0, 1, 0, 1, "", "")
-        monkeypatch.setattr(parcel, "_line", lambda: Line(seat))
+        seat = RankAssignment(generation, rank, size, rank, size, 0, 1, 0, 1, "", "")
+        monkeypatch.setattr(parcel, "_driver_connection", lambda: DriverConnection(seat))
 
     monkeypatch.setenv("HOROVOD_RANK", "5")
     monkeypatch.setenv("HOROVOD_SIZE", "6")
     for rank, size, generation in ((0, 3, 1), (1, 2, 2), (0, 2, 2)):
         sit(rank, size, generation)
         assert call(lambda rank=rank: f"rank {rank}", tmp_path) is None  # type: ignore[misc]
-    monkeypatch.setattr(parcel, "_line", lambda: Line(None))
+    monkeypatch.setattr(parcel, "_driver_connection", lambda: DriverConnection(None))
     assert call(lambda: sys.exit(0), tmp_path) == 0, "a worker that was sent away leaves nothing"
     assert function._results(tmp_path, 0, []) == ["rank 0", "rank 1"]

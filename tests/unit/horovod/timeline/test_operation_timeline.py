@@ -58,15 +58,15 @@ def words(events: Sequence[Event]) -> list[str]:
 def work(timeline: Timeline, requests: Sequence[Request], told: Sequence[Sequence[Request]]) -> None:
     """One round of a channel with a bucket of all requests."""
     agreements = [Agreement((one, one)) for one in requests]
-    timeline.round_begins()
-    timeline.submitted([Entry(one) for one in requests])
-    timeline.told(told)
-    timeline.agreed(agreements)
-    timeline.carrying(agreements)
-    timeline.copies_in()
-    timeline.sends(requests[0].kind)
-    timeline.copies_out()
-    timeline.carried()
+    timeline.on_round()
+    timeline.on_submit([Entry(one) for one in requests])
+    timeline.on_requests(told)
+    timeline.on_agreement(agreements)
+    timeline.on_start(agreements)
+    timeline.on_copy_in()
+    timeline.on_send(requests[0].kind)
+    timeline.on_copy_out()
+    timeline.on_done()
 
 
 INSIDE = ["ALLREDUCE", "QUEUE", "/", "MEMCPY_IN_FUSION_BUFFER", "/", "SHM_ALLREDUCE", "/", "MEMCPY_OUT_FUSION_BUFFER", "/", "/"]
@@ -110,9 +110,9 @@ def test_a_refusal_ends_with_its_reason(tmp_path: Path) -> None:
     path, held = tmp_path / "t.json", recording()
     held.start(str(path))
     timeline, one = held.timeline((0, 1), "shm", 0), request("a")
-    timeline.told([[one], [one]])
-    timeline.agreed([Agreement((one, one), error="they differ")])
-    timeline.carried()
+    timeline.on_requests([[one], [one]])
+    timeline.on_agreement([Agreement((one, one), error="they differ")])
+    timeline.on_done()
     held.stop()
     events = events_of(path)["allreduce.a"]
     assert words(events) == ["NEGOTIATE_ALLREDUCE", "(0)", "(1)", "/"]
@@ -122,7 +122,7 @@ def test_a_refusal_ends_with_its_reason(tmp_path: Path) -> None:
 def test_what_only_another_rank_asked_for_is_seen(tmp_path: Path) -> None:
     path, held = tmp_path / "t.json", recording()
     held.start(str(path))
-    held.timeline((0, 1), "shm", 0).told([[], [request("late", BROADCAST)]])
+    held.timeline((0, 1), "shm", 0).on_requests([[], [request("late", BROADCAST)]])
     held.stop()
     assert words(events_of(path)["broadcast.late"]) == ["NEGOTIATE_BROADCAST", "(1)"]
 
@@ -140,11 +140,11 @@ def test_what_began_before_the_file_has_no_end_in_it(tmp_path: Path) -> None:
     first, second, held = tmp_path / "1.json", tmp_path / "2.json", recording()
     timeline, agreed = held.timeline((0, 1), "shm", 0), [Agreement((request("a"), request("a")))]
     held.start(str(first))
-    timeline.agreed(agreed)
-    timeline.carrying(agreed)
+    timeline.on_agreement(agreed)
+    timeline.on_start(agreed)
     held.start(str(second))
-    timeline.sends(ALLREDUCE)
-    timeline.carried()
+    timeline.on_send(ALLREDUCE)
+    timeline.on_done()
     work(timeline, [request("a")], [])
     held.stop()
     work(timeline, [request("a")], [])

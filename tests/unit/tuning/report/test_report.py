@@ -18,11 +18,29 @@ from unisono.files.journal import Record
 from unisono.observe.pages.svg import safe
 from unisono.task.name_value import parse
 from unisono.tuning.report.document import html_of, write_report
-from unisono.tuning.report.findings import drawn_settings, front_of, measures_of, parts_of, ranked, spread_over_parts, value_of
+from unisono.tuning.report.findings import (
+    measures_of,
+    pareto_front,
+    parts_of,
+    ranked_trials,
+    settings_of_study,
+    spread_over_parts,
+    value_of,
+)
 from unisono.tuning.report.importance import importances
-from unisono.tuning.report.spending import DONE_TWICE, spans_of
+from unisono.tuning.report.spending import DUPLICATE, spans_of
 from unisono.tuning.study.result import command_of
-from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, Study, Trial, asked, began, ended, given_back
+from unisono.tuning.study.study import (
+    COMPLETE,
+    FAILED,
+    PRUNED,
+    Study,
+    Trial,
+    begin_record,
+    end_record,
+    give_back_record,
+    proposal_record,
+)
 
 NOW_S = 1_760_000_000.0
 EMPTY_TAGS = ("meta", "br", "hr", "link", "img", "input", "wbr")
@@ -116,7 +134,7 @@ def realistic(num_trials: int = 24, num_objectives: int = 1, seed: int = 3) -> S
         if values["optimizer"] == "sgd":
             values["optimizer.momentum"] = draw.uniform(0, 0.99)
         at_s = NOW_S + trial // 4 * 100
-        records += [asked(trial, values), began(trial, 0, f"job1/{trial % 4}", at_s)]
+        records += [proposal_record(trial, values), begin_record(trial, 0, f"job1/{trial % 4}", at_s)]
         good = 0.97 - 0.02 * (math.log10(values["lr"]) + 2) ** 2
         kind = trial % 12
         parts: list[dict[str, Any]] = [
@@ -125,16 +143,16 @@ def realistic(num_trials: int = 24, num_objectives: int = 1, seed: int = 3) -> S
             for repeat in range(2)
         ]
         if kind == 3:
-            records.append(ended(trial, 0, FAILED, [], 9.0, "out of memory"))
+            records.append(end_record(trial, 0, FAILED, [], 9.0, "out of memory"))
         elif kind in (4, 10):
-            records.append(ended(trial, 0, PRUNED, [good - 0.1, 20.0][:num_objectives], 30.0))
+            records.append(end_record(trial, 0, PRUNED, [good - 0.1, 20.0][:num_objectives], 30.0))
         elif kind == 7:
-            records.append(ended(trial, 0, COMPLETE, [math.nan, math.inf][:num_objectives], 80.0))
+            records.append(end_record(trial, 0, COMPLETE, [math.nan, math.inf][:num_objectives], 80.0))
         elif kind == 9:
-            records.append(given_back(trial, 0, "told to stop", at_s + 40))
+            records.append(give_back_record(trial, 0, "told to stop", at_s + 40))
         elif kind != 11:
             means = [sum(part["values"][place] for part in parts) / 6 for place in range(num_objectives)]
-            records.append(ended(trial, 0, COMPLETE, means, 80.0, details={"parts": parts}))
+            records.append(end_record(trial, 0, COMPLETE, means, 80.0, details={"parts": parts}))
     return folded(*records)
 
 
@@ -161,19 +179,26 @@ def test_an_empty_study_says_so() -> None:
 
 
 def test_trials_of_which_none_has_ended() -> None:
-    page = checked(folded(asked(0, {"lr": 0.1}), asked(1, {"lr": 0.2}), began(1, 0, "j/0", NOW_S)), ABOUT)
+    page = checked(
+        folded(proposal_record(0, {"lr": 0.1}), proposal_record(1, {"lr": 0.2}), begin_record(1, 0, "j/0", NOW_S)), ABOUT
+    )
     assert "1 running, 1 waiting" in page and "No trial has ended yet" in page and "no complete trial has a value yet" in page
 
 
 def test_one_trial() -> None:
-    page = checked(folded(asked(0, {"lr": 0.1, "optimizer": "adam"}), ended(0, 0, COMPLETE, [0.5], 3.0)), ABOUT)
+    page = checked(folded(proposal_record(0, {"lr": 0.1, "optimizer": "adam"}), end_record(0, 0, COMPLETE, [0.5], 3.0)), ABOUT)
     assert "--set lr=0.1 --set optimizer=adam" in page and "needs at least 8 complete trials; there is 1" in page
 
 
 def test_the_best_settings_are_a_command_that_means_the_same() -> None:
     values = {"lr": 0.012345678901234, "model.kind": "it's <b>", "model.digit": "1", "model.flag": True, "model.none": None}
     worse = {**values, "lr": 0.5}
-    study = folded(asked(0, values), ended(0, 0, COMPLETE, [0.9], 1.0), asked(1, worse), ended(1, 0, COMPLETE, [0.8], 1.0))
+    study = folded(
+        proposal_record(0, values),
+        end_record(0, 0, COMPLETE, [0.9], 1.0),
+        proposal_record(1, worse),
+        end_record(1, 0, COMPLETE, [0.8], 1.0),
+    )
     about = {**ABOUT, "space": {"fixed": {"epochs": 30, "algorithm": "easgd"}}}
     command = command_of(about, study.trials[0])
     words = shlex.split(command)
@@ -188,11 +213,11 @@ def test_the_best_settings_are_a_command_that_means_the_same() -> None:
 def test_texts_are_escaped() -> None:
     bad = "<script>alert('x')</script>\x1b[31m \ud800 & \"quoted\"\nmore of it" + "." * 200
     study = folded(
-        asked(0, {bad: bad}),
-        began(0, 0, f"{bad}/0", NOW_S),
-        ended(0, 0, FAILED, [], 1.0, bad),
-        asked(1, {bad: "a"}),
-        ended(1, 0, COMPLETE, [1.0], 1.0),
+        proposal_record(0, {bad: bad}),
+        begin_record(0, 0, f"{bad}/0", NOW_S),
+        end_record(0, 0, FAILED, [], 1.0, bad),
+        proposal_record(1, {bad: "a"}),
+        end_record(1, 0, COMPLETE, [1.0], 1.0),
     )
     about = {"task": bad, "objectives": [{"metric": bad, "higher_is_better": True}], "made_by": {bad: bad}, "search": bad}
     page = checked(study, about)
@@ -202,35 +227,41 @@ def test_texts_are_escaped() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, 1e300, "text"])
 def test_values_that_are_no_numbers_are_shown_and_never_best(value: Any) -> None:
-    first = ended(
+    first = end_record(
         0, 0, COMPLETE, [value], 1.0, details={"parts": [{"fold": 0, "values": [value]}, {"values": None}], "spread": value}
     )
-    study = folded(asked(0, {"lr": 0.1}), first, asked(1, {"lr": 0.2}), ended(1, 0, COMPLETE, [0.5], 1.0))
+    study = folded(proposal_record(0, {"lr": 0.1}), first, proposal_record(1, {"lr": 0.2}), end_record(1, 0, COMPLETE, [0.5], 1.0))
     for high in (True, False):
         about = {**ABOUT, "objectives": [{"metric": "m", "higher_is_better": high}]}
-        assert [trial.number for trial in ranked(study, measures_of(about)[0])] == [1]
+        assert [trial.number for trial in ranked_trials(study, measures_of(about)[0])] == [1]
         page = checked(study, about)
         assert "--set lr=0.2" in page and "--set lr=0.1" not in page
         assert (f"{value:.4g}" if isinstance(value, float) else str(value)) in page
-    assert "no complete trial has a value yet" in checked(folded(asked(0, {"lr": 0.1}), first), ABOUT)
+    assert "no complete trial has a value yet" in checked(folded(proposal_record(0, {"lr": 0.1}), first), ABOUT)
 
 
 def test_trials_whose_settings_were_lost() -> None:
     assert value_of(Trial(0)) is None
-    assert "0.25" in checked(folded(ended(0, 0, COMPLETE, [0.25], 1.0), ended(1, 0, PRUNED, [0.5], 1.0)), ABOUT)
+    assert "0.25" in checked(folded(end_record(0, 0, COMPLETE, [0.25], 1.0), end_record(1, 0, PRUNED, [0.5], 1.0)), ABOUT)
 
 
 def test_a_much_worse_trial_does_not_press_the_others_together() -> None:
-    records = [record for n in range(8) for record in (asked(n, {"lr": 0.1}), ended(n, 0, COMPLETE, [0.9 + n / 100], 1.0))]
+    records = [
+        record for n in range(8) for record in (proposal_record(n, {"lr": 0.1}), end_record(n, 0, COMPLETE, [0.9 + n / 100], 1.0))
+    ]
     assert "much worse" not in checked(folded(*records), ABOUT)
-    page = checked(folded(*records, asked(8, {"lr": 0.1}), ended(8, 0, COMPLETE, [-1e9], 1.0)), ABOUT)
+    page = checked(folded(*records, proposal_record(8, {"lr": 0.1}), end_record(8, 0, COMPLETE, [-1e9], 1.0)), ABOUT)
     assert "1 much worse trial is drawn" in page and "-1e+09" in page
 
 
 def test_conditional_settings_break_the_line() -> None:
     sgd, adam = {"lr": 0.1, "optimizer": "sgd", "optimizer.momentum": 0.9}, {"lr": 0.1, "optimizer": "adam"}
     study = folded(
-        *(one for n, v in enumerate((sgd, adam)) for one in (asked(n, {**v, "model.width": 32}), ended(n, 0, COMPLETE, [n], 1.0)))
+        *(
+            one
+            for n, v in enumerate((sgd, adam))
+            for one in (proposal_record(n, {**v, "model.width": 32}), end_record(n, 0, COMPLETE, [n], 1.0))
+        )
     )
     ways = dict(re.findall(r'<path d="([^"]*)" class="way[^"]*"[^>]* data-t="(\d)"', checked(study, ABOUT)))
     pieces = {trial: (way.count("M"), way.count("L")) for way, trial in ways.items()}
@@ -238,7 +269,7 @@ def test_conditional_settings_break_the_line() -> None:
 
 
 def test_a_setting_alone_between_two_that_are_absent_is_seen() -> None:
-    study = folded(asked(0, {"optimizer": "sgd"}), ended(0, 0, PRUNED, [1.0], 1.0))
+    study = folded(proposal_record(0, {"optimizer": "sgd"}), end_record(0, 0, PRUNED, [1.0], 1.0))
     ways = re.findall(r'<path d="([^"]*)" class="way', checked(study, ABOUT))
     assert len(ways) == 1 and re.fullmatch(r"M[\d.]+ [\d.]+h12", ways[0])
 
@@ -246,9 +277,13 @@ def test_a_setting_alone_between_two_that_are_absent_is_seen() -> None:
 def test_two_objectives_have_a_front() -> None:
     points = [(0.9, 10.0), (0.8, 5.0), (0.7, 20.0), (0.95, 40.0), (0.9, 12.0), (math.nan, 1.0)]
     study = folded(
-        *(one for n, point in enumerate(points) for one in (asked(n, {"lr": 0.1 + n}), ended(n, 0, COMPLETE, point, 1.0)))
+        *(
+            one
+            for n, point in enumerate(points)
+            for one in (proposal_record(n, {"lr": 0.1 + n}), end_record(n, 0, COMPLETE, point, 1.0))
+        )
     )
-    front = [trial.number for trial in front_of(study, measures_of(TWO))]
+    front = [trial.number for trial in pareto_front(study, measures_of(TWO))]
     assert front == [3, 0, 1]
     page = checked(study, TWO)
     assert [number for number in range(6) if f"--set lr={0.1 + number}" in page] == [0, 1, 3]
@@ -256,23 +291,23 @@ def test_two_objectives_have_a_front() -> None:
 
 
 def test_equal_points_are_all_on_the_front() -> None:
-    study = folded(*(ended(n, 0, COMPLETE, [1.0, 2.0], 1.0) for n in range(3)))
-    assert [trial.number for trial in front_of(study, measures_of(TWO))] == [0, 1, 2]
+    study = folded(*(end_record(n, 0, COMPLETE, [1.0, 2.0], 1.0) for n in range(3)))
+    assert [trial.number for trial in pareto_front(study, measures_of(TWO))] == [0, 1, 2]
 
 
 def test_spread_is_the_given_one_or_that_of_the_parts() -> None:
     parts = [{"fold": fold, "values": [value, 2 * value]} for fold, value in enumerate((1.0, 2.0, 3.0))]
-    trial = folded(ended(0, 0, COMPLETE, [2.0, 4.0], 1.0, details={"parts": parts})).trials[0]
+    trial = folded(end_record(0, 0, COMPLETE, [2.0, 4.0], 1.0, details={"parts": parts})).trials[0]
     assert (spread_over_parts(trial), spread_over_parts(trial, 1)) == (1.0, 2.0)
     assert [part.value for part in parts_of(trial, 1)] == [2.0, 4.0, 6.0] and parts_of(trial, 2) == []
-    given = folded(ended(0, 0, COMPLETE, [2.0, 4.0], 1.0, details={"parts": parts, "spread": 0.5})).trials[0]
+    given = folded(end_record(0, 0, COMPLETE, [2.0, 4.0], 1.0, details={"parts": parts, "spread": 0.5})).trials[0]
     assert (spread_over_parts(given), spread_over_parts(given, 1)) == (0.5, 2.0)
-    assert "2 ± 1" in checked(folded(ended(0, 0, COMPLETE, [2.0], 1.0, details={"parts": parts})), ABOUT)
+    assert "2 ± 1" in checked(folded(end_record(0, 0, COMPLETE, [2.0], 1.0, details={"parts": parts})), ABOUT)
 
 
 def test_settings_are_those_of_the_space_and_what_trials_had_beside_it() -> None:
-    study = folded(asked(0, {"lr": 2.0, "new": 3, "optimizer": "lion"}), asked(1, {"new": 5}))
-    found = {one.name: one for one in drawn_settings(study, ABOUT)}
+    study = folded(proposal_record(0, {"lr": 2.0, "new": 3, "optimizer": "lion"}), proposal_record(1, {"new": 5}))
+    found = {one.name: one for one in settings_of_study(study, ABOUT)}
     assert list(found) == ["lr", "optimizer", "optimizer.momentum", "model.width", "new"]
     assert (found["lr"].low, found["lr"].high, found["lr"].log) == (1e-4, 2.0, True)
     assert found["optimizer"].choices == ("sgd", "adam", "lion")
@@ -283,22 +318,26 @@ def test_cost_importance_and_variance_are_on_the_page() -> None:
     study = realistic()
     page = checked(study, ABOUT)
     (objective,) = measures_of(ABOUT)
-    shares = importances(ranked(study, objective), drawn_settings(study, ABOUT))
+    shares = importances(ranked_trials(study, objective), settings_of_study(study, ABOUT))
     assert f"lr: {shares['lr']:.1%}" in page and "main effects only" in page
     assert "Where the differences come from" in page and "random starts within a fold" in page
     hours = sum(span.worker_s for span in spans_of(study, ABOUT, NOW_S + 10_000)) / 3600
     assert f"<b>{hours:.3g}</b>" in page and "job1/3 " in page
     twice = folded(
-        began(0, 0, "a/0", 0.0), began(0, 1, "a/1", 9.0), *(ended(0, attempt, COMPLETE, [1.0], 5.0) for attempt in (0, 1))
+        begin_record(0, 0, "a/0", 0.0),
+        begin_record(0, 1, "a/1", 9.0),
+        *(end_record(0, attempt, COMPLETE, [1.0], 5.0) for attempt in (0, 1)),
     )
-    assert f"<td>{DONE_TWICE}</td>" in checked(twice, ABOUT) and "span done-twice" in checked(twice, ABOUT)
+    assert f"<td>{DUPLICATE}</td>" in checked(twice, ABOUT) and "span done-twice" in checked(twice, ABOUT)
 
 
 def test_trials_are_counted_by_the_job_that_asked_for_most() -> None:
     jobs = [{"event": "job", "job": name, "at_s": NOW_S, "trials": trials} for name, trials in (("a", 24), ("b", 40), ("c", 10))]
-    assert "1 of 40 trials" in checked(folded(*jobs, asked(0, {"lr": 0.1})), ABOUT)
-    assert "1 of 24 trials" in checked(folded(*jobs[2:], asked(0, {"lr": 0.1})), ABOUT)
+    assert "1 of 40 trials" in checked(folded(*jobs, proposal_record(0, {"lr": 0.1})), ABOUT)
+    assert "1 of 24 trials" in checked(folded(*jobs[2:], proposal_record(0, {"lr": 0.1})), ABOUT)
 
 
 def test_changes_that_were_accepted_are_told() -> None:
-    assert "files of the task were changed 2 times meanwhile" in checked(folded(asked(0, {})), {**ABOUT, "accepted": [{}, {}]})
+    assert "files of the task were changed 2 times meanwhile" in checked(
+        folded(proposal_record(0, {})), {**ABOUT, "accepted": [{}, {}]}
+    )

@@ -14,9 +14,21 @@ from unisono.files.journal import Record
 from unisono.tuning.report.findings import Setting
 from unisono.tuning.report.gantt import duration, gantt
 from unisono.tuning.report.importance import explained_share, importances, ranks
-from unisono.tuning.report.spending import DONE_TWICE, LOST, Block, blocks_of, spans_of, stretches_of, wall_s
+from unisono.tuning.report.spending import DUPLICATE, LOST, Block, blocks_of, spans_of, stretches_of, wall_s
 from unisono.tuning.report.variance import cells_of, components
-from unisono.tuning.study.study import COMPLETE, FAILED, GIVEN_BACK, PRUNED, RUNNING, Study, Trial, asked, began, ended, given_back
+from unisono.tuning.study.study import (
+    COMPLETE,
+    FAILED,
+    GIVEN_BACK,
+    PRUNED,
+    RUNNING,
+    Study,
+    Trial,
+    begin_record,
+    end_record,
+    give_back_record,
+    proposal_record,
+)
 
 SETTINGS = (
     Setting("lr", None, 1e-4, 1.0, True),
@@ -41,13 +53,13 @@ def test_attempts_cost_the_workers_of_their_blocks() -> None:
         {"event": "job", "job": "a", "num_blocks": 3, "block_size": 4, "at_s": 90.0},
         {"event": "left", "job": "a", "at_s": 190.0},
         *(
-            began(0, 0, "a/0", 100.0),
-            given_back(0, 0, "gone", 110.0),
-            began(0, 1, "b/0", 120.0),
-            ended(0, 1, COMPLETE, [1.0], 50.0),
+            begin_record(0, 0, "a/0", 100.0),
+            give_back_record(0, 0, "gone", 110.0),
+            begin_record(0, 1, "b/0", 120.0),
+            end_record(0, 1, COMPLETE, [1.0], 50.0),
         ),
-        *(began(1, 0, "a/1", 100.0), ended(1, 0, PRUNED, [1.0], 20.0), began(2, 0, "a/1", 150.0)),
-        *(began(3, 0, "b/0", 200.0), given_back(3, 0, "clocks differ", 150.0), ended(4, 0, FAILED, [], 7.0)),
+        *(begin_record(1, 0, "a/1", 100.0), end_record(1, 0, PRUNED, [1.0], 20.0), begin_record(2, 0, "a/1", 150.0)),
+        *(begin_record(3, 0, "b/0", 200.0), give_back_record(3, 0, "clocks differ", 150.0), end_record(4, 0, FAILED, [], 7.0)),
         writer="b",
     )
     spans = spans_of(study, {"workers": 2}, 1000.0)
@@ -60,9 +72,14 @@ def test_attempts_cost_the_workers_of_their_blocks() -> None:
         (4, 0, FAILED, 7.0, 2),  # the record of its beginning is lost
     ]
     assert sum(span.worker_s for span in spans) == 40 + 100 + 80 + 160 + 0 + 14
-    blocks = {block.who: block for block in blocks_of(study, spans)}
+    blocks = {block.block_id: block for block in blocks_of(study, spans)}
     assert list(blocks) == ["a/0", "a/1", "a/2", "b/0"]
-    assert {who: round(block.busy_share, 3) for who, block in blocks.items()} == {"a/0": 0.1, "a/1": 0.6, "a/2": 0.0, "b/0": 0.625}
+    assert {block_id: round(block.busy_share, 3) for block_id, block in blocks.items()} == {
+        "a/0": 0.1,
+        "a/1": 0.6,
+        "a/2": 0.0,
+        "b/0": 0.625,
+    }
     assert wall_s(list(blocks.values())) == (110.0, 110.0)
 
 
@@ -75,9 +92,9 @@ def test_an_attempt_of_a_job_that_was_killed_costs_what_is_known_of_it() -> None
     signs = [{"event": "job", "job": "dead", "at_s": 90.0, "num_blocks": 2, "block_size": 1}]
     signs += [alive("dead", at_s) for at_s in (115.0, 130.0, 100.0)] + [alive("lives", 2 * hour - 20)]
     study = folded(
-        *(*signs, began(0, 0, "dead/0", 101.0), began(1, 0, "dead/1", 102.0)),
-        *(began(0, 1, "lives/0", 125.0), ended(0, 1, COMPLETE, [1.0], 9.0), began(2, 0, "lives/0", hour)),
-        *(began(3, 0, "mute/0", 500.0), began(4, 0, "late/0", 600.0), began(4, 1, "lives/1", 550.0)),
+        *(*signs, begin_record(0, 0, "dead/0", 101.0), begin_record(1, 0, "dead/1", 102.0)),
+        *(begin_record(0, 1, "lives/0", 125.0), end_record(0, 1, COMPLETE, [1.0], 9.0), begin_record(2, 0, "lives/0", hour)),
+        *(begin_record(3, 0, "mute/0", 500.0), begin_record(4, 0, "late/0", 600.0), begin_record(4, 1, "lives/1", 550.0)),
     )
     spans = spans_of(study, {}, 2 * hour)
     assert [(span.trial, span.attempt, span.end, span.took_s) for span in spans] == [
@@ -89,16 +106,16 @@ def test_an_attempt_of_a_job_that_was_killed_costs_what_is_known_of_it() -> None
         (4, 0, LOST, 0.0),  # clocks differ
         (4, 1, RUNNING, 2 * hour - 550.0),
     ]
-    ends = {block.who: block.ended_s for block in blocks_of(study, spans)}
+    ends = {block.block_id: block.ended_s for block in blocks_of(study, spans)}
     assert ends["dead/0"] == ends["dead/1"] == 130.0 and ends["lives/0"] == 2 * hour
 
 
 def test_a_trial_done_twice_is_counted_apart() -> None:
     study = folded(
-        *(began(0, 0, "a/0", 0.0), given_back(0, 0, "silent", 10.0), began(0, 1, "a/1", 10.0)),
-        *(ended(0, 1, COMPLETE, [1.0], 5.0), ended(0, 0, COMPLETE, [2.0], 30.0)),
+        *(begin_record(0, 0, "a/0", 0.0), give_back_record(0, 0, "silent", 10.0), begin_record(0, 1, "a/1", 10.0)),
+        *(end_record(0, 1, COMPLETE, [1.0], 5.0), end_record(0, 0, COMPLETE, [2.0], 30.0)),
     )
-    assert [(span.end, span.took_s) for span in spans_of(study, {}, 99.0)] == [(COMPLETE, 30.0), (DONE_TWICE, 5.0)]
+    assert [(span.end, span.took_s) for span in spans_of(study, {}, 99.0)] == [(COMPLETE, 30.0), (DUPLICATE, 5.0)]
 
 
 def test_time_without_any_job_is_cut_out() -> None:
@@ -123,7 +140,13 @@ def test_durations(seconds: float, text: str) -> None:
 
 def trials_of(values: Sequence[Mapping[str, Any]], results: Sequence[float]) -> Study:
     pairs = enumerate(zip(values, results, strict=True))
-    return folded(*(one for n, (value, result) in pairs for one in (asked(n, value), ended(n, 0, COMPLETE, [float(result)], 1.0))))
+    return folded(
+        *(
+            one
+            for n, (value, result) in pairs
+            for one in (proposal_record(n, value), end_record(n, 0, COMPLETE, [float(result)], 1.0))
+        )
+    )
 
 
 def test_importance_is_that_of_the_setting_that_drives() -> None:
@@ -193,7 +216,7 @@ def test_components_of_a_table_that_one_can_count() -> None:
 def test_cells_are_of_the_trials_with_the_same_trainings() -> None:
     def trial(number: int, grid: Sequence[tuple[int, int]]) -> Trial:
         parts = [{"fold": fold, "repeat": repeat, "values": [number + fold / 10 + repeat / 100]} for fold, repeat in grid]
-        return folded(ended(number, 0, COMPLETE, [1.0], 1.0, details={"parts": parts})).trials[number]
+        return folded(end_record(number, 0, COMPLETE, [1.0], 1.0, details={"parts": parts})).trials[number]
 
     whole = [(fold, repeat) for repeat in range(2) for fold in range(3)]
     cells = cells_of([trial(1, whole), trial(2, whole[:4]), trial(3, whole), trial(4, [(0, 0)])])

@@ -17,7 +17,17 @@ from unisono.tuning.search.grid import NUM_VALUES, describe_grid, grid
 from unisono.tuning.search.samplers import SEARCHES
 from unisono.tuning.search.search import Proposal, Search
 from unisono.tuning.search.space import Dimension, Space
-from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, Study, asked, began, ended, given_back, reported
+from unisono.tuning.study.study import (
+    COMPLETE,
+    FAILED,
+    PRUNED,
+    Study,
+    begin_record,
+    end_record,
+    give_back_record,
+    proposal_record,
+    report_record,
+)
 
 SGD = {"optimizer": ["sgd"]}
 SPACE = Space(
@@ -193,7 +203,12 @@ def test_points_of_a_range_by_powers() -> None:
 def test_a_grid_has_one_order_in_every_life(first: dict[str, Any] | None) -> None:
     """Later lives are given no first point, and know a point by the number of its trial, whatever has become of others."""
     search, points = Search(SMALL, "grid", [True], first_point=first), grid(SMALL)
-    study = of(asked(0, points[0]), ended(0, 0, COMPLETE, [1.0], 1.0), asked(1, points[1]), ended(1, 0, FAILED, [], 1.0))
+    study = of(
+        proposal_record(0, points[0]),
+        end_record(0, 0, COMPLETE, [1.0], 1.0),
+        proposal_record(1, points[1]),
+        end_record(1, 0, FAILED, [], 1.0),
+    )
     for trial in study.trials.values():
         search.add_known_trial(trial)
     for number, point in enumerate(points):
@@ -261,22 +276,22 @@ def lived(prune: str = "none", num_steps: int = 9) -> tuple[Search, Study]:
     for number, value in enumerate(VALUES):
         reports = [value * step / 9 for step in range(1, 10)]
         proposal = told(search, number, value, reports)
-        records += [asked(number, proposal.values), began(number, 0, "job/0", 1.0)]
-        records += [reported(number, step, one) for step, one in enumerate(reports, 1)]
-        records.append(ended(number, 0, COMPLETE, [value], 2.0))
+        records += [proposal_record(number, proposal.values), begin_record(number, 0, "job/0", 1.0)]
+        records += [report_record(number, step, one) for step, one in enumerate(reports, 1)]
+        records.append(end_record(number, 0, COMPLETE, [value], 2.0))
     number += 1
     proposal = told(search, number, None, [0.01, 0.02], state=PRUNED)
-    records += [asked(number, proposal.values), reported(number, 1, 0.01), reported(number, 2, 0.02)]
-    records.append(ended(number, 0, PRUNED, [], 1.0))
+    records += [proposal_record(number, proposal.values), report_record(number, 1, 0.01), report_record(number, 2, 0.02)]
+    records.append(end_record(number, 0, PRUNED, [], 1.0))
     number += 1
     proposal = told(search, number, None, state=FAILED)
-    records += [asked(number, proposal.values), ended(number, 0, FAILED, [], 1.0, "it raised")]
+    records += [proposal_record(number, proposal.values), end_record(number, 0, FAILED, [], 1.0, "it raised")]
     for gives_back in (False, True):
         number += 1
         proposal = told(search, number, None, [0.03])
-        records += [asked(number, proposal.values), began(number, 0, "job/0", 1.0), reported(number, 1, 0.03)]
+        records += [proposal_record(number, proposal.values), begin_record(number, 0, "job/0", 1.0), report_record(number, 1, 0.03)]
         if gives_back:
-            records.append(given_back(number, 0, "stopped", 2.0))
+            records.append(give_back_record(number, 0, "stopped", 2.0))
     return search, of(*records)
 
 
@@ -309,8 +324,8 @@ def test_a_search_remembers_what_it_was_told() -> None:
 def test_what_was_under_way_can_be_ended_after_it_is_remembered() -> None:
     _, study = lived()
     search = again(study)
-    study.apply(Record("job", 1000, ended(14, 0, COMPLETE, [0.99], 1.0)))
-    study.apply(Record("job", 1001, ended(15, 0, FAILED, [], 1.0)))
+    study.apply(Record("job", 1000, end_record(14, 0, COMPLETE, [0.99], 1.0)))
+    study.apply(Record("job", 1001, end_record(15, 0, FAILED, [], 1.0)))
     for number in (14, 15):
         search.add_known_trial(study.trials[number])
     assert search._study.best_value == 0.99
@@ -318,7 +333,7 @@ def test_what_was_under_way_can_be_ended_after_it_is_remembered() -> None:
 
 
 def test_a_trial_without_its_point_is_not_remembered() -> None:
-    search = again(of(began(0, 0, "job/0", 1.0), ended(1, 0, COMPLETE, [1.0], 1.0)))
+    search = again(of(begin_record(0, 0, "job/0", 1.0), end_record(1, 0, COMPLETE, [1.0], 1.0)))
     assert not states(search)
     search.tell(1, COMPLETE, [1.0])
     search.report(1, 1, 0.5)
@@ -329,8 +344,8 @@ def test_a_result_that_is_no_number_counts_alike_live_and_remembered() -> None:
     live = Search(LINE, "tpe", [True])
     points = [told(live, number, value).values for number, value in enumerate((math.inf, math.nan, 1.0))]
     assert states(live) == {"FAIL": 2, "COMPLETE": 1}
-    records = [asked(number, point) for number, point in enumerate(points)]
-    records += [ended(number, 0, COMPLETE, [value], 1.0) for number, value in enumerate((math.inf, math.nan, 1.0))]
+    records = [proposal_record(number, point) for number, point in enumerate(points)]
+    records += [end_record(number, 0, COMPLETE, [value], 1.0) for number, value in enumerate((math.inf, math.nan, 1.0))]
     remembered = Search(LINE, "tpe", [True])
     for trial in of(*records).trials.values():
         remembered.add_known_trial(trial)
@@ -349,10 +364,10 @@ def test_a_second_result_counts_for_nothing() -> None:
 
 def test_reports_of_another_job_are_learned_while_it_goes_on() -> None:
     search = Search(LINE, "random", [True], prune="asha", num_steps=9)
-    study = of(asked(0, {"x": 0.5}), began(0, 0, "other/0", 1.0))
+    study = of(proposal_record(0, {"x": 0.5}), begin_record(0, 0, "other/0", 1.0))
     search.add_known_trial(study.trials[0])
     for step in (1, 2, 3):
-        study.apply(Record("other", 10 + step, reported(0, step, step / 9)))
+        study.apply(Record("other", 10 + step, report_record(0, step, step / 9)))
     search.add_known_trial(study.trials[0])
     (known,) = search._study.get_trials()
     assert known.intermediate_values == {1: 1 / 9, 2: 2 / 9, 3: 3 / 9}
@@ -391,8 +406,8 @@ def test_all_rungs_are_remembered_however_long_an_objective_goes_on() -> None:
     reports = [1 / step for step in range(1, 90)]
     proposal = told(live, 0, 0.5, reports)
     remembered = Search(LINE, "random", [False], prune="asha", num_steps=1)
-    records = [reported(0, step, value) for step, value in enumerate(reports, 1)]
-    for trial in of(asked(0, proposal.values), *records, ended(0, 0, COMPLETE, [0.5], 1.0)).trials.values():
+    records = [report_record(0, step, value) for step, value in enumerate(reports, 1)]
+    for trial in of(proposal_record(0, proposal.values), *records, end_record(0, 0, COMPLETE, [0.5], 1.0)).trials.values():
         remembered.add_known_trial(trial)
     assert set(rungs(live)[0]) == {f"completed_rung_{rung}" for rung in range(5)}
     assert rungs(remembered) == rungs(live)
@@ -482,14 +497,16 @@ def test_what_an_objective_asks_for_is_proposed_ahead_from_then_on() -> None:
 
     details = {"asked": values, "distributions": {"n": text_of(whole), "x": text_of(real)}}
     remembered = Search(None, "tpe", [False])
-    remembered.add_known_trial(of(asked(0, {}), ended(0, 0, COMPLETE, [1.0], 1.0, details=details)).trials[0])
+    remembered.add_known_trial(of(proposal_record(0, {}), end_record(0, 0, COMPLETE, [1.0], 1.0, details=details)).trials[0])
     assert remembered._study.best_trial.params == values
     assert set(proposed(remembered).values) == {"n", "x"}
 
 
 def test_an_objective_of_an_earlier_life_may_ask_on() -> None:
     search = Search(None, "tpe", [False], seed=1)
-    search.add_known_trial(of(asked(0, {}), began(0, 0, "job/0", 1.0), given_back(0, 0, "stopped", 2.0)).trials[0])
+    search.add_known_trial(
+        of(proposal_record(0, {}), begin_record(0, 0, "job/0", 1.0), give_back_record(0, 0, "stopped", 2.0)).trials[0]
+    )
     value = search.suggest(0, "x", text_of(optuna.distributions.FloatDistribution(3.0, 4.0)))
     assert 3.0 <= value <= 4.0
     search.tell(0, COMPLETE, [1.0])

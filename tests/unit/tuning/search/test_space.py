@@ -11,7 +11,7 @@ import pytest
 
 import unisono as un
 from unisono.errors import UsageError
-from unisono.tuning.search.space import Space, defaults_of, space_from, space_of
+from unisono.tuning.search.space import Space, defaults_of, space_from_dict, space_of
 
 
 def model(
@@ -89,7 +89,7 @@ def test_a_file_adds_changes_and_takes_away(tmp_path: Path) -> None:
     momentum = found["optimizer.momentum"]
     assert space.is_active(momentum, {"optimizer": "sgd"}) and not space.is_active(momentum, {"optimizer": "adam"})
     assert not space.is_active(momentum, {})
-    assert space.described() == read(tmp_path, (tmp_path / "space.toml").read_text()).described()
+    assert space.to_dict() == read(tmp_path, (tmp_path / "space.toml").read_text()).to_dict()
 
 
 REFUSED = {
@@ -173,8 +173,8 @@ WHOLE = """
 
 def test_a_space_comes_back_from_its_description(tmp_path: Path) -> None:
     space = read(tmp_path, WHOLE)
-    back = space_from(json.loads(json.dumps(space.described())))
-    assert back.described() == space.described()
+    back = space_from_dict(json.loads(json.dumps(space.to_dict())))
+    assert back.to_dict() == space.to_dict()
     assert [str(one) for one in back.dimensions] == [str(one) for one in space.dimensions]
     assert [one.is_integer for one in back.dimensions] == [one.is_integer for one in space.dimensions]
     assert [one.boundary_values() for one in back.dimensions] == [one.boundary_values() for one in space.dimensions]
@@ -286,7 +286,7 @@ def test_a_task_may_say_its_space() -> None:
     assert not found["lr"].is_integer
     names = list(found)
     assert names.index("optimizer") < names.index("optimizer.momentum")
-    assert space_from(json.loads(json.dumps(space.described()))).described() == space.described()
+    assert space_from_dict(json.loads(json.dumps(space.to_dict()))).to_dict() == space.to_dict()
 
 
 def test_a_dimension_of_a_file_may_be_called_like_a_key(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_conditions_see_what_is_given_by_set(tmp_path: Path) -> None:
     found = space_of(TASK, file, {"optimizer": "sgd"})
     momentum = next(one for one in found.dimensions if one.name == "optimizer.momentum")
     assert found.is_active(momentum, {}) and "optimizer" not in found.fixed
-    assert space_from(found.described()) == found, "a search knows it without what was given"
+    assert space_from_dict(found.to_dict()) == found, "a search knows it without what was given"
     with pytest.raises(
         UsageError, match=r"optimizer.momentum could never take part: it depends on optimizer being one of \['sgd'\]"
     ):

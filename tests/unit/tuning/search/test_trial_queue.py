@@ -14,8 +14,8 @@ from unisono.tuning.search.space import Space
 from unisono.tuning.study import store as storing
 from unisono.tuning.study.study import COMPLETE, RUNNING, WAITING
 from unisono.tuning.study.trial_plan import Plan
-from unisono.tuning.workers.coordinator import FIRST_PREFETCH_S, PREFETCH_AT_SHARE, PREFETCH_BELOW_S
 from unisono.tuning.workers.messages import DROPPED
+from unisono.tuning.workers.trial_prefetch import FIRST_PREFETCH_S, PREFETCH_AT_SHARE, PREFETCH_BELOW_S
 from unisono.tuning.workers.trial_worker import DISK, MEMORY
 
 TRIAL_S = PREFETCH_BELOW_S / 4
@@ -139,7 +139,7 @@ def test_one_that_began_what_was_dropped_is_told_when_it_asks(tmp_path: Path, cl
 def test_one_that_is_being_ended_gets_no_other(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.coordinator._plan = replace(job.coordinator._plan, limit_s=1.0)
     passes(job, 2.0)
-    monkeypatch.setattr(job.coordinator, "_drop_prefetched", lambda _: None)  # it was told the next one just now
+    monkeypatch.setattr(job.coordinator._prefetch, "drop", lambda _: None)  # it was told the next one just now
     job.coordinator.tick()
     assert job.workers.signals == [(0, KILL)]
     done(job, 1)

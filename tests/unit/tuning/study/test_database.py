@@ -21,7 +21,7 @@ from unisono.tuning.study.database import Database, DatabaseClaims, DatabaseRead
 from unisono.tuning.study.export import to_optuna
 from unisono.tuning.study.result import best_of, load_study
 from unisono.tuning.study.store import Store
-from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, asked, began, ended, given_back
+from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, begin_record, end_record, give_back_record, proposal_record
 from unisono.tuning.study.study_file import make_study
 
 SPACE = Space(
@@ -44,7 +44,7 @@ def about_of(url: str, **words: Any) -> dict[str, Any]:
     return {
         "task": "digits",
         "task_file": "digits.py",
-        "space": SPACE.described(),
+        "space": SPACE.to_dict(),
         "fixed": {},
         "objectives": [{"metric": "val_accuracy", "higher_is_better": True}],
         "trials": 4,
@@ -65,8 +65,8 @@ def opened(url: str) -> Opens:
 
 
 def begin(store: Store, number: int, point: Mapping[str, Any], ranges: Mapping[str, str] | None = None) -> None:
-    store.append(asked(number, point, ranges))
-    store.append(began(number, 0, f"{store.job}/0", 1000.0))
+    store.append(proposal_record(number, point, ranges))
+    store.append(begin_record(number, 0, f"{store.job}/0", 1000.0))
 
 
 def shown(url: str, number: int = 0) -> list[Any]:
@@ -80,8 +80,8 @@ def shown(url: str, number: int = 0) -> list[Any]:
 
 @pytest.mark.parametrize("attempt", [0, 2])
 def test_of_all_that_claim_a_trial_one_gets_it(url: str, attempt: int) -> None:
-    def take(who: str) -> bool:
-        return DatabaseClaims(Database(url, "study", about_of(url))).claim(3, attempt, who)
+    def take(block_id: str) -> bool:
+        return DatabaseClaims(Database(url, "study", about_of(url))).claim(3, attempt, block_id)
 
     Database(url, "study", about_of(url))  # so that the tables are there
     with ThreadPoolExecutor(4) as threads:
@@ -97,7 +97,7 @@ def test_jobs_share_the_trials(tmp_path: Path, opened: Opens) -> None:
     stores = [opened(tmp_path / "study", job) for job in ("one", "two")]
     for store in stores:
         store.record_join({})
-    taken = [due.number for _ in range(2) for store in stores if (due := store.claim_next()) is not None]
+    taken = [pending.number for _ in range(2) for store in stores if (pending := store.claim_next()) is not None]
     assert sorted(taken) == [0, 1, 2, 3]
     assert [store.claim_next() for store in stores] == [None, None]
 
@@ -122,10 +122,10 @@ def test_records_come_back_in_their_order_and_once(url: str) -> None:
 def test_a_trial_that_was_given_back_is_gone_on_with_by_another_job(tmp_path: Path, opened: Opens) -> None:
     first = opened(tmp_path / "study")
     first.record_join({})
-    due = first.claim_next()
-    assert due is not None
-    begin(first, due.number, POINT)
-    first.give_back(due.number, due.attempt, "stopped")
+    pending = first.claim_next()
+    assert pending is not None
+    begin(first, pending.number, POINT)
+    first.give_back(pending.number, pending.attempt, "stopped")
     first.record_leave("stopped")
     second = opened(tmp_path / "study", "two")
     second.refresh()
@@ -139,10 +139,10 @@ def test_a_trial_that_was_given_back_is_gone_on_with_by_another_job(tmp_path: Pa
 def test_studies_in_folders_of_the_same_name_stay_apart(tmp_path: Path, opened: Opens) -> None:
     stores = [opened(tmp_path / parent / "study") for parent in ("mine", "yours")]
     for number, store in enumerate(stores):
-        due = store.claim_next()
-        assert due is not None and (due.number, due.attempt) == (0, 0), "nobody else has it"
-        begin(store, due.number, POINT)
-        store.append(ended(0, 0, COMPLETE, [0.1 * number], 1.0))
+        pending = store.claim_next()
+        assert pending is not None and (pending.number, pending.attempt) == (0, 0), "nobody else has it"
+        begin(store, pending.number, POINT)
+        store.append(end_record(0, 0, COMPLETE, [0.1 * number], 1.0))
         store.record_leave("done")
     for number, parent in enumerate(("mine", "yours")):
         _, best = best_of(tmp_path / parent / "study")
@@ -151,7 +151,7 @@ def test_studies_in_folders_of_the_same_name_stay_apart(tmp_path: Path, opened: 
 
 def test_a_folder_that_was_moved_is_the_same_study(tmp_path: Path, opened: Opens) -> None:
     store = opened(tmp_path / "study")
-    store.append(asked(0, POINT))
+    store.append(proposal_record(0, POINT))
     store.record_leave("done")
     shutil.move(tmp_path / "study", tmp_path / "moved")
     assert load_study(tmp_path / "moved")[1].trials[0].values == POINT
@@ -168,15 +168,15 @@ def test_who_comes_later_finds_the_same_study(tmp_path: Path, url: str) -> None:
 def test_trials_are_shown_with_their_points_while_they_run_and_after(tmp_path: Path, url: str, opened: Opens) -> None:
     store = opened(tmp_path / "study")
     for point in (POINT, OTHER, POINT):
-        due = store.claim_next()
-        assert due is not None
-        begin(store, due.number, point)
+        pending = store.claim_next()
+        assert pending is not None
+        begin(store, pending.number, point)
     assert [one.params for one in shown(url)] == [POINT, OTHER, POINT]
     assert {one.state.name for one in shown(url)} == {"RUNNING"}
-    store.append(ended(0, 0, COMPLETE, [0.9], 1.0))
-    store.append(ended(1, 0, PRUNED, [0.3], 1.0))
-    store.append(ended(2, 0, FAILED, [], 1.0, "out of memory"))
-    store.append(ended(0, 0, COMPLETE, [0.1], 1.0))  # a second result counts for nothing
+    store.append(end_record(0, 0, COMPLETE, [0.9], 1.0))
+    store.append(end_record(1, 0, PRUNED, [0.3], 1.0))
+    store.append(end_record(2, 0, FAILED, [], 1.0, "out of memory"))
+    store.append(end_record(0, 0, COMPLETE, [0.1], 1.0))  # a second result counts for nothing
     found = shown(url)
     assert [one.state.name for one in found] == ["COMPLETE", "PRUNED", "FAIL"]
     assert found[0].values == [0.9] and found[2].user_attrs["reason"] == "out of memory"
@@ -185,13 +185,13 @@ def test_trials_are_shown_with_their_points_while_they_run_and_after(tmp_path: P
 
 def test_a_trial_of_an_earlier_life_is_shown_with_its_point(tmp_path: Path, url: str, opened: Opens) -> None:
     first, second = opened(tmp_path / "study"), opened(tmp_path / "study", "two")
-    due = first.claim_next()
-    assert due is not None
-    begin(first, due.number, POINT)
+    pending = first.claim_next()
+    assert pending is not None
+    begin(first, pending.number, POINT)
     first.give_back(0, 0, "stopped")
     first.record_leave("stopped")
-    second.append(began(0, 1, "two/0", 5.0))
-    second.append(ended(0, 1, COMPLETE, [0.9], 1.0))
+    second.append(begin_record(0, 1, "two/0", 5.0))
+    second.append(end_record(0, 1, COMPLETE, [0.9], 1.0))
     (trial,) = shown(url)
     assert trial.params == POINT and trial.state.name == "COMPLETE"
 
@@ -201,11 +201,11 @@ def test_a_trial_of_an_objective_is_shown_with_what_it_asked_for(tmp_path: Path,
     text, distributions = optuna.distributions.distribution_to_json, optuna.distributions
     kinds = [distributions.FloatDistribution(0.0, 1.0), distributions.FloatDistribution(0.0, 9.0), _choice("a", "b")]
     for number, (value, kind) in enumerate(zip((0.25, 5.0, "b"), kinds, strict=True)):
-        due = store.claim_next()
-        assert due is not None
-        begin(store, due.number, {"y": 1.0}, {"y": text(kinds[0])})
+        pending = store.claim_next()
+        assert pending is not None
+        begin(store, pending.number, {"y": 1.0}, {"y": text(kinds[0])})
         details = {"asked": {"x": value, "z": "a"}, "distributions": {"x": text(kind), "z": text(kinds[2])}}
-        store.append(ended(number, 0, COMPLETE, [1.0], 1.0, details=details))
+        store.append(end_record(number, 0, COMPLETE, [1.0], 1.0, details=details))
     found = [one.params for one in shown(url)]
     assert found[:2] == [{"x": 0.25, "z": "a"}, {"x": 5.0, "z": "a"}], "and not what it did not want"
     assert found[2] == {"z": "a"}, "Optuna takes no other kind of range under the same name; the study goes on"
@@ -221,8 +221,12 @@ def _choice(*values: str) -> Any:
 def test_a_study_in_a_database_is_reported_and_exported(tmp_path: Path, url: str, opened: Opens) -> None:
     store = opened(tmp_path / "study")
     store.record_join({"num_blocks": 1, "block_size": 1})
-    records: list[Mapping[str, Any]] = [asked(0, POINT), began(0, 0, "one/0", 1000.0), ended(0, 0, COMPLETE, [0.75], 5.0)]
-    records += [asked(1, OTHER), began(1, 0, "one/0", 1005.0), given_back(1, 0, "stopped", 1006.0)]
+    records: list[Mapping[str, Any]] = [
+        proposal_record(0, POINT),
+        begin_record(0, 0, "one/0", 1000.0),
+        end_record(0, 0, COMPLETE, [0.75], 5.0),
+    ]
+    records += [proposal_record(1, OTHER), begin_record(1, 0, "one/0", 1005.0), give_back_record(1, 0, "stopped", 1006.0)]
     for record in records:
         store.append(record)
     store.record_leave("stopped")

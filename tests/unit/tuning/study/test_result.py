@@ -16,7 +16,7 @@ import pytest
 import unisono as un
 from unisono.errors import UsageError
 from unisono.task.name_value import parse
-from unisono.tuning.search.space import defaults_of, space_from, space_of
+from unisono.tuning.search.space import defaults_of, space_from_dict, space_of
 from unisono.tuning.study.export import to_optuna
 from unisono.tuning.study.result import (
     BEST,
@@ -31,7 +31,7 @@ from unisono.tuning.study.result import (
     write_best,
 )
 from unisono.tuning.study.store import Store
-from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, asked, began, ended, reported
+from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, begin_record, end_record, proposal_record, report_record
 from unisono.tuning.study.study_file import make_study
 from unisono.tuning.study.trial_plan import Objective
 
@@ -72,7 +72,7 @@ def about_of(task: un.Task = TASK, **words: Any) -> dict[str, Any]:
         "task": "digits",
         "task_file": "examples/my digits.py",
         "sources": {"digits.py": hashlib.sha256(b"task = 1\n").hexdigest()},
-        "space": space_of(task).described(),
+        "space": space_of(task).to_dict(),
         "fixed": FIXED,
         "objectives": [one._asdict() for one in OBJECTIVES],
         "folds": 2,
@@ -93,7 +93,7 @@ def study_in(folder: Path, *records: Mapping[str, Any], about: Mapping[str, Any]
 
 
 def of_one(folder: Path, point: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Path:
-    return study_in(folder, asked(0, point), ended(0, 0, COMPLETE, [0.5, 2.0], 1.0), about=about)
+    return study_in(folder, proposal_record(0, point), end_record(0, 0, COMPLETE, [0.5, 2.0], 1.0), about=about)
 
 
 def best_file(folder: Path) -> Path:
@@ -106,16 +106,20 @@ def best_file(folder: Path) -> Path:
 
 
 def test_the_best_is_that_of_the_first_objective(tmp_path: Path) -> None:
-    records = [asked(number, {**POINT, "model.width": 20 + number}) for number in range(5)]
-    records += [ended(0, 0, COMPLETE, [0.5, 1.0], 1.0), ended(1, 0, COMPLETE, [0.9, 9.0], 1.0), ended(2, 0, PRUNED, [], 1.0)]
-    records += [ended(3, 0, COMPLETE, [math.nan, 1.0], 1.0), ended(4, 0, COMPLETE, [0.9, 1.0], 1.0)]
+    records = [proposal_record(number, {**POINT, "model.width": 20 + number}) for number in range(5)]
+    records += [
+        end_record(0, 0, COMPLETE, [0.5, 1.0], 1.0),
+        end_record(1, 0, COMPLETE, [0.9, 9.0], 1.0),
+        end_record(2, 0, PRUNED, [], 1.0),
+    ]
+    records += [end_record(3, 0, COMPLETE, [math.nan, 1.0], 1.0), end_record(4, 0, COMPLETE, [0.9, 1.0], 1.0)]
     about, best = best_of(study_in(tmp_path, *records))
     assert best.number == 1 and settings_of(about, best) == {**FIXED, **POINT, "model.width": 21}
     assert is_study(tmp_path) and not is_study(tmp_path / "journal")
 
 
 def test_a_study_without_a_value_has_no_best(tmp_path: Path) -> None:
-    study_in(tmp_path, asked(0, POINT), ended(0, 0, FAILED, [], 1.0), asked(1, POINT))
+    study_in(tmp_path, proposal_record(0, POINT), end_record(0, 0, FAILED, [], 1.0), proposal_record(1, POINT))
     with pytest.raises(UsageError, match=r"no trial of .* has given a value yet; let the study go on first"):
         best_of(tmp_path)
 
@@ -216,7 +220,7 @@ def test_text_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
 
 
 def test_the_last_words_say_what_was_found_and_how_to_go_on(tmp_path: Path) -> None:
-    study_in(tmp_path, asked(0, POINT), ended(0, 0, COMPLETE, [0.5, 2.0], 1.0, details={"spread": 0.0123}))
+    study_in(tmp_path, proposal_record(0, POINT), end_record(0, 0, COMPLETE, [0.5, 2.0], 1.0, details={"spread": 0.0123}))
     about, best = best_of(tmp_path)
     lines = describe_best(tmp_path, best, about, OBJECTIVES, 6).splitlines()
     assert lines[0] == "best: trial 0, val_accuracy 0.5, time_s 2 ± 0.012 over 6 trainings"
@@ -275,13 +279,13 @@ def exported(folder: Path) -> Path:
     adam = POINTS["without a condition"]
     return study_in(
         folder,
-        *(asked(0, POINT), began(0, 0, "job/0", 5000.0), reported(0, 1, 0.3), reported(0, 2, 0.5)),
-        ended(0, 0, COMPLETE, [0.5, 2.0], 30.0, details={"parts": PARTS, "spread": 0.14}),
-        *(asked(1, adam), reported(1, 1, 0.1), ended(1, 0, PRUNED, [], 3.0)),
-        *(asked(2, POINT), ended(2, 0, FAILED, [], 1.0, "out of memory")),
-        *(asked(3, POINT), began(3, 0, "job/0", 1.0)),
-        *(asked(4, {**POINT, "model.extra": None}), ended(4, 1, COMPLETE, [0.7, 9.0], 1.0)),
-        ended(5, 0, FAILED, [], 1.0, "its point is lost"),
+        *(proposal_record(0, POINT), begin_record(0, 0, "job/0", 5000.0), report_record(0, 1, 0.3), report_record(0, 2, 0.5)),
+        end_record(0, 0, COMPLETE, [0.5, 2.0], 30.0, details={"parts": PARTS, "spread": 0.14}),
+        *(proposal_record(1, adam), report_record(1, 1, 0.1), end_record(1, 0, PRUNED, [], 3.0)),
+        *(proposal_record(2, POINT), end_record(2, 0, FAILED, [], 1.0, "out of memory")),
+        *(proposal_record(3, POINT), begin_record(3, 0, "job/0", 1.0)),
+        *(proposal_record(4, {**POINT, "model.extra": None}), end_record(4, 1, COMPLETE, [0.7, 9.0], 1.0)),
+        end_record(5, 0, FAILED, [], 1.0, "its point is lost"),
     )
 
 
@@ -312,14 +316,16 @@ def test_an_objective_is_exported_with_what_it_asked_for(tmp_path: Path) -> None
     distribution = optuna.distributions.distribution_to_json(optuna.distributions.FloatDistribution(0.0, 1.0))
     details = {"asked": {"x": 0.25}, "distributions": {"x": distribution}, "parts": []}
     about = about_of(space=None, objectives=[{"metric": "value", "higher_is_better": False}], fixed={})
-    study_in(tmp_path, asked(0, {}), ended(0, 0, COMPLETE, [3.0], 1.0, details=details), about=about)
+    study_in(tmp_path, proposal_record(0, {}), end_record(0, 0, COMPLETE, [3.0], 1.0, details=details), about=about)
     found = to_optuna(tmp_path)
     assert found.best_params == {"x": 0.25} and found.best_value == 3.0
 
 
 def test_a_value_without_end_is_exported(tmp_path: Path) -> None:
     about = about_of(objectives=[OBJECTIVES[0]._asdict()])
-    study_in(tmp_path, asked(0, POINT), reported(0, 1, math.nan), ended(0, 0, COMPLETE, [math.inf], 1.0), about=about)
+    study_in(
+        tmp_path, proposal_record(0, POINT), report_record(0, 1, math.nan), end_record(0, 0, COMPLETE, [math.inf], 1.0), about=about
+    )
     (trial,) = to_optuna(tmp_path).get_trials()
     assert math.isnan(trial.intermediate_values[1]) and trial.state.name == "COMPLETE" and trial.values == [math.inf]
 
@@ -340,6 +346,6 @@ def test_a_database_that_cannot_be_opened_is_refused(tmp_path: Path, url: str) -
 
 def test_what_is_read_back_is_the_same_space(tmp_path: Path) -> None:
     about, _ = load_study(of_one(tmp_path, POINT))
-    space = space_from(about["space"])
-    assert space.described() == space_of(TASK).described()
+    space = space_from_dict(about["space"])
+    assert space.to_dict() == space_of(TASK).to_dict()
     assert defaults_of(TASK, space, {})["model.width"] == 64

@@ -18,8 +18,8 @@ import pytest
 
 from unisono.files.journal import SUFFIX, encode_record
 from unisono.tuning.study import store as storing
-from unisono.tuning.study.store import DEAD_AFTER_S, READ_EVERY_S, Due, Store, identity, is_alive, new_job
-from unisono.tuning.study.study import COMPLETE, FAILED, asked, began, ended, reported
+from unisono.tuning.study.store import DEAD_AFTER_S, READ_EVERY_S, PendingTrial, Store, identity, is_alive, new_job
+from unisono.tuning.study.study import COMPLETE, FAILED, begin_record, end_record, proposal_record, report_record
 
 Opens = Callable[..., Store]
 
@@ -70,7 +70,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def of_process(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    return {"pid": process.pid, "started": storing._started(process.pid)}
+    return {"pid": process.pid, "started": storing._start_time(process.pid)}
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -79,33 +79,33 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def all_due(store: Store) -> list[tuple[int, int]]:
     found = []
-    while (due := store.claim_next()) is not None:
-        found.append((due.number, due.attempt))
+    while (pending := store.claim_next()) is not None:
+        found.append((pending.number, pending.attempt))
     return found
 
 
-def due_of(store: Store) -> Due:
+def pending_of(store: Store) -> PendingTrial:
     found = store.claim_next()
     assert found is not None
     return found
 
 
-def starts(store: Store, due: Due, lr: float) -> None:
+def starts(store: Store, pending: PendingTrial, lr: float) -> None:
     """A trial begins, with this setting unless it has one."""
-    if due.values is None:
-        store.record_values(replace(due, values={"lr": lr}, is_new=True))
-    store.record_begin(due, 0)
+    if pending.values is None:
+        store.record_values(replace(pending, values={"lr": lr}, is_new=True))
+    store.record_begin(pending, 0)
 
 
-def works(store: Store, lr: float = 0.1, ends: bool = True) -> Due:
+def works(store: Store, lr: float = 0.1, ends: bool = True) -> PendingTrial:
     """One trial that is begun, and ended."""
-    due = due_of(store)
-    starts(store, due, lr)
+    pending = pending_of(store)
+    starts(store, pending, lr)
     if ends:
-        store.append(ended(due.number, due.attempt, COMPLETE, [lr], 1.0))
+        store.append(end_record(pending.number, pending.attempt, COMPLETE, [lr], 1.0))
     store.sync()
     store.refresh()
-    return due
+    return pending
 
 
 # ---- who has which trial -------------------------------------------------------------------------------------------------
@@ -116,10 +116,10 @@ def test_two_jobs_get_every_trial_once(opens: Opens, seed: int) -> None:
     draw = random.Random(seed)
     jobs = [opens("a", 20), opens("b", 20)]
     found = []
-    while (due := draw.choice(jobs).claim_next()) is not None:
-        found.append(due)
+    while (pending := draw.choice(jobs).claim_next()) is not None:
+        found.append(pending)
         draw.choice(jobs).refresh()
-    assert found == [Due(number, 0, None) for number in sorted(one.number for one in found)]
+    assert found == [PendingTrial(number, 0, None) for number in sorted(one.number for one in found)]
     assert sorted([one.number for one in found] + [number for job in jobs for number, _ in all_due(job)]) == list(range(20))
 
 
@@ -140,11 +140,16 @@ def test_a_dead_jobs_trials_come_back_as_the_next_attempt(opens: Opens, process:
     dead = opens("dead", about=of_process(process))
     works(dead, 0.1)
     works(dead, 0.2, ends=False)
-    assert dead.claim_next() == Due(2, 0, None)  # claimed ahead, and not begun
+    assert dead.claim_next() == PendingTrial(2, 0, None)  # claimed ahead, and not begun
     dead.sync()
     end(process)
     store = opens("new")
-    assert [store.claim_next() for _ in range(4)] == [Due(1, 1, {"lr": 0.2}), Due(2, 1, None), Due(3, 0, None), None]
+    assert [store.claim_next() for _ in range(4)] == [
+        PendingTrial(1, 1, {"lr": 0.2}),
+        PendingTrial(2, 1, None),
+        PendingTrial(3, 0, None),
+        None,
+    ]
     assert store.num_open() == 3
 
 
@@ -159,7 +164,7 @@ def test_a_living_jobs_trials_do_not_come_back_until_it_dies(opens: Opens, clock
     end(process)
     assert store.claim_next() is None, "it was looked at a moment ago"
     clock.look()
-    assert store.claim_next() == Due(0, 1, {"lr": 0.1})
+    assert store.claim_next() == PendingTrial(0, 1, {"lr": 0.1})
     clock.look()
     assert store.claim_next() is None
 
@@ -173,7 +178,7 @@ def test_a_job_that_left_gives_up_what_it_had(opens: Opens, clock: Clock, tmp_pa
     leaving.record_leave("told to stop")
     store.refresh()
     clock.look()
-    assert store.claim_next() == Due(0, 1, {"lr": 0.3})
+    assert store.claim_next() == PendingTrial(0, 1, {"lr": 0.3})
     assert store.study.left_at.keys() == {"leaving"}
 
 
@@ -183,26 +188,26 @@ def test_what_this_job_gave_back_comes_before_all_new_ones(opens: Opens) -> None
     works(store, 0.2, ends=False)
     store.give_back(first.number, first.attempt, "its process is gone")
     store.refresh()
-    assert store.claim_next() == Due(0, 1, {"lr": 0.1})
+    assert store.claim_next() == PendingTrial(0, 1, {"lr": 0.1})
     assert all_due(store) == [(2, 0), (3, 0)]
 
 
 def test_what_another_job_gave_back_is_taken_by_one(opens: Opens, clock: Clock) -> None:
     giving, taking, also = (opens(name, 1) for name in ("giving", "taking", "also"))
-    due = works(giving, 0.1, ends=False)
+    pending = works(giving, 0.1, ends=False)
     assert taking.claim_next() is None and also.claim_next() is None
-    giving.give_back(due.number, due.attempt, "its process is gone")
+    giving.give_back(pending.number, pending.attempt, "its process is gone")
     clock.look()
     for one in (giving, taking, also):
         one.refresh()
-    assert [one.claim_next() for one in (taking, also, giving)] == [Due(0, 1, {"lr": 0.1}), None, None]
+    assert [one.claim_next() for one in (taking, also, giving)] == [PendingTrial(0, 1, {"lr": 0.1}), None, None]
 
 
 def test_a_trial_that_another_job_ended_is_not_given_again(opens: Opens, clock: Clock) -> None:
     other, store = opens("other", 1), opens("job", 1)
-    due = works(other, ends=False)
+    pending = works(other, ends=False)
     assert store.claim_next() is None and store.num_open() == 1
-    other.append(ended(due.number, due.attempt, FAILED, [], 1.0))
+    other.append(end_record(pending.number, pending.attempt, FAILED, [], 1.0))
     store.refresh()
     clock.look()
     assert store.claim_next() is None and store.num_open() == 0
@@ -211,9 +216,9 @@ def test_a_trial_that_another_job_ended_is_not_given_again(opens: Opens, clock: 
 def test_a_trial_that_ended_while_it_was_given_back_is_not_begun_again(opens: Opens) -> None:
     """Two jobs had it, as one was thought to be dead."""
     store = opens("job", 1)
-    due = works(store, ends=False)
-    opens("other", 1).append(ended(due.number, 1, COMPLETE, [0.5], 1.0))
-    store.give_back(due.number, due.attempt, "its process is gone")
+    pending = works(store, ends=False)
+    opens("other", 1).append(end_record(pending.number, 1, COMPLETE, [0.5], 1.0))
+    store.give_back(pending.number, pending.attempt, "its process is gone")
     store.refresh()
     assert store.claim_next() is None
 
@@ -237,18 +242,18 @@ def test_whatever_happens_every_trial_ends_and_none_is_in_two_hands(
         event = draw.random()
         if event < 0.4 or draw.random() < 0.5:
             store.refresh()
-        mine = [number for number, (who, _) in held.items() if who == name]
+        mine = [number for number, (block_id, _) in held.items() if block_id == name]
         if event < 0.4:
-            due = store.claim_next()
-            if due is not None:
-                assert due.number not in held and due.number not in results, f"trial {due.number} is in two hands"
+            pending = store.claim_next()
+            if pending is not None:
+                assert pending.number not in held and pending.number not in results, f"trial {pending.number} is in two hands"
                 if draw.random() < 0.8:  # else it is only claimed ahead
-                    starts(store, due, due.number)
-                assert due.values is None or due.values == {"lr": due.number}
-                held[due.number] = (name, due.attempt)
+                    starts(store, pending, pending.number)
+                assert pending.values is None or pending.values == {"lr": pending.number}
+                held[pending.number] = (name, pending.attempt)
         elif event < 0.6 and mine:
             number = draw.choice(mine)
-            store.append(ended(number, held.pop(number)[1], COMPLETE, [1.0], 1.0))
+            store.append(end_record(number, held.pop(number)[1], COMPLETE, [1.0], 1.0))
             results.append(number)
         elif event < 0.7 and mine:
             number = draw.choice(mine)
@@ -285,21 +290,21 @@ def test_a_job_elsewhere_lives_while_its_journal_grows(opens: Opens, clock: Cloc
     works(other, 0.1, ends=False)
     store = opens("job", 1)
 
-    def due() -> Due | None:
+    def pending() -> PendingTrial | None:
         store.refresh()
         return store.claim_next()
 
     for _ in range(3):
-        assert due() is None
+        assert pending() is None
         clock.now += DEAD_AFTER_S - 1
-        assert due() is None
+        assert pending() is None
         other.sync()  # says that it lives
     clock.now += DEAD_AFTER_S
-    assert due() is None, "it has grown since it was last looked at"
+    assert pending() is None, "it has grown since it was last looked at"
     clock.now += DEAD_AFTER_S - 1
-    assert due() is None
+    assert pending() is None
     clock.now += 1
-    assert due() == Due(0, 1, {"lr": 0.1})
+    assert pending() == PendingTrial(0, 1, {"lr": 0.1})
 
 
 def test_a_job_of_which_nothing_is_left_is_dead_after_a_while(opens: Opens, clock: Clock) -> None:
@@ -339,11 +344,17 @@ def done(tmp_path: Path, clock: Clock) -> Path:
 
 
 LOST = {
-    "its result": ([ended(1, 0, COMPLETE, [0.2], 1.0)], [Due(1, 1, {"lr": 0.2})]),
-    "its point": ([asked(1, {"lr": 0.2})], []),
-    "its point and its result": ([asked(1, {"lr": 0.2}), ended(1, 0, COMPLETE, [0.2], 1.0)], [Due(1, 1, None)]),
-    "its beginning": ([began(1, 0, "done/0", 7.0)], []),
-    "its beginning and its result": ([began(1, 0, "done/0", 7.0), ended(1, 0, COMPLETE, [0.2], 1.0)], [Due(1, 1, {"lr": 0.2})]),
+    "its result": ([end_record(1, 0, COMPLETE, [0.2], 1.0)], [PendingTrial(1, 1, {"lr": 0.2})]),
+    "its point": ([proposal_record(1, {"lr": 0.2})], []),
+    "its point and its result": (
+        [proposal_record(1, {"lr": 0.2}), end_record(1, 0, COMPLETE, [0.2], 1.0)],
+        [PendingTrial(1, 1, None)],
+    ),
+    "its beginning": ([begin_record(1, 0, "done/0", 7.0)], []),
+    "its beginning and its result": (
+        [begin_record(1, 0, "done/0", 7.0), end_record(1, 0, COMPLETE, [0.2], 1.0)],
+        [PendingTrial(1, 1, {"lr": 0.2})],
+    ),
 }
 
 
@@ -353,7 +364,7 @@ def test_a_trial_whose_record_is_lost_is_begun_again_where_it_must(done: Path, o
     for record in records:
         damage(done, "done", record)
     store = opens("again", 3)
-    assert [due for due in (store.claim_next() for _ in range(3)) if due is not None] == expected
+    assert [pending for pending in (store.claim_next() for _ in range(3)) if pending is not None] == expected
     assert store.num_open() == len(expected)
     assert len(store.losses) == len(records)
     assert all("done.journal" in text and "at most one record is lost" in text for text in store.losses)
@@ -373,11 +384,11 @@ def test_a_study_may_be_prolonged(done: Path, opens: Opens) -> None:
 
 def test_numbers_that_are_none_survive(opens: Opens) -> None:
     store, other = opens("job"), opens("other")
-    due = due_of(store)
-    starts(store, due, 0.1)
-    store.append(reported(due.number, 1, math.nan))
-    store.append(reported(due.number, 2, math.inf))
-    store.append(ended(due.number, 0, COMPLETE, [math.nan, -math.inf], 1.0, details={"parts": [{"values": [math.nan]}]}))
+    pending = pending_of(store)
+    starts(store, pending, 0.1)
+    store.append(report_record(pending.number, 1, math.nan))
+    store.append(report_record(pending.number, 2, math.inf))
+    store.append(end_record(pending.number, 0, COMPLETE, [math.nan, -math.inf], 1.0, details={"parts": [{"values": [math.nan]}]}))
     (trial,) = other.refresh()
     assert math.isnan(trial.reports[1]) and trial.reports[2] == math.inf
     assert trial.result is not None
@@ -388,7 +399,7 @@ def test_numbers_that_are_none_survive(opens: Opens) -> None:
 
 def test_numbers_of_numpy_are_written_as_plain_ones(opens: Opens) -> None:
     store = opens("job")
-    store.append(reported(0, int(np.int64(3)), np.float32(0.5)))  # type: ignore[arg-type]
+    store.append(report_record(0, int(np.int64(3)), np.float32(0.5)))  # type: ignore[arg-type]
     (trial,) = store.refresh()
     assert trial.reports == {3: 0.5}
 

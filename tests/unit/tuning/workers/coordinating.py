@@ -12,7 +12,7 @@ from typing import Any
 from unisono.task.task import Range
 from unisono.tuning.search.search import Proposal, Search
 from unisono.tuning.search.space import Dimension, Space
-from unisono.tuning.study.store import Due, Store
+from unisono.tuning.study.store import PendingTrial, Store
 from unisono.tuning.study.study import Result, Trial
 from unisono.tuning.study.trial_plan import Objective, Part, Plan
 from unisono.tuning.workers.block_layout import layout_of
@@ -125,9 +125,9 @@ class Job:
         self.store.record_join({})
         self.proposals = ImmediateProposals(self.search)
         self.coordinator = Coordinator(
-            plan, self.layout, self.workers, self.store, self.search, self.proposals, self.observer, order, clock
+            plan, self.layout, self.workers, self.store, self.search, self.proposals, self.observer, command, clock
         )
-        self.coordinator._prefetches &= prefetches
+        self.coordinator._prefetch._is_used &= prefetches
 
     def ready(self, *ranks: int) -> None:
         for rank in ranks or range(self.layout.num_ranks):
@@ -181,11 +181,11 @@ class Job:
         return [(number, attempt) for number, attempt in dict.fromkeys(found)]
 
 
-def order(due: Due, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
+def command(pending: PendingTrial, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
     return {
         "do": "train",
-        "number": due.number,
-        "attempt": due.attempt,
+        "number": pending.number,
+        "attempt": pending.attempt,
         "values": dict(values),
         "fold": part.fold,
         "repeat": part.repeat,

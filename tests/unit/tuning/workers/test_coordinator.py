@@ -61,7 +61,7 @@ def test_what_is_begun_is_written_down(make: Makes) -> None:
     job.ready()
     trial = job.trial(1)
     assert trial.values == job.order_of(1)["values"] and trial.state == "running"
-    assert [(one.number, one.who, one.began_s) for one in trial.attempts.values()] == [(0, "job/1", 100.0)]
+    assert [(one.number, one.block_id, one.began_s) for one in trial.attempts.values()] == [(0, "job/1", 100.0)]
     assert job.order_of(1)["folder"] == job.store.folder / "trials" / "000001"
 
 

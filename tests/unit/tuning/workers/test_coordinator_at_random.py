@@ -29,7 +29,7 @@ class Process:
 
     said: deque[dict[str, Any]] = field(default_factory=deque)
     """What the coordinator has not heard yet."""
-    order: Mapping[str, Any] | None = None
+    command: Mapping[str, Any] | None = None
     later: deque[Mapping[str, Any]] = field(default_factory=deque)
     """What it does after that."""
     epoch: int = 0
@@ -70,7 +70,7 @@ class World(FakeWorkers):
         elif "do" in letter:
             assert len(one.later) < 2, f"rank {rank} has an order and more for later, and gets another"  # it may do a dropped one
             one.later.append(letter)
-            if one.order is None:
+            if one.command is None:
                 self._begin(one)
             else:
                 self.num_told_ahead += 1
@@ -87,7 +87,7 @@ class World(FakeWorkers):
         if one.lives and signum == KILL:
             self._die(rank, -KILL)
         else:
-            one.is_told_to_stop = one.lives and one.order is not None
+            one.is_told_to_stop = one.lives and one.command is not None
 
     def lose(self, rank: int) -> None:
         """With its supervisor."""
@@ -98,15 +98,15 @@ class World(FakeWorkers):
     def act(self, rank: int) -> None:
         """A worker does something, where it can."""
         one = self.processes[rank]
-        if not one.lives or one.order is None or one.waits or one.hangs:
+        if not one.lives or one.command is None or one.waits or one.hangs:
             return
         chance = self.draw.random()
         others = [
             other
             for other in self.processes.values()
-            if other is not one and other.order is not None and other.order["at"]["token"] == one.order["at"]["token"]
+            if other is not one and other.command is not None and other.command["at"]["token"] == one.command["at"]["token"]
         ]
-        if any(not other.lives for other in others) or len(others) + 1 < one.order["at"]["world_size"]:
+        if any(not other.lives for other in others) or len(others) + 1 < one.command["at"]["world_size"]:
             if self.draw.random() < 0.5:
                 one.hangs = True
             else:
@@ -118,29 +118,29 @@ class World(FakeWorkers):
         elif chance < 0.025:
             one.hangs = True
         elif one.is_told_to_stop:
-            self.saved[_part(one.order)] = one.epoch
+            self.saved[_part(one.command)] = one.epoch
             self._say(rank, "done", reason="interrupted", metrics={})
-        elif one.order["at"]["global_rank"]:
-            if all(other.order is None or other.epoch == EPOCHS for other in others):
+        elif one.command["at"]["global_rank"]:
+            if all(other.command is None or other.epoch == EPOCHS for other in others):
                 self._say(rank, "done", reason="", metrics={})
         elif one.epoch < EPOCHS:
             one.epoch += 1
             if self.draw.random() < 0.5:
-                self.saved[_part(one.order)] = one.epoch
-            one.said.append({"is": "epoch", "id": one.order["id"], "epoch": one.epoch, "metrics": {"accuracy": chance}})
+                self.saved[_part(one.command)] = one.epoch
+            one.said.append({"is": "epoch", "id": one.command["id"], "epoch": one.epoch, "metrics": {"accuracy": chance}})
             one.waits = self.asks
-        elif not others or any(other.order is None for other in others) or self.draw.random() < 0.5:
+        elif not others or any(other.command is None for other in others) or self.draw.random() < 0.5:
             self._say(rank, "done", reason="", metrics={"accuracy": chance})
 
     def _begin(self, one: Process) -> None:
-        order = one.later.popleft() if one.later else None
-        one.order, one.waits, one.hangs, one.is_told_to_stop = order, False, False, False
-        one.epoch = 0 if order is None else self.saved.get(_part(order), 0)
+        command = one.later.popleft() if one.later else None
+        one.command, one.waits, one.hangs, one.is_told_to_stop = command, False, False, False
+        one.epoch = 0 if command is None else self.saved.get(_part(command), 0)
 
     def _say(self, rank: int, what: str, **words: Any) -> None:
         one = self.processes[rank]
-        assert one.order is not None
-        one.said.append({"is": what, "id": one.order["id"], "epochs": one.epoch, "took_s": 1.0, **words})
+        assert one.command is not None
+        one.said.append({"is": what, "id": one.command["id"], "epochs": one.epoch, "took_s": 1.0, **words})
         self._begin(one)
 
     def _die(self, rank: int, status: int) -> None:
@@ -149,8 +149,8 @@ class World(FakeWorkers):
         one.said.append({"is": "gone", "status": status, "no_memory": status == -KILL and self.draw.random() < 0.1})
 
 
-def _part(order: Mapping[str, Any]) -> tuple[int, int, int]:
-    return order["number"], order["fold"], order["repeat"]
+def _part(command: Mapping[str, Any]) -> tuple[int, int, int]:
+    return command["number"], command["fold"], command["repeat"]
 
 
 PLANS: Mapping[str, tuple[Plan, int]] = {

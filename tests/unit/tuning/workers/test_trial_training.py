@@ -76,7 +76,7 @@ CANNOT_BE: Mapping[str, tuple[Any, str]] = {
     "a value that it does not take": ({"algorithm": "local_sgd", "algorithm__period": 0}, "period"),
     "an option that one of two does not read": (
         {"space": BOTH + PERIOD},
-        "lets trials be trained by allreduce that cannot be: --algorithm allreduce has no option 'period'.*when = ",
+        "the search space contains trials that allreduce cannot train: --algorithm allreduce has no option 'period'.*when = ",
     ),
     "a batch that cannot be divided": (
         {"algorithm": "downpour", "global_batch": 10, "workers": 4},
@@ -88,7 +88,7 @@ CANNOT_BE: Mapping[str, tuple[Any, str]] = {
     ),
     "by the second algorithm alone": (
         {"space": "[algorithm]\nchoice = ['allreduce', 'downpour']\n", "global_batch": 10, "workers": 4},
-        "trained by downpour that cannot be: global_batch 10 cannot be divided over 3 workers",
+        "trials that downpour cannot train: global_batch 10 cannot be divided over 3 workers",
     ),
     "more workers than samples of a batch": ({"workers": 13, "lr": 0.1}, "global_batch 12 is smaller than the 13 workers"),
 }

@@ -34,11 +34,11 @@ def objective(trial: Any) -> float:
 class Node:
     """Seats, and what was heard of their workers."""
 
-    def __init__(self, order: dict[str, Any], num_ranks: int, **options: Any) -> None:
+    def __init__(self, work_spec: dict[str, Any], num_ranks: int, **options: Any) -> None:
         self.selector = selectors.DefaultSelector()
-        self.seats = WorkerSlots(order, dict.fromkeys(range(num_ranks)), self.selector, **options)
+        self.slots = WorkerSlots(work_spec, dict.fromkeys(range(num_ranks)), self.selector, **options)
         self.heard: list[tuple[int, dict[str, Any]]] = []
-        self.seats.start_fork_server()
+        self.slots.start_fork_server()
 
     def until(self, holds: Callable[[], bool]) -> None:
         deadline = monotonic() + WAIT_S
@@ -64,7 +64,7 @@ def opens(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 
     yield node
     for one in nodes:
-        one.seats.close()
+        one.slots.close()
         one.selector.close()
     nodes.clear()
     gc.collect()  # what was not closed is told of now, and not in another test
@@ -74,7 +74,7 @@ def started(node: Node, *ranks: int) -> None:
     """Their workers are ready."""
     before = {rank: node.count("ready", rank) for rank in ranks}
     for rank in ranks:
-        node.seats.start(rank)
+        node.slots.start(rank)
     node.until(lambda: all(node.count("ready", rank) > before[rank] for rank in ranks))
 
 
@@ -91,60 +91,60 @@ def call(tmp_path: Path, name: str, **values: Any) -> dict[str, Any]:
 
 def test_a_worker_works_and_its_end_is_heard(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens()
-    node.until(lambda: node.seats.is_loaded)
+    node.until(lambda: node.slots.is_loaded)
     started(node, 0, 1)
-    node.seats.send(0, call(tmp_path, "0.0.0", die=0, x=0.25))
+    node.slots.send(0, call(tmp_path, "0.0.0", die=0, x=0.25))
     node.until(lambda: node.count("done", 0) == 1)
     assert node.last(0, "done")["values"] == [0.5] and node.last(0, "done")["id"] == "0.0.0"
-    node.seats.send(0, call(tmp_path, "1.0.0", die=1, x=0.5))
+    node.slots.send(0, call(tmp_path, "1.0.0", die=1, x=0.5))
     node.until(lambda: node.count("gone", 0) == 1)
     assert node.last(0, "gone")["status"] == 7
-    node.seats.signal(1, signal.SIGKILL)
+    node.slots.signal(1, signal.SIGKILL)
     node.until(lambda: node.count("gone", 1) == 1)
     assert node.last(1, "gone")["status"] == KILLED
     started(node, 0, 1)
-    node.seats.send(1, call(tmp_path, "2.0.0", die=0, x=1.0))
+    node.slots.send(1, call(tmp_path, "2.0.0", die=0, x=1.0))
     node.until(lambda: node.count("done", 1) == 1)
 
 
 def test_what_an_objective_notes_and_nobody_can_write_down_ends_no_process(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens(1)
-    node.until(lambda: node.seats.is_loaded)
+    node.until(lambda: node.slots.is_loaded)
     started(node, 0)
-    node.seats.send(0, call(tmp_path, "0.0.0", die=2, x=0.25))
+    node.slots.send(0, call(tmp_path, "0.0.0", die=2, x=0.25))
     node.until(lambda: bool(node.count("done") + node.count("failed") + node.count("gone")))
     assert not node.count("gone"), "its process ended, and nobody hears why"
 
 
 def test_a_worker_that_is_killed_while_it_is_born_is_heard_of(opens: Callable[..., Node]) -> None:
     node = opens(1)
-    node.until(lambda: node.seats.is_loaded)
-    node.seats.start(0)
-    node.seats.signal(0, signal.SIGKILL)
+    node.until(lambda: node.slots.is_loaded)
+    node.slots.start(0)
+    node.slots.signal(0, signal.SIGKILL)
     node.until(lambda: node.count("gone", 0) == 1)
     started(node, 0)
 
 
 def test_the_process_that_forks_may_die_and_comes_again_with_its_workers(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens()
-    node.until(lambda: node.seats.is_loaded)
+    node.until(lambda: node.slots.is_loaded)
     started(node, 0, 1)
-    assert node.seats._fork_server is not None
-    node.seats._fork_server.kill()
+    assert node.slots._fork_server is not None
+    node.slots._fork_server.kill()
     node.until(lambda: node.count("gone") == 2)
     started(node, 0, 1)  # as a coordinator does at once
-    node.seats.send(0, call(tmp_path, "0.0.0", die=0, x=0.25))
+    node.slots.send(0, call(tmp_path, "0.0.0", die=0, x=0.25))
     node.until(lambda: node.count("done", 0) == 1)
 
 
 def test_workers_that_cannot_be_forked_are_processes_of_their_own(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens()
-    node.until(lambda: node.seats.is_loaded)
-    node.seats._can_fork = False  # as the process says where it has loaded TensorFlow
+    node.until(lambda: node.slots.is_loaded)
+    node.slots._can_fork = False  # as the process says where it has loaded TensorFlow
     started(node, 0, 1)
-    node.seats.send(0, call(tmp_path, "0.0.0", die=0, x=0.25))
+    node.slots.send(0, call(tmp_path, "0.0.0", die=0, x=0.25))
     node.until(lambda: node.count("done", 0) == 1)
-    node.seats.signal(0, signal.SIGKILL)
+    node.slots.signal(0, signal.SIGKILL)
     node.until(lambda: node.count("gone", 0) == 1)
     assert node.last(0, "gone")["status"] == KILLED
     started(node, 0)
@@ -153,7 +153,7 @@ def test_workers_that_cannot_be_forked_are_processes_of_their_own(opens: Callabl
 def test_what_cannot_be_loaded_is_told(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens(file=tmp_path / "missing.cloudpickle")
     with pytest.raises((TrainingFailed, UsageError), match=r"missing\.cloudpickle"):
-        node.until(lambda: node.seats.is_loaded)
+        node.until(lambda: node.slots.is_loaded)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -177,25 +177,25 @@ def objective(trial):
 
 def test_a_worker_that_can_never_start_is_not_started_for_ever(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens(1, written(tmp_path, DIES), describes_task=False)
-    node.until(lambda: node.seats.is_loaded)
+    node.until(lambda: node.slots.is_loaded)
     with pytest.raises(TrainingFailed, match=r"the process of rank 0 on .* ended 5 times before it could work.* exit code 3"):
         for number in range(10):
-            node.seats.start(0)  # as a coordinator does
+            node.slots.start(0)  # as a coordinator does
             node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
     assert node.count("gone", 0) == 4
 
 
 def test_starts_that_failed_are_forgotten_when_one_is_ready(opens: Callable[..., Node]) -> None:
     node = opens(1)
-    node.until(lambda: node.seats.is_loaded)
+    node.until(lambda: node.slots.is_loaded)
     for number in range(7):
         started(node, 0)
-        node.seats._slots[0].num_failed_starts = 4 if number % 2 else 0
-        node.seats.signal(0, signal.SIGKILL)
+        node.slots._slots[0].num_failed_starts = 4 if number % 2 else 0
+        node.slots.signal(0, signal.SIGKILL)
         node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
     for number in range(7, 13):  # those that we end while they are born do not count
-        node.seats.start(0)
-        node.seats.signal(0, signal.SIGKILL)
+        node.slots.start(0)
+        node.slots.signal(0, signal.SIGKILL)
         node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
     started(node, 0)
 
@@ -222,39 +222,39 @@ def test_workers_of_their_own_see_their_gpus_and_nobody_else_keeps_one(
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     node = opens(2, written(tmp_path, ON_ITS_OWN), gpus={0: ("3",), 1: ()})
-    node.until(lambda: node.seats.is_loaded)
-    assert node.seats._fork_server is not None and node.seats._fork_server.poll() == 0, (
+    node.until(lambda: node.slots.is_loaded)
+    assert node.slots._fork_server is not None and node.slots._fork_server.poll() == 0, (
         "a process that has tried out the task is left"
     )
-    assert node.seats.about["task"] == "objective"
+    assert node.slots.about["task"] == "objective"
     started(node, 0, 1)
     for rank, gpus in ((0, "3"), (1, None)):
-        node.seats.send(rank, call(tmp_path, f"{rank}.0.0"))
+        node.slots.send(rank, call(tmp_path, f"{rank}.0.0"))
         node.until(lambda rank=rank: node.count("done", rank) == 1)  # type: ignore[misc]
         assert node.last(rank, "done")["user"] == {"CUDA_VISIBLE_DEVICES": gpus, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-    node.seats.signal(0, signal.SIGKILL)
+    node.slots.signal(0, signal.SIGKILL)
     node.until(lambda: node.count("gone", 0) == 1)
     started(node, 0)
 
 
 def test_why_a_process_cannot_become_a_worker_is_told(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens(1, written(tmp_path, ON_ITS_OWN))
-    node.until(lambda: node.seats.is_loaded)
+    node.until(lambda: node.slots.is_loaded)
     (tmp_path / "broken").touch()
     with pytest.raises(TrainingFailed, match=r"ended 5 times before it could work.*no room for it"):
         for number in range(10):
-            node.seats.start(0)
+            node.slots.start(0)
             node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
 
 
 def test_one_that_does_not_tell_loads_and_may_load_again(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens(1, describes_task=False)
-    node.until(lambda: node.seats.is_loaded)
-    assert node.seats.about == {}
+    node.until(lambda: node.slots.is_loaded)
+    assert node.slots.about == {}
     started(node, 0)
-    assert node.seats._fork_server is not None
-    node.seats._fork_server.kill()
+    assert node.slots._fork_server is not None
+    node.slots._fork_server.kill()
     node.until(lambda: node.count("gone") == 1)
     started(node, 0)
-    node.seats.send(0, call(tmp_path, "0.0.0", die=0, x=0.25))
+    node.slots.send(0, call(tmp_path, "0.0.0", die=0, x=0.25))
     node.until(lambda: node.count("done", 0) == 1)

@@ -1,4 +1,4 @@
-"""Which hosts get no new workers, as workers failed there. Pure, but for the moment that is given."""
+"""Which hosts get no new workers because workers failed there. Pure: the present time is an argument."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 TOO_MANY = 3
 """Failures in a row, without a commit by a worker that was started afterwards."""
 KILLS_FOR_ONE = 4
-"""A program that fails does so again; one that was killed from outside may have been unlucky, so so many count as one failure."""
+"""This many kills from outside count as one failure: a program that fails does so again, and one that was killed may not be."""
 REST_AFTER_KILLS_S = (1.0, 30.0)
-"""Who only was killed is started again, if later: for good a host is given up for what the program itself did there."""
+"""Seconds for which a host rests after kills. Only failures of the program itself exclude a host for good."""
 
 MOST_DOUBLINGS = 64
 
@@ -27,28 +27,29 @@ class _Record:
 
 @dataclass
 class Blacklist:
-    """The failures of each host."""
+    """The failures of each host, and the hosts that rest or are excluded because of them."""
 
     cooldown_range: tuple[float, float] | None
     jitter: Callable[[], float]
     """A number in 0..1, so that hosts do not all come back at once."""
     _records: dict[str, _Record] = field(default_factory=dict)
 
-    def fail(self, host: str, worker: int, killed: bool, now: float) -> str | None:
-        """A worker failed there; `worker` is larger than the number of all that were started before. What to say about it."""
+    def on_failure(self, host: str, worker: int, killed: bool, now: float) -> str | None:
+        """Notes that a worker failed on a host and returns a message where that excludes the host or makes it rest. `worker` is at
+        least the number of every worker that was started before."""
         record = self._records.setdefault(host, _Record())
         record.num_kills += killed
         record.num_faults += not killed
         record.last_worker = max(record.last_worker, worker)
         if self.cooldown_range is None and record.num_faults >= TOO_MANY:
-            told, record.rests_until = record.rests_until == math.inf, math.inf
-            return None if told else f"host {host} gets no more workers: too many failed there without a commit in between"
+            was_reported, record.rests_until = record.rests_until == math.inf, math.inf
+            return None if was_reported else f"host {host} gets no more workers: too many failed there without a commit in between"
         if record.num_faults + record.num_kills / KILLS_FOR_ONE < TOO_MANY or record.rests_until > now:
             return None
-        return f"{self.rest(host, now)}: too many failed there without a commit in between"
+        return f"{self.suspend(host, now)}: too many failed there without a commit in between"
 
-    def rest(self, host: str, now: float) -> str:
-        """No worker can live there now. What to say about it."""
+    def suspend(self, host: str, now: float) -> str:
+        """Gives a host no new workers for a while, as workers cannot be started there; returns the message on it."""
         record = self._records.setdefault(host, _Record())
         least, most = self.cooldown_range or REST_AFTER_KILLS_S
         rest_s = min(most, least * 2 ** min(record.num_rests, MOST_DOUBLINGS) * (1 + self.jitter()))
@@ -59,8 +60,8 @@ class Blacklist:
         record.rests_until = now + rest_s
         return f"host {host} gets no new workers for {rest_s:.3g} s"
 
-    def commit(self, host: str, newest_worker: int) -> None:
-        """The job got on with this worker: if it was started after the last failure, the host is good again."""
+    def on_commit(self, host: str, newest_worker: int) -> None:
+        """Notes a commit of the job with this worker: if it was started after the last failure, the host is good again."""
         record = self._records.get(host)
         if record is not None and newest_worker > record.last_worker:
             del self._records[host]
@@ -69,6 +70,6 @@ class Blacklist:
         record = self._records.get(host)
         return record is None or record.rests_until <= now
 
-    def hopeless(self, hosts: Collection[str]) -> bool:
+    def is_hopeless(self, hosts: Collection[str]) -> bool:
         """Whether none of these hosts will ever get a worker again."""
         return all(host in self._records and self._records[host].rests_until == math.inf for host in hosts)

@@ -1,4 +1,5 @@
-"""The driver's end of the lines to its workers: sockets that never block, believed only if they know the job's secret."""
+"""The driver's end of the connections to its workers: sockets that never block, accepted only from processes that know the job's
+secret."""
 
 from __future__ import annotations
 
@@ -12,44 +13,44 @@ from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError
 
-MOST_GUESTS = 256
-"""Connections that have not proved themselves yet; the oldest goes when one more comes."""
+MOST_UNAUTHENTICATED = 256
+"""Connections before authentication; the oldest is closed when one more comes."""
 
-Hear = Callable[[int, Any], None]
-"""The number of a worker, and what it said."""
+OnMessage = Callable[[int, Any], None]
+"""Called with the number of a worker and its message."""
 
 
 class Service:
-    """Local; all in the thread of the driver, which waits on the selector."""
+    """The server of the driver. Local; everything happens in the thread of the driver, which waits on the selector."""
 
-    def __init__(self, selector: selectors.BaseSelector, secret: str, everywhere: bool, hear: Hear) -> None:
+    def __init__(self, selector: selectors.BaseSelector, secret: str, everywhere: bool, on_message: OnMessage) -> None:
         """`everywhere`: listen on all interfaces, as workers may be on other hosts."""
         self._selector = selector
         self._secret = secret
-        self._hear = hear
+        self._on_message = on_message
         self._listener = _listener(everywhere)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
-        self._guests: list[_Guest] = []
-        self._workers: dict[int, _Guest] = {}
+        self._unauthenticated: list[_WorkerConnection] = []
+        self._workers: dict[int, _WorkerConnection] = {}
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def send(self, worker: int, *message: Any) -> None:
-        """Local, not blocking. A worker that has not called yet, or is gone, hears nothing."""
-        guest = self._workers.get(worker)
-        if guest is not None:
-            guest.send(encode(message))
+        """Sends a message to a worker; it is lost where the worker is not connected. Local, not blocking."""
+        connection = self._workers.get(worker)
+        if connection is not None:
+            connection.send(encode(message))
 
     def forget(self, worker: int) -> None:
-        """Local: this worker has ended."""
-        guest = self._workers.pop(worker, None)
-        if guest is not None:
-            guest.close()
+        """Closes the connection of a worker that has ended. Local."""
+        connection = self._workers.pop(worker, None)
+        if connection is not None:
+            connection.close()
 
     def close(self) -> None:
-        """Local."""
-        for guest in (*self._guests, *self._workers.values()):
-            guest.close()
+        """Closes all connections. Local."""
+        for connection in (*self._unauthenticated, *self._workers.values()):
+            connection.close()
         self._selector.unregister(self._listener)
         self._listener.close()
 
@@ -59,33 +60,34 @@ class Service:
             set_tcp_options(sock)
         except OSError:  # the visitor went away again
             return
-        if len(self._guests) >= MOST_GUESTS:
-            self._guests.pop(0).close()
-        self._guests.append(_Guest(sock, Challenge(self._secret, self.port), self._selector, self))
+        if len(self._unauthenticated) >= MOST_UNAUTHENTICATED:
+            self._unauthenticated.pop(0).close()
+        self._unauthenticated.append(_WorkerConnection(sock, Challenge(self._secret, self.port), self._selector, self))
 
-    def admit(self, guest: _Guest, worker: int) -> None:
-        """Local: it has proved itself. Raises `HandshakeFailed` if this worker's line lives: another program has its variables."""
+    def admit(self, connection: _WorkerConnection, worker: int) -> None:
+        """Registers an authenticated connection as that of a worker. Raises `HandshakeFailed` if the worker is connected already:
+        another program has its variables. Local."""
         if worker in self._workers:
             raise HandshakeFailed(f"worker {worker} is here already")
-        self._guests.remove(guest)
-        self._workers[worker] = guest
-        guest.send(encode(("welcome",)))
+        self._unauthenticated.remove(connection)
+        self._workers[worker] = connection
+        connection.send(encode(("welcome",)))
 
-    def drop(self, guest: _Guest) -> None:
-        """Local: its connection ended. What that means is for its process to say."""
-        guest.close()
-        if guest in self._guests:
-            self._guests.remove(guest)
-        if guest.worker is not None and self._workers.get(guest.worker) is guest:
-            del self._workers[guest.worker]
+    def drop(self, connection: _WorkerConnection) -> None:
+        """Removes a connection that has ended. Whether the worker has ended too is for its process to tell. Local."""
+        connection.close()
+        if connection in self._unauthenticated:
+            self._unauthenticated.remove(connection)
+        if connection.worker is not None and self._workers.get(connection.worker) is connection:
+            del self._workers[connection.worker]
 
-    def heard(self, worker: int, message: Any) -> None:
-        """Local."""
-        self._hear(worker, message)
+    def on_message(self, worker: int, message: Any) -> None:
+        """Passes on the message of a worker. Local."""
+        self._on_message(worker, message)
 
 
-class _Guest:
-    """One connection."""
+class _WorkerConnection:
+    """One connection, before and after its authentication."""
 
     def __init__(self, sock: socket.socket, challenge: Challenge, selector: selectors.BaseSelector, service: Service) -> None:
         self.worker: int | None = None
@@ -116,7 +118,7 @@ class _Guest:
         try:
             self._channel.flush()
             for message in self._channel.receive():
-                self._take(message)
+                self._receive(message)
         except (OSError, CommError, HandshakeFailed):
             self._service.drop(self)
             return
@@ -125,9 +127,9 @@ class _Guest:
         elif not self._closed:
             self._watch()
 
-    def _take(self, message: bytes) -> None:
+    def _receive(self, message: bytes) -> None:
         if self.worker is not None:
-            self._service.heard(self.worker, decode(message))
+            self._service.on_message(self.worker, decode(message))
         elif not self._challenge.answered:
             self.send(self._challenge.answer(message))
         else:

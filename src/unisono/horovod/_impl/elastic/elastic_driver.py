@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from unisono.horovod._impl.elastic.elastic_job import ElasticJob
 from unisono.horovod._impl.elastic.elastic_plan import ElasticPlan
-from unisono.horovod._impl.elastic.host_discovery import Change, Discovery, words_of
+from unisono.horovod._impl.elastic.host_discovery import Change, Discovery, script_arguments
 from unisono.horovod._impl.elastic.worker_environment import SECRET
 from unisono.horovod._impl.elastic.worker_hosts import RealHosts
 from unisono.horovod._impl.launching.output_folder import make_folder
@@ -23,14 +23,14 @@ __all__ = ["ElasticPlan", "drive"]
 
 
 def drive(plan: ElasticPlan) -> int:
-    """Local, blocking: run the job to its end and give its exit code, 0 if the workers came to the end of their program; 141 if our
-    reader left.
+    """Runs the job to its end and returns its exit code: 0 if the workers came to the end of their program, 141 if the reader of
+    our output is gone. Local, blocking.
 
     Only from the main thread. Nothing of the workers is left when it returns, nor on this machine when it is killed; workers on
     other hosts end in the moments after (`launch/ssh/remote_watchdog.py`). Raises `UsageError` before anything starts.
     """
     if plan.discovery_script is not None:
-        words_of(plan.discovery_script, plan.env)
+        script_arguments(plan.discovery_script, plan.env)
     logs = None if plan.output_folder is None else make_folder(plan.output_folder)
     secret = secrets.token_hex(16)
     with selectors.DefaultSelector() as selector, SignalInbox(selector) as inbox, OrphanGuard(plan.env) as orphan_guard:
@@ -39,7 +39,7 @@ def drive(plan: ElasticPlan) -> int:
         orphan_guard.mark_variable(SECRET, secret)
         hosts = RealHosts(plan, selector, inbox, orphan_guard, console, logs)
         job = ElasticJob(plan, selector, inbox, orphan_guard, console, hosts, secret)
-        finder = None if plan.discovery_script is None else _Finder(plan, selector, job)
+        discovery = None if plan.discovery_script is None else _DiscoveryBridge(plan, selector, job)
         try:
             code = job.run().code
         except BaseException:
@@ -47,16 +47,16 @@ def drive(plan: ElasticPlan) -> int:
             job.run()
             raise
         finally:
-            if finder is not None:
-                finder.close()
+            if discovery is not None:
+                discovery.close()
             job.close()
             orphan_guard.forget_groups()
         flush_output(selector, inbox, console)
     return code or exit_code_of_lost_output(console.failure)
 
 
-class _Finder:
-    """Brings the answers of the discovery script, which a thread asks, to the job."""
+class _DiscoveryBridge:
+    """Passes the answers of the discovery script from the thread that asks it to the job."""
 
     def __init__(self, plan: ElasticPlan, selector: selectors.BaseSelector, job: ElasticJob) -> None:
         assert plan.discovery_script is not None
@@ -66,8 +66,8 @@ class _Finder:
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
-        selector.register(self._ear, selectors.EVENT_READ, self._take)
-        self._discovery = Discovery(plan.discovery_script, plan.slots_per_host, plan.env, self._put)
+        selector.register(self._ear, selectors.EVENT_READ, self._deliver)
+        self._discovery = Discovery(plan.discovery_script, plan.slots_per_host, plan.env, self._on_change)
         self._discovery.start()
 
     def close(self) -> None:
@@ -76,12 +76,12 @@ class _Finder:
         self._bell.close()
         self._ear.close()
 
-    def _put(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         self._answers.append(change)
         with suppress(BlockingIOError):  # full: it will wake up anyhow
             self._bell.send(b"!")
 
-    def _take(self) -> None:
+    def _deliver(self) -> None:
         with suppress(BlockingIOError):
             self._ear.recv(64)
         while self._answers:

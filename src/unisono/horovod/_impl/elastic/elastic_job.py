@@ -1,4 +1,4 @@
-"""An elastic job over all generations: which workers live and are ready, when a new generation begins and when all ends."""
+"""An elastic job over all generations: which workers are alive and ready, when a new generation begins and when the job ends."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from unisono.horovod._impl.elastic.elastic_worker import (
     TICK_S,
     TOGETHER_S,
     Generation,
-    Roster,
     Worker,
-    counted,
+    WorkerTable,
+    worker_count,
 )
 from unisono.horovod._impl.elastic.first_generation import FirstStart
 from unisono.horovod._impl.elastic.host_discovery import Change, difference
-from unisono.horovod._impl.elastic.rank_assignment import Candidate, seated
-from unisono.horovod._impl.elastic.stragglers import STALLED, patience_s, stuck, why_killed
+from unisono.horovod._impl.elastic.rank_assignment import Candidate, assign_ranks
+from unisono.horovod._impl.elastic.stragglers import STALLED, straggler_limit_s, stuck_members, why_killed
 from unisono.horovod._impl.elastic.waiting_limits import WaitingLimits
 from unisono.horovod._impl.elastic.worker_environment import ADDED, REMOVED, DriverAddress, worker_environment
 from unisono.horovod._impl.elastic.worker_hosts import Hosts, own_name
@@ -42,7 +42,8 @@ from unisono.launch.world import STOP_SIGNALS, World
 
 
 class ElasticJob(World):
-    """`run` blocks until the job is over. All state changes in its thread, whenever something happened."""
+    """The state machine of an elastic job. `run` blocks until the job is over. All state changes in its thread, after each
+    event."""
 
     def __init__(
         self,
@@ -60,37 +61,37 @@ class ElasticJob(World):
         self._hosts = hosts
         self._secret = secret
         everywhere = plan.discovery_script is not None or not all(is_here(host) for host, _ in plan.hosts)
-        self._service = Service(selector, secret, everywhere, self._hear)
+        self._service = Service(selector, secret, everywhere, self._on_message)
         self._blacklist = Blacklist(plan.cooldown_range, random.random)
         self._available: dict[str, int] = {} if plan.discovery_script else dict(plan.hosts)
         self._was_told_hosts = False
         self._is_blind = False
         """Whether the discovery script fails."""
-        self._workers = Roster()
-        """Those that live."""
+        self._workers = WorkerTable()
+        """The workers that are alive."""
         self._num_started = 0
         self._now = Generation()
         self._num_generations = 0
         self._num_false_starts = 0
         self._num_futile = 0
-        """Generations since the last commit that failed by themselves."""
-        self._told_why = ""
-        """Why one ended, as it was last said."""
+        """Generations since the last commit that failed although no worker died."""
+        self._last_reason = ""
+        """The reason of the end of a generation that was printed last."""
         self._state_exists = False
         self._has_committed = False
         self._finishing = False
         """Whether a worker has come to the end of the program."""
         self._over = False
         self._limits = WaitingLimits(plan.min_num_proc, plan.elastic_timeout_s, plan.start_timeout_s, waits_since=monotonic())
-        self._announced = 0.0
+        self._announced_at = 0.0
         self._invited: set[int] = set()
-        """The newcomers that the present generation was told of."""
+        """The newcomers that were announced to the present generation."""
         self._after(0.0, self._tick)
 
     # ---- what comes from outside -------------------------------------------------------------------------------------
 
     def note_hosts(self, change: Change) -> None:
-        """Local: the discovery script has a new answer. Raises `UsageError` if it has failed from the begin."""
+        """Takes a new answer of the discovery script. Raises `UsageError` if the script has never answered. Local."""
         if change.hosts is None:
             if not self._was_told_hosts:
                 raise UsageError(
@@ -111,19 +112,19 @@ class ElasticJob(World):
             worker.leaving = worker.slot >= self._available.get(worker.host, 0)
         for worker in self._workers.surplus(self._plan.most):  # somebody came in their place while their host was gone
             worker.leaving = True
-        if any(worker.leaving for worker in self._workers.of(self._now)):
-            self._announce(REMOVED)
+        if any(worker.leaving for worker in self._workers.members_of(self._now)):
+            self._announce_hosts(REMOVED)
 
     def kill(self) -> None:
-        """Local, not blocking: end all workers at once, and start no others."""
+        """Kills all workers, and starts no others. Local, not blocking."""
         self._over = True
         super().kill()
 
     def close(self) -> None:
-        """Local: no line is left."""
+        """Closes all connections. Local."""
         self._service.close()
 
-    def _hear(self, number: int, message: Any) -> None:
+    def _on_message(self, number: int, message: Any) -> None:
         worker = self._workers.get(number)
         if worker is None:
             return
@@ -133,7 +134,7 @@ class ElasticJob(World):
                 worker.finished = False
                 worker.ready_at = monotonic()
                 if worker.generation == self._now.number:
-                    self._call_off()
+                    self._cancel_generation()
             case ("joined", int(generation)) if generation == self._now.number:
                 self._now.joined.add(number)
                 worker.has_joined = True
@@ -144,14 +145,14 @@ class ElasticJob(World):
                 worker.finished = False  # a program may train twice
                 if generation == self._now.number:  # it may not have listened before
                     self._invited = set()
-                    if any(one.leaving for one in self._workers.of(self._now)):
-                        self._announce(REMOVED)
+                    if any(one.leaving for one in self._workers.members_of(self._now)):
+                        self._announce_hosts(REMOVED)
             case ("committed", int(generation)) if generation == self._now.number:
                 self._now.committed = self._has_committed = True
                 self._num_futile = 0
-                self._limits.commit()
-                for one in self._workers.of(self._now):
-                    self._blacklist.commit(one.host, one.number)
+                self._limits.on_commit()
+                for one in self._workers.members_of(self._now):
+                    self._blacklist.on_commit(one.host, one.number)
             case ("finished", int()):
                 worker.finished = True
             case ("failed", int(generation), str(reason)) if generation == self._now.number:
@@ -184,29 +185,29 @@ class ElasticJob(World):
         if not rank.code and (leaves or self._finishing or not is_early):
             self._finishing |= worker.finished or not leaves
             return
-        # Who fails after another one was lost does so because of it, if it was not killed itself.
+        # A member that fails after another one was lost fails because of that, unless it was killed itself.
         caused = was_member and self._now.lost is not None and rank.killed_by is None
         in_vain = was_member and self._now.lost is None and not self._now.committed
         if was_member:
             self._now.lost = self._now.lost or worker
-            self._call_off()
+            self._cancel_generation()
         if worker.leaving:
-            self._console.say(f"{worker}, whose host goes, {worker.fate}")
+            self._console.say(f"{worker}, whose host goes, {worker.exit_text}")
             return
-        self._limits.lose(worker.generation >= 0, in_vain, monotonic())
+        self._limits.on_worker_lost(worker.generation >= 0, in_vain, monotonic())
         if self._finishing:
             if was_member or not self._num_generations:
                 self._code = self._code or rank.code
-            self._console.say(f"{worker} {worker.fate} while others had come to the end")
+            self._console.say(f"{worker} {worker.exit_text} while others had come to the end")
             return
         if rank.code == MISTAKE and not self._state_exists:
-            self._end(f"{worker} {worker.fate}, which says that it was started wrongly, so another would too", MISTAKE)
+            self._end(f"{worker} {worker.exit_text}, which says that it was started wrongly, so another would too", MISTAKE)
             return
         # Shells, ssh and srun tell of a signal by a code.
         killed = rank.code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
-        verdict = None if caused else self._blacklist.fail(worker.host, self._num_started - 1, killed, monotonic())
+        verdict = None if caused else self._blacklist.on_failure(worker.host, self._num_started - 1, killed, monotonic())
         left = self._workers.after_loss(self._now, self._plan.min_num_proc, self._state_exists, self._has_committed)
-        self._console.say(f"{worker} {worker.fate}{'' if rank.code else ' before it met the others'}; {left}")
+        self._console.say(f"{worker} {worker.exit_text}{'' if rank.code else ' before it met the others'}; {left}")
         if verdict is not None:
             self._console.say(verdict)
 
@@ -214,34 +215,34 @@ class ElasticJob(World):
         if self._over or self._stopped:
             return
         self._dismiss()
-        if self._finishing and not (self._workers.of(self._now) if self._num_generations else self._workers):
+        if self._finishing and not (self._workers.members_of(self._now) if self._num_generations else self._workers):
             self._over = True
             for worker in self._workers.values():  # started in vain
                 worker.process.send(signal.SIGTERM)
                 self._after(STOP_S, self.kill)
             return
-        self._staff()
+        self._start_workers()
         if not self._over:
-            self._seat()
+            self._begin_generation_when_ready()
             self._invite()
         if not self._over:
-            self._end_in_vain()
+            self._end_if_impossible()
 
     def _dismiss(self) -> None:
-        """Those who wait for a seat that they will not get."""
+        """Dismisses workers that wait for a rank and will not get one."""
         for worker in self._workers.values():
             is_new = worker.generation != self._now.number
             # While others end, one that has the state is needed no more, and one that never got it has nothing to do.
             is_idle = self._finishing and (
-                (is_new and self._workers.of(self._now)) or (self._state_exists and not self._workers.holders())
+                (is_new and self._workers.members_of(self._now)) or (self._state_exists and not self._workers.state_holders())
             )
             goes = worker.leaving and (self._finishing or not self._workers.is_needed(worker))
             if worker.ready and not worker.dismissed and (goes or is_idle):
                 worker.dismissed = True
                 self._service.send(worker.number, "leave", "its host goes" if worker.leaving else "the job is over")
 
-    def _staff(self) -> None:
-        """Start workers on free slots."""
+    def _start_workers(self) -> None:
+        """Starts workers on free slots."""
         if self._finishing:
             return
         taken = {(worker.host, worker.slot) for worker in self._workers.values()}
@@ -257,7 +258,7 @@ class ElasticJob(World):
                     break
 
     def _start(self, host: str, slot: int) -> bool:
-        """Whether it could be. Later in a job that is no reason to end the others."""
+        """Starts a worker and returns whether that was possible. After the first generation a failure does not end the others."""
         number, self._num_started = self._num_started, self._num_started + 1
         driver = DriverAddress(own_name([host], self._plan.env), self._service.port, self._secret, number)
         env = worker_environment(
@@ -268,7 +269,7 @@ class ElasticJob(World):
         except UsageError as error:
             if not self._num_generations:
                 raise
-            self._console.say(f"{error}; {self._blacklist.rest(host, monotonic())}")
+            self._console.say(f"{error}; {self._blacklist.suspend(host, monotonic())}")
             return False
         self._processes[:] = [one for one in self._processes if not one.finished]
         self._processes.append(process)
@@ -277,14 +278,14 @@ class ElasticJob(World):
             self._console.say(f"worker {number} is started on {host}:{slot}")
         return True
 
-    def _seat(self) -> None:
-        """Begin a generation, if everybody who must be asked has come."""
-        if any(not worker.ready for worker in self._workers.of(self._now)):
+    def _begin_generation_when_ready(self) -> None:
+        """Begins a generation if all that must take part have come."""
+        if any(not worker.ready for worker in self._workers.members_of(self._now)):
             self._end_stuck()
             return
         ready = self._workers.ready()
         least = 1 if self._finishing else self._plan.min_num_proc
-        self._limits.wait(monotonic())
+        self._limits.start_waiting(monotonic())
         staying = [worker for worker in ready if self._finishing or not worker.leaving]
         if len(staying) < least or (not self._num_generations and self._waits_for_more(staying)):
             return
@@ -310,28 +311,28 @@ class ElasticJob(World):
         self._begin(ready)
 
     def _waits_for_more(self, ready: list[Worker]) -> bool:
-        """Whether the first generation does not begin yet; if it begins with fewer than were asked for, that is said."""
+        """Whether the first generation waits for more workers; says so if it begins with fewer than were asked for."""
         free = self._workers.hosts_with_room(self._available)
         # With fixed hosts a slot is free only as long as its host rests.
-        may_come = self._plan.discovery_script is not None or (bool(free) and not self._blacklist.hopeless(free))
+        may_come = self._plan.discovery_script is not None or (bool(free) and not self._blacklist.is_hopeless(free))
         start = FirstStart(self._plan.num_proc, ready, self._workers.starting(), may_come and not self._finishing)
         now = monotonic()
-        if start.waits(self._limits.waited_s(now), self._limits.start_s, self._limits.slots_s, now):
+        if start.should_wait(self._limits.waited_s(now), self._limits.start_s, self._limits.slots_s, now):
             return True
-        if not self._finishing and (text := start.missing()):
+        if not self._finishing and (text := start.missing_text()):
             self._console.say(text)
         return False
 
     def _end_stuck(self) -> None:
-        """Who does not come back while others wait is killed, and counts as lost."""
-        limit_s = patience_s(self._now.stalled, self._plan.elastic_timeout_s)
-        for worker in stuck(self._workers.of(self._now), limit_s, monotonic()):
+        """Kills members that do not come back while others wait; they count as lost."""
+        limit_s = straggler_limit_s(self._now.stalled, self._plan.elastic_timeout_s)
+        for worker in stuck_members(self._workers.members_of(self._now), limit_s, monotonic()):
             worker.given_up = True
             self._console.say(why_killed(worker, limit_s, self._now.stalled))
             worker.process.send_to_group(signal.SIGKILL)
 
     def _without_strangers(self, ready: list[Worker], least: int) -> list[Worker]:
-        """Those who have met the others before, if that is enough of them: the network may keep a new host from them."""
+        """The workers that have met others before, if they are enough: the network may separate a new host from them."""
         known = [worker for worker in ready if worker.has_joined]
         enough = len(known) >= least and any(worker.has_state for worker in known)
         for worker in ready if enough else ():
@@ -339,66 +340,70 @@ class ElasticJob(World):
                 worker.dismissed = True
                 self._service.send(worker.number, "leave", "the others cannot meet it")
                 self._console.say(f"{worker} could not meet the others, which go on without it: {self._now.why}")
-                verdict = self._blacklist.fail(worker.host, self._num_started - 1, False, monotonic())
+                verdict = self._blacklist.on_failure(worker.host, self._num_started - 1, False, monotonic())
                 if verdict is not None:
                     self._console.say(verdict)
         return known if enough else ready
 
     def _invite(self) -> None:
-        """Tell the present generation that others are ready to join. Those who come at about the same time join together."""
+        """Tells the present generation that others are ready to join. Workers that come at about the same time join together."""
         new = self._workers.newcomers(self._now)
         limit = self._plan.reset_limit
-        if not new or {one.number for one in new} <= self._invited or not any(not one.ready for one in self._workers.of(self._now)):
+        if (
+            not new
+            or {one.number for one in new} <= self._invited
+            or not any(not one.ready for one in self._workers.members_of(self._now))
+        ):
             return
         starting = any(one.generation < 0 and not one.ready for one in self._workers.values())
         if starting and monotonic() - min(one.ready_at for one in new) < TOGETHER_S:
             return
         if limit is None or self._num_generations <= limit:  # to join is no reason to end a job
             self._invited = {one.number for one in new}
-            self._announce(ADDED)
+            self._announce_hosts(ADDED)
 
     def _begin(self, ready: list[Worker]) -> None:
         number = self._num_generations
         self._num_generations += 1
         candidates = [Candidate(one.number, one.host, one.slot, one.has_state, one.since) for one in ready]
-        seats = seated(candidates, number, "", secrets.token_hex(16))
-        first = next(one for one in ready if seats[one.number].rank == 0)
+        assignments = assign_ranks(candidates, number, "", secrets.token_hex(16))
+        first = next(one for one in ready if assignments[one.number].rank == 0)
         address = own_name([one.host for one in ready], self._plan.env) if is_here(first.host) else first.host
         previous = self._now
         self._now = Generation(number, ready)
-        self._limits.begin()
+        self._limits.on_generation_begin()
         self._invited = set()
         for worker in ready:
             worker.ready = False
             worker.generation = number
             worker.since = min(worker.since, number)
-            self._service.send(worker.number, "seat", {**seats[worker.number].plain(), "address": address})
+            self._service.send(worker.number, "seat", {**assignments[worker.number].plain(), "address": address})
         new = [one for one in ready if one.since == number]
         if number:
             came = f", {', '.join(map(str, new))} new" if new else ""
             hosts = len({one.host for one in ready})
-            self._console.say(f"generation {number}: {counted(len(ready))} on {hosts} host{'' if hosts == 1 else 's'}{came}")
-        if previous.why and previous.lost is None and number and previous.why != self._told_why:
-            self._told_why = previous.why
+            self._console.say(f"generation {number}: {worker_count(len(ready))} on {hosts} host{'' if hosts == 1 else 's'}{came}")
+        if previous.why and previous.lost is None and number and previous.why != self._last_reason:
+            self._last_reason = previous.why
             self._console.say(f"generation {previous.number} ended as: {previous.why}")
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
-    def _end_in_vain(self) -> None:
-        """End a job that cannot continue."""
+    def _end_if_impossible(self) -> None:
+        """Ends a job that cannot continue."""
         if self._finishing:
             return
-        # Who still is at work may have the state, and its word of it be on its way.
-        asked = all(worker.ready for worker in self._workers.of(self._now))
-        if self._state_exists and asked and not self._workers.holders():
+        # A member that is still at work may have the state, with its report on the way.
+        asked = all(worker.ready for worker in self._workers.members_of(self._now))
+        if self._state_exists and asked and not self._workers.state_holders():
             self._end("no worker is left that holds the state of the job, so there is nothing to go on from; start it again")
             return
         usable = [host for host in self._available if self._blacklist.allows(host, monotonic())]
         fixed = self._plan.discovery_script is None
-        if len(self._workers) < self._plan.min_num_proc and not usable and fixed and self._blacklist.hopeless(self._available):
+        if len(self._workers) < self._plan.min_num_proc and not usable and fixed and self._blacklist.is_hopeless(self._available):
             self._end(
-                f"{counted(len(self._workers))} left, fewer than --min-np {self._plan.min_num_proc}, and no host gets new ones; "
-                "see what the workers said"
+                f"{worker_count(len(self._workers))} left, fewer than --min-np {self._plan.min_num_proc}, and no host gets new "
+                "ones; see what the workers said"
             )
             return
         why = self._limits.why_end(len(self._workers.present(self._now)), monotonic())
@@ -413,19 +418,19 @@ class ElasticJob(World):
 
     # ---- small parts -------------------------------------------------------------------------------------------------
 
-    def _call_off(self) -> None:
-        """Who is still about to join the present generation need not wait for those who will not come."""
-        for member in self._workers.of(self._now):
+    def _cancel_generation(self) -> None:
+        """Cancels the present generation, so that members that are about to join it do not wait for those that will not come."""
+        for member in self._workers.members_of(self._now):
             self._service.send(member.number, "void", self._now.number)
 
-    def _announce(self, change: int) -> None:
+    def _announce_hosts(self, change: int) -> None:
         # Always later than the one before: workers compare.
-        self._announced = max(time(), self._announced + 1e-3)
-        for member in self._workers.of(self._now):
-            self._service.send(member.number, "hosts", self._announced, change)
+        self._announced_at = max(time(), self._announced_at + 1e-3)
+        for member in self._workers.members_of(self._now):
+            self._service.send(member.number, "hosts", self._announced_at, change)
 
     def _tick(self) -> None:
-        """So that a turn comes also when only time has passed: hosts that may be used again, and waits that are too long."""
+        """Wakes the job at intervals, for hosts that may be used again and for waits that are too long."""
         self._after(TICK_S, self._tick)
 
     @staticmethod

@@ -1,4 +1,5 @@
-"""The loop around a training function: sync, train; and when workers are lost or hosts change, begin again with who is there."""
+"""The loop around a training function: synchronise, train; after a loss of workers or a change of hosts, begin again with the
+present workers."""
 
 from __future__ import annotations
 
@@ -16,30 +17,30 @@ Result = TypeVar("Result")
 
 
 def run_fn(func: Callable[..., Result], reset: Callable[[], object]) -> Callable[..., Result]:
-    """Local: `func(state, ...)` that survives the loss of workers; the function it gives is collective and blocking.
+    """Returns a `func(state, ...)` that survives the loss of workers; the returned function is collective and blocking. Local.
 
-    `reset` ends the old communication and begins the new one. After it everybody takes rank 0's state, always, also if workers
-    only went: one who is new at the same moment would otherwise wait for a broadcast that nobody sends. A worker may be lost at any
-    moment, so also while the program's own callbacks talk after a reset.
+    `reset` ends the old communication and begins the new one. After it all ranks take rank 0's state, also if workers only
+    left: a worker that is new at the same moment would otherwise wait for a broadcast that nobody sends. A worker may be lost at
+    any moment, also while the program's own callbacks talk after a reset.
     """
 
     @functools.wraps(func)
     def train(state: State, *args: Any, **kwargs: Any) -> Result:
-        line = PROCESS.line
+        driver = PROCESS.driver_connection
         again = False
-        with line.listening(state.on_hosts_updated):
+        with driver.listening(state.on_hosts_updated):
             while True:
                 try:
                     if again:
                         reset()
                         state.on_reset()
                     state.sync()
-                    line.tell_synced()
+                    driver.report_synced()
                     result = func(state, *args, **kwargs)
-                    line.tell_finished()
+                    driver.report_finished()
                     return result
                 except HorovodInternalError as error:
-                    line.tell_failed(str(error))
+                    driver.report_failed(str(error))
                     state.restore()
                 except HostsUpdatedInterrupt:
                     pass  # all ranks stopped at the same step, so what they hold now is whole
@@ -49,7 +50,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], object]) -> Callable
 
 
 def begin_again() -> None:
-    """Collective, blocking: the usual `reset`."""
+    """Ends the communication and begins it anew: the usual `reset`. Collective, blocking."""
     shutdown()
     init()
 

@@ -1,4 +1,4 @@
-"""What an elastic job is, as its user asked for it."""
+"""The options of an elastic job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unisono.errors import UsageError
 
 @dataclass(frozen=True)
 class ElasticPlan:
-    """Refuses values that cannot work, naming the option of `unisono horovodrun`."""
+    """The options of an elastic job. Refuses values that cannot work, and names the option of `unisono horovodrun`."""
 
     num_proc: int
     """How many workers to begin with. If they do not come in time, the job begins with fewer."""
@@ -79,14 +79,14 @@ class ElasticPlan:
 
     @property
     def most(self) -> int | None:
-        """How many workers there may be at once; None: as many as there are slots."""
+        """The most workers at a time; None: as many as there are slots."""
         if self.max_num_proc is not None or self.discovery_script is not None:
             return self.max_num_proc
         return self.num_proc
 
 
 def used_slots(slots: Mapping[str, int], most: int | None) -> dict[str, int]:
-    """Pure: of the slots of hosts those that are used where there may be so many workers (None: as many as there are slots)."""
+    """Returns how many slots of each host are used for at most `most` workers (None: for as many as there are slots). Pure."""
     used, left = {}, sum(slots.values()) if most is None else most
     for host, number in slots.items():
         used[host] = min(number, left)

@@ -1,27 +1,27 @@
-"""Whom the first generation waits for: as many workers as were asked for (-np), but not for ever. Pure."""
+"""The start of the first generation: it waits for as many workers as were asked for (-np), but not for ever. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unisono.horovod._impl.elastic.elastic_worker import TOGETHER_S, Worker, counted
+from unisono.horovod._impl.elastic.elastic_worker import TOGETHER_S, Worker, worker_count
 
 
 @dataclass(frozen=True)
 class FirstStart:
-    """What there is before anything has begun."""
+    """The workers and slots before the first generation."""
 
     num_wanted: int
     ready: Sequence[Worker]
     starting: Sequence[Worker]
-    """Who lives and has not called `hvd.init()` yet."""
+    """Workers that are alive and have not called `hvd.init()` yet."""
     more_may_come: bool
     """Whether a slot may become free, or be found."""
 
-    def waits(self, waited_s: float, start_s: float, slots_s: float, now: float) -> bool:
-        """Whether to keep waiting: `start_s` for workers that start, `slots_s` for slots. Where there are as many as were asked
-        for, the others may join later."""
+    def should_wait(self, waited_s: float, start_s: float, slots_s: float, now: float) -> bool:
+        """Whether to keep waiting: for `start_s` for starting workers, for `slots_s` for slots. Once as many are ready as were
+        asked for, others may join later."""
         if self.starting and len(self.ready) >= self.num_wanted:
             enough_since = sorted(one.ready_at for one in self.ready)[self.num_wanted - 1]
             return waited_s < start_s and now - enough_since < TOGETHER_S
@@ -29,10 +29,10 @@ class FirstStart:
             return waited_s < start_s
         return self.more_may_come and len(self.ready) < self.num_wanted and waited_s < slots_s
 
-    def missing(self) -> str:
-        """For messages: who has not come; empty if nobody is missing."""
+    def missing_text(self) -> str:
+        """Returns which workers are missing, for messages; empty if none is."""
         if len(self.ready) >= self.num_wanted:
             return ""
         late = ", ".join(map(str, self.starting))
         why = f"not at hvd.init() yet: {late}" if late else "there are no slots for more"
-        return f"begins with {counted(len(self.ready))} of {self.num_wanted} (-np); {why}"
+        return f"begins with {worker_count(len(self.ready))} of {self.num_wanted} (-np); {why}"

@@ -1,4 +1,4 @@
-"""Which hosts there are: a fixed list, or what a script of the user prints each second."""
+"""The hosts of an elastic job: a fixed list, or what a script of the user prints each second."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Hosts = Mapping[str, int]
 
 
 def hosts_in(text: str, slots_per_host: int | None) -> dict[str, int]:
-    """Pure: what a script printed. Raises `UsageError` for a line that is none."""
+    """Returns the hosts that a script has printed. Raises `UsageError` for a line that names no host. Pure."""
     found: dict[str, int] = {}
     for line in text.splitlines():
         if not line.strip():
@@ -48,13 +48,14 @@ def hosts_in(text: str, slots_per_host: int | None) -> dict[str, int]:
 
 
 def difference(before: Hosts, after: Hosts) -> str:
-    """Pure: for messages; empty if there is none."""
+    """Returns how the slots have changed, for messages; empty if they have not. Pure."""
     slots = [(host, before.get(host, 0), after.get(host, 0)) for host in dict.fromkeys((*before, *after))]
     return ", ".join(f"{host} {old} -> {new}" for host, old, new in slots if old != new)
 
 
-def words_of(script: str, env: Mapping[str, str]) -> list[str]:
-    """Local: the words of a script. Raises `UsageError` if it cannot be started, or a job would wait long for its hosts."""
+def script_arguments(script: str, env: Mapping[str, str]) -> list[str]:
+    """Returns the command line of a script. Raises `UsageError` if it cannot be started: the job would wait long for its hosts.
+    Local."""
     try:
         words = shlex.split(script)
     except ValueError as error:
@@ -72,7 +73,7 @@ def words_of(script: str, env: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Change:
-    """What the script said last."""
+    """The last answer of the script, or its problem."""
 
     hosts: Hosts | None
     problem: str = ""
@@ -80,24 +81,26 @@ class Change:
 
 
 class Discovery:
-    """A thread that asks the script. `tell` is called by it with each answer that differs from the one before, and with the first
+    """A thread that asks the script, and calls `on_change` with each answer that differs from the previous one and with the first
     of failures in a row."""
 
-    def __init__(self, script: str, slots_per_host: int | None, env: Mapping[str, str], tell: Callable[[Change], None]) -> None:
+    def __init__(
+        self, script: str, slots_per_host: int | None, env: Mapping[str, str], on_change: Callable[[Change], None]
+    ) -> None:
         self._arguments = shlex.split(script)
         self._slots_per_host = slots_per_host
         self._env = env
-        self._tell = tell
+        self._on_change = on_change
         self._over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name="unisono-discovery", daemon=True)
 
     def start(self) -> None:
-        """Local."""
+        """Starts the thread. Local."""
         self._thread.start()
 
     def close(self) -> None:
-        """Local: a script that runs is ended, with all that it has started."""
+        """Ends the thread, and a running script with all that it has started. Local."""
         self._over.set()
         if self._process is not None:
             _kill(self._process)
@@ -106,15 +109,15 @@ class Discovery:
     def _run(self) -> None:
         last: Change | None = None
         while not self._over.is_set():
-            change = self.look()
+            change = self.ask_script()
             fails_again = last is not None and change.hosts is None and last.hosts is None  # perhaps in other words: a time
             if change != last and not fails_again and not self._over.is_set():
-                self._tell(change)
+                self._on_change(change)
                 last = change
             self._over.wait(LOOK_S)
 
-    def look(self) -> Change:
-        """Local, blocking: ask the script once."""
+    def ask_script(self) -> Change:
+        """Asks the script once and returns its answer. Local, blocking."""
         try:
             with subprocess.Popen(
                 self._arguments,
@@ -131,7 +134,7 @@ class Discovery:
                 if self._over.is_set():
                     _kill(process)
                 try:
-                    out, err = _printed(process, monotonic() + SCRIPT_LIMIT_S)
+                    out, err = _output_of(process, monotonic() + SCRIPT_LIMIT_S)
                 except BaseException:
                     _kill(process)  # or we would wait for its end
                     raise
@@ -142,12 +145,12 @@ class Discovery:
         except (OSError, UsageError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOEXEC and self._arguments[0] != SHELL:
                 self._arguments = [SHELL, shutil.which(self._arguments[0]) or self._arguments[0], *self._arguments[1:]]
-                return self.look()
+                return self.ask_script()
             return Change(None, str(error))
 
 
-def _printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
-    """Local, blocking: its two outputs, once it has ended. Raises `UsageError` for one that does not end."""
+def _output_of(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+    """The two outputs of a script, once it has ended. Raises `UsageError` for a script that does not end. Local, blocking."""
     assert process.stdout is not None and process.stderr is not None
     texts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
     with selectors.DefaultSelector() as selector:
@@ -173,7 +176,7 @@ def _printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, 
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Its children too: one that holds its output would be waited for."""
+    """Kills a script and its children: a child that holds its output would be waited for."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

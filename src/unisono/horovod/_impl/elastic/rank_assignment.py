@@ -1,11 +1,11 @@
-"""Who gets which rank in a generation. Pure."""
+"""Which worker gets which rank in a generation. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unisono.horovod._impl.elastic.worker_environment import Seat
+from unisono.horovod._impl.elastic.worker_environment import RankAssignment
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Candidate:
     """One worker that is ready to take part."""
 
     worker: int
-    """Numbered as they were started."""
+    """Its number, in the order of starts."""
     host: str
     slot: int
     has_state: bool = False
@@ -23,21 +23,22 @@ class Candidate:
 
 
 def by_age(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that hold the state first, then the oldest."""
+    """Returns the candidates in the order of ranks: first those that hold the state, then the oldest."""
     return sorted(candidates, key=lambda one: (not one.has_state, one.since, one.worker))
 
 
-def seated(candidates: Sequence[Candidate], generation: int, address: str, token: str) -> dict[int, Seat]:
-    """The seat of each worker. The oldest one has rank 0; the ranks of a host follow each other; the local rank goes by slots."""
+def assign_ranks(candidates: Sequence[Candidate], generation: int, address: str, token: str) -> dict[int, RankAssignment]:
+    """Returns the ranks of each worker. The oldest worker has rank 0; the ranks of a host follow each other; local ranks follow the
+    slots. Pure."""
     oldest_first = by_age(candidates)
     hosts = list(dict.fromkeys(one.host for one in oldest_first))
     ordered = [one for host in hosts for one in oldest_first if one.host == host]
     slots = {host: sorted(one.slot for one in candidates if one.host == host) for host in hosts}
-    seats: dict[int, Seat] = {}
+    assignments: dict[int, RankAssignment] = {}
     for rank, one in enumerate(ordered):
         local_rank = slots[one.host].index(one.slot)
         across = [host for host in hosts if len(slots[host]) > local_rank]
-        seats[one.worker] = Seat(
+        assignments[one.worker] = RankAssignment(
             generation=generation,
             rank=rank,
             size=len(ordered),
@@ -50,4 +51,4 @@ def seated(candidates: Sequence[Candidate], generation: int, address: str, token
             address=address,
             token=token,
         )
-    return seats
+    return assignments

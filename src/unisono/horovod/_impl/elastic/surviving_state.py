@@ -1,4 +1,5 @@
-"""What survives the death of other workers: a copy in memory, taken at each commit and sent to everybody after each change."""
+"""The state that survives the death of other workers: a copy in memory, taken at each commit and sent to all workers after each
+change."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from unisono.horovod._impl.job.process_state import PROCESS
 
 
 class State:
-    """The part that does not know what is saved. Subclasses give `save`, `restore`, `sync` and, where needed, `reset`."""
+    """The base of all states, whatever they hold. Subclasses define `save`, `restore`, `sync` and, where needed, `reset`."""
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
-        """Local. `bcast_object(value)` gives rank 0's value on all ranks; `get_rank` is kept for programs that look at it."""
+        """`bcast_object(value)` returns rank 0's value on all ranks; `get_rank` is kept for programs that read it. Local."""
         self._bcast_object = bcast_object
         self._rank = get_rank
         self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
@@ -26,28 +27,28 @@ class State:
         self._reset_callbacks: list[Callable[[], object]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Local: call these after the workers have changed, e.g. to scale the learning rate by the new size."""
+        """Adds functions to be called after the workers have changed, e.g. to scale the learning rate by the new size. Local."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Local: the workers have changed. Called by `run` before it calls `sync`."""
+        """Handles a change of workers; `run` calls it before `sync`. Local."""
         self._host_messages = queue.Queue()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Local, any thread: the driver says that hosts came or go."""
+        """Notes the driver's message that hosts came or go. Local, any thread."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Collective, blocking: `save`, then `check_host_updates`. Each commit copies everything, so choose how often."""
+        """Saves, then checks for changes of hosts. Each commit copies everything, so choose how often. Collective, blocking."""
         self.save()
-        PROCESS.line.tell_commit()
+        PROCESS.driver_connection.report_commit()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Collective, blocking: raises `HostsUpdatedInterrupt` on all ranks alike if rank 0 was told of a change."""
+        """Raises `HostsUpdatedInterrupt` on all ranks alike if rank 0 was told of a change of hosts. Collective, blocking."""
         before = latest = self._last_updated_timestamp
         changes = NOTHING
         while not self._host_messages.empty():
@@ -61,23 +62,23 @@ class State:
             raise HostsUpdatedInterrupt(changes == REMOVED)
 
     def save(self) -> None:
-        """Local: copy everything; `restore` comes back to this."""
+        """Copies everything; `restore` returns to this copy. Local."""
         raise NotImplementedError(f"{type(self).__name__} must say how it is saved; define save()")
 
     def restore(self) -> None:
-        """Local: back to the last `save`."""
+        """Returns to the last `save`. Local."""
         raise NotImplementedError(f"{type(self).__name__} must say how it is restored; define restore()")
 
     def sync(self) -> None:
-        """Collective, blocking: everybody gets what rank 0 has now."""
+        """Gives all ranks the present values of rank 0. Collective, blocking."""
         raise NotImplementedError(f"{type(self).__name__} must say how rank 0's values reach the others; define sync()")
 
     def reset(self) -> None:
-        """Local: what else must happen after the workers have changed, before `sync`."""
+        """Does what else is needed after the workers have changed, before `sync`. Local."""
 
 
 class ObjectState(State):
-    """Plain Python values, each an attribute of this object."""
+    """A state of plain Python values, each an attribute of this object."""
 
     if TYPE_CHECKING:  # the attributes are those that the program names
 
@@ -94,17 +95,17 @@ class ObjectState(State):
         self._save_values()
 
     def save(self) -> None:
-        """Local."""
+        """Copies all values. Local."""
         self._save_values()
 
     def restore(self) -> None:
-        """Local."""
+        """Returns to the last copy. Local."""
         # Copies, or a list that the program fills later would be filled in what is saved too.
-        for name, value in copies(self._saved_state).items():
+        for name, value in copy_attributes(self._saved_state).items():
             setattr(self, name, value)
 
     def sync(self) -> None:
-        """Collective, blocking: the values as rank 0 has them now, which are then also what is saved."""
+        """Gives all ranks the present values of rank 0, and saves them. Collective, blocking."""
         if self._saved_state:
             values = self._bcast_object({name: getattr(self, name) for name in self._saved_state})
             for name, value in values.items():
@@ -112,19 +113,20 @@ class ObjectState(State):
             self._save_values()
 
     def _save_values(self) -> None:
-        self._saved_state = copies({name: getattr(self, name) for name in self._saved_state})
+        self._saved_state = copy_attributes({name: getattr(self, name) for name in self._saved_state})
 
 
-def copies(values: dict[str, Any]) -> dict[str, Any]:
-    """Local: of all attributes; what two of them share, their copies share."""
+def copy_attributes(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns copies of all attributes; an object that two of them share is shared by the copies too. Local."""
     try:
         return copy.deepcopy(values)
     except Exception:  # noqa: BLE001 - then each by itself, as far as it can be copied
-        return {name: copied(name, value) for name, value in values.items()}
+        return {name: copy_attribute(name, value) for name, value in values.items()}
 
 
-def copied(name: str, value: Any) -> Any:
-    """Local: a copy of an attribute, as deep as can be. Raises `UsageError` for one that could neither come back nor be sent."""
+def copy_attribute(name: str, value: Any) -> Any:
+    """Returns a copy of an attribute, as deep as possible. Raises `UsageError` for a value that could neither be restored nor sent.
+    Local."""
     try:
         return copy.deepcopy(value)
     except Exception as error:  # noqa: BLE001 - copying runs the objects' own code

@@ -1,4 +1,4 @@
-"""What an elastic worker is told: by its environment where the driver is, and by the driver which place it has."""
+"""The inputs of an elastic worker: the address of the driver from its environment, and its ranks from the driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unisono.launch.rank_env import NOT_INHERITED
 
 DRIVER, SECRET, WORKER = "UNISONO_ELASTIC_DRIVER", "UNISONO_ELASTIC_SECRET", "UNISONO_ELASTIC_WORKER"
 ELASTIC = (DRIVER, SECRET, WORKER, "HOROVOD_ELASTIC", NOT_INHERITED)
-"""By these a worker knows its driver. A job that it starts itself must not call that driver in its name."""
+"""The variables by which a worker knows its driver. A job that the worker starts itself must not inherit them."""
 NOTHING, REMOVED, ADDED = 0, 1, 2
 """What became of the hosts, as the driver tells workers; both may be said at once (3)."""
 MEETING_LIMIT_S = 120.0
@@ -25,7 +25,7 @@ PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NUM_NOD
 
 @dataclass(frozen=True)
 class DriverAddress:
-    """Where the driver of this job is, and who we are to it."""
+    """The address of the driver, and the number of this worker."""
 
     address: str
     port: int
@@ -34,8 +34,8 @@ class DriverAddress:
 
 
 @dataclass(frozen=True)
-class Seat:
-    """One worker's place in one generation. Plain values: it travels."""
+class RankAssignment:
+    """The ranks of one worker in one generation. Plain values, as it is sent over the network."""
 
     generation: int
     rank: int
@@ -51,22 +51,22 @@ class Seat:
     token: str
 
     def plain(self) -> dict[str, Any]:
-        """Pure."""
+        """Returns the fields as a dict. Pure."""
         return asdict(self)
 
 
-def seat_of(plain: Mapping[str, Any]) -> Seat:
-    """Pure: what `plain` was made of."""
-    return Seat(**{field.name: plain[field.name] for field in fields(Seat)})
+def assignment_from_plain(plain: Mapping[str, Any]) -> RankAssignment:
+    """Returns the assignment that `plain` has described. Pure."""
+    return RankAssignment(**{field.name: plain[field.name] for field in fields(RankAssignment)})
 
 
 def driver_address() -> DriverAddress | None:
-    """Local: None in a process that no driver of elastic jobs has started."""
+    """Returns the driver's address from the environment; None in a process that no driver has started. Local."""
     return address_of(environment())
 
 
 def address_of(env: Mapping[str, str]) -> DriverAddress | None:
-    """Pure."""
+    """Returns the driver's address from these variables; None where there is none. Pure."""
     if not env.get(DRIVER):
         if env.get("HOROVOD_ELASTIC") == "1":
             raise UsageError(
@@ -79,21 +79,21 @@ def address_of(env: Mapping[str, str]) -> DriverAddress | None:
     return DriverAddress(address, port, env[SECRET], whole_number(env, WORKER))
 
 
-def topology_of(seat: Seat) -> Topology:
-    """Local: the seat with what the environment of this process wishes for the communicator."""
+def topology_of(assignment: RankAssignment) -> Topology:
+    """Returns the topology of an assignment, with the options for the communicator from the environment. Local."""
     env = environment()
     return Topology(
         launcher="horovodrun",
-        global_rank=seat.rank,
-        world_size=seat.size,
-        local_rank=seat.local_rank,
-        local_size=seat.local_size,
-        node_rank=seat.node_rank,
-        num_nodes=seat.num_nodes,
-        address=seat.address,
-        port=derived_port(seat.token),
-        token=seat.token,
-        job=f"generation {seat.generation}",
+        global_rank=assignment.rank,
+        world_size=assignment.size,
+        local_rank=assignment.local_rank,
+        local_size=assignment.local_size,
+        node_rank=assignment.node_rank,
+        num_nodes=assignment.num_nodes,
+        address=assignment.address,
+        port=derived_port(assignment.token),
+        token=assignment.token,
+        job=f"generation {assignment.generation}",
         engine=one_of(env, "UNISONO_ENGINE", ENGINES) or "auto",
         allreduce=one_of(env, "UNISONO_ALLREDUCE", ALLREDUCES) or "auto",
         time_limit_s=positive_seconds(env, "UNISONO_TIME_LIMIT_S") if env.get("UNISONO_TIME_LIMIT_S") else MEETING_LIMIT_S,
@@ -103,8 +103,8 @@ def topology_of(seat: Seat) -> Topology:
 def worker_environment(
     base: Mapping[str, str], driver: DriverAddress, host: str, slot: int, num_first: int, slots: Mapping[str, int]
 ) -> dict[str, str]:
-    """Pure: `base` for a worker, with the place that it will have if nothing happens before the first generation and all slots are
-    taken (`slots`: how many each host has)."""
+    """Returns the environment of a worker: `base` with the ranks that it will have if nothing happens before the first generation
+    and all slots are used (`slots`: how many each host has). Pure."""
     like = [name for name, count in slots.items() if count > slot or name == host]
     env = {name: value for name, value in base.items() if name not in {f"UNISONO_{part}" for part in PLACE}}
     env.update(

@@ -32,14 +32,14 @@ PIPE_BYTES = 1 << 16
 
 
 class Hosts(Protocol):
-    """Whatever can start workers."""
+    """Starts workers on hosts."""
 
     def start(self, host: str, slot: int, env: Mapping[str, str]) -> RankProcess:
-        """Local, not blocking: a worker with this environment. Its number is in the environment."""
+        """Starts a worker with this environment, which has its number. Local, not blocking."""
 
 
 def own_name(hosts: Sequence[str], env: Mapping[str, str]) -> str:
-    """Local: by which name all these hosts reach this machine: the one that the user has chosen, or what it is called."""
+    """Returns the name by which all these hosts reach this machine: the one that the user has chosen, or its host name. Local."""
     if all(is_here(host) for host in hosts):
         return "127.0.0.1"
     chosen = chosen_rendezvous(env)
@@ -47,8 +47,8 @@ def own_name(hosts: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def remote_script(arguments: Sequence[str], env: Mapping[str, str], folder: str) -> str:
-    """Pure: for a shell on another host. It is read from standard input, as everybody may see what stands on a command line; what
-    follows on it is for the guard, which ends the worker when it ends."""
+    """Returns the script for a shell on another host. The shell reads it from standard input, as everybody may read a command line;
+    the rest of standard input is for the watchdog, which ends the worker when it ends. Pure."""
     chosen = {name: env[name] for name in sorted(env) if CARRIED.fullmatch(name) and name.isidentifier()}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
     return "\n".join((f"cd {shlex.quote(folder)} || exit 1", *lines, f"exec {shlex.join(remote_watchdog.argv_of(arguments))}", ""))
@@ -83,7 +83,7 @@ class RealHosts:
                     f"worker {number} cannot be started on {host}:{slot}: the variables that go along to it take {len(script)} "
                     f"bytes, more than {PIPE_BYTES}; shorten or unset some, e.g. {longest}"
                 )
-        log = None if self.logs is None else _opened(self.logs / f"rank-{number}.log")
+        log = None if self.logs is None else _open_log(self.logs / f"rank-{number}.log")
         try:
             stdin = subprocess.DEVNULL if script is None else subprocess.PIPE
             with self.inbox.blocked() as mask:
@@ -104,8 +104,8 @@ class RealHosts:
         return RankProcess(number, process, self.console.attach(number, out, err, log))
 
 
-def _opened(path: Path) -> FileIO:
-    """Anew: no two workers of a job have the same number, so what is in it is of an earlier job."""
+def _open_log(path: Path) -> FileIO:
+    """Opens a new log: worker numbers are unique in a job, so an existing file belongs to an earlier job."""
     try:
         return FileIO(path, "wb")
     except OSError as error:
@@ -115,6 +115,6 @@ def _opened(path: Path) -> FileIO:
 
 
 def _with_threads(env: Mapping[str, str], plan: ElasticPlan) -> dict[str, str]:
-    """Workers on one machine share its CPUs."""
+    """The environment with a share of the CPUs for each worker on one machine."""
     threads = str(threads_per_worker(plan.num_proc))
     return {**{name: threads for name in THREAD_VARIABLES if not env.get(name)}, **env}

@@ -16,16 +16,16 @@ from torch import Tensor
 
 
 def adasum(parts: Sequence[Tensor]) -> Tensor:
-    """One tensor of every rank, in the order of ranks."""
+    """Combines the tensors of all ranks, given in the order of ranks."""
     level = [part.to(torch.float64) for part in parts]
     while len(level) > 1:
-        pairs = [combined(first, second) for first, second in zip(level[::2], level[1::2], strict=False)]
+        pairs = [combine(first, second) for first, second in zip(level[::2], level[1::2], strict=False)]
         level = [*pairs, level[-1]] if len(level) % 2 else pairs
     return level[0].to(parts[0].dtype)
 
 
-def combined(first: Tensor, second: Tensor) -> Tensor:
-    """A vector without length takes nothing from the other."""
+def combine(first: Tensor, second: Tensor) -> Tensor:
+    """Combines two vectors; a vector of zeros leaves the other as it is."""
     dot = torch.dot(first, second)
     lengths = torch.dot(first, first), torch.dot(second, second)
     shares = [1.0 - dot / (2.0 * length) if length else 1.0 for length in lengths]

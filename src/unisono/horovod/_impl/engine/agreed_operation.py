@@ -1,4 +1,4 @@
-"""What all ranks of a set have agreed to do next: one named operation, or the refusal of one. Pure."""
+"""What all ranks of a set have agreed to do next: one named operation, or its refusal. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unisono.horovod._impl.engine.operation_request import (
 
 
 class Agreement:
-    """The same on all ranks of the set; never changed."""
+    """One agreed operation, the same on all ranks of the set; immutable."""
 
     __slots__ = ("companions", "error", "first", "joined", "last_joined", "name", "num_bytes", "requests")
 
@@ -58,8 +58,8 @@ WITHOUT_JOINED = (ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT)
 """Reductions that the zeros of a joined rank would falsify."""
 
 
-def refused_with_joined(request: Request, joined: str) -> str | None:
-    """Why an operation cannot be done while ranks (in words) have joined; None if it can."""
+def reason_against_joined(request: Request, joined: str) -> str | None:
+    """Returns why an operation cannot be done while these ranks have joined; None if it can."""
     if request.kind in (BARRIER, JOIN) or (request.kind == ALLREDUCE and request.op not in WITHOUT_JOINED):
         return None
     what = request.kind if request.kind != ALLREDUCE else f"allreduce with {ReduceOp(request.op).name.lower()}"

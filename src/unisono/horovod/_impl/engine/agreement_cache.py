@@ -1,4 +1,4 @@
-"""Agreements that are remembered, so that a name that comes again costs one mark in a short vector. Pure.
+"""A cache of agreements, so that a name that comes again costs one mark in a short vector. Pure.
 
 Every rank of a set holds the same cache: it changes only with what all ranks heard, in the same order.
 """
@@ -12,7 +12,7 @@ from unisono.horovod._impl.engine.agreed_operation import Agreement
 
 
 class Cache:
-    """Numbered slots, the least recently used of which is given to a newcomer when all `capacity` are taken."""
+    """Numbered slots. When all `capacity` are taken, a new agreement gets the least recently used one."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -25,11 +25,11 @@ class Cache:
 
     @property
     def num_slots(self) -> int:
-        """How many numbers were ever given out: the length of the vector of marks."""
+        """Number of slots ever used: the length of the vector of marks."""
         return len(self._slots)
 
     def slot(self, name: str) -> int | None:
-        """Where an agreement of that name is."""
+        """Returns the slot of the agreement of that name; None if it is not cached."""
         return self._by_name.get(name)
 
     def at(self, slot: int) -> Agreement:
@@ -38,13 +38,13 @@ class Cache:
         return held
 
     def use(self, slot: int) -> Agreement:
-        """What is there, which is now the most recently used."""
+        """Returns the agreement in a slot, which is now the most recently used."""
         held = self.at(slot)
         self._by_name.move_to_end(held.name)
         return held
 
     def put(self, agreement: Agreement) -> str | None:
-        """Remember; the name of what had to go for it, if anything."""
+        """Adds an agreement; returns the name of the agreement that was replaced, if any."""
         if not self._capacity:
             return None
         gone = None
@@ -61,7 +61,7 @@ class Cache:
         return gone
 
     def drop(self, name: str) -> None:
-        """Forget."""
+        """Removes the agreement of that name."""
         slot = self._by_name.pop(name)
         self._slots[slot] = None
         heapq.heappush(self._free, slot)

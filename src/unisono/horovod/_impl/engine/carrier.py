@@ -26,7 +26,7 @@ from unisono.horovod._impl.engine.operation_request import (
     ReduceOp,
     Request,
 )
-from unisono.horovod._impl.engine.reduction_arithmetic import carried_type, finish_reduction, product, scale
+from unisono.horovod._impl.engine.reduction_arithmetic import finish_reduction, product, reduction_type, scale
 from unisono.horovod._impl.exceptions import HorovodInternalError
 from unisono.horovod._impl.timeline.operation_timeline import OFF, Timeline
 
@@ -43,7 +43,7 @@ Entries = Mapping[str, Entry]
 
 
 class Carrier:
-    """`ranks` are those of the whole job, by rank of the communicator."""
+    """Carries out operations over one communicator. `ranks` are the ranks in the whole job, by rank of the communicator."""
 
     def __init__(self, comm: Communicator, ranks: Sequence[int], timeline: Timeline = OFF) -> None:
         self._comm = comm
@@ -53,7 +53,7 @@ class Carrier:
         self._gathered = Scratch(comm)
 
     def carry(self, bucket: Sequence[Agreement], entries: Entries) -> None:
-        """All agreements of a bucket; none of them is a refusal."""
+        """Carries out all agreements of a bucket; none of them is a refusal."""
         first = bucket[0]
         if first.first.kind in (BARRIER, JOIN):  # that all ranks have agreed is the barrier, or the join, itself
             entry = entries.get(first.name)
@@ -71,8 +71,8 @@ class Carrier:
             deliver(entry, written)
 
     def _entry(self, agreement: Agreement, entries: Entries) -> Entry | None:
-        """What this rank has submitted; None only if it has joined. Zeros in the place of data that is gone would falsify the
-        results of all others, so that is an error."""
+        """The entry that this rank has submitted; None only if it has joined. Zeros in place of lost data would falsify the results
+        of all others, so lost data is an error."""
         entry = entries.get(agreement.name)
         if entry is None and self._comm.rank not in agreement.joined:
             raise HorovodInternalError(f"{agreement.name} was agreed on, but is not in flight on this rank any more")
@@ -105,26 +105,26 @@ class Carrier:
         return written
 
     def _reduce_together(self, ins: list[Tensor], outs: list[Tensor], request: Request) -> None:
-        """Tensors of one type as one vector; one alone where it is."""
+        """Reduces tensors of one type as one vector; a single tensor in place."""
         lengths = [tensor.numel() for tensor in ins]
-        dtype = carried_type(ins[0].dtype, request.op)
+        dtype = reduction_type(ins[0].dtype, request.op)
         vector = outs[0]
         alone = len(ins) == 1 and vector.dtype == dtype
         if not alone:
-            self._timeline.copies_in()
+            self._timeline.on_copy_in()
             vector = self._scratch.get(sum(lengths), dtype)
             torch.cat(ins, out=vector)
         elif vector is not ins[0]:
             vector.copy_(ins[0])
         if vector.numel():
-            self._timeline.sends(ALLREDUCE)
+            self._timeline.on_send(ALLREDUCE)
             scale(vector, request.prescale)
             self._reduce(vector, lengths, request.op)
             finish_reduction(vector, request.postscale, self._comm.size if request.op == ReduceOp.AVERAGE else 1)
         if alone:
             increment_version(vector)  # autograd must hear of it, as it does where values are copied
         else:
-            self._timeline.copies_out()
+            self._timeline.on_copy_out()
             torch._foreach_copy_(outs, list(vector.split_with_sizes(lengths)))
 
     def _reduce(self, vector: Tensor, lengths: Sequence[int], op: int) -> None:
@@ -149,13 +149,14 @@ class Carrier:
         return out.view(self._comm.size, -1)
 
     def _reducescatter(self, bucket: Sequence[Agreement], entries: Entries) -> Written:
-        """By type: the rows of all tensors for the first rank, then those for the second, and so on, as one vector."""
+        """Scatters tensors of one type as one vector: the rows of all tensors for the first rank, then those for the second, and so
+        on."""
         owned = [self._own(agreement, entries) for agreement in bucket]
         written = [(entry, _new_scattered(entry, self._comm)) for entry in owned]
         by_type: dict[torch.dtype, list[tuple[Tensor, Tensor, list[int]]]] = {}
         for entry, outs in written:
             for source, out, (_, shape) in zip(sources(entry), outs, entry.request.parts, strict=True):
-                lengths = [count * math.prod(shape[1:]) for count in scattered_rows(shape[0], self._comm.size)]
+                lengths = [count * math.prod(shape[1:]) for count in rows_of_ranks(shape[0], self._comm.size)]
                 by_type.setdefault(source.dtype, []).append((source, out, lengths))
         for triples in by_type.values():
             self._scatter_together(triples, bucket[0].first)
@@ -165,19 +166,19 @@ class Carrier:
         counts = [sum(column) for column in zip(*(lengths for _, _, lengths in triples), strict=True)]
         if not sum(counts):
             return
-        self._timeline.copies_in()
-        dtype = carried_type(triples[0][0].dtype, request.op)
+        self._timeline.on_copy_in()
+        dtype = reduction_type(triples[0][0].dtype, request.op)
         vector = self._scratch.get(sum(counts), dtype)
         cut = [source.split_with_sizes(lengths) for source, _, lengths in triples]
         torch.cat([piece for column in zip(*cut, strict=True) for piece in column], out=vector)
         scale(vector, request.prescale)
         alone = len(triples) == 1 and triples[0][1].dtype == dtype
         mine = triples[0][1] if alone else self._gathered.get(counts[self._comm.rank], vector.dtype)
-        self._timeline.sends(REDUCESCATTER)
+        self._timeline.on_send(REDUCESCATTER)
         self._comm.reduce_scatter(mine, vector, counts, SUM)
         finish_reduction(mine, request.postscale, self._comm.size if request.op == ReduceOp.AVERAGE else 1)
         if not alone:
-            self._timeline.copies_out()
+            self._timeline.on_copy_out()
             outs = [out for _, out, _ in triples]
             torch._foreach_copy_(outs, list(mine.split_with_sizes([out.numel() for out in outs])))
 
@@ -198,13 +199,13 @@ class Carrier:
             moved += [out for out in outs if out.numel()]
             written.append((entry, outs))
         if moved:
-            self._timeline.sends(BROADCAST)
+            self._timeline.on_send(BROADCAST)
             self._comm.broadcast(moved, root)
             increment_version(moved)
         return written
 
     def _allgather(self, bucket: Sequence[Agreement], entries: Entries) -> Written:
-        """Each rank's rows of all tensors travel as one vector of bytes; one tensor alone goes straight to its place."""
+        """Gathers each rank's rows of all tensors as one vector of bytes; a single tensor directly into its output."""
         written: list[tuple[Entry, list[Tensor]]] = []
         rows_of: list[list[int]] = []
         for agreement in bucket:
@@ -219,16 +220,16 @@ class Carrier:
         ins = [source.view(torch.uint8) for entry, _ in written for source in sources(entry)]
         outs = [out.view(torch.uint8) for _, outs_of in written for out in outs_of]
         if len(ins) == 1 and sum(counts):
-            self._timeline.sends(ALLGATHER)
+            self._timeline.on_send(ALLGATHER)
             self._comm.allgather(outs[0], ins[0], counts)
         elif sum(counts):
-            self._timeline.copies_in()
+            self._timeline.on_copy_in()
             mine = self._scratch.get(counts[self._comm.rank], torch.uint8)
             torch.cat(ins, out=mine)
             everything = self._gathered.get(sum(counts), torch.uint8)
-            self._timeline.sends(ALLGATHER)
+            self._timeline.on_send(ALLGATHER)
             self._comm.allgather(everything, mine, counts)
-            self._timeline.copies_out()
+            self._timeline.on_copy_out()
             pieces = [out.split_with_sizes(lengths) for out, lengths in zip(outs, rows_of, strict=True)]
             by_rank = [piece for column in zip(*pieces, strict=True) for piece in column]
             torch._foreach_copy_(by_rank, list(everything.split_with_sizes([piece.numel() for piece in by_rank])))
@@ -244,24 +245,24 @@ class Carrier:
         row = math.prod(shape[1:])
         if any(sum(request.splits) for request in agreement.requests if request is not None) and row:
             sent = [count * row for count in entry.request.splits]
-            self._timeline.sends(ALLTOALL)
+            self._timeline.on_send(ALLTOALL)
             self._comm.alltoall(out, sources(entry)[0][: sum(sent)], [count * row for count in rows], sent)
         return [(entry, [out])]
 
 
-def scattered_rows(num_rows: int, size: int) -> list[int]:
-    """Pure: how many rows each rank gets; the first ranks get one more where it does not divide."""
+def rows_of_ranks(num_rows: int, size: int) -> list[int]:
+    """Returns how many rows each rank gets; the first ranks get one more where they do not divide. Pure."""
     each, more = divmod(num_rows, size)
     return [each + (rank < more) for rank in range(size)]
 
 
 def _zeros(request: Request) -> list[Tensor]:
-    """What a rank that has joined adds."""
+    """The contribution of a rank that has joined."""
     return [torch.zeros(math.prod(shape), dtype=dtype, device="cpu") for dtype, shape in request.parts]
 
 
 def _new_scattered(entry: Entry, comm: Communicator) -> list[Tensor]:
     return [
-        new_output(entry, position, (scattered_rows(shape[0], comm.size)[comm.rank], *shape[1:]))
+        new_output(entry, position, (rows_of_ranks(shape[0], comm.size)[comm.rank], *shape[1:]))
         for position, (_, shape) in enumerate(entry.request.parts)
     ]

@@ -1,4 +1,4 @@
-"""Which agreements are carried out together: many small tensors travel as one. Pure, so that all ranks decide alike."""
+"""Which agreements are carried out together, so that many small tensors are sent as one. Pure, so that all ranks decide alike."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Hashable, Iterable
 from unisono.horovod._impl.engine.agreed_operation import Agreement
 
 
-def fused(agreements: Iterable[Agreement], threshold_bytes: int) -> list[list[Agreement]]:
-    """In buckets of one kind, each of at most `threshold_bytes` or of one agreement, in the order of their first members."""
+def fuse(agreements: Iterable[Agreement], threshold_bytes: int) -> list[list[Agreement]]:
+    """Returns the agreements in buckets of one kind, each of at most `threshold_bytes` or of one agreement, in the order of their
+    first members."""
     buckets: list[list[Agreement]] = []
     open_ones: dict[Hashable, tuple[list[Agreement], int]] = {}
     for agreement in agreements:

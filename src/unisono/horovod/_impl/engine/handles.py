@@ -1,4 +1,4 @@
-"""Numbers for operations in flight, as programs hold them until they synchronise. Local."""
+"""Handles: numbers for operations in flight, which programs hold until they synchronise. Local."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Finish = Callable[[Entry], Any]
 
 
 class Handles:
-    """Those of one process. Any thread may use them."""
+    """The handles of one process. Any thread may use them."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -22,39 +22,40 @@ class Handles:
         self._lock = threading.Lock()
 
     def add(self, entry: Entry, finish: Finish) -> int:
-        """Not blocking: a number that was never given out before."""
+        """Returns a new handle. Not blocking."""
         with self._lock:
             number = next(self._numbers)
             self._held[number] = entry, finish
         return number
 
     def poll(self, handle: int) -> bool:
-        """Not blocking: whether `synchronize` would return at once."""
+        """Whether `synchronize` would return at once. Not blocking."""
         held = self._held.get(handle)
         if held is None:
             raise ValueError(f"handle {handle!r} is not in flight; it was synchronised before, or never given out")
         return held[0].done()
 
     def when_done(self, handle: int, call: Callable[[], None]) -> None:
-        """Not blocking: `call` when `synchronize` would return at once; see `Entry.when_done`."""
+        """Calls `call` when `synchronize` would return at once; see `Entry.when_done`. Not blocking."""
         self._held[handle][0].when_done(call)
 
     def wait(self, handle: int) -> None:
-        """Blocking: until `synchronize` would return at once."""
+        """Waits until `synchronize` would return at once. Blocking."""
         done = threading.Event()
         self.when_done(handle, done.set)
         done.wait()
 
     def forget(self, handle: int) -> None:
-        """Not blocking: nobody will ask for the result any more."""
+        """Discards a handle whose result is no longer wanted. Not blocking."""
         self._held.pop(handle, None)
 
     def forget_all(self) -> None:
-        """Not blocking: those from before the last `shutdown`."""
+        """Discards the handles from before the last `shutdown`. Not blocking."""
         self._held.clear()
 
     def synchronize(self, handle: int) -> Any:
-        """Blocking: the result, after which the handle is gone; None for one that is not in flight."""
+        """Waits for an operation and returns its result; the handle is used up. None for a handle that is not in flight.
+        Blocking."""
         held = self._held.get(handle)
         if held is None:
             return None

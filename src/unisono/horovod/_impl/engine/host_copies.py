@@ -1,4 +1,5 @@
-"""Tensors as the communicator moves them: flat, on the host, in a type that it knows. Those of a GPU are copied there and back."""
+"""Tensors in the form that the communicator takes: flat, on the host, in a type that it knows. Tensors of a GPU are copied there
+and back."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ from unisono.horovod._impl.engine.operation_entry import Entry
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Local, without gradients: a flat view; truth values travel as bytes."""
+    """Returns a flat view without gradients; truth values are sent as bytes. Local."""
     flat = _ordinary(tensor).view(-1)
     return flat.view(torch.uint8) if flat.dtype == torch.bool else flat
 
 
 def _ordinary(tensor: Tensor) -> Tensor:
-    """Local: the same memory. What was made under `torch.inference_mode` may be written only there, and this is another thread."""
+    """The same memory as an ordinary tensor: one that was made under `torch.inference_mode` may be written only there, and this is
+    another thread."""
     if not tensor.is_inference():
         return tensor
     same = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -26,7 +28,7 @@ def _ordinary(tensor: Tensor) -> Tensor:
 
 
 def sources(entry: Entry) -> list[Tensor]:
-    """Local, blocking until they are there: the inputs, as views where they are on the host."""
+    """Returns the inputs on the host, as views where they are there already. Local, blocking until they are copied."""
     if not entry.streams:
         return [plain(tensor) for tensor in entry.inputs]
     for event in entry.arrived:
@@ -35,8 +37,8 @@ def sources(entry: Entry) -> list[Tensor]:
 
 
 def targets(entry: Entry, held: Sequence[Tensor]) -> list[Tensor]:
-    """Local: where the results are written, given the sources: those themselves for what is done in place. `deliver` brings
-    results to a GPU."""
+    """Returns where the results are written: the sources themselves for operations in place. `deliver` brings results to a GPU.
+    Local."""
     if entry.outputs is entry.inputs:
         return list(held)
     return [
@@ -46,8 +48,8 @@ def targets(entry: Entry, held: Sequence[Tensor]) -> list[Tensor]:
 
 
 def new_output(entry: Entry, position: int, shape: tuple[int, ...]) -> Tensor:
-    """Local: the place of a result whose shape was not known before, on the device of the input at `position`; returned as the
-    communicator takes it."""
+    """Makes the output of a result whose shape was not known before, on the device of the input at `position`; returns it in the
+    form that the communicator takes. Local."""
     like = entry.inputs[position]
     if like.is_cpu:
         output = host = torch.empty(shape, dtype=like.dtype, device="cpu")
@@ -63,7 +65,7 @@ def new_output(entry: Entry, position: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def deliver(entry: Entry, written: Sequence[Tensor]) -> None:
-    """Local, blocking: to the GPUs, if the outputs are there."""
+    """Copies results to the GPUs, if the outputs are there. Local, blocking."""
     if not entry.streams:
         return
     for output, flat in zip(entry.outputs, written, strict=True):
@@ -81,5 +83,5 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def _aside(device: torch.device) -> torch.cuda.Stream:
-    """A stream of our own: the caller's holds work that has nothing to do with us."""
+    """A CUDA stream for our copies: that of the caller holds unrelated work."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -1,14 +1,14 @@
-"""How the ranks of a set find out what all of them have submitted, in whatever order each of them did. Pure: no thread, no wire.
+"""How the ranks of a set find out what all of them have submitted, in whatever order each did. Pure: no thread, no communication.
 
 In every round each rank shows one short vector of marks, of which all learn the minimum:
 
-    byte 0      0 if this rank has something to tell in full
+    byte 0      0 if this rank has requests to send in full
     byte 1      1 if this rank leaves the set
     byte 2+s    1 if it has submitted, unchanged, what slot s of the cache says
 
-What is marked by all is agreed. Only if somebody has something to tell do all exchange full requests: what the cache does not
-know, or what differs from it. A request that was told is remembered by all, so it is told once. Every rank hears the same in
-the same order and so decides the same; no rank is special.
+What all have marked is agreed. Only if some rank has requests to send do all exchange full requests: those that the cache does not
+know, or that differ from it. All ranks remember a request, so it is sent once. Every rank receives the same in the same order and
+so decides the same; no rank is special.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unisono.errors import join_ranks
-from unisono.horovod._impl.engine.agreed_operation import Agreement, refused_with_joined
+from unisono.horovod._impl.engine.agreed_operation import Agreement, reason_against_joined
 from unisono.horovod._impl.engine.agreement_cache import Cache
 from unisono.horovod._impl.engine.operation_request import JOIN, Request, disagreement
 
@@ -30,18 +30,18 @@ Marks = NDArray[np.uint8]
 
 
 class Negotiation:
-    """One rank's view. `ranks` are those of the whole job, by rank of the set: errors name them."""
+    """One rank's view of the negotiation. `ranks` are the ranks in the whole job, by rank of the set, for errors."""
 
     def __init__(self, rank: int, ranks: Sequence[int], capacity: int) -> None:
         self._rank = rank
         self._ranks = tuple(ranks)
         self._cache = Cache(capacity)
         self._marked: dict[str, tuple[int, Request]] = {}
-        """Submitted here, as the cache says: its slot."""
-        self._untold: dict[str, Request] = {}
-        """Submitted here, and the others do not know it."""
-        self._told: dict[str, dict[int, Request]] = {}
-        """Heard from the ranks that have submitted it, and not agreed yet."""
+        """Requests of this rank that equal the cached ones, with their slots."""
+        self._unsent: dict[str, Request] = {}
+        """Requests of this rank that the others do not know yet."""
+        self._pending: dict[str, dict[int, Request]] = {}
+        """Name -> the requests received so far, by rank, of operations that are not agreed yet."""
         self._joined: dict[int, Request] = {}
         """In the order in which they joined."""
 
@@ -49,52 +49,52 @@ class Negotiation:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something that was submitted here is not agreed."""
-        return bool(self._marked or self._untold) or any(self._rank in heard for heard in self._told.values())
+        """Whether an operation that was submitted here is not agreed yet."""
+        return bool(self._marked or self._unsent) or any(self._rank in heard for heard in self._pending.values())
 
     @property
     def has_joined(self) -> bool:
-        """Whether this rank takes part in whatever the others do."""
+        """Whether this rank has joined, and so takes part in whatever the others do."""
         return self._rank in self._joined
 
     @property
     def num_marks(self) -> int:
-        """Length of the vector, the same on all ranks."""
+        """Length of the vector of marks, the same on all ranks."""
         return HEAD + self._cache.num_slots
 
     def submit(self, request: Request) -> None:
-        """A name must not be submitted again before it is agreed."""
-        if request.kind == JOIN:  # what is only marked would be lost if all join in one round, so from now on it is told
+        """Adds a request of this rank. A name must not be submitted again before it is agreed."""
+        if request.kind == JOIN:  # what is only marked would be lost if all join in one round, so from now on it is sent in full
             for name in list(self._marked):
                 self._unmark(name)
         slot = self._cache.slot(request.name)
         if slot is not None and self._cache.at(slot).requests[self._rank] == request:
             self._marked[request.name] = slot, request
         else:
-            self._untold[request.name] = request
+            self._unsent[request.name] = request
 
     def mark(self, marks: Marks, leaving: bool = False) -> None:
-        """Write this rank's vector."""
-        marks[:] = 1 if self.has_joined else 0  # who has joined agrees to everything, except to what it has itself to say about
-        marks[0] = 0 if self._untold else 1
+        """Writes this rank's vector of marks."""
+        marks[:] = 1 if self.has_joined else 0  # a rank that has joined agrees to everything but its own open requests
+        marks[0] = 0 if self._unsent else 1
         marks[1] = leaving
         for slot, _ in self._marked.values():
             marks[HEAD + slot] = 1
-        for name in self._untold:
+        for name in self._unsent:
             known = self._cache.slot(name)
             if known is not None:
                 marks[HEAD + known] = 0
 
-    def tell(self) -> list[Request]:
-        """What the others do not know; afterwards they do."""
-        requests = list(self._untold.values())
-        self._untold.clear()
+    def take_unsent(self) -> list[Request]:
+        """Returns the requests that the others do not know yet, which count as sent from now on."""
+        requests = list(self._unsent.values())
+        self._unsent.clear()
         return requests
 
-    # ---- what all hear ---------------------------------------------------------------------------------------------
+    # ---- what all receive ------------------------------------------------------------------------------------------
 
-    def hear_marks(self, least: Marks) -> list[Agreement]:
-        """The minimum of all vectors: the agreements in the order in which all carry them out."""
+    def apply_marks(self, least: Marks) -> list[Agreement]:
+        """Returns the agreements that follow from the minimum of all vectors, in the order in which all ranks carry them out."""
         agreed = []
         for slot in np.flatnonzero(least[HEAD:]).tolist():
             agreement = self._cache.use(slot)
@@ -102,8 +102,8 @@ class Negotiation:
             agreed.append(self._with_joined(agreement) if self._joined else agreement)
         return agreed
 
-    def hear_told(self, everybody: Sequence[Iterable[Request]]) -> list[Agreement]:
-        """What each rank tells, by rank: the agreements that are complete with it."""
+    def apply_requests(self, everybody: Sequence[Iterable[Request]]) -> list[Agreement]:
+        """Returns the agreements that are complete with these requests, given by rank."""
         before = len(self._joined)
         changed: dict[str, None] = {}
         for rank, requests in enumerate(everybody):
@@ -111,23 +111,23 @@ class Negotiation:
                 if request.kind == JOIN:
                     self._joined[rank] = request
                     continue
-                if self._cache.slot(request.name) is not None:  # somebody means something else by it than before
+                if self._cache.slot(request.name) is not None:  # a rank means something else by it than before
                     self._forget(request.name)
-                self._told.setdefault(request.name, {})[rank] = request
+                self._pending.setdefault(request.name, {})[rank] = request
                 changed[request.name] = None
-        names = list(self._told) if len(self._joined) > before else list(changed)
-        agreed = [agreement for name in names if (agreement := self._completed(name)) is not None]
+        names = list(self._pending) if len(self._joined) > before else list(changed)
+        agreed = [agreement for name in names if (agreement := self._agreement_if_complete(name)) is not None]
         if len(self._joined) == len(self._ranks):
             requests_of_join = tuple(self._joined[rank] for rank in range(len(self._ranks)))
             agreed.append(Agreement(requests_of_join, last_joined=list(self._joined)[-1]))
             self._joined.clear()
         return agreed
 
-    def _completed(self, name: str) -> Agreement | None:
-        heard = self._told[name]
+    def _agreement_if_complete(self, name: str) -> Agreement | None:
+        heard = self._pending[name]
         if not all(rank in heard or rank in self._joined for rank in range(len(self._ranks))):
             return None
-        del self._told[name]
+        del self._pending[name]
         error = disagreement({self._ranks[rank]: heard[rank] for rank in sorted(heard)})
         agreement = Agreement(tuple(heard.get(rank) for rank in range(len(self._ranks))), error)
         if error is None and self._joined:
@@ -140,14 +140,14 @@ class Negotiation:
 
     def _with_joined(self, agreement: Agreement) -> Agreement:
         absent = [self._ranks[rank] for rank in self._joined]
-        return Agreement(agreement.requests, refused_with_joined(agreement.first, join_ranks(absent)), joined=self._joined)
+        return Agreement(agreement.requests, reason_against_joined(agreement.first, join_ranks(absent)), joined=self._joined)
 
     def _forget(self, name: str) -> None:
         self._cache.drop(name)
         self._unmark(name)
 
     def _unmark(self, name: str) -> None:
-        """What was marked in a slot that is no more must be told in full."""
+        """Moves a marked request back to the unsent ones, as its slot is gone."""
         marked = self._marked.pop(name, None)
         if marked is not None:
-            self._untold[name] = marked[1]
+            self._unsent[name] = marked[1]

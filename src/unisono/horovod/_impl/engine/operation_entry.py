@@ -1,4 +1,4 @@
-"""An operation in flight on this rank: its tensors, and how its end is waited for."""
+"""An operation in flight on this rank: its tensors, and how to wait for its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unisono.horovod._impl.engine.operation_request import Request
 
 
 class Entry:
-    """What was submitted. The tensors belong to the engine until it is done; any thread may wait for it."""
+    """One submitted operation. Its tensors belong to the engine until it is done; any thread may wait for it."""
 
     __slots__ = (
         "_error",
@@ -57,11 +57,11 @@ class Entry:
         self._then: Callable[[], None] | None = None
 
     def done(self) -> bool:
-        """Local, not blocking."""
+        """Whether the operation is done. Local, not blocking."""
         return self._is_over
 
     def wait(self) -> None:
-        """Local, blocking: until it is done; raises what went wrong."""
+        """Waits until the operation is done; raises its error. Local, blocking."""
         if not self._is_over:
             self.hurry()
             with self._gate:  # opened for the first who waits, and by each for the next
@@ -70,7 +70,8 @@ class Entry:
             raise self._error
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Local, not blocking: `call` when it is done, once or twice, by this or another thread; that counts as waiting."""
+        """Calls `call` when the operation is done, once or twice, in this or another thread; that counts as waiting. Local, not
+        blocking."""
         self._then = call
         if self._is_over:
             call()
@@ -78,7 +79,7 @@ class Entry:
             self.hurry()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Local: a thread that waits continues."""
+        """Marks the operation as done, with its error if it failed; waiting threads continue. Local."""
         self._error = error
         self._is_over = True
         self._gate.release()

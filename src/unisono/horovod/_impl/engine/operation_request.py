@@ -69,7 +69,7 @@ class Request(NamedTuple):
         return sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.parts)
 
     def as_plain(self) -> tuple[Any, ...]:
-        """As plain data, to be sent."""
+        """Returns the request as plain data, to be sent."""
         parts = tuple((MOVED.index(dtype), shape) for dtype, shape in self.parts)
         rest = int(self.op), self.root, self.prescale, self.postscale, self.splits, self.device, self.comes_again
         return (self.name, self.kind, parts, *rest)
@@ -94,7 +94,7 @@ _FREE_FIRST = (ALLGATHER, ALLTOALL)
 
 
 def disagreement(requests: Mapping[int, Request]) -> str | None:
-    """Why the requests of one name, by rank, cannot be one operation; None if they can. All ranks find the same words."""
+    """Returns why the requests of one name, by rank, cannot be one operation, in the same words on all ranks; None if they can."""
     first_rank, first = next(iter(requests.items()))
     for rank, other in requests.items():
         difference = None if other is first else _difference(first, other)
@@ -130,7 +130,7 @@ def _difference(first: Request, other: Request) -> tuple[str, object, object] | 
 
 
 def on_one_line(name: str) -> str:
-    """A user's name as it is shown in reports, which have a line for each."""
+    """Returns a user's name as reports show it, which have a line for each."""
     return name.replace("\n", "\\n")
 
 

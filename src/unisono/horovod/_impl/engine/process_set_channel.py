@@ -1,7 +1,7 @@
 """The operations of one process set on this rank: submitted by any thread, in any order, and carried out by one thread.
 
-The thread talks to its peers only when it has a reason, and otherwise sleeps. A rank that waits for others waits inside the
-collective with which a round begins, where it sleeps too. So no rank is woken for nothing, and nobody counts cycles.
+The thread starts a round of negotiation only when it has a reason, and otherwise sleeps. A rank that waits for others waits inside
+the collective with which a round begins, where it sleeps too. So no rank is woken for nothing, and no cycles are counted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from unisono.comm.base import Communicator
 from unisono.comm.control_plane.control import Loss
 from unisono.horovod._impl.engine.agreed_operation import Agreement
 from unisono.horovod._impl.engine.carrier import Carrier
-from unisono.horovod._impl.engine.fusion import fused
+from unisono.horovod._impl.engine.fusion import fuse
 from unisono.horovod._impl.engine.negotiation import Negotiation
-from unisono.horovod._impl.engine.negotiation_rounds import Talk
+from unisono.horovod._impl.engine.negotiation_rounds import Negotiator
 from unisono.horovod._impl.engine.operation_entry import Entry
 from unisono.horovod._impl.engine.operation_request import JOIN, on_one_line
 from unisono.horovod._impl.exceptions import HorovodInternalError
@@ -38,7 +38,7 @@ SHUT_DOWN = "was shut down by hvd.shutdown()"
 
 
 class Channel:
-    """Made collectively over the set; it owns the communicator."""
+    """The operations of a process set on this rank. Made collectively over the set; it owns the communicator."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Channel:
         self._settings = settings
         self._timeline = timeline
         self._negotiation = Negotiation(comm.rank, ranks, settings.cache_capacity)
-        self._talk = Talk(comm, settings.cache_capacity)
+        self._negotiator = Negotiator(comm, settings.cache_capacity)
         self._carrier = Carrier(comm, ranks, timeline)
         self._changed = threading.Condition()
         self._entries: dict[str, Entry] = {}
@@ -66,28 +66,29 @@ class Channel:
         self._over: str | None = None
         """Why nothing can be submitted any more."""
         self._thread: threading.Thread | None = None
-        self._talked_at, self._pause_s = 0.0, 0.0
+        self._last_round_at, self._pause_s = 0.0, 0.0
         self._unnamed: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._made: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self.era = object()
-        """Another one after each complete join: what ranks told each other before, those that had joined did not hear."""
+        """Another object after each complete join: ranks that had joined did not receive what the others exchanged before."""
         comm.control.current_calls[title] = (0, self)
 
     # ---- what users' threads call ------------------------------------------------------------------------------------
 
     def number(self, what: str) -> int:
-        """Local: 0, 1, 2, ... for each `what`: names for operations that users did not name. A join begins anew, since ranks that
-        have joined did not count with the others."""
+        """Returns 0, 1, 2, ... for each `what`: names for operations that users did not name. The numbers begin again after a join,
+        as ranks that have joined did not count with the others. Local."""
         with self._changed:
             return next(self._unnamed[what])
 
-    def number_made(self, what: str) -> int:
-        """Local: 0, 1, 2, ... for each `what`: names for things that stay, such as optimisers, made in one order on all ranks."""
+    def persistent_number(self, what: str) -> int:
+        """Returns 0, 1, 2, ... for each `what`: names for objects that stay, such as optimisers, made in one order on all ranks.
+        Local."""
         with self._changed:
             return next(self._made[what])
 
     def submit(self, entry: Entry) -> None:
-        """Local, not blocking. Raises `ValueError` if an operation of that name is in flight here."""
+        """Submits an operation. Raises `ValueError` if an operation of that name is in flight here. Local, not blocking."""
         name = entry.request.name
         with self._changed:
             if self._over is not None:
@@ -115,16 +116,16 @@ class Channel:
                 self._start()
 
     def waiting(self) -> list[Entry]:
-        """Local: what is in flight, the oldest first."""
+        """Returns the operations in flight, the oldest first. Local."""
         with self._changed:
             return sorted(self._entries.values(), key=lambda entry: entry.began_at)
 
     def __str__(self) -> str:
-        """For the reports of the control plane: the names in flight, a line each."""
+        """Returns the names in flight, a line each, for the reports of the control plane."""
         return "\n".join(on_one_line(name) for name in tuple(self._entries))
 
     def leave(self) -> None:
-        """Collective over the set, blocking: until all ranks leave. What is in flight by then fails."""
+        """Waits until all ranks leave; operations that are then in flight fail. Collective over the set, blocking."""
         with self._changed:
             self._leaving = True
             if len(self.ranks) > 1 and self._over is None:
@@ -135,7 +136,7 @@ class Channel:
         self._close("the process set was removed")
 
     def stop(self, reason: str = SHUT_DOWN) -> None:
-        """Local, blocking for a moment: end, whatever is in flight. Peers that wait for this rank are told."""
+        """Ends the channel, whatever is in flight. Peers that wait for this rank are told. Local, blocking for a moment."""
         with self._changed:
             self._over = self._over or f"the communication {reason}"
             self._changed.notify()
@@ -148,8 +149,8 @@ class Channel:
         self._close(f"the communication {reason}")
 
     def fail(self, reason: str) -> None:
-        """Local, not blocking: everything in flight fails, and the peers are told why. They are told first: one that found this
-        rank waiting for nothing any more would count it among those that never came."""
+        """Makes all operations in flight fail and tells the peers why. The peers are told first: one that found this rank no longer
+        waiting would count it among those that never came. Local, not blocking."""
         with self._changed:
             self._over = self._over or reason
         self._comm.abort(reason)
@@ -165,13 +166,13 @@ class Channel:
     def _run(self) -> None:
         try:
             while self._await_reason():
-                self._timeline.round_begins()
-                found = self._talk.round(self._negotiation, self._leaving)
-                self._talked_at = monotonic()
-                self._timeline.told(found.told)
+                self._timeline.on_round()
+                found = self._negotiator.round(self._negotiation, self._leaving)
+                self._last_round_at = monotonic()
+                self._timeline.on_requests(found.requests)
                 if found.agreed:
                     self._pause_s = 0.0
-                    self._timeline.agreed(found.agreed)
+                    self._timeline.on_agreement(found.agreed)
                     self._carry_out(found.agreed)
                 else:
                     self._pause_s = min(max(2 * self._pause_s, self._settings.cycle_time_s / 8, 50e-6), LONGEST_PAUSE_S)
@@ -184,7 +185,7 @@ class Channel:
                 self._comm.abort(reason)
 
     def _await_reason(self) -> bool:
-        """Blocking: until there is a reason to talk; False at the end."""
+        """Waits until there is a reason for a round; False at the end. Blocking."""
         with self._changed:
             while self._over is None:
                 now = monotonic()
@@ -192,7 +193,7 @@ class Channel:
                 if due is not None and due <= now:
                     for entry in self._fresh:
                         self._negotiation.submit(entry.request)
-                    self._timeline.submitted(self._fresh)
+                    self._timeline.on_submit(self._fresh)
                     self._fresh.clear()
                     self._urgent = False
                     return True
@@ -200,16 +201,16 @@ class Channel:
             return False
 
     def _due_at(self, now: float) -> float | None:
-        """When to talk next; None: not before something happens here."""
+        """The time of the next round; None: not before something happens here."""
         if self._leaving or self._negotiation.has_joined or (self._fresh and self._urgent):
             return now
         reasons = []
-        if self._fresh:  # nobody waits for it yet: others may come that can travel with it
+        if self._fresh:  # nobody waits for it yet: more operations may come that can be fused with it
             reasons.append(self._fresh_since + self._settings.cycle_time_s)
         if self._negotiation.is_waiting:
             # While things are agreed on, at once: we sleep in the collective until a peer comes with something new. Only if
             # all ranks wait for something else would nobody ever sleep, so then there are pauses.
-            reasons.append(self._talked_at + self._pause_s)
+            reasons.append(self._last_round_at + self._pause_s)
         return min(reasons, default=None)
 
     def _hurry(self) -> None:
@@ -219,13 +220,13 @@ class Channel:
                 self._changed.notify()
 
     def _carry_out(self, agreed: list[Agreement]) -> None:
-        for bucket in fused(agreed, self._settings.fusion_threshold_bytes):
+        for bucket in fuse(agreed, self._settings.fusion_threshold_bytes):
             error = bucket[0].error
             if error is None:
-                self._timeline.carrying(bucket)
+                self._timeline.on_start(bucket)
                 with torch.no_grad():
                     self._carrier.carry(bucket, self._entries)
-                self._timeline.carried()
+                self._timeline.on_done()
             with self._changed:
                 ours = [self._entries.pop(agreement.name, None) for agreement in bucket]
                 if bucket[0].last_joined is not None:
@@ -236,16 +237,16 @@ class Channel:
                     entry.finish(None if error is None else HorovodInternalError(error))
 
     def _carry_alone(self, entry: Entry) -> None:
-        """Where there is nobody to agree with."""
+        """Carries out an operation where this rank is the only one."""
         agreed = [Agreement((entry.request,), last_joined=0)]
-        self._timeline.round_begins()
-        self._timeline.submitted([entry])
-        self._timeline.agreed(agreed)
+        self._timeline.on_round()
+        self._timeline.on_submit([entry])
+        self._timeline.on_agreement(agreed)
         try:
-            self._timeline.carrying(agreed)
+            self._timeline.on_start(agreed)
             with torch.no_grad():
                 self._carrier.carry(agreed, self._entries)
-            self._timeline.carried()
+            self._timeline.on_done()
         finally:
             del self._entries[entry.request.name]
         entry.finish()

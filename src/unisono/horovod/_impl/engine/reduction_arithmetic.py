@@ -10,7 +10,7 @@ from unisono.horovod._impl.engine.operation_request import ReduceOp
 
 
 def scale(vector: Tensor, factor: float) -> None:
-    """Whole numbers are scaled in float64 and cut towards zero; halves in float32."""
+    """Scales a tensor. Whole numbers are scaled in float64 and cut towards zero, halves in float32."""
     if factor == 1.0:
         return
     if vector.dtype.is_floating_point:
@@ -19,15 +19,16 @@ def scale(vector: Tensor, factor: float) -> None:
         vector.copy_(vector.to(torch.float64).mul_(factor))
 
 
-def carried_type(dtype: torch.dtype, op: int) -> torch.dtype:
-    """The type in which a reduction is carried out: the sum on the way to a mean of whole numbers needs a wider type."""
+def reduction_type(dtype: torch.dtype, op: int) -> torch.dtype:
+    """Returns the type in which a reduction is carried out: the sum on the way to a mean of whole numbers needs a wider type."""
     if op != ReduceOp.AVERAGE or dtype.is_floating_point:
         return dtype
     return torch.int32 if dtype.itemsize < 4 else torch.int64
 
 
 def finish_reduction(vector: Tensor, factor: float, by: int) -> None:
-    """A sum times `factor` and divided by `by`. Floating-point numbers in one step: between two of them halves may overflow."""
+    """Multiplies a sum by `factor` and divides it by `by`. Floating-point numbers in one step: between two of them halves may
+    overflow."""
     if vector.dtype.is_floating_point and factor != 1.0:
         scale(vector, factor / by)
     else:
@@ -36,13 +37,13 @@ def finish_reduction(vector: Tensor, factor: float, by: int) -> None:
 
 
 def divide(vector: Tensor, by: int) -> None:
-    """Whole numbers are cut towards zero."""
+    """Divides a tensor; whole numbers are cut towards zero."""
     if by != 1:
         vector.div_(by, rounding_mode=None if vector.dtype.is_floating_point else "trunc")
 
 
 def product(out: Tensor, rows: Tensor) -> None:
-    """Into `out`, row after row; halves are multiplied in float32 and rounded once."""
+    """Multiplies the rows into `out`; halves are multiplied in float32 and rounded once."""
     wide = torch.float32 if out.dtype in HALF_TYPES else out.dtype
     total = rows[0].to(wide, copy=True)
     for row in rows[1:]:

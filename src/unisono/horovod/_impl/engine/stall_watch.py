@@ -1,4 +1,5 @@
-"""Says whom the ranks wait for, when they wait long: the names, who has not submitted them, and where those ranks are."""
+"""Reports which ranks the others wait for when they wait long: the operations, the ranks that have not submitted them, and their
+stacks."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ SHOWN_NAMES = 20
 
 
 class StallWatch:
-    """A thread that looks seldom. It needs no answer of the channels' threads, which may wait for ever."""
+    """A thread that checks the channels at long intervals. It needs no answer of their threads, which may wait for ever."""
 
     def __init__(self, channels: Mapping[int, Channel], control: Control, settings: HorovodSettings) -> None:
         self._channels = channels
@@ -35,7 +36,7 @@ class StallWatch:
             self._thread.start()
 
     def close(self) -> None:
-        """Local, blocking for a moment."""
+        """Ends the thread. Local, blocking for a moment."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(2 * REPORT_WAIT_S)
@@ -46,43 +47,44 @@ class StallWatch:
             channels = tuple(self._channels.values())
             self._told = {channel: self._told.get(channel, set()) for channel in channels}
             for channel in channels:
-                self._look(channel, self._told[channel], monotonic())
+                self._check(channel, self._told[channel], monotonic())
 
-    def _look(self, channel: Channel, told: set[Entry], now: float) -> None:
+    def _check(self, channel: Channel, reported: set[Entry], now: float) -> None:
         waiting = channel.waiting()
-        told.intersection_update(waiting)
+        reported.intersection_update(waiting)
         if self._warn_s and not self._control.lost:
-            late = [entry for entry in waiting if now - entry.began_at > self._warn_s and entry not in told]
+            late = [entry for entry in waiting if now - entry.began_at > self._warn_s and entry not in reported]
             if late:
-                told.update(self._report(channel, late, self._reports(channel)))
+                reported.update(self._report(channel, late, self._reports(channel)))
         bound = [entry for entry in waiting if entry.request.kind != JOIN]  # who has joined may wait as long as others have data
         if self._end_s and bound and now - bound[0].began_at > self._end_s:
             self._end(channel, bound[0])
 
     def _end(self, channel: Channel, entry: Entry) -> None:
-        names_of = submitted(self._reports(channel), channel.title)
+        names_of = submissions_of(self._reports(channel), channel.title)
         if self._control.lost:  # somebody else has spoken, or is gone: the channel fails by itself
             return
         if not entry.done() and not self._is_anothers(entry, channel, names_of):
-            gone = _ranks(absent(_shown(entry), channel.ranks, names_of))
+            gone = _ranks(absent_ranks(_shown(entry), channel.ranks, names_of))
             channel.fail(
                 f"{entry.request.name} was not submitted by {gone} within {self._end_s:g} s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)"
             )
 
     def _is_anothers(self, entry: Entry, channel: Channel, names_of: Mapping[int, Sequence[str]]) -> bool:
-        """Whether a lower rank waits for it too: then that one speaks, and this one only if that one waits no more."""
+        """Whether a lower rank waits for the operation too: then that rank reports it, and this one only once that one has stopped
+        waiting."""
         return any(_shown(entry) in names_of.get(rank, ()) for rank in channel.ranks if rank < self._control.rank)
 
     def _reports(self, channel: Channel) -> dict[int, Report]:
         return self._control.reports(channel.ranks, REPORT_WAIT_S)
 
     def _report(self, channel: Channel, late: Sequence[Entry], reports: Mapping[int, Report]) -> list[Entry]:
-        """Print, and say which of them were in it."""
-        names_of = submitted(reports, channel.title)
+        """Prints a report and returns the operations in it."""
+        names_of = submissions_of(reports, channel.title)
         if self._control.lost:  # ranks that fail forget what they had in flight, and would be accused of not having submitted it
             return []
         ours = [entry for entry in late if not entry.done() and not self._is_anothers(entry, channel, names_of)]
-        gone = {entry: absent(_shown(entry), channel.ranks, names_of) for entry in ours}
+        gone = {entry: absent_ranks(_shown(entry), channel.ranks, names_of) for entry in ours}
         lines = [f"  {_shown(entry)}: missing on {_ranks(ranks)}{_excuse(entry)}" for entry, ranks in gone.items()]
         if lines:
             more = [f"  and {len(lines) - SHOWN_NAMES} more"] if len(lines) > SHOWN_NAMES else []
@@ -109,8 +111,8 @@ def _ranks(ranks: Sequence[int]) -> str:
     return join_ranks(ranks) if ranks else "no rank"
 
 
-def submitted(reports: Mapping[int, Report], title: str) -> dict[int, tuple[str, ...]]:
-    """Pure: what each rank that answered has in flight in a channel, by rank of the job."""
+def submissions_of(reports: Mapping[int, Report], title: str) -> dict[int, tuple[str, ...]]:
+    """Returns what each rank that answered has in flight in a channel, by rank of the job. Pure."""
     return {
         rank: tuple(report.current_calls[title].call.split("\n"))
         for rank, report in reports.items()
@@ -118,8 +120,8 @@ def submitted(reports: Mapping[int, Report], title: str) -> dict[int, tuple[str,
     }
 
 
-def absent(name: str, ranks: Sequence[int], names_of: Mapping[int, Sequence[str]]) -> list[int]:
-    """Pure: the ranks that have neither submitted it nor joined, or do not answer."""
+def absent_ranks(name: str, ranks: Sequence[int], names_of: Mapping[int, Sequence[str]]) -> list[int]:
+    """Returns the ranks that have neither submitted the operation nor joined, or do not answer. Pure."""
     return [rank for rank in ranks if not {name, JOIN} & set(names_of.get(rank, ()))]
 
 
@@ -132,6 +134,6 @@ def _where(rank: int, names_of: Mapping[int, Sequence[str]], reports: Mapping[in
 
 
 def users_part(stacks: str) -> str:
-    """Pure: without our own threads, which only wait."""
+    """Returns the stacks without our own threads, which only wait. Pure."""
     parts = re.split(r"\n(?=thread )", stacks)
     return "\n".join(part for part in parts if not part.startswith("thread unisono-"))

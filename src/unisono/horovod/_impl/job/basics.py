@@ -1,11 +1,12 @@
-"""Who am I, in the words of programs written for Horovod. Local, unless a line says otherwise."""
+"""The rank and size of this process and what Horovod supports, in the words of programs written for Horovod. Local, unless a line
+says otherwise."""
 
 from __future__ import annotations
 
 import torch
 
-from unisono.horovod._impl.job.process_place import mpi_is_installed
 from unisono.horovod._impl.job.process_state import PROCESS
+from unisono.horovod._impl.job.process_topology import mpi_is_installed
 
 __all__ = ["shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "is_homogeneous"]
 __all__ += ["mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built", "nccl_built", "ddl_built"]
@@ -13,7 +14,7 @@ __all__ += ["ccl_built", "cuda_built", "rocm_built", "start_timeline", "stop_tim
 
 
 def shutdown() -> None:
-    """Local, blocking for a moment: end; what is in flight fails. `init` may follow."""
+    """Ends the communication; operations in flight fail. `init` may follow. Local, blocking for a moment."""
     PROCESS.end()
 
 
@@ -22,51 +23,52 @@ def is_initialized() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Local: rank 0 writes its timeline to this file from now on. Needs HOROVOD_TIMELINE=DYNAMIC at `init`, else `ValueError`."""
+    """Makes rank 0 write its timeline to this file from now on. Needs HOROVOD_TIMELINE=DYNAMIC at `init`, else `ValueError`.
+    Local."""
     PROCESS.job.timeline.start(file_path, mark_cycles)
 
 
 def stop_timeline() -> None:
-    """Local, blocking until the file is written. It may be started again."""
+    """Ends the timeline; it may be started again. Local, blocking until the file is written."""
     PROCESS.job.timeline.stop()
 
 
 def rank() -> int:
-    return PROCESS.place.rank
+    return PROCESS.topology.rank
 
 
 def size() -> int:
-    return PROCESS.place.size
+    return PROCESS.topology.size
 
 
 def local_rank() -> int:
-    """Among the processes of this node."""
-    return PROCESS.place.local_rank
+    """The rank among the processes of this node."""
+    return PROCESS.topology.local_rank
 
 
 def local_size() -> int:
-    """How many processes this node has."""
-    return PROCESS.place.local_size
+    """Number of processes of this node."""
+    return PROCESS.topology.local_size
 
 
 def cross_rank() -> int:
-    """Among the processes of all nodes that have this local rank."""
-    return PROCESS.place.cross_rank
+    """The rank among the processes of all nodes that have this local rank."""
+    return PROCESS.topology.cross_rank
 
 
 def cross_size() -> int:
-    """How many nodes have a process of this local rank."""
-    return PROCESS.place.cross_size
+    """Number of nodes that have a process of this local rank."""
+    return PROCESS.topology.cross_size
 
 
 def is_homogeneous() -> bool:
-    """Whether all nodes have as many processes."""
-    return PROCESS.place.is_homogeneous
+    """Whether all nodes have equally many processes."""
+    return PROCESS.topology.is_homogeneous
 
 
 def mpi_enabled() -> bool:
     """Whether MPI carries the tensors."""
-    return PROCESS.place.engine == "mpi"
+    return PROCESS.topology.engine == "mpi"
 
 
 def mpi_threads_supported() -> bool:

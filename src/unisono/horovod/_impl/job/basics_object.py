@@ -1,4 +1,5 @@
-"""The basics as methods of one object, as some programs hold them. Local, unless the function of that name says otherwise."""
+"""The functions of `basics.py` as methods of one object, as some programs hold them. Local, unless the function of that name says
+otherwise."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from unisono.horovod._impl.job.process_state import PROCESS
 
 
 class HorovodBasics:
-    """What it is made with says where a compiled library is; there is none."""
+    """The basics as methods. Its arguments name a compiled library, which does not exist here."""
 
     def __init__(self, pkg_path: str = "", *args: str) -> None:
         self._given = pkg_path, *args

@@ -1,4 +1,4 @@
-"""What `hvd.init()` says on rank 0: which HOROVOD_* variables change nothing here, and, if asked for, what was chosen."""
+"""The messages of `hvd.init()` on rank 0: which HOROVOD_* variables have no effect here and, if asked for, what was chosen."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ REASONS: Mapping[str, str] = {
 """By what follows HOROVOD_ -> why it changes nothing."""
 
 
-def tell_settings(chosen: str) -> None:
-    """Local: on one rank, once. `chosen`: what the job is made of, for those who want to know (HOROVOD_LOG_LEVEL=INFO)."""
+def report_settings(chosen: str) -> None:
+    """Prints the messages; called on one rank, once. `chosen` describes the job, for HOROVOD_LOG_LEVEL=INFO. Local."""
     env = environment()
     level = env.get("HOROVOD_LOG_LEVEL", "").upper() or DEFAULT_LEVEL
     if level not in LEVELS:
@@ -45,7 +45,7 @@ def tell_settings(chosen: str) -> None:
 
 
 def without_effect(env: Mapping[str, str]) -> str:
-    """Pure: one line about the variables that are set and change nothing; empty if there are none."""
+    """Returns a line about variables that are set and have no effect; empty if there are none. Pure."""
     found = [name for name in sorted(env) if name.startswith("HOROVOD_") and env[name] and not READ.fullmatch(name)]
     alike: dict[str, list[str]] = {}
     for name in found:

@@ -1,4 +1,4 @@
-"""What programs written for Horovod set in the environment: the variables that the Horovod front reads, as values."""
+"""The environment variables that the Horovod interface reads, as values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 @dataclass(frozen=True)
 class HorovodSettings:
-    """How the background threads negotiate and fuse."""
+    """The settings of negotiation, fusion and the stall check."""
 
     fusion_threshold_bytes: int = 128 << 20
     """Tensors are put together up to so many bytes; 0: never."""
@@ -36,12 +36,13 @@ class HorovodSettings:
 
 
 def horovod_settings() -> HorovodSettings:
-    """Local: what the environment of this process says."""
+    """Returns the settings from the environment of this process. Local."""
     return settings_of(environment())
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """Local: as the one who started this process says, for programs that ask before `hvd.init()`; (0, 1) if nobody did."""
+    """Returns rank and size as the launcher has set them, for programs that ask before `hvd.init()`; (0, 1) without a launcher.
+    Local."""
     env = environment()
     if env.get("HOROVOD_RANK") and env.get("HOROVOD_SIZE"):
         return whole_number(env, "HOROVOD_RANK"), whole_number(env, "HOROVOD_SIZE")
@@ -50,7 +51,7 @@ def get_env_rank_and_size() -> tuple[int, int]:
 
 
 def settings_of(env: Mapping[str, str]) -> HorovodSettings:
-    """Pure. Raises `UsageError` for a variable that makes no sense."""
+    """Returns the settings from these variables. Raises `UsageError` for a value that makes no sense. Pure."""
     plain = HorovodSettings()
     watched = not _switch(env, "HOROVOD_STALL_CHECK_DISABLE")
     return HorovodSettings(

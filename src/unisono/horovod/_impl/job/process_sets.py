@@ -23,34 +23,35 @@ class ProcessSet:
         self.mpi_comm = None  # programs may look at it; a set is made of ranks here
 
     def included(self) -> bool:
-        """Local: whether this process belongs to it."""
-        return PROCESS.place.rank in self._members()
+        """Whether this process belongs to the set. Local."""
+        return PROCESS.topology.rank in self._members()
 
     def size(self) -> int:
-        """Local: how many ranks it has."""
+        """Number of ranks of the set. Local."""
         return len(self._members())
 
     def rank(self) -> int:
-        """Local: the rank of this process in it; `ValueError` if it does not belong to it."""
-        mine, members = PROCESS.place.rank, self._members()
+        """The rank of this process in the set; `ValueError` if it does not belong to it. Local."""
+        mine, members = PROCESS.topology.rank, self._members()
         if mine not in members:
             raise ValueError(f"rank {mine} is not in {self}; ask included() first")
         return members.index(mine)
 
     def is_registered(self) -> bool:
-        """Local: whether it can be used. A number alone says little: after `shutdown` and `init` it may be another set's."""
+        """Whether the set can be used. Its number alone does not tell: after `shutdown` and `init` it may belong to another set.
+        Local."""
         registered = None if self.process_set_id is None else PROCESS.job.ranks.get(self.process_set_id)
         return registered is not None and list(registered) == self.ranks
 
     def registered_id(self) -> int:
-        """Local: its number; `ValueError` if it is not registered."""
+        """The number of the set; `ValueError` if it is not registered. Local."""
         if not self.is_registered():
             raise ValueError(f"{self} is not registered; give it to hvd.init(process_sets=...) or hvd.add_process_set")
         assert self.process_set_id is not None
         return self.process_set_id
 
     def channel(self) -> Channel:
-        """Local: where operations are submitted; `ValueError` if this process does not belong to it."""
+        """The channel to which operations are submitted; `ValueError` if this process does not belong to the set. Local."""
         return PROCESS.channel(self.registered_id())
 
     def _members(self) -> tuple[int, ...]:
@@ -61,7 +62,7 @@ class ProcessSet:
 
 
 class _Everybody(ProcessSet):
-    """The set of all ranks, which exists before anybody knows who they are."""
+    """The set of all ranks, which exists before the ranks are known."""
 
     def __init__(self) -> None:
         super().__init__(())
@@ -82,7 +83,7 @@ global_process_set: ProcessSet = _Everybody()
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Collective over all ranks, blocking: register a set; all ranks name the same one, in the same order of calls."""
+    """Registers a set; all ranks name the same one, in the same order of calls. Collective over all ranks, blocking."""
     given = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     PROCESS.require_dynamic("add_process_set")
     register(given)
@@ -90,7 +91,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Collective over all ranks, blocking: unregister it; False if it is the global one or not registered."""
+    """Unregisters a set; returns False if it is the global one or not registered. Collective over all ranks, blocking."""
     if process_set.process_set_id == GLOBAL_ID or not process_set.is_registered():
         return False
     PROCESS.require_dynamic("remove_process_set")
@@ -100,7 +101,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def init(comm: object = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Collective over all processes of the job, blocking: begin. Without a launcher the job is this process alone.
+    """Begins the communication. Without a launcher the job is this process alone. Collective over all processes of the job,
+    blocking.
 
     May be called again; sets that are not registered yet then are. `process_sets="dynamic"` lets sets be added later.
     """
@@ -123,7 +125,7 @@ def init(comm: object = None, process_sets: Sequence[ProcessSet] | str | None = 
 
 
 def register(process_set: ProcessSet) -> None:
-    """Collective over all ranks, blocking."""
+    """Registers these sets. Collective over all ranks, blocking."""
     assert process_set.ranks is not None
     process_set.process_set_id = PROCESS.add_set(process_set.ranks)
 
@@ -142,8 +144,8 @@ def _check_comm(comm: object) -> None:
 
 
 def _check_ranks(comm: Any) -> None:
-    """All ranks, in their order: whatever else `comm` may be is refused."""
-    rank, everybody = PROCESS.place.rank, list(PROCESS.ranks_of(GLOBAL_ID))
+    """Refuses a `comm` that is not the list of all ranks in their order."""
+    rank, everybody = PROCESS.topology.rank, list(PROCESS.ranks_of(GLOBAL_ID))
     whole = (
         (comm.Get_rank(), comm.Get_size()) == (rank, len(everybody))
         if _is_communicator(comm)

@@ -1,4 +1,4 @@
-"""What `hvd.init()` makes of this process: the communicator of the job, and a channel for each process set."""
+"""The state of this process after `hvd.init()`: the communicator of the job, and a channel for each process set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError, UsageError
-from unisono.horovod._impl.elastic.driver_line import Line
+from unisono.horovod._impl.elastic.driver_connection import DriverConnection
 from unisono.horovod._impl.elastic.worker_environment import topology_of
 from unisono.horovod._impl.engine.handles import Handles
 from unisono.horovod._impl.engine.operation_entry import Entry
@@ -26,9 +26,9 @@ from unisono.horovod._impl.engine.operation_request import ALLGATHER, Request
 from unisono.horovod._impl.engine.process_set_channel import FOR_EVER_S, Channel
 from unisono.horovod._impl.engine.stall_watch import StallWatch
 from unisono.horovod._impl.exceptions import HorovodInternalError
-from unisono.horovod._impl.job.init_messages import tell_settings
+from unisono.horovod._impl.job.init_messages import report_settings
 from unisono.horovod._impl.job.job_settings import HorovodSettings, horovod_settings
-from unisono.horovod._impl.job.process_place import Place, place_of, seated
+from unisono.horovod._impl.job.process_topology import ProcessTopology, process_topology, with_assignment
 from unisono.horovod._impl.timeline.job_timeline import JobTimeline
 from unisono.launch.excepthook import install_excepthook
 
@@ -38,31 +38,31 @@ NOT_BEGUN = "Horovod has not been initialized; use hvd.init()."
 
 
 class Job:
-    """What stands between one `init` and its `shutdown`."""
+    """The communicators and channels between one `init` and its `shutdown`."""
 
-    def __init__(self, line: Line) -> None:
-        """Collective over all processes of the job, blocking."""
+    def __init__(self, driver_connection: DriverConnection) -> None:
+        """Connects to the other processes. Collective over all processes of the job, blocking."""
         install_excepthook()
         own = horovod_settings()  # before others count on us
-        seat = line.take_seat() if line.is_there else None
+        assignment = driver_connection.wait_for_assignment() if driver_connection.has_driver else None
         # Tensors of GPUs pass through the host, so the engine is chosen as if there were none.
-        at = replace(current_topology() if seat is None else topology_of(seat), own_gpus=())
+        at = replace(current_topology() if assignment is None else topology_of(assignment), own_gpus=())
         if at.engine == "nccl":
             raise UsageError(
                 "engine nccl was asked for (UNISONO_ENGINE), but hvd moves tensors of GPUs through the host; leave it out"
             )
         self.timeline = JobTimeline()
-        self.world: Communicator = connect(topology=at, quiet=True, attend=line.check_seat)
+        self.world: Communicator = connect(topology=at, quiet=True, attend=driver_connection.check_generation)
         try:
             # Those of rank 0 for all: ranks that fuse or remember differently would not understand each other.
             self.settings = HorovodSettings(**self.world.broadcast_object(asdict(own)))
-            self.place: Place = seated(place_of(self.world, at), seat)
+            self.topology: ProcessTopology = with_assignment(process_topology(self.world, at), assignment)
             # From here on ranks may come as late as they like. What is split off inherits it, with all that it is made of.
             self.world.time_limit_s = FOR_EVER_S
             self.timeline.open(self.world, self.settings)
             self.ranks: dict[int, tuple[int, ...]] = {}
             self.channels: dict[int, Channel] = {}
-            self.add(range(self.place.size))
+            self.add(range(self.topology.size))
         except BaseException as error:
             self.world.abort(f"could not begin: {error}")
             self.world.close()
@@ -71,10 +71,10 @@ class Job:
         self.stall = StallWatch(self.channels, self.world.control, self.settings)
 
     def add(self, ranks: Sequence[int]) -> int:
-        """Collective over all ranks, blocking: the number of a new set, the smallest that is free."""
+        """Makes the channel of a new set and returns its number, the smallest that is free. Collective over all ranks, blocking."""
         members = tuple(ranks)
         set_id = next(number for number in range(len(self.ranks) + 1) if number not in self.ranks)
-        comm = self.world.split(0 if self.place.rank in members else None, self.place.rank)
+        comm = self.world.split(0 if self.topology.rank in members else None, self.topology.rank)
         if comm is not None:
             timeline = self.timeline.of_set(members, comm.engine, set_id)
             self.channels[set_id] = Channel(comm, members, self.settings, f"horovod-{set_id}", timeline)
@@ -82,7 +82,7 @@ class Job:
         return set_id
 
     def end(self) -> None:
-        """Local, blocking for a moment. All that can be ended is, whatever goes wrong on the way."""
+        """Ends all channels, whatever goes wrong on the way. Local, blocking for a moment."""
         with ExitStack() as ends:  # the last one first
             ends.callback(self.timeline.close)
             ends.callback(self.world.close)
@@ -96,11 +96,11 @@ class Process:
 
     def __init__(self) -> None:
         self.handles = Handles()
-        self.line = Line()
-        """To the driver, in an elastic job."""
+        self.driver_connection = DriverConnection()
+        """The connection to the driver of an elastic job."""
         self._lock = threading.RLock()
         self._job: Job | None = None
-        self._lasting: list[ref[Any]] = []
+        self._persistent_ids: list[ref[Any]] = []
         self.are_shared = WeakTensorKeyDictionary()
         """Parameters that have, or had, an optimiser: whether it was more than one."""
         self._dynamic = False
@@ -111,48 +111,50 @@ class Process:
         return self._job is not None
 
     def begin(self, dynamic: bool = False) -> None:
-        """Collective, blocking: the first call connects; later ones change nothing else."""
+        """Connects at the first call; later calls only allow dynamic sets. Collective, blocking."""
         with self._lock:
             if self._job is None:
                 self.handles.forget_all()
-                self._job = self._joined()
+                self._job = self._join()
                 if not self._ends_at_exit:
                     atexit.register(self.end)
-                    if not self._job.place.rank:
-                        tell_settings(f"{self._job.place}, {self._job.settings}")
+                    if not self._job.topology.rank:
+                        report_settings(f"{self._job.topology}, {self._job.settings}")
                     self._ends_at_exit = True
             # Once asked for it stays, as in Horovod: elastic programs begin again by a plain `init()`.
             self._dynamic = self._dynamic or self._job.settings.dynamic_process_sets or dynamic
 
-    def _joined(self) -> Job:
+    def _join(self) -> Job:
         while True:
             try:
-                job = Job(self.line)
+                job = Job(self.driver_connection)
             except CommError as error:
-                if not self.line.is_there:
+                if not self.driver_connection.has_driver:
                     raise
-                self.line.tell_failed(str(error))  # somebody went meanwhile: ask for a place among those who are left
+                self.driver_connection.report_failed(
+                    str(error)
+                )  # a worker has left meanwhile: ask for a rank among the remaining ones
             else:
-                self.line.tell_joined()
+                self.driver_connection.report_joined()
                 return job
 
     def end(self) -> None:
-        """Local, blocking for a moment: what is in flight fails. Idempotent."""
+        """Ends the communication; operations in flight fail. Idempotent. Local, blocking for a moment."""
         with self._lock:
             job, self._job = self._job, None
             if job is not None:
                 job.end()
 
-    def remember(self, thing: object) -> None:
-        """Local: something that may outlive `end`; only as long as somebody else holds it."""
+    def add_persistent_id(self, thing: object) -> None:
+        """Registers the number of an object that may outlive `end`, without keeping it alive. Local."""
         with self._lock:
-            self._lasting = [one for one in self._lasting if one() is not None]
-            self._lasting.append(ref(thing))
+            self._persistent_ids = [one for one in self._persistent_ids if one() is not None]
+            self._persistent_ids.append(ref(thing))
 
-    def remembered(self) -> list[Any]:
-        """Local: what is left of it, the oldest first."""
+    def persistent_ids(self) -> list[Any]:
+        """Returns the registered numbers whose objects still exist, the oldest first. Local."""
         with self._lock:
-            return [thing for one in self._lasting if (thing := one()) is not None]
+            return [thing for one in self._persistent_ids if (thing := one()) is not None]
 
     @property
     def job(self) -> Job:
@@ -161,50 +163,50 @@ class Process:
         return self._job
 
     @property
-    def place(self) -> Place:
-        return self.job.place
+    def topology(self) -> ProcessTopology:
+        return self.job.topology
 
     @property
     def settings(self) -> HorovodSettings:
         return self.job.settings
 
     def ranks_of(self, set_id: int) -> tuple[int, ...]:
-        """Local: the members of a set; `ValueError` if it is not registered."""
+        """Returns the members of a set; `ValueError` if it is not registered. Local."""
         ranks = self.job.ranks.get(set_id)
         if ranks is None:
             raise ValueError(f"process set {set_id} is not registered; it was removed, or belongs to an earlier hvd.init()")
         return ranks
 
     def sets(self) -> dict[int, list[int]]:
-        """Local: the members of every registered set."""
+        """Returns the members of every registered set. Local."""
         return {set_id: list(ranks) for set_id, ranks in self.job.ranks.items()}
 
     def channel(self, set_id: int) -> Channel:
-        """Local: of a set that this process belongs to."""
+        """Returns the channel of a set that this process belongs to. Local."""
         channel = self.job.channels.get(set_id)
         if channel is None:
             ranks = list(self.ranks_of(set_id))
             raise ValueError(
-                f"rank {self.place.rank} is not in process set {set_id} (ranks {ranks}), so it cannot take part; "
+                f"rank {self.topology.rank} is not in process set {set_id} (ranks {ranks}), so it cannot take part; "
                 "call this only where process_set.included()"
             )
         return channel
 
     def require_dynamic(self, what: str) -> None:
-        """Local: `ValueError` unless sets may change."""
+        """Raises `ValueError` unless sets may change. Local."""
         if self.has_begun and not self._dynamic:
             raise ValueError(
                 f'{what} needs sets that may change; call hvd.init(process_sets="dynamic") or set HOROVOD_DYNAMIC_PROCESS_SETS=1'
             )
 
     def add_set(self, ranks: Sequence[int]) -> int:
-        """Collective over all ranks, blocking: its number."""
+        """Adds a set and returns its number. Collective over all ranks, blocking."""
         with self._lock:
             job = self.job
             self._agree("add_process_set", list(ranks))
-            wrong = [rank for rank in ranks if not 0 <= rank < job.place.size]
+            wrong = [rank for rank in ranks if not 0 <= rank < job.topology.size]
             if wrong or not ranks or len(set(ranks)) < len(ranks):
-                raise ValueError(f"a process set must be different ranks of 0..{job.place.size - 1}; received {list(ranks)}")
+                raise ValueError(f"a process set must be different ranks of 0..{job.topology.size - 1}; received {list(ranks)}")
             same = [set_id for set_id, members in job.ranks.items() if members == tuple(ranks)]
             if same:
                 raise ValueError(f"the ranks {list(ranks)} are a process set already, number {same[0]}; use that one")
@@ -214,7 +216,7 @@ class Process:
                 raise HorovodInternalError(str(error)) from error
 
     def remove_set(self, set_id: int) -> None:
-        """Collective over all ranks, blocking until all agree."""
+        """Removes a set. Collective over all ranks, blocking until all agree."""
         with self._lock:
             job = self.job
             self._agree("remove_process_set", list(self.ranks_of(set_id)))
@@ -224,7 +226,7 @@ class Process:
             del job.ranks[set_id]
 
     def _agree(self, what: str, given: list[int]) -> None:
-        """As an operation like any other, so that ranks that do not come are reported."""
+        """Waits until all ranks make the same call; it is an operation like any other, so that missing ranks are reported."""
         mine = torch.frombuffer(bytearray(encode([what, given])), dtype=torch.uint8)
         parts = ((mine.dtype, tuple(mine.shape)),)
         entry = Entry(Request(CHANGE_OF_SETS, ALLGATHER, parts, comes_again=False), [mine])

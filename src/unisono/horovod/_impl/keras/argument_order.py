@@ -1,4 +1,4 @@
-"""Functions of `horovod.keras` whose arguments by position are not those of `horovod.tensorflow.keras`. Local."""
+"""Functions of `horovod.keras` whose positional arguments differ from those of `horovod.tensorflow.keras`. Local."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def DistributedOptimizer(
     groups: Groups = None,
     **others: Any,
 ) -> Any:
-    """Local: see there; `others` are arguments that Horovod has in `horovod.tensorflow.keras` only."""
+    """See `distributed_optimizer.py`; `others` are arguments that Horovod has in `horovod.tensorflow.keras` only. Local."""
     return InOrderOfTensorFlow(
         optimizer,
         name,
@@ -57,7 +57,7 @@ def PartialDistributedOptimizer(
     scale_local_gradients: bool = True,
     **others: Any,
 ) -> Any:
-    """Local: see there; `others` are arguments that Horovod has in `horovod.tensorflow.keras` only."""
+    """See `distributed_optimizer.py`; `others` are arguments that Horovod has in `horovod.tensorflow.keras` only. Local."""
     return PartialInOrderOfTensorFlow(
         optimizer,
         name,

@@ -1,4 +1,4 @@
-"""How the gradients of a Keras optimiser travel: as they are, or as halves. Compression is a part of the compiled step."""
+"""Compression of the gradients of a Keras optimiser: none, or halves. Compression is a part of the compiled step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unisono.horovod._impl.compressor import Compressor, NoneCompressor
 
 
 class FP16Compressor(Compressor):
-    """Floating-point numbers as float16."""
+    """Sends floating-point numbers as float16."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -25,14 +25,14 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    """The kinds by name."""
+    """The compressions by name."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
 
 
 def dtype_of(tensor: Any) -> str:
-    """Local: the name of a type, the same word on all backends."""
+    """Returns the name of a type, the same word on all backends. Local."""
     from keras import backend
 
     name: str = backend.standardize_dtype(tensor.dtype)

@@ -11,8 +11,8 @@ from unisono.horovod._impl.compressor import Compressor
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
 from unisono.horovod._impl.keras.compile_hooks import agree_on_finite, watch_compile
 from unisono.horovod._impl.keras.compression import Compression
-from unisono.horovod._impl.keras.gradient_groups import Groups, checked_groups
-from unisono.horovod._impl.keras.gradient_transport import Manner
+from unisono.horovod._impl.keras.gradient_groups import Groups, check_groups
+from unisono.horovod._impl.keras.gradient_transport import ReductionOptions
 from unisono.horovod._impl.keras.reduced_updates import ReducedUpdates, ScaledLosses, inner_of
 from unisono.horovod._impl.torch.submission import Average, Sum
 
@@ -36,11 +36,11 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Local: an optimiser of the same class, made from the configuration of the given one, with its state if it has one. Its
-    updates are collective over the process set and blocking, in `fit` and in loops of your own."""
-    groups = checked_groups(num_groups, groups)
+    """Returns an optimiser of the same class, made from the configuration of the given one, with its state if it has one. Its
+    updates are collective over the process set and blocking, in `fit` and in loops of your own. Local."""
+    groups = check_groups(num_groups, groups)
     _check(optimizer, op, gradient_predivide_factor, backward_passes_per_step)
-    manner = Manner(
+    options = ReductionOptions(
         title=name or f"Distributed{type(optimizer).__name__}",
         compression=compression,
         op=int(op),
@@ -54,7 +54,7 @@ def DistributedOptimizer(
     )
     watch_compile()
     agree_on_finite()
-    return _made_from(optimizer, manner)
+    return _make_from(optimizer, options)
 
 
 def PartialDistributedOptimizer(
@@ -73,7 +73,8 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Local: the same, but each rank keeps the variables of `local_layers` (one layer or several, built) for itself."""
+    """Returns a distributed optimiser with which each rank keeps the variables of `local_layers` (one layer or several, built) for
+    itself. Local."""
     made = DistributedOptimizer(
         optimizer,
         name,
@@ -127,58 +128,57 @@ def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
         )
 
 
-def _made_from(optimizer: Any, manner: Manner) -> Any:
-    """Local: one of the same class, which reduces in this manner."""
-    made = _scaled_losses(optimizer, manner) if _scales_losses(optimizer) else _same_class(optimizer, manner)
+def _make_from(optimizer: Any, options: ReductionOptions) -> Any:
+    """An optimiser of the same class that reduces gradients with these options."""
+    made = _make_with_scaled_losses(optimizer, options) if _scales_losses(optimizer) else _same_class(optimizer, options)
     if optimizer.built:
         _take_over(made, optimizer)
     return made
 
 
 def _scales_losses(optimizer: Any) -> bool:
-    """Local: whether it is that of mixed precision, with another one inside."""
+    """Whether an optimiser is the one of mixed precision, with another one inside."""
     from keras.optimizers import LossScaleOptimizer
 
     return isinstance(optimizer, LossScaleOptimizer)
 
 
-def _scaled_losses(optimizer: Any, manner: Manner) -> Any:
-    """Of mixed precision: the one inside talks to the others, and all of them agree whether a step counts."""
+def _make_with_scaled_losses(optimizer: Any, options: ReductionOptions) -> Any:
+    """An optimiser of mixed precision whose inner optimiser is distributed, and for which all ranks agree whether a step counts."""
     config = optimizer.get_config()
     del config["inner_optimizer"]
     agree_on_finite(type(optimizer))
-    return _derived(optimizer, ScaledLosses)(_same_class(optimizer.inner_optimizer, manner), **config)
+    return _derived_class(optimizer, ScaledLosses)(_same_class(optimizer.inner_optimizer, options), **config)
 
 
-def _same_class(optimizer: Any, manner: Manner) -> Any:
+def _same_class(optimizer: Any, options: ReductionOptions) -> Any:
     config = optimizer.get_config()
     if not hasattr(optimizer._learning_rate, "assign"):
         config["learning_rate"] = optimizer._learning_rate  # a schedule; itself, as it may not be registered with Keras
-    if manner.passes > 1:
-        config["gradient_accumulation_steps"] = manner.passes
-    made = _derived(optimizer, ReducedUpdates, _manner=manner).from_config(config)
+    if options.passes > 1:
+        config["gradient_accumulation_steps"] = options.passes
+    made = _derived_class(optimizer, ReducedUpdates, _reduction_options=options).from_config(config)
     for name in EXCLUDED:
         if hasattr(optimizer, name):
             setattr(made, name, getattr(optimizer, name))
     return made
 
 
-def _copied(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
-    """Local: another one, as distributed as the given one and for the same variables. Keras by itself would make a plain one."""
+def _copy(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
+    """A copy that is as distributed as the given optimiser and for the same variables; the copy of Keras would be a plain one."""
     held = inner_of(optimizer)
-    copy = _made_from(optimizer, held._manner)
-    travel = inner_of(copy)._travel
-    travel.local, travel.is_elastic = set(held._travel.local), held._travel.is_elastic
+    copy = _make_from(optimizer, held._reduction_options)
+    transport = inner_of(copy)._transport
+    transport.local, transport.is_elastic = set(held._transport.local), held._transport.is_elastic
     return copy
 
 
-def _derived(optimizer: Any, front: type, **attributes: Any) -> Any:
-    """A class of the same name that is derived from the user's, so that `isinstance` sees what it expects. A saved model names the
-    plain one."""
+def _derived_class(optimizer: Any, front: type, **attributes: Any) -> Any:
+    """A class of the same name that is derived from the user's, so that `isinstance` works. A saved model names the plain one."""
     from keras import saving
 
     own: type = getattr(optimizer, "_own", type(optimizer))
-    attributes |= {"__module__": _module(own), "_own": own, "__copy__": _copied, "__deepcopy__": _copied}
+    attributes |= {"__module__": _module(own), "_own": own, "__copy__": _copy, "__deepcopy__": _copy}
     kind: Any = type(own.__name__, (front, own), attributes)
     registered = saving.get_registered_name(own)
     package, is_registered, name = registered.partition(">")
@@ -189,7 +189,7 @@ def _derived(optimizer: Any, front: type, **attributes: Any) -> Any:
 
 
 def _module(own: type) -> str:
-    """Where a saved model is told to look for the class: it finds the plain one there, on every backend."""
+    """The module where a saved model looks for the class: it finds the plain class there, on every backend."""
     from keras import optimizers
 
     public = getattr(optimizers, own.__name__, None)
@@ -197,7 +197,7 @@ def _module(own: type) -> str:
 
 
 def _take_over(made: Any, optimizer: Any) -> None:
-    """State of an optimiser that has been used. It may be built on nothing."""
+    """Copies the state of an optimiser that has been used, and that may be built without variables."""
     from keras import ops
 
     if optimizer._trainable_variables:

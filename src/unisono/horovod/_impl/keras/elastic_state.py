@@ -1,4 +1,4 @@
-"""What survives the death of other workers in a program with Keras, and the callbacks that keep it up to date."""
+"""The elastic state of a program with Keras, and the callbacks that keep it up to date."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from unisono.horovod._impl.elastic.elastic_loop import begin_again, run_fn
 from unisono.horovod._impl.elastic.surviving_state import ObjectState
 from unisono.horovod._impl.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from unisono.horovod._impl.job.basics import rank
-from unisono.horovod._impl.keras.compile_hooks import look_at
+from unisono.horovod._impl.keras.compile_hooks import check_compiled
 from unisono.horovod._impl.keras.reduced_updates import ReducedUpdates, inner_of
-from unisono.horovod._impl.keras.replicas import bring_up, broadcast_variables, is_put_away, let_go
+from unisono.horovod._impl.keras.replicas import broadcast_variables, holds_state_outside, release_state, sync_variables
 from unisono.horovod._impl.torch.object_exchange import broadcast_object
 
 
@@ -23,7 +23,7 @@ class KerasState(ObjectState):
     """A model and its optimiser, and further values as attributes."""
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        """Local. The model must be built."""
+        """The model must be built. Local."""
         if not model.built:
             raise ValueError("the model is not built, so its variables are not known (KerasState); call model.build(input_shape)")
         self.model = model
@@ -32,9 +32,9 @@ class KerasState(ObjectState):
             self.optimizer.build(model.trainable_variables)  # one that is new must have as many variables as the others
         inner = inner_of(self.optimizer)
         if isinstance(inner, ReducedUpdates):
-            inner._travel.is_elastic = True
-            look_at(model)
-        bring_up(model)
+            inner._transport.is_elastic = True
+            check_compiled(model)
+        sync_variables(model)
         self._keep()
         super().__init__(broadcast_object, rank, **kwargs)
 
@@ -45,29 +45,29 @@ class KerasState(ObjectState):
         self._kept = [np.array(keras.ops.convert_to_numpy(variable)) for variable in self._variables()]
 
     def save(self) -> None:
-        """Local."""
-        bring_up(self.model)
+        """Copies everything. Local."""
+        sync_variables(self.model)
         self._keep()
         super().save()
 
     def restore(self) -> None:
-        """Local."""
-        let_go(self.model)
+        """Returns to the last copy. Local."""
+        release_state(self.model)
         for variable, value in zip(self._variables(), self._kept, strict=True):
             variable.assign(value)
         super().restore()
 
     def sync(self) -> None:
-        """Collective, blocking."""
-        if is_put_away(self.model):  # by `fit`, which was left without a commit as hosts have changed: its last step counts
-            bring_up(self.model)
-        let_go(self.model)
+        """Gives all ranks the values of rank 0. Collective, blocking."""
+        if holds_state_outside(self.model):  # by `fit`, which was left without a commit as hosts have changed: its last step counts
+            sync_variables(self.model)
+        release_state(self.model)
         broadcast_variables(self._variables(), root_rank=0)
         super().sync()
         self._keep()  # last, so that who is lost on the way leaves the others with what they had kept before, which is whole
 
     def reset(self) -> None:
-        """Local: a compiled step holds what was true of the old workers."""
+        """Discards compiled steps, which depend on the old workers. Local."""
         self.model.train_function = None
         super().reset()
 
@@ -98,7 +98,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Collective: commits the state after every `batches_per_commit` batches, and at the end of an epoch."""
+    """Commits the state after every `batches_per_commit` batches, and at the end of an epoch. Collective."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Local: `state.batch` is the last batch that is done, and 0 between epochs. A resumed epoch is shown as shorter."""
+    """Sets `state.batch` to the last batch that is done, and to 0 between epochs. A resumed epoch is shown as shorter. Local."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Local: `state.epoch` is the number of epochs that are done, those of earlier attempts included."""
+    """Sets `state.epoch` to the number of epochs that are done, those of earlier attempts included. Local."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()

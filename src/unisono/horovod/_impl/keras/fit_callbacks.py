@@ -1,4 +1,4 @@
-"""Callbacks of `fit`: equal replicas, metrics of all ranks, the best model."""
+"""Callbacks of `fit`: equal replicas, metrics over all ranks, the best model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from unisono.horovod._impl.job.process_sets import global_process_set
-from unisono.horovod._impl.keras.replicas import bring_up, broadcast_variables
+from unisono.horovod._impl.keras.replicas import broadcast_variables, sync_variables
 from unisono.horovod._impl.torch.object_exchange import allgather_object
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Collective: the variables of model and optimiser of `root_rank` for all.
+    """Copies the variables of model and optimiser of `root_rank` to all ranks. Collective.
 
     Before the first step, where model and optimiser can be built by then on all ranks; else at the end of the first batch, as in
     Horovod. States of random generators stay with their ranks.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
-        """`device` is where TensorFlow would do it; `local_variables` stay as they are on each rank."""
+        """`device` is the one on which TensorFlow would broadcast; `local_variables` stay as they are on each rank."""
         super().__init__()
         self.root_rank = root_rank
         self.device = device
@@ -36,7 +36,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._local = {id(one) for one in given}
 
     def register_local_var(self, var: Any) -> None:
-        """Local: a variable that stays as it is."""
+        """Leaves a variable as it is on each rank. Local."""
         self._local.add(id(var))
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
@@ -48,7 +48,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         if not self.broadcast_done:
-            bring_up(self.model)
+            sync_variables(self.model)
             self._broadcast()
 
     def _broadcast(self) -> None:
@@ -67,8 +67,8 @@ def _is_built(model: Any) -> bool:
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Collective at the end of each epoch: metrics become their means over the ranks, in place, for the callbacks that follow and
-    for the history. Every rank counts alike, however many samples it has seen."""
+    """Replaces metrics by their means over the ranks at the end of each epoch, in place, for the callbacks that follow and for the
+    history. Every rank has the same weight, however many samples it has seen. Collective."""
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
@@ -89,14 +89,14 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _plain(value: Any) -> Any:
-    """Local: a metric as a number, or as an array if it has several, one for each class."""
+    """A metric as a number, or as an array if it has several values, one for each class."""
     array = np.asarray(keras.ops.convert_to_numpy(value), np.float64)
     return array if array.ndim else float(array)
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """Saves the model when what it monitors is better than ever. `filepath` may be set later, before `fit`. Its arguments are in
-    the order of `horovod.tensorflow.keras`."""
+    """Saves the model when the monitored metric is better than ever. `filepath` may be set later, before `fit`. Its arguments are
+    in the order of `horovod.tensorflow.keras`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
 
 
 class BestModelCheckpointOfKeras(BestModelCheckpoint):
-    """The same, with its arguments in the order of `horovod.keras`."""
+    """The same callback with its arguments in the order of `horovod.keras`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which gradients travel as one vector. Pure, so that all ranks decide alike."""
+"""Which gradients are sent as one vector. Pure, so that all ranks decide alike."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import numpy as np
 Groups = int | Sequence[Sequence[Any]] | None
 
 
-def checked_groups(num_groups: int, groups: Any) -> Groups:
-    """Pure: what was asked for, a number of groups or lists of variables, else `ValueError`. `num_groups` is of old programs."""
+def check_groups(num_groups: int, groups: Any) -> Groups:
+    """Returns the groups that were asked for, a number of groups or lists of variables, else `ValueError`. `num_groups` is the
+    argument of old programs. Pure."""
     if num_groups:
         warnings.warn("num_groups= is deprecated; give groups=", DeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups
@@ -24,11 +25,11 @@ def checked_groups(num_groups: int, groups: Any) -> Groups:
     raise ValueError(f"groups must be a number of groups, 1 or more, or lists of variables; received {groups!r}")
 
 
-def grouped(
+def group_gradients(
     kinds: Mapping[int, tuple[str, int]], variables: Sequence[Any], groups: Groups, threshold_bytes: int
 ) -> list[list[int]]:
-    """By number of the gradient, in lists of one type. `kinds` are type and length of each. Without groups of the user's they are
-    put together up to `threshold_bytes`."""
+    """Returns groups of gradients of one type, by their numbers. `kinds` are type and length of each. Without groups of the user's
+    they are combined up to `threshold_bytes`."""
     if not groups:
         return _of_one_type([list(kinds)], kinds, threshold_bytes)
     if isinstance(groups, int):

@@ -1,4 +1,4 @@
-"""How the gradients of a Keras optimiser travel: packed by the framework into few vectors, which are all in flight at once.
+"""Reduction of the gradients of a Keras optimiser: the framework packs them into few vectors, which are all in flight at once.
 
 Called while a step is traced, or in each step where Keras does not compile. What it builds is collective when it runs.
 """
@@ -12,11 +12,11 @@ from typing import Any
 
 from unisono.horovod._impl.compressor import Compressor
 from unisono.horovod._impl.engine.operation_request import ReduceOp
-from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.job.persistent_ids import PersistentId
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
 from unisono.horovod._impl.job.process_state import PROCESS
 from unisono.horovod._impl.keras.compression import Compression, dtype_of
-from unisono.horovod._impl.keras.gradient_groups import Groups, grouped
+from unisono.horovod._impl.keras.gradient_groups import Groups, group_gradients
 from unisono.horovod._impl.keras.name_space import NameSpace
 from unisono.horovod._impl.keras.step_backend import own_backend
 from unisono.horovod._impl.keras.step_parcels import Parcel
@@ -24,11 +24,11 @@ from unisono.horovod._impl.torch.submission import Average, Sum
 
 
 @dataclass(frozen=True)
-class Manner:
-    """What the user of `DistributedOptimizer` chose."""
+class ReductionOptions:
+    """The options of `DistributedOptimizer`."""
 
     title: str
-    """In front of the names of its operations."""
+    """The prefix of the names of its operations."""
     compression: type[Compressor] = Compression.none
     op: int = Average
     predivide: float = 1.0
@@ -42,57 +42,59 @@ class Manner:
 
 
 @dataclass
-class Travel:
-    """Of one optimiser. Ranks use their optimisers for the first time in the same order, as each has a name space of its own."""
+class GradientTransport:
+    """Reduces the gradients of one optimiser. Ranks use their optimisers for the first time in the same order, as each has its own
+    name space."""
 
-    manner: Manner
+    options: ReductionOptions
     accumulated: int = 1
     """Backward passes of which Keras makes the mean; also where a file says so, and not the user of `DistributedOptimizer`."""
     local: set[Hashable] = field(default_factory=set)
     """Keys, as the optimiser has them, of variables that every rank keeps for itself."""
     is_elastic: bool = False
-    """Whether ranks may come later, so that also one alone goes the whole way."""
+    """Whether ranks may come later, so that also a single rank runs all operations."""
 
     def __post_init__(self) -> None:
-        manner = self.manner
-        manner.process_set.included()  # an error where the optimiser is made, if there is no such set
-        self._factor = 1.0 if manner.averages_passes else float(manner.passes)
+        options = self.options
+        options.process_set.included()  # an error where the optimiser is made, if there is no such set
+        self._factor = 1.0 if options.averages_passes else float(options.passes)
         choices = {
-            "op": ReduceOp(manner.op).name,
-            "gradient_predivide_factor": manner.predivide,
-            "sparse_as_dense": manner.sparse_as_dense,
+            "op": ReduceOp(options.op).name,
+            "gradient_predivide_factor": options.predivide,
+            "sparse_as_dense": options.sparse_as_dense,
             "backward_passes_per_step": self.accumulated,
             "average_aggregated_gradients": self._factor == 1.0,
         }
-        self._lasting = Lasting("optimizer", manner.process_set)
-        self._space = NameSpace(manner.title, self._lasting, choices)
+        self._persistent_id = PersistentId("optimizer", options.process_set)
+        self._space = NameSpace(options.title, self._persistent_id, choices)
 
     @property
     def is_needed(self) -> bool:
-        """Local: whether there is anybody to talk to."""
-        process_set = self.manner.process_set
+        """Whether there are other ranks to reduce with. Local."""
+        process_set = self.options.process_set
         return process_set.included() and (self.is_elastic or process_set.size() > 1)
 
-    def reduced(
+    def reduce(
         self, gradients: Sequence[Any], variables: Sequence[Any], keys: Sequence[Hashable], is_done: bool = False
     ) -> list[Any]:
-        """Of each variable the gradient of all ranks; all of them are given. `is_done`: the program has reduced them itself."""
+        """Returns the gradient over all ranks of each variable; gradients of all variables are given. `is_done`: the program has
+        reduced them itself."""
         found = list(gradients)
         if self.is_needed and not is_done:
             shared = [number for number, key in enumerate(keys) if key not in self.local]
-            if self.manner.scale_local and len(shared) < len(found):
-                share = 1.0 / self.manner.process_set.size()
+            if self.options.scale_local and len(shared) < len(found):
+                share = 1.0 / self.options.process_set.size()
                 found = [_scaled(one, share) if key in self.local else one for one, key in zip(found, keys, strict=True)]
             self._space.enter()
-            plan = _Plan(self)
-            finishers = plan.take([found[number] for number in shared], [variables[number] for number in shared])
-            results = plan.carried()
+            plan = _StepExchange(self)
+            finishers = plan.add_gradients([found[number] for number in shared], [variables[number] for number in shared])
+            results = plan.exchange()
             for number, finish in zip(shared, finishers, strict=True):
                 found[number] = finish(results)
         return found if self._factor == 1.0 else [_scaled(one, self._factor) for one in found]
 
     def all_agree(self, flag: Any) -> Any:
-        """Whether it is true on all ranks."""
+        """Returns whether the flag is true on all ranks."""
         from keras import ops
 
         if not self.is_needed:
@@ -107,43 +109,46 @@ Results = Sequence[Any]
 Finish = Callable[[Results], Any]
 
 
-class _Plan:
-    """What one step sends: vectors are added, then carried, then each gradient finds its own in the results."""
+class _StepExchange:
+    """The operations of one step: vectors are added, then exchanged, then each gradient is cut out of the results."""
 
-    def __init__(self, travel: Travel) -> None:
-        self._space, self._manner = travel._space, travel.manner
+    def __init__(self, transport: GradientTransport) -> None:
+        self._space, self._reduction_options = transport._space, transport.options
         self._backend = own_backend()
         self._parcels: list[Parcel] = []
         self._tensors: list[Any] = []
         self._shapes: list[tuple[int | None, ...]] = []
 
-    def take(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Finish]:
+    def add_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Finish]:
+        """Adds the operations for these gradients; returns for each a function that finds it in the results."""
         finishers: dict[int, Finish] = {}
         dense: dict[int, tuple[Any, Any]] = {}
-        if self._backend.HAS_SLICES and not self._manner.sparse_as_dense:
+        if self._backend.HAS_SLICES and not self._reduction_options.sparse_as_dense:
             self._add_layout(gradients, variables)
         for number, gradient in enumerate(gradients):
             if not self._backend.is_slices(gradient):
-                dense[number] = self._manner.compression.compress(gradient)
-            elif self._manner.sparse_as_dense:
-                dense[number] = self._manner.compression.compress(self._backend.dense(gradient))
+                dense[number] = self._reduction_options.compression.compress(gradient)
+            elif self._reduction_options.sparse_as_dense:
+                dense[number] = self._reduction_options.compression.compress(self._backend.dense(gradient))
             else:
-                finishers[number] = self._take_rows(gradient, number, tuple(variables[number].shape[1:]))
+                finishers[number] = self._add_rows(gradient, number, tuple(variables[number].shape[1:]))
         threshold = PROCESS.settings.fusion_threshold_bytes
         shapes = {number: _shape(small, variables[number]) for number, (small, _) in dense.items()}
         kinds = {number: (dtype_of(small), math.prod(shapes[number])) for number, (small, _) in dense.items()}
-        for members in grouped(kinds, variables, self._manner.groups, threshold):
-            finishers |= self._take_together({number: dense[number] for number in members}, [shapes[number] for number in members])
+        for members in group_gradients(kinds, variables, self._reduction_options.groups, threshold):
+            finishers |= self._add_dense({number: dense[number] for number in members}, [shapes[number] for number in members])
         return [finishers[number] for number in range(len(gradients))]
 
-    def carried(self) -> list[Any]:
+    def exchange(self) -> list[Any]:
+        """Carries out all operations and returns their results."""
         if not self._parcels:
             return []
         results: list[Any] = self._backend.through_host(self._parcels, self._tensors, self._shapes)
         return results
 
     def _add_layout(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """First of all, as others are named by it: which gradients are some rows only. Ranks that differ in it never meet."""
+        """Adds the first operation, which compares which gradients consist of some rows only: the names of other operations depend
+        on that, so ranks that differ in it would never meet."""
         from keras import ops
 
         names = tuple(str(getattr(variable, "path", variable.name)) for variable in variables)
@@ -152,15 +157,15 @@ class _Plan:
         self._tensors.append(flags)
         self._shapes.append((len(names),))
 
-    def _take_together(self, packed: dict[int, tuple[Any, Any]], shapes: Sequence[tuple[int, ...]]) -> dict[int, Finish]:
-        """Tensors of one type as one vector."""
+    def _add_dense(self, packed: dict[int, tuple[Any, Any]], shapes: Sequence[tuple[int, ...]]) -> dict[int, Finish]:
+        """Adds tensors of one type as one vector."""
         from keras import ops
 
         smalls = [small for small, _ in packed.values()]
         lengths = [math.prod(shape) for shape in shapes]
         flat = [ops.reshape(small, (-1,)) for small in smalls]
-        manner = self._manner
-        factors = (1.0 / manner.predivide, manner.predivide) if manner.op == Average else (1.0, 1.0)
+        options = self._reduction_options
+        factors = (1.0 / options.predivide, options.predivide) if options.op == Average else (1.0, 1.0)
         place = self._add(
             f"gradients.{min(packed)}", flat[0] if len(flat) == 1 else ops.concatenate(flat), (sum(lengths),), factors
         )
@@ -171,20 +176,20 @@ class _Plan:
             def finish(results: Results) -> Any:
                 if not cut:  # by the first of them
                     cut.extend(ops.split(results[place], ends) if ends else [results[place]])
-                return manner.compression.decompress(ops.reshape(cut[position], shapes[position]), undo)
+                return options.compression.decompress(ops.reshape(cut[position], shapes[position]), undo)
 
             return finish
 
         return {number: finish_at(position, undo) for position, (number, (_, undo)) in enumerate(packed.items())}
 
-    def _take_rows(self, slices: Any, number: int, shape: tuple[int, ...]) -> Finish:
-        """A gradient of some rows: everybody's rows and their places."""
-        small, undo = self._manner.compression.compress(slices.values)
+    def _add_rows(self, slices: Any, number: int, shape: tuple[int, ...]) -> Finish:
+        """Adds a gradient of some rows: the rows of all ranks and their indices."""
+        small, undo = self._reduction_options.compression.compress(slices.values)
         values = self._add(f"values.{number}", small, (None, *shape), gathers=True)
         indices = self._add(f"indices.{number}", slices.indices, (None,), gathers=True)
 
         def finish(results: Results) -> Any:
-            rows = self._manner.compression.decompress(results[values], undo)
+            rows = self._reduction_options.compression.decompress(results[values], undo)
             return self._backend.with_rows(slices, rows, results[indices])
 
         return finish
@@ -197,15 +202,15 @@ class _Plan:
         factors: tuple[float, float] = (1.0, 1.0),
         gathers: bool = False,
     ) -> int:
-        """Its place among the results."""
-        self._parcels.append(Parcel(self._space, name, self._manner.op, *factors, gathers))
+        """Adds an operation and returns its index among the results."""
+        self._parcels.append(Parcel(self._space, name, self._reduction_options.op, *factors, gathers))
         self._tensors.append(tensor)
         self._shapes.append(shape)
         return len(self._parcels) - 1
 
 
 def _shape(gradient: Any, variable: Any) -> tuple[int, ...]:
-    """Local: of TensorFlow's gradients it may be known only when they are computed."""
+    """The shape of a gradient; TensorFlow may know it only when the gradient is computed, then that of the variable."""
     known = getattr(gradient.shape, "rank", 0) is not None and None not in tuple(gradient.shape)
     return tuple(gradient.shape if known else variable.shape)
 

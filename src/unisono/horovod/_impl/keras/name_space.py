@@ -1,4 +1,4 @@
-"""The names of one optimiser's operations, and what all ranks must have chosen alike for it."""
+"""The names of one optimiser's operations, and the options that all ranks must choose alike for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.job.persistent_ids import PersistentId
 from unisono.horovod._impl.torch.object_exchange import allgather_object
 
 if TYPE_CHECKING:
@@ -15,42 +15,43 @@ if TYPE_CHECKING:
 
 
 class NameSpace:
-    """Of one optimiser. Its number is drawn when it is used for the first time, so that one that a rank only makes does not count;
-    after the next `init` it is another. So a name is asked for when an operation starts.
+    """The names of one optimiser's operations. Its number is drawn when the optimiser is used for the first time, so that one that
+    is only made on a rank does not count; after the next `init` it is another. So names are asked for when an operation starts.
 
-    It does not keep the number alive: TensorFlow never lets go of a compiled step, and optimisers that are gone do not count.
+    It does not keep the number alive: TensorFlow never frees a compiled step, and optimisers that are gone do not count.
     """
 
-    def __init__(self, title: str, lasting: Lasting, choices: Mapping[str, Any]) -> None:
+    def __init__(self, title: str, persistent_id: PersistentId, choices: Mapping[str, Any]) -> None:
         """`choices` by the names of the user's arguments: with others the ranks would not meet, or learn different things."""
         self.title = title
-        self.process_set: ProcessSet = lasting.process_set
+        self.process_set: ProcessSet = persistent_id.process_set
         self._choices = {"name": title, **choices}
-        self._lasting = ref(lasting)
+        self._persistent_id = ref(persistent_id)
         self._agreed_in: ref[Channel] | None = None
 
     @property
     def number(self) -> int:
-        """Local."""
-        lasting = self._lasting()
-        if lasting is None:
+        """The number of the optimiser. Local."""
+        persistent_id = self._persistent_id()
+        if persistent_id is None:
             raise ValueError(
                 f"{self.title}: the optimizer of the compiled step that runs is gone (hvd.DistributedOptimizer); keep the "
                 "optimizer as long as the step"
             )
-        return lasting.number
+        return persistent_id.number
 
     def enter(self) -> None:
-        """Local: it is about to be used. All ranks come here in the same order of optimisers."""
+        """Draws the number if the optimiser is used for the first time. All ranks come here in the same order of optimisers.
+        Local."""
         _ = self.number
 
     def name(self, what: str) -> str:
-        """Local."""
+        """Returns the name of an operation. Local."""
         return f"{self.title}.{self.number}.{what}"
 
     def agree(self) -> None:
-        """Collective over the process set, blocking, once after each `init`: `ValueError`, the same on all ranks, if their choices
-        differ."""
+        """Raises `ValueError`, the same on all ranks, if their options differ. Collective over the process set, blocking, once
+        after each `init`."""
         channel = self.process_set.channel()
         if self._agreed_in is not None and self._agreed_in() is channel:
             return

@@ -26,7 +26,7 @@ from unisono.horovod._impl.launching.import_alias import is_in_force
 
 
 class OldSession:
-    """`tf.Session` of a program that only hands it to `set_session`."""
+    """`tf.Session` of a program that only passes it to `set_session`."""
 
     def __init__(self, *args: Any, config: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
         self.config = config
@@ -39,8 +39,8 @@ class OldSession:
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Collective over all processes of the job, blocking: as everywhere; and names of older programs that were not changed
-    for us are accepted."""
+    """Begins the communication, as in `process_sets.py`, and accepts names of older programs that were not changed for this
+    package. Collective over all processes of the job, blocking."""
     process_sets_module.init(comm, process_sets)
     if "keras" in sys.modules:
         watch_compile()  # here, as `model.compile(hvd.DistributedOptimizer(...))` asks the model first
@@ -50,7 +50,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def accept_old_names() -> None:
-    """Local, idempotent: names that are missing are added; names that exist are left alone."""
+    """Adds missing names; existing ones are left alone. Local, idempotent."""
     from keras import backend
 
     tensorflow: Any = sys.modules.get("tensorflow")  # not loaded for it: Keras may run on another backend
@@ -64,8 +64,8 @@ def accept_old_names() -> None:
 
 
 def set_session(session: Any) -> None:
-    """Local, before the first computation: Keras computes on the GPUs that the session was told to use, and on no others. On
-    PyTorch and JAX, where a process computes on one, it is the first of them."""
+    """Makes Keras compute on the GPUs that the session names, and on no others; PyTorch and JAX, where a process computes on one,
+    on the first of them. To be called before the first computation. Local."""
     config = getattr(session, "config", None) or getattr(session, "_config", None)  # the second of tf.compat.v1's own
     options = getattr(config, "gpu_options", None)
     if options is None:
@@ -105,7 +105,7 @@ def _use_on_torch(numbers: Sequence[int]) -> None:
 
 
 def _among(devices: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
-    """Pure: those of these numbers."""
+    """The devices with these numbers."""
     if max(numbers) >= len(devices):
         raise UsageError(
             f"GPU {max(numbers)} was asked for (visible_device_list), but this process sees {len(devices)}, counted from 0; start "
@@ -137,7 +137,8 @@ def _accept_lr() -> None:
 
 
 def accept_calls_of_variables() -> None:
-    """Local, idempotent: `optimizer.variables()` of every optimiser, also of one that is not distributed, beside a tape that is."""
+    """Allows `optimizer.variables()` for every optimiser, also for one that is not distributed, beside a distributed tape. Local,
+    idempotent."""
     from keras import config, optimizers
 
     if config.backend() in BACKENDS:

@@ -15,11 +15,11 @@ import keras
 
 from unisono.horovod._impl.job.process_state import PROCESS
 from unisono.horovod._impl.keras.reduced_updates import inner_of
-from unisono.horovod._impl.keras.replicas import bring_up
+from unisono.horovod._impl.keras.replicas import sync_variables
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Local: from `start_epoch` to before `end_epoch` the learning rate is `initial_lr * multiplier`."""
+    """Sets the learning rate to `initial_lr * multiplier` from `start_epoch` to before `end_epoch`. Local."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._set(self.initial_lr * self.multiplier(epoch))
 
     def _set(self, now: Any) -> None:
-        bring_up(self.model)
+        sync_variables(self.model)
         before = _rate(self.model)
         self.model.optimizer.learning_rate = now
         if self.momentum_correction and before not in (0.0, now):
@@ -94,8 +94,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
 
 
 def correct_momentum(optimizer: Any, factor: float) -> None:
-    """Local: what an optimiser with momentum remembers are steps of the old rate. They are scaled here, once, which is the same
-    as scaling its momentum for one step, and reaches a step that is compiled."""
+    """Scales the steps that an optimiser with momentum remembers, once, from the old learning rate to the new one. That is the same
+    as scaling its momentum for one step, and it also reaches a compiled step. Local."""
     # Of others, as Muon and Nadam, the momentum is one of gradients, which know no rate.
     remembers_steps = isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop))
     if remembers_steps and optimizer.momentum and optimizer.built:
@@ -105,7 +105,7 @@ def correct_momentum(optimizer: Any, factor: float) -> None:
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Local: from `initial_lr / size` to `initial_lr`, with every batch of the first epochs."""
+    """Raises the learning rate from `initial_lr / size` to `initial_lr`, with every batch of the first epochs. Local."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         def multiplier(epoch: float) -> float:
             assert self.steps_per_epoch is not None
             reached = epoch + 1.0 / self.steps_per_epoch  # by the end of the batch, so that an epoch ends with a round number
-            size = PROCESS.place.size
+            size = PROCESS.topology.size
             return min(1.0, (reached * (size - 1) / warmup_epochs + 1) / size)  # an epoch may be longer than what is left
 
         super().__init__(
@@ -138,7 +138,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         if is_last:  # also where one call of Keras makes several steps, and the last of them had the rate of the first
             self._set(self.initial_lr)
         super().on_epoch_end(epoch, logs)
-        if is_last and self.verbose and PROCESS.place.rank == 0:
+        if is_last and self.verbose and PROCESS.topology.rank == 0:
             print(f"\nEpoch {epoch + 1}: the learning rate has warmed up to {_rate(self.model):g}.", flush=True)
 
 

@@ -1,16 +1,16 @@
-"""Where Keras calls us: between the gradients of a step and their use."""
+"""The classes in front of a user's optimiser class, which Keras calls between the gradients of a step and their use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from unisono.horovod._impl.keras.gradient_transport import Manner, Travel
+from unisono.horovod._impl.keras.gradient_transport import GradientTransport, ReductionOptions
 from unisono.horovod._impl.keras.step_backend import backend_name, own_backend
 
 
 class CallableList(list[Any]):
-    """Programs of before Keras 3 call `optimizer.variables()`."""
+    """A list that can be called, as programs of before Keras 3 call `optimizer.variables()`."""
 
     def __call__(self) -> CallableList:
         return self
@@ -38,7 +38,7 @@ else:
 
 
 def refuse_pickles(optimizer: Any) -> NoReturn:
-    """What Keras puts into a pickle is the plain class, whose gradients are nobody else's."""
+    """Refuses to pickle a distributed optimiser: Keras would pickle the plain class, whose gradients are not reduced."""
     raise TypeError(
         f"this {type(optimizer).__name__} cannot be pickled, as it belongs to the ranks of a job (hvd.DistributedOptimizer); "
         "pickle the one that it was made from, or save the model and call hvd.load_model"
@@ -46,7 +46,7 @@ def refuse_pickles(optimizer: Any) -> NoReturn:
 
 
 class AsBefore(_Optimizer):
-    """What programs of before Keras 3 ask of an optimiser."""
+    """The methods and attributes that programs of before Keras 3 use."""
 
     _turn: _Turn
 
@@ -74,7 +74,7 @@ class AsBefore(_Optimizer):
         experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Collective, unless the program says that it has reduced the gradients itself."""
+        """Updates the variables. Collective, unless the program says that it has reduced the gradients itself."""
         self._turn.is_done = bool(skip_gradients_aggregation) or not experimental_aggregate_gradients
         try:
             return super().apply_gradients(grads_and_vars, **kwargs)
@@ -83,31 +83,32 @@ class AsBefore(_Optimizer):
 
 
 class ReducedUpdates(AsBefore):
-    """What is put in front of the user's class. An update is collective over the process set when it runs, and blocking.
+    """The class in front of the user's optimiser class. An update is collective over the process set when it runs, and blocking.
 
     Keras comes to `_clip_gradients` exactly once for each update, on every backend: with the gradients of all backward passes that
     belong to it, before they are clipped. So norms are those of the reduced gradients, as in one process.
     """
 
-    _manner: ClassVar[Manner]
+    _reduction_options: ClassVar[ReductionOptions]
     """Of the class, so that what `from_config` makes of it is the same."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         own_backend()  # which tells its framework of our list
-        self._travel = Travel(self._manner, self.gradient_accumulation_steps or 1)
+        self._transport = GradientTransport(self._reduction_options, self.gradient_accumulation_steps or 1)
         self._turn = _Turn()
 
     def register_local_var(self, var: Any) -> None:
-        """Local, before the first step: every rank keeps this variable for itself; its gradient is not reduced."""
-        self._travel.local.add(self._var_key(var))
+        """Leaves the gradient of this variable unreduced, so that every rank keeps it for itself; to be called before the first
+        step. Local."""
+        self._transport.local.add(self._var_key(var))
 
     def _filter_empty_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> Any:
-        """A variable that got no gradient here takes part with zeros, as others may have one."""
+        """Gives a variable without a gradient zeros, as other ranks may have one."""
         grads, variables = list(grads), list(vars)
-        if self._travel.is_needed and not self._turn.is_done and any(one is not None for one in grads):
+        if self._transport.is_needed and not self._turn.is_done and any(one is not None for one in grads):
             grads = [
-                _zeros(variable) if one is None and self._var_key(variable) not in self._travel.local else one
+                _zeros(variable) if one is None and self._var_key(variable) not in self._transport.local else one
                 for one, variable in zip(grads, variables, strict=True)
             ]
         return super()._filter_empty_gradients(grads, variables)
@@ -123,24 +124,24 @@ class ReducedUpdates(AsBefore):
         gradients, variables, is_done = list(grads), self._turn.variables, self._turn.is_done
         keys = [self._var_key(variable) for variable in variables]
 
-        def reduced() -> list[Any]:
-            return self._travel.reduced(gradients, variables, keys, is_done)
+        def reduce() -> list[Any]:
+            return self._transport.reduce(gradients, variables, keys, is_done)
 
         steps = self.gradient_accumulation_steps
         if not steps or backend_name() != "jax":
-            return super()._clip_gradients(reduced())
+            return super()._clip_gradients(reduce())
         # It computes an update with each pass, and drops it if it is not due.
         from keras import ops
 
         is_due = ops.equal((self._iterations + 1) % steps, 0)
         if own_backend().is_traced(is_due):
-            return super()._clip_gradients(ops.cond(is_due, reduced, lambda: gradients))
-        return super()._clip_gradients(reduced() if is_due else gradients)
+            return super()._clip_gradients(ops.cond(is_due, reduce, lambda: gradients))
+        return super()._clip_gradients(reduce() if is_due else gradients)
 
 
 class ScaledLosses(AsBefore):
-    """What is put in front of a `LossScaleOptimizer` of the user's. The one inside is ours, and whether a step counts is agreed in
-    `compile_hooks.py`."""
+    """The class in front of a user's `LossScaleOptimizer`. The inner optimiser is distributed; ranks agree in `compile_hooks.py`
+    whether a step counts."""
 
     @property
     def _turn(self) -> _Turn:  # type: ignore[override]
@@ -149,13 +150,13 @@ class ScaledLosses(AsBefore):
 
 
 def inner_of(optimizer: Any) -> Any:
-    """Local: the one inside that of mixed precision; every other is its own."""
+    """Returns the inner optimiser of one of mixed precision, and any other optimiser itself. Local."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 class _Turn:
-    """The update that is being made: its variables, and whether its gradients are reduced already. Outside the optimiser, which
-    TensorFlow would have keep track of them."""
+    """The current update: its variables, and whether its gradients are reduced already. It is kept outside the optimiser, where
+    TensorFlow would track it."""
 
     def __init__(self) -> None:
         self.variables: list[Any] = []

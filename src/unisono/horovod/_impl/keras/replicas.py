@@ -1,4 +1,4 @@
-"""Equal replicas to begin with: the variables of one rank for all. Collective over the process set, blocking."""
+"""Equal replicas: the variables of one rank on all ranks. Collective over the process set, blocking."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SEED = "seed_generator_state"
 """The name that Keras gives to the state of a random generator. Each rank keeps its own, or all would drop the same units."""
 
 
-def shared(variables: Iterable[Any]) -> list[Any]:
-    """Pure: those that ranks have alike."""
+def shared_variables(variables: Iterable[Any]) -> list[Any]:
+    """Returns the variables that are the same on all ranks. Pure."""
     return [variable for variable in variables if getattr(variable, "name", "") != SEED]
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """The root's values, in place: `hvd.broadcast_variables(model.variables, root_rank=0)`."""
+    """Copies the root's values to all ranks, in place: `hvd.broadcast_variables(model.variables, root_rank=0)`."""
     from keras import ops
 
-    held = shared(variables)
+    held = shared_variables(variables)
     arrays = [np.array(ops.convert_to_numpy(variable), order="C") for variable in held]  # copies, which may be written to
     # As bytes, since frameworks know types that the engine does not.
     parts = [torch.from_numpy(array.reshape(-1).view(np.uint8)) for array in arrays]
@@ -36,13 +36,13 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, process_set: P
             BROADCAST, parts, process_set, lambda _: None, name="variables", outputs=parts, grouped=True, root=int(root_rank)
         )
         synchronize(handle)
-    if PROCESS.place.rank != root_rank:
+    if PROCESS.topology.rank != root_rank:
         for variable, array in zip(held, arrays, strict=True):
             variable.assign(array)
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """Refused: Keras 3 keeps no list of all variables."""
+    """Raises `ValueError`: Keras 3 keeps no list of all variables."""
     raise ValueError(
         "broadcast_global_variables: Keras 3 has no list of all variables; put "
         f"hvd.callbacks.BroadcastGlobalVariablesCallback({root_rank}) into the callbacks of fit, or in a loop of your own call "
@@ -50,20 +50,20 @@ def broadcast_global_variables(root_rank: int) -> None:
     )
 
 
-def bring_up(model: Any) -> None:
-    """Local: on JAX `fit` keeps values outside the variables during an epoch; afterwards the variables have them, and what is
-    assigned to them now counts in the next step."""
+def sync_variables(model: Any) -> None:
+    """Writes the values that `fit` on JAX keeps outside the variables during an epoch back to the variables, so that values
+    assigned to them now count in the next step. Local."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
 
 
-def is_put_away(model: Any) -> bool:
-    """Local: on JAX, whether `fit` has taken the values out of the variables, to keep them only once."""
+def holds_state_outside(model: Any) -> bool:
+    """Whether `fit` on JAX has moved the values out of the variables, to keep them only once. Local."""
     return hasattr(model, "jax_state_sync") and any(variable._value is None for variable in model.variables)
 
 
-def let_go(model: Any) -> None:
-    """Local: on JAX a step that fails leaves older values outside the variables; they never come back, and what is assigned to the
-    variables now counts in the next step."""
+def release_state(model: Any) -> None:
+    """Discards the older values that a failed step on JAX has left outside the variables, so that values assigned to the variables
+    now count in the next step. Local."""
     if hasattr(model, "jax_state_sync"):
         model._jax_state, model._jax_state_synced = None, True

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unisono.horovod._impl.compressor import Compressor
-from unisono.horovod._impl.keras.compile_hooks import look_at
+from unisono.horovod._impl.keras.compile_hooks import check_compiled
 from unisono.horovod._impl.keras.compression import Compression
 from unisono.horovod._impl.keras.distributed_optimizer import DistributedOptimizer
 
@@ -23,7 +23,8 @@ def load_model(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
 ) -> Any:
-    """Local: a model that was saved, with or without us. Its optimiser continues where it was, with the gradients of all ranks.
+    """Loads a model that was saved, with or without this package. Its optimiser continues where it was, with gradients over all
+    ranks. Local.
 
     Several backward passes are in the file as Keras knows them, which makes their mean; `backward_passes_per_step` and
     `average_aggregated_gradients` say again what `DistributedOptimizer` was told.
@@ -44,12 +45,12 @@ def load_model(
         )
         if getattr(model, "_compile_config", None) is not None:
             model._compile_config.config["optimizer"] = model.optimizer  # what `save` writes
-        look_at(model)
+        check_compiled(model)
     return model
 
 
 def _with_state(filepath: Any, model: Any) -> Any:
-    """Local: the optimiser that is in a file of the older format, with its state. Keras leaves that in the file: it builds the
+    """The optimiser that is in a file of the older format, with its state. Keras leaves the state in the file: it builds the
     optimiser without variables, into which nothing fits."""
     from keras.src.legacy.saving import legacy_h5_format as older
 

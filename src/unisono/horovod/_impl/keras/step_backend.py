@@ -11,7 +11,7 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def backend_name() -> str:
-    """Local."""
+    """Returns the name of the Keras backend of this process. Local."""
     from keras import config
 
     name: str = config.backend()
@@ -24,5 +24,5 @@ def backend_name() -> str:
 
 
 def own_backend() -> ModuleType:
-    """Local: `step_on_<backend>.py`, which imports that framework."""
+    """Returns the module `step_on_<backend>.py`, which imports that framework. Local."""
     return import_module(f"unisono.horovod._impl.keras.step_on_{backend_name()}")

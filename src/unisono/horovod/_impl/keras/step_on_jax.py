@@ -43,7 +43,7 @@ HAS_SLICES = False
 
 
 def through_host(parcels: Sequence[Parcel], tensors: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:  # noqa: ARG001
-    """Collective, blocking: when the step runs."""
+    """Runs these operations from a traced step and returns their results. Collective, blocking when the step runs."""
 
     def carried(*arrays: Any) -> tuple[np.ndarray, ...]:
         return tuple(carry_arrays(parcels, arrays))
@@ -54,10 +54,10 @@ def through_host(parcels: Sequence[Parcel], tensors: Sequence[Any], shapes: Sequ
 
 
 def is_traced(tensor: Any) -> bool:
-    """Local: whether its value is known only when the step runs."""
+    """Whether the value is known only when the step runs. Local."""
     return isinstance(tensor, jax.core.Tracer)
 
 
 def is_slices(gradient: Any) -> bool:  # noqa: ARG001
-    """Gradients are dense here."""
+    """Returns False: gradients are dense here."""
     return False

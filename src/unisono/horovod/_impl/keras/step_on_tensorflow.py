@@ -16,7 +16,7 @@ HAS_SLICES = True
 
 
 def through_host(parcels: Sequence[Parcel], tensors: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
-    """Collective, blocking: when the step runs."""
+    """Runs these operations from a graph and returns their results. Collective, blocking when the step runs."""
 
     def carried(*arrays: Any) -> list[np.ndarray]:
         return carry_arrays(parcels, arrays)
@@ -31,15 +31,15 @@ def through_host(parcels: Sequence[Parcel], tensors: Sequence[Any], shapes: Sequ
 
 
 def is_slices(gradient: Any) -> bool:
-    """Whether it holds some rows of a large table only, as that of an embedding does."""
+    """Whether a gradient holds only some rows of a large table, as that of an embedding does."""
     return isinstance(gradient, tf.IndexedSlices)
 
 
 def dense(slices: Any) -> Any:
-    """Local: the whole table."""
+    """Returns the whole table. Local."""
     return tf.convert_to_tensor(slices)
 
 
 def with_rows(slices: Any, values: Any, indices: Any) -> Any:
-    """Local: other rows of the same table."""
+    """Returns a gradient with other rows of the same table. Local."""
     return tf.IndexedSlices(values, indices, slices.dense_shape)

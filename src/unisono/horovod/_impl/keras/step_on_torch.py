@@ -14,11 +14,11 @@ HAS_SLICES = False
 
 
 def through_host(parcels: Sequence[Parcel], tensors: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:  # noqa: ARG001
-    """Collective, blocking."""
+    """Runs these operations and returns their results. Collective, blocking."""
     with torch.no_grad():
         return carry(parcels, [tensor.detach().contiguous() for tensor in tensors])
 
 
 def is_slices(gradient: Any) -> bool:  # noqa: ARG001
-    """Gradients of Keras are dense here."""
+    """Returns False: gradients of Keras are dense here."""
     return False

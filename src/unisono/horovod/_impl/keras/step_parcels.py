@@ -1,4 +1,5 @@
-"""What a step gives to the engine: vectors that are reduced and rows that are gathered, all in flight before one is awaited."""
+"""The operations that a step gives to the engine: vectors that are reduced and rows that are gathered, all in flight before one is
+awaited."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from unisono.horovod._impl.torch.submission import Average
 
 @dataclass(frozen=True)
 class Parcel:
-    """One of them. A compiled step holds it, so it knows nothing that may change: who takes part is asked of the engine, and under
-    which name of the name space."""
+    """One operation of a step. A compiled step holds it, so it contains nothing that may change: the participants and the name are
+    asked for when it starts."""
 
     space: NameSpace
     what: str
@@ -31,7 +32,7 @@ class Parcel:
     """If given, the sum over the ranks tells of each variable, by its name here, how many of them have a gradient of some rows."""
 
     def start(self, tensor: Tensor, in_place: bool) -> Callable[[], Tensor]:
-        """Local, not blocking: what is called to wait for the result."""
+        """Starts the operation and returns a function that waits for its result. Local, not blocking."""
         name, process_set = self.space.name(self.what), self.space.process_set
         if self.gathers:
             handle = allgather_async(tensor, name, process_set)
@@ -50,7 +51,7 @@ class Parcel:
         return wait
 
     def _check_layout(self, counts: Tensor) -> None:
-        """`ValueError`, the same on all ranks: what follows would not fit together, and wait for ever."""
+        """Raises `ValueError`, the same on all ranks, if layouts differ: the operations that follow would never meet."""
         size = self.space.process_set.size()
         for name, count in zip(self.layout, counts.tolist(), strict=True):
             if count not in (0, size):
@@ -61,17 +62,18 @@ class Parcel:
 
 
 def carry(parcels: Sequence[Parcel], tensors: Sequence[Tensor], in_place: bool = False) -> list[Tensor]:
-    """Collective over their process sets, blocking: the results, in new tensors unless these may be used up."""
+    """Carries out all operations and returns their results, in new tensors unless the given ones may be used up. Collective over
+    their process sets, blocking."""
     for space in {id(parcel.space): parcel.space for parcel in parcels}.values():
         space.agree()
     given = list(zip(parcels, tensors, strict=True))
     # The layout comes first and alone: if the ranks differ in it, what else one of them had started would stay in flight.
     num_first = sum(bool(parcel.layout) for parcel in parcels)
-    return [*_carried(given[:num_first], in_place), *_carried(given[num_first:], in_place)]
+    return [*_wait_for_all(given[:num_first], in_place), *_wait_for_all(given[num_first:], in_place)]
 
 
-def _carried(given: Sequence[tuple[Parcel, Tensor]], in_place: bool) -> list[Tensor]:
-    """If some fail, the first error, after all of them are over: the next step uses their names again."""
+def _wait_for_all(given: Sequence[tuple[Parcel, Tensor]], in_place: bool) -> list[Tensor]:
+    """Waits for all operations, then raises the first error if some failed: the next step uses their names again."""
     waits = [parcel.start(tensor, in_place) for parcel, tensor in given]
     results: list[Tensor] = []
     errors: list[Exception] = []
@@ -86,7 +88,7 @@ def _carried(given: Sequence[tuple[Parcel, Tensor]], in_place: bool) -> list[Ten
 
 
 def carry_arrays(parcels: Sequence[Parcel], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The same of NumPy arrays, in new arrays."""
+    """Carries out all operations on NumPy arrays and returns new arrays."""
     copies = [as_tensor(np.array(array)) for array in arrays]  # the one copy: the framework owns what it shows us
     found = carry(parcels, copies, in_place=True)
     return [as_array(tensor, array.dtype) for tensor, array in zip(found, arrays, strict=True)]

@@ -1,6 +1,5 @@
 """Operations on values: numbers, NumPy arrays, tensors of the backend. Collective over all ranks, blocking; not inside a compiled
-function. On TensorFlow a tensor comes back, as in Horovod; on other backends only of a tensor, and of everything else what NumPy
-makes of it."""
+function. On TensorFlow the result is a tensor, as in Horovod; on other backends only for a tensor, else what NumPy makes of it."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def allreduce(
     compression: type[Compressor] = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The mean over the ranks, or another reduction."""
+    """Returns the mean over the ranks, or another reduction."""
     if op is not None and average is not None and average != (op == Average):
         raise ValueError(f"average={average} and op={op!r} contradict each other; give op alone")
     chosen = op if op is not None else Sum if average is False else Average
@@ -51,28 +50,29 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """Everybody's rows, one rank after another; their number may differ."""
+    """Returns the rows of all ranks, one rank after another; their number may differ."""
     value = _given(value)
     array = _array(value)
     return _like(value, as_array(synchronize(allgather_async(as_tensor(array), name, process_set)), array.dtype))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The value of `root_rank`."""
+    """Returns the value of `root_rank`."""
     value = _given(value)
     array = _array(value)
     return _like(value, as_array(synchronize(broadcast_async(as_tensor(array), root_rank, name, process_set)), array.dtype))
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set) -> Any:
-    """This rank's rows of the reduction."""
+    """Returns this rank's rows of the reduction."""
     value = _given(value)
     array = _array(value)
     return _like(value, as_array(synchronize(reducescatter_async(as_tensor(array), name, op, process_set)), array.dtype))
 
 
 def _given(value: Any) -> Any:
-    """Local: what has `.numpy()` in programs for Horovod, which knows TensorFlow alone, has it here."""
+    """The value as a tensor on TensorFlow, so that results have `.numpy()`, as programs for Horovod expect; else the value
+    itself."""
     return _tensor(value) if backend_name() == "tensorflow" else value
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 
-from unisono.horovod._impl.job.process_place import mpi_is_installed
+from unisono.horovod._impl.job.process_topology import mpi_is_installed
 
 
 def build_report(ours: str, interface: str) -> str:
-    """Local: the same blocks as Horovod prints, so that scripts which look for `[X] PyTorch` find it."""
+    """Returns the text in the same blocks as Horovod prints, so that scripts which look for `[X] PyTorch` find it. Local."""
     has_torch = _has("torch")
     blocks = (
         (

@@ -1,4 +1,4 @@
-"""From words and a file of settings to values, by the table of flags; and from values to HOROVOD_* variables."""
+"""Reads flags and a file of settings by the table of flags, and turns their values into HOROVOD_* variables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from unisono.horovod._impl.launching.flags import FLAGS, GROUPS, NUMBER, PAIR, S
 Values = Mapping[str, Any]
 """By the `dest` of flags; None: not given."""
 CONTROL_STDIN = "--control-stdin"
-"""Of those who start us as a program (`run_function.py`); as in `LaunchConfig`."""
+"""The flag of processes that start this program (`run_function.py`) and stop it through its standard input; see `LaunchConfig`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: all flags, for parsing and for --help."""
+    """Adds all flags to a parser, for parsing and for --help. Local."""
     for title, flags in GROUPS:
         group = parser.add_argument_group(title)
         for flag in flags:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Pure: the flags, and the program with its own words, which is the first that is no flag."""
+    """Returns the flags, and the program with its own words, which starts at the first word that is no flag. Pure."""
     num_values = {name: {SWITCH: 0, PAIR: 2}.get(flag.kind, 1) for flag in FLAGS for name in (*flag.names, *flag.off)}
     num_values |= {"-h": 0, "--help": 0, CONTROL_STDIN: 0}
     flags: list[str] = []
@@ -61,7 +61,7 @@ def split(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def values_of(args: argparse.Namespace, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Pure: each flag's value: of the command line, else of the file of settings, else None."""
+    """Returns each flag's value: from the command line, else from the file of settings, else None. Pure."""
     found: dict[str, Any] = {}
     for flag in FLAGS:
         given = getattr(args, flag.dest)
@@ -71,21 +71,21 @@ def values_of(args: argparse.Namespace, settings: Mapping[str, str]) -> dict[str
             given = settings[flag.setting.removeprefix("!")]
             if flag.kind == SWITCH:
                 given = _truth(given, place) != flag.setting.startswith("!")
-        found[flag.dest] = None if given is None else _checked(flag, given, place)
+        found[flag.dest] = None if given is None else _parse_value(flag, given, place)
     return found
 
 
 def with_defaults(values: Values, env: Mapping[str, str]) -> dict[str, Any]:
-    """Pure: the values, and where a flag was not given that of its variable, if it is set."""
+    """Returns the values with those of the flags' environment variables where a flag was not given. Pure."""
     found = dict(values)
     for flag in FLAGS:
         if flag.default is not None and found[flag.dest] is None and env.get(flag.default):
-            found[flag.dest] = _checked(flag, env[flag.default], f"{flag.default} (environment)")
+            found[flag.dest] = _parse_value(flag, env[flag.default], f"{flag.default} (environment)")
     return found
 
 
 def variables_of(values: Values) -> tuple[tuple[str, str], ...]:
-    """Pure: the HOROVOD_* variables that ranks get."""
+    """Returns the HOROVOD_* variables that ranks get. Pure."""
     found: list[tuple[str, str]] = []
     for flag in FLAGS:
         value = values[flag.dest]
@@ -103,7 +103,7 @@ def variables_of(values: Values) -> tuple[tuple[str, str], ...]:
 
 
 def remarks_of(values: Values) -> list[str]:
-    """Pure: what to say about flags that were given and change nothing, a line for each reason."""
+    """Returns messages on flags that were given but have no effect, one for each reason. Pure."""
     given: dict[str, list[str]] = {}
     for flag in FLAGS:
         if flag.no_effect and _is_given(values[flag.dest]):
@@ -114,8 +114,8 @@ def remarks_of(values: Values) -> list[str]:
 
 
 def idle_of(values: Values, env: Mapping[str, str]) -> list[str]:
-    """Pure: what to say about flags that were given without the one that they need. Its variable in `env` is as good; where it was
-    switched off, that is meant."""
+    """Returns messages on flags that were given without the flag that they need. The variable of that flag in `env` is as good as
+    the flag; where it was switched off, nothing is said. Pure."""
     needed = {flag.dest: flag for flag in FLAGS}
     remarks = []
     for flag in FLAGS:
@@ -128,11 +128,11 @@ def idle_of(values: Values, env: Mapping[str, str]) -> list[str]:
 
 
 def _is_given(value: object) -> bool:
-    """0 is a value too."""
+    """Whether a flag was given; 0 is a value too."""
     return value is not None and value is not False
 
 
-def _checked(flag: Flag, given: Any, place: str) -> Any:
+def _parse_value(flag: Flag, given: Any, place: str) -> Any:
     if flag.kind == SWITCH:
         return given
     if flag.kind == PAIR:

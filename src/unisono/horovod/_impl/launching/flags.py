@@ -18,7 +18,7 @@ NO_SEARCH = "nothing is searched for while the program trains; set --fusion-thre
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag with its other spellings."""
+    """One flag with its other spellings, its meaning here and its variable."""
 
     names: tuple[str, ...]
     does: str
@@ -314,5 +314,5 @@ FLAGS: tuple[Flag, ...] = tuple(flag for _, flags in GROUPS for flag in flags)
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Pure: the table for the documentation: flag, what it does here, variable."""
+    """Returns the table for the documentation: flag, effect here, variable. Pure."""
     return [(" ".join((*flag.names, *flag.off)), flag.does, flag.variable or "") for flag in FLAGS]

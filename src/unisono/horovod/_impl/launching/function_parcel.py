@@ -1,4 +1,4 @@
-"""What `horovod.run` hands to its processes, and what they hand back: files in a folder."""
+"""The call that `horovod.run` sends to its processes, and the results that they send back: files in a folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILED_CODE = 1
 
 @dataclass(frozen=True)
 class Parcel:
-    """A call to make."""
+    """A function with its arguments, to be called in each process."""
 
     function: Any
     args: tuple[Any, ...]
@@ -32,7 +32,7 @@ class Parcel:
     """Where the caller finds its modules."""
 
     def write(self, folder: Path) -> None:
-        """Local. Raises `UsageError` for what cannot be sent to another process."""
+        """Writes the call to a folder. Raises `UsageError` for what cannot be sent to another process. Local."""
         import cloudpickle
 
         try:
@@ -46,7 +46,7 @@ class Parcel:
 
 
 def main(folder_name: str) -> None:
-    """Collective if the function is: in each process, make the call and leave the result, or the traceback and a failure."""
+    """Makes the call in this process and leaves its result, or its traceback and a failure. Collective if the function is."""
     folder = Path(folder_name)
     try:
         search, call = pickle.loads((folder / "call").read_bytes())
@@ -66,57 +66,60 @@ def main(folder_name: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _RankInGeneration:
     rank: int
     size: int
     generation: int
 
 
-def _line() -> Any:
-    """Local: the library's line to the driver, which has no seat where there is none; None if the library was not loaded."""
+def _driver_connection() -> Any:
+    """The library's connection to the driver, which has no assignment outside an elastic job; None if the library was not loaded.
+    Local."""
     library = sys.modules.get("unisono.horovod._impl.job.process_state")
-    return None if library is None else library.PROCESS.line
+    return None if library is None else library.PROCESS.driver_connection
 
 
 def _is_dismissed() -> bool:
-    """Local: whether the elastic job continues without this process, so that nobody waits for its result."""
-    line = _line()
-    return line is not None and line.is_dismissed
+    """Whether the elastic job continues without this process, so that its result is not waited for. Local."""
+    driver = _driver_connection()
+    return driver is not None and driver.is_dismissed
 
 
-def _place() -> _Place:
-    """Local: of this process. In an elastic job it changes, only the library knows it, and the last one counts, also after
-    `shutdown`."""
-    line = _line()
-    if line is not None and line.seat is not None:
-        return _Place(line.seat.rank, line.seat.size, line.seat.generation)
+def _rank_in_generation() -> _RankInGeneration:
+    """The rank of this process. In an elastic job it changes and only the library knows it; the last one counts, also after
+    `shutdown`. Local."""
+    driver = _driver_connection()
+    if driver is not None and driver.assignment is not None:
+        return _RankInGeneration(driver.assignment.rank, driver.assignment.size, driver.assignment.generation)
     env = environment()
-    return _Place(whole_number(env, "HOROVOD_RANK"), whole_number(env, "HOROVOD_SIZE"), 0)
+    return _RankInGeneration(whole_number(env, "HOROVOD_RANK"), whole_number(env, "HOROVOD_SIZE"), 0)
 
 
 def results_in(folder: Path) -> tuple[int, dict[int, Any]]:
-    """Local: the size of the job, in an elastic one of its last generation, and what each rank has returned; 0 if none has."""
+    """Returns the size of the job (of its last generation, if it is elastic) and what each rank has returned; size 0 if none has.
+    Local."""
     left = [pickle.loads(path.read_bytes()) for path in folder.glob("result-*")]
     _, size = max(((place.generation, place.size) for place, _ in left), default=(0, 0))
     return size, {place.rank: pickle.loads(result) for place, result in left}
 
 
 def _leave_result(folder: Path, result: object) -> None:
-    dumped, place = _dumped(result), _place()
+    dumped, place = _dump(result), _rank_in_generation()
     _leave(folder / f"result-{place.rank}", pickle.dumps((place, dumped)))
 
 
 def _leave_error(folder: Path) -> None:
-    _leave(folder / f"error-{_place().rank}", traceback.format_exc().encode())
+    _leave(folder / f"error-{_rank_in_generation().rank}", traceback.format_exc().encode())
 
 
 def error_of(folder: Path) -> tuple[int, str] | None:
-    """Local: the rank that failed first, and its traceback; the others may have failed because of it."""
+    """Returns the rank that failed first and its traceback, as the others may have failed because of it; None if none has failed.
+    Local."""
     found = sorted(folder.glob("error-*"), key=lambda path: path.stat().st_mtime_ns)
     return (int(found[0].name.rpartition("-")[2]), found[0].read_text(errors="replace")) if found else None
 
 
-def _dumped(result: object) -> bytes:
+def _dump(result: object) -> bytes:
     import cloudpickle
 
     try:
@@ -127,7 +130,7 @@ def _dumped(result: object) -> bytes:
 
 
 def _leave(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
+    """Writes a file as a whole or not at all."""
     part = path.with_name(f"part-{path.name}")
     try:
         part.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Which hosts, and how many processes on each."""
+"""Hosts and the number of processes on each."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ LINE = re.compile(r"(?P<name>[^\s:=,-][^\s:=,]*)(?:\s+slots\s*=\s*(?P<slots>[0-9
 
 
 def host_of(text: str) -> tuple[str, int | None] | None:
-    """Pure: of `host` or `host:slots`; None: it is neither. Not what begins like an option, as it goes to ssh."""
+    """Returns the name and the slots of `host` or `host:slots`; None for a text that is neither. A name must not begin like an
+    option, as it is passed to ssh. Pure."""
     match = HOST.fullmatch(text.strip())
     return None if match is None else (match["name"], int(match["slots"]) if match["slots"] else None)
 
 
 def hosts_of(text: str) -> Hosts:
-    """Pure: of `host:slots,host:slots`; without a number a host has one slot."""
+    """Returns the hosts of `host:slots,host:slots`; a host without a number has one slot. Pure."""
     found = []
     for part in text.split(","):
         host = host_of(part)
@@ -33,7 +34,7 @@ def hosts_of(text: str) -> Hosts:
 
 
 def hosts_in(path: Path) -> Hosts:
-    """Local: of a file with lines `host slots=N`."""
+    """Returns the hosts of a file with lines `host slots=N`. Local."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -53,13 +54,13 @@ def hosts_in(path: Path) -> Hosts:
     return _once(found, "--hostfile")
 
 
-def take(hosts: Hosts, num_proc: int | None) -> Hosts:
-    """Pure: the first slots, as many as there are processes; None: all."""
+def first_slots(hosts: Hosts, num_proc: int | None) -> Hosts:
+    """Returns the first slots, as many as there are processes; None: all of them. Pure."""
     total = sum(slots for _, slots in hosts)
     if num_proc is not None and num_proc > total:
         raise UsageError(
-            f"{num_proc} processes were asked for (-np), but the hosts have {total} slots ({shown(hosts)}); ask for fewer, or give "
-            "the hosts more slots"
+            f"{num_proc} processes were asked for (-np), but the hosts have {total} slots ({hosts_text(hosts)}); ask for fewer, "
+            "or give the hosts more slots"
         )
     left = total if num_proc is None else num_proc
     taken = []
@@ -71,7 +72,7 @@ def take(hosts: Hosts, num_proc: int | None) -> Hosts:
 
 
 def is_here(name: str) -> bool:
-    """Local: whether a host is this machine, by its name or address; no name service is asked."""
+    """Whether a host is this machine, by its name or address; no name service is asked. Local."""
     own = socket.gethostname()
     if name in ("localhost", "127.0.0.1", "::1", own, own.partition(".")[0]):
         return True
@@ -89,12 +90,12 @@ def is_here(name: str) -> bool:
     return True
 
 
-def shown(hosts: Sequence[tuple[str, int]]) -> str:
+def hosts_text(hosts: Sequence[tuple[str, int]]) -> str:
     return ",".join(f"{name}:{slots}" for name, slots in hosts)
 
 
 def _once(hosts: Sequence[tuple[str, int]], place: str) -> Hosts:
-    """The slots of a host that is named twice belong together: its ranks are neighbours."""
+    """The hosts, each once: the slots of a host that is named twice belong together, as its ranks are neighbours."""
     slots: dict[str, int] = {}
     for name, count in hosts:
         slots[name] = slots.get(name, 0) + count

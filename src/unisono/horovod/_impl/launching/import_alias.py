@@ -1,7 +1,7 @@
 """`import horovod.torch` gives `unisono.horovod.torch`, the same module object, in processes that were started for it.
 
-A launcher puts `stand_in_folder()` in front of PYTHONPATH; the package in it calls `take_place`, which puts `unisono.horovod` under
-the name `horovod` and a finder in front of all others that does the same for every module below.
+A launcher puts `stand_in_folder()` in front of PYTHONPATH; the package in it calls `install_alias`, which puts `unisono.horovod`
+under the name `horovod` and a finder in front of all others that does the same for every module below.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ programs may probe for it."""
 
 
 def stand_in_folder() -> Path:
-    """Local: the folder to put in front of PYTHONPATH."""
+    """Returns the folder to put in front of PYTHONPATH. Local."""
     return Path(__file__).parent / "stand_in"
 
 
 def real_horovod(search: Sequence[str], finders: Iterable[object] = ()) -> str | None:
-    """Local: where the folders of `search`, or these finders (`sys.meta_path`), have a package horovod that is not ours; None if
-    nowhere."""
+    """Returns where the folders of `search`, or these finders (`sys.meta_path`), have a package horovod that is not ours; None if
+    nowhere. Local."""
     folders = [folder for folder in search if not _same(folder, stand_in_folder())]
     # One that was installed as editable has a finder of its own. One without find_spec is of an old kind that nobody asks any more.
     others = [one for one in finders if one is not PathFinder and not isinstance(one, HorovodFinder) and hasattr(one, "find_spec")]
@@ -58,7 +58,7 @@ def real_horovod(search: Sequence[str], finders: Iterable[object] = ()) -> str |
 
 
 def refuse_a_real_one(search: Sequence[str], finders: Iterable[object] = ()) -> None:
-    """Local: `UsageError` if there is a real Horovod, as nobody could tell which of the two a program runs on."""
+    """Raises `UsageError` if a real Horovod is installed, as nobody could tell which of the two a program uses. Local."""
     found = real_horovod(search, finders)
     if found is None:
         return
@@ -75,12 +75,12 @@ def refuse_a_real_one(search: Sequence[str], finders: Iterable[object] = ()) -> 
 
 
 def is_in_force() -> bool:
-    """Local: whether `import horovod` means us in this process."""
+    """Whether `import horovod` means this package in this process. Local."""
     return any(isinstance(finder, HorovodFinder) for finder in sys.meta_path)
 
 
-def take_place(name: str, folder: str) -> None:
-    """Local: what the package in the stand-in folder does when it is imported."""
+def install_alias(name: str, folder: str) -> None:
+    """Makes `horovod` another name of `unisono.horovod`; the package in the stand-in folder calls it when it is imported. Local."""
     install_excepthook()
     refuse_a_real_one(sys.path, sys.meta_path)
     if not _same(str(Path(folder).parent), stand_in_folder()):
@@ -118,7 +118,7 @@ class HorovodFinder(MetaPathFinder):
 
 
 class _SameModule(Loader):
-    """Gives the module that has another name already."""
+    """A loader that returns the module that is loaded under another name."""
 
     def __init__(self, ours: str) -> None:
         self._ours = ours
@@ -130,7 +130,8 @@ class _SameModule(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """It has run under its own name. importlib wrote the alias over its spec, by which reload and pickle know it."""
+        """Restores the spec of a module that has run under its own name: importlib has overwritten it, and reload and pickle use
+        it."""
         module.__spec__ = self._own
 
 

@@ -11,7 +11,8 @@ from typing import Any
 def in_thread(
     target: Callable[..., Any], args: tuple[Any, ...] = (), name: str | None = None, daemon: bool = True, silent: bool = False
 ) -> threading.Thread:
-    """Local, not blocking: the thread, started. `silent`: what the function raises is not shown."""
+    """Starts the function in a thread and returns the thread. `silent`: exceptions of the function are not shown. Local, not
+    blocking."""
     if not isinstance(args, tuple):
         raise ValueError(f"args must be a tuple; received a {type(args).__name__}")
 

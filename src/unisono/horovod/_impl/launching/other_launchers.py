@@ -7,45 +7,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from unisono.errors import UsageError
-from unisono.horovod._impl.launching.host_slots import Hosts, shown
+from unisono.horovod._impl.launching.host_slots import Hosts, hosts_text
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What to start."""
+class LaunchRequest:
+    """What another launcher is to start."""
 
     num_proc: int
     hosts: Hosts | None
-    """None: where the launcher likes."""
+    """None: the launcher chooses."""
     words: tuple[str, ...]
     """What each process runs."""
     output: str | None = None
     """Folder for the lines of each rank."""
 
 
-def by_srun(wanted: Wanted, env: Mapping[str, str]) -> list[str]:
-    """Pure: inside a SLURM allocation. When a rank fails, SLURM ends the others."""
-    command = ["srun", f"--ntasks={wanted.num_proc}", "--kill-on-bad-exit=1", "--label", "--export=ALL"]
-    if wanted.hosts is not None:
-        counts = {slots for _, slots in wanted.hosts}
-        command.append(f"--nodes={len(wanted.hosts)}")
+def by_srun(request: LaunchRequest, env: Mapping[str, str]) -> list[str]:
+    """Returns the command line of srun inside a SLURM allocation; when a rank fails, SLURM ends the others. Pure."""
+    command = ["srun", f"--ntasks={request.num_proc}", "--kill-on-bad-exit=1", "--label", "--export=ALL"]
+    if request.hosts is not None:
+        counts = {slots for _, slots in request.hosts}
+        command.append(f"--nodes={len(request.hosts)}")
         if len(counts) == 1:
-            command += [f"--nodelist={','.join(name for name, _ in wanted.hosts)}", f"--ntasks-per-node={counts.pop()}"]
+            command += [f"--nodelist={','.join(name for name, _ in request.hosts)}", f"--ntasks-per-node={counts.pop()}"]
         else:
-            repeated = ",".join(name for name, slots in wanted.hosts for _ in range(slots))
+            repeated = ",".join(name for name, slots in request.hosts for _ in range(slots))
             command += ["--distribution=arbitrary", f"--nodelist={repeated}"]
     if env.get("SLURM_STEP_ID"):
         command.append("--overlap")  # this shell is a step itself, and would keep the CPUs to itself
     if any(env.get(name) for name in ("SLURM_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_TASK")):
         command.append("--gpu-bind=none")  # programs choose their GPU by local rank among all of the node
-    if wanted.output is not None:
-        command.append(f"--output={wanted.output}/rank-%t.log")
-    return [*command, *wanted.words]
+    if request.output is not None:
+        command.append(f"--output={request.output}/rank-%t.log")
+    return [*command, *request.words]
 
 
 @dataclass(frozen=True)
-class MpiWishes:
-    """What only mpirun understands."""
+class MpiLaunchOptions:
+    """Options that only mpirun understands."""
 
     words: str = ""
     binding: str = ""
@@ -54,26 +54,31 @@ class MpiWishes:
     ssh_key: str | None = None
 
 
-def by_mpirun(mpirun: str, is_open_mpi: bool, wanted: Wanted, wishes: MpiWishes, exported: Sequence[str]) -> list[str]:
-    """Pure; may raise `UsageError`. `exported`: variables for other hosts; Open MPI takes only those that it is told of."""
+def by_mpirun(
+    mpirun: str, is_open_mpi: bool, request: LaunchRequest, options: MpiLaunchOptions, exported: Sequence[str]
+) -> list[str]:
+    """Returns the command line of mpirun; may raise `UsageError`. `exported`: variables for other hosts, which Open MPI passes on
+    only by name. Pure."""
     if not is_open_mpi:
-        _refuse_words_of_open_mpi(mpirun, wishes)
-    command = [mpirun, "-np", str(wanted.num_proc)]
-    if wanted.hosts is not None:
-        command += ["-H" if is_open_mpi else "-hosts", shown(wanted.hosts)]
+        _refuse_words_of_open_mpi(mpirun, options)
+    command = [mpirun, "-np", str(request.num_proc)]
+    if request.hosts is not None:
+        command += ["-H" if is_open_mpi else "-hosts", hosts_text(request.hosts)]
     if is_open_mpi:
         command += ["--allow-run-as-root", "--tag-output"]
         for name in exported:
             command += ["-x", name]
-        if wishes.tcp:
+        if options.tcp:
             command += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"]
         ssh = (
-            ["ssh"] + (["-p", str(wishes.ssh_port)] if wishes.ssh_port else []) + (["-i", wishes.ssh_key] if wishes.ssh_key else [])
+            ["ssh"]
+            + (["-p", str(options.ssh_port)] if options.ssh_port else [])
+            + (["-i", options.ssh_key] if options.ssh_key else [])
         )
         if len(ssh) > 1:
             command += ["--mca", "plm_rsh_agent", shlex.join(ssh)]
-    command += _split(wishes.binding, "--binding-args") if wishes.binding else ["--bind-to", "none"]
-    return [*command, *_split(wishes.words, "--mpi-args"), *wanted.words]
+    command += _split(options.binding, "--binding-args") if options.binding else ["--bind-to", "none"]
+    return [*command, *_split(options.words, "--mpi-args"), *request.words]
 
 
 def _split(text: str, flag: str) -> list[str]:
@@ -83,8 +88,8 @@ def _split(text: str, flag: str) -> list[str]:
         raise UsageError(f"{flag} {text!r} cannot be split into words: {error}; check its quotes") from error
 
 
-def _refuse_words_of_open_mpi(mpirun: str, wishes: MpiWishes) -> None:
-    given = (("--tcp", wishes.tcp), ("--ssh-port", wishes.ssh_port), ("--ssh-identity-file", wishes.ssh_key))
+def _refuse_words_of_open_mpi(mpirun: str, options: MpiLaunchOptions) -> None:
+    given = (("--tcp", options.tcp), ("--ssh-port", options.ssh_port), ("--ssh-identity-file", options.ssh_key))
     for flag, value in given:
         if value:
             raise UsageError(

@@ -8,7 +8,7 @@ from unisono.errors import UsageError
 
 
 def make_folder(name: str) -> Path:
-    """Local: for the lines of the ranks."""
+    """Creates the folder for the output of the ranks and returns it. Local."""
     try:
         Path(name).mkdir(parents=True, exist_ok=True)
     except OSError as error:

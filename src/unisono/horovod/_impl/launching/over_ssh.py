@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unisono.horovod._impl.launching.host_slots import Hosts, is_here
-from unisono.horovod._impl.launching.ssh_words import carried, ssh_words
+from unisono.horovod._impl.launching.ssh_words import is_forwarded, ssh_words
 from unisono.launch.ssh.hosts_run import HostCommand
 
 
 @dataclass(frozen=True)
 class OverSsh:
-    """What all hosts have in common."""
+    """The options that all hosts share."""
 
     hosts: Hosts
     rendezvous: str
@@ -42,7 +42,7 @@ class OverSsh:
             *("--nodes", str(len(self.hosts)), "--node-rank", str(index), "--on-nodes", ",".join(str(n) for _, n in self.hosts)),
             *("--rendezvous", self.rendezvous, f"--job={self.job}", *self.options, "--", *self.program),
         )
-        along = [f"{key}={value}" for key, value in self.env.items() if carried(key)]
+        along = [f"{key}={value}" for key, value in self.env.items() if is_forwarded(key)]
         if is_here(name):
             return HostCommand(name, ("env", *along, *words), self.secret)
         remote = f"cd {shlex.quote(str(self.folder))} && exec {shlex.join(('env', *along, *words))}"

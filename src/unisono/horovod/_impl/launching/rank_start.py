@@ -12,7 +12,7 @@ from typing import NoReturn
 from unisono.cluster.resolve import environment, resolve
 from unisono.errors import UsageError
 from unisono.horovod._impl.launching.import_alias import refuse_a_real_one, stand_in_folder
-from unisono.horovod._impl.launching.rank_variables import HorovodPlace, HorovodStart, horovod_variables, place_on_node
+from unisono.horovod._impl.launching.rank_variables import HorovodStart, RankPosition, horovod_variables, position_on_node
 from unisono.launch.launch import LaunchConfig
 from unisono.launch.program import command
 from unisono.launch.rank_env import inherited, refuse_inside_launched_process
@@ -21,8 +21,8 @@ LET_IT_START = "let that launcher start `unisono run --horovod program`, without
 
 
 def horovod_start(program: Sequence[str], variables: tuple[tuple[str, str], ...] = ()) -> HorovodStart:
-    """Local: what the ranks need. Raises `UsageError` if their Python has a real Horovod; where it is another Python than ours,
-    the ranks find out when they import it, unless it stands in the one folder that comes before ours."""
+    """Returns what the ranks need. Raises `UsageError` if their Python has a real Horovod; where it is another Python than ours,
+    the ranks find out when they import it, unless it lies in the folder that comes before ours. Local."""
     arguments = command(program)
     python = Path(arguments[0])
     is_python = python.name.startswith("python")
@@ -36,7 +36,8 @@ def horovod_start(program: Sequence[str], variables: tuple[tuple[str, str], ...]
 
 
 def first_folder(words: Sequence[str]) -> Path:
-    """Local: where Python, called with these words, looks first for modules: beside its script, or else in the current folder."""
+    """Returns the folder where Python, called with these words, looks first for modules: that of its script, or else the current
+    one. Local."""
     left = iter(words)
     for word in left:
         if word == "-" or not word.startswith("-"):
@@ -47,28 +48,29 @@ def first_folder(words: Sequence[str]) -> Path:
                 next(left, None)
             continue
         # Letters stand together (-um pytest), and what follows one that takes a value is that value.
-        place = next((place for place, letter in enumerate(word) if letter in "cmWX"), None)
-        if place is not None and word[place] in "cm":
+        position = next((position for position, letter in enumerate(word) if letter in "cmWX"), None)
+        if position is not None and word[position] in "cm":
             return Path.cwd()
-        if place == len(word) - 1:
+        if position == len(word) - 1:
             next(left, None)
     return Path.cwd()
 
 
 def with_horovod(config: LaunchConfig, start: HorovodStart, env: Mapping[str, str]) -> LaunchConfig:
-    """Local: the same ranks, for a program written for Horovod. Such programs choose their GPU themselves, by local rank, among all
-    of the node."""
+    """Returns the launch configuration for a program written for Horovod. Such programs choose their GPU themselves, by local rank,
+    among all of the node. Local."""
     if config.num_nodes == 1:
         refuse_inside_launched_process(env, config.num_local, LET_IT_START)
     base = {**env, **({} if config.engine is None else {"UNISONO_ENGINE": config.engine})}
     counts = config.num_on_nodes or (config.num_local,) * config.num_nodes
-    places = (place_on_node(counts, config.node_rank, local_rank) for local_rank in range(config.num_local))
-    return replace(config, gpus="all", rank_variables=tuple(horovod_variables(base, start, place) for place in places))
+    places = (position_on_node(counts, config.node_rank, local_rank) for local_rank in range(config.num_local))
+    return replace(config, gpus="all", rank_variables=tuple(horovod_variables(base, start, position) for position in places))
 
 
-def be_rank(program: Sequence[str], start: HorovodStart, wishes: Sequence[tuple[str, str]]) -> NoReturn:
-    """Local: this process, which srun, mpirun or torchrun started as one of several, becomes the program."""
-    base = {**inherited(environment()), **dict(wishes)}
+def be_rank(program: Sequence[str], start: HorovodStart, options: Sequence[tuple[str, str]]) -> NoReturn:
+    """Turns this process, which srun, mpirun or torchrun started as one of several, into a rank of the program; `options` are
+    variables for it. Local."""
+    base = {**inherited(environment()), **dict(options)}
     at = resolve(base)
     if at.launcher == "local":
         raise UsageError(
@@ -77,12 +79,12 @@ def be_rank(program: Sequence[str], start: HorovodStart, wishes: Sequence[tuple[
         )
     even = at.node_rank is not None and at.num_nodes is not None and at.num_nodes * at.local_size == at.world_size
     cross = (at.node_rank or 0, at.num_nodes or 1) if even else (0, 1) if at.one_node else None
-    place = HorovodPlace(at.global_rank, at.world_size, at.local_rank, at.local_size, cross)
-    become(command(program), {**base, **horovod_variables(base, start, place)})
+    position = RankPosition(at.global_rank, at.world_size, at.local_rank, at.local_size, cross)
+    become(command(program), {**base, **horovod_variables(base, start, position)})
 
 
 def become(arguments: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Local: run another program in the place of this one; its signals and its exit code are then its own."""
+    """Runs another program in place of this one; its signals and exit code are then its own. Local."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

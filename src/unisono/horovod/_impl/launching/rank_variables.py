@@ -1,4 +1,5 @@
-"""What a program written for Horovod needs of the one who starts it: where `import horovod` leads, and HOROVOD_* variables."""
+"""What the launcher of a program written for Horovod provides: the place that `import horovod` leads to, and HOROVOD_*
+variables."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class HorovodStart:
-    """The same for all ranks of a job."""
+    """What all ranks of a job share."""
 
     stand_in: Path
     """The folder whose package `horovod` leads to ours (`import_alias.py`)."""
@@ -20,8 +21,9 @@ class HorovodStart:
 
 
 @dataclass(frozen=True)
-class HorovodPlace:
-    """Where a rank stands, in Horovod's words. `cross` is (rank, size) among the processes with this local rank; None: unknown."""
+class RankPosition:
+    """The ranks and sizes of a process, in Horovod's words. `cross` is (rank, size) among the processes with this local rank; None:
+    unknown."""
 
     rank: int
     size: int
@@ -30,15 +32,15 @@ class HorovodPlace:
     cross: tuple[int, int] | None
 
 
-def place_on_node(counts: Sequence[int], node_rank: int, local_rank: int) -> HorovodPlace:
-    """Pure: of one rank of a node; `counts` are the processes of each node."""
+def position_on_node(counts: Sequence[int], node_rank: int, local_rank: int) -> RankPosition:
+    """Returns the position of one rank of a node; `counts` are the processes of each node. Pure."""
     like_this = [node for node, count in enumerate(counts) if count > local_rank]
     cross = (like_this.index(node_rank), len(like_this))
-    return HorovodPlace(sum(counts[:node_rank]) + local_rank, sum(counts), local_rank, counts[node_rank], cross)
+    return RankPosition(sum(counts[:node_rank]) + local_rank, sum(counts), local_rank, counts[node_rank], cross)
 
 
 def common_variables(base: Mapping[str, str], start: HorovodStart) -> dict[str, str]:
-    """Pure: what is set for every rank, wherever it stands."""
+    """Returns the variables that are the same for every rank. Pure."""
     given = base.get("PYTHONPATH", "")
     search = [str(start.stand_in), *(given.split(os.pathsep) if given else ())]  # an empty one in it is the current folder
     controller = "mpi" if base.get("UNISONO_ENGINE") == "mpi" else "gloo"
@@ -50,8 +52,8 @@ def common_variables(base: Mapping[str, str], start: HorovodStart) -> dict[str, 
     }
 
 
-def horovod_variables(base: Mapping[str, str], start: HorovodStart, at: HorovodPlace) -> dict[str, str]:
-    """Local: what is set for this rank beside what `base` has already. Programs read these variables before `hvd.init()`."""
+def horovod_variables(base: Mapping[str, str], start: HorovodStart, at: RankPosition) -> dict[str, str]:
+    """Returns the variables of one rank, to be added to `base`. Programs read them before `hvd.init()`. Local."""
     cross = {} if at.cross is None else {"HOROVOD_CROSS_RANK": str(at.cross[0]), "HOROVOD_CROSS_SIZE": str(at.cross[1])}
     return {
         **common_variables(base, start),

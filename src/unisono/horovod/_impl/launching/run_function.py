@@ -62,7 +62,7 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Result]:
-    """Local, blocking: call `func(*args, **kwargs)` on `num_proc` processes and give the results in the order of ranks. Without
+    """Calls `func(*args, **kwargs)` on `num_proc` processes and returns the results in the order of ranks. Local, blocking. Without
     `num_proc`: as many as the hosts have slots where they are given, else `min_num_proc`, else 1.
 
     Works from a program, an interactive session and a notebook; functions that are defined there are sent along. What the
@@ -100,8 +100,8 @@ def run(
         folder = _private_folder(hosts, hostfile, host_discovery_script)
         try:
             Parcel(func, tuple(args), dict(kwargs or {}), tuple(sys.path)).write(folder)
-            code, told = _launched([*flags, executable or sys.executable, *CALL, str(folder)])
-            return _results(folder, code, told)
+            code, said = _run_launcher([*flags, executable or sys.executable, *CALL, str(folder)])
+            return _results(folder, code, said)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     except UsageError as error:  # programs written for Horovod know nothing of ours
@@ -130,15 +130,16 @@ def _words(name: str, value: object) -> list[str]:
 
 
 def _private_folder(hosts: str | None, hostfile: str | None, discovery: str | None) -> Path:
-    """Where all processes can read it: on this machine anywhere, else in the current folder, which other hosts are to see too."""
+    """A folder that all processes can read: on this machine anywhere, else in the current folder, which other hosts are expected to
+    share."""
     named = hosts_of(hosts) if hosts else hosts_in(Path(hostfile)) if hostfile else ()
     elsewhere = discovery is not None or any(not is_here(name) for name, _ in named) or (not named and slurm_job() is not None)
     return Path(tempfile.mkdtemp(prefix=".horovod-run-" if elsewhere else "horovod-run-", dir=Path.cwd() if elsewhere else None))
 
 
-def _launched(words: Sequence[str]) -> tuple[int, list[str]]:
-    """Local, blocking: the exit code of `unisono horovodrun`, and what it said itself. A process of its own, so that this one keeps
-    its signals and threads; it ends with us, as its standard input then does."""
+def _run_launcher(words: Sequence[str]) -> tuple[int, list[str]]:
+    """Runs `unisono horovodrun` and returns its exit code and its own messages. It is another process, so that this one keeps its
+    signals and threads; it ends with this one, as its standard input then does. Local, blocking."""
     process = subprocess.Popen(
         [sys.executable, "-m", "unisono", "horovodrun", CONTROL_STDIN, *words],
         stdin=subprocess.PIPE,
@@ -147,11 +148,11 @@ def _launched(words: Sequence[str]) -> tuple[int, list[str]]:
         start_new_session=True,
     )
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    told: list[str] = []
+    said: list[str] = []
     dropped: list[str] = []
     threads = [
         threading.Thread(target=_pass_on, args=(process.stdout, sys.stdout, [], dropped), daemon=True),
-        threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, told, dropped), daemon=True),
+        threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, said, dropped), daemon=True),
     ]
     for thread in threads:
         thread.start()
@@ -170,11 +171,12 @@ def _launched(words: Sequence[str]) -> tuple[int, list[str]]:
         warnings.warn(
             f"horovod.run: what the processes printed could not be written ({reason}); the rest was dropped", stacklevel=3
         )
-    return code, told
+    return code, said
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Local, blocking: ask the launcher to end all; a second interruption, or the end of patience, kills it, and all with it."""
+    """Asks the launcher to end all processes; a second interruption, or the end of the waiting time, kills it and all of them.
+    Local, blocking."""
     process.terminate()
     try:
         process.wait(END_LIMIT_S)
@@ -185,15 +187,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         raise
 
 
-def _pass_on(pipe: IO[bytes], stream: IO[str], told: list[str], dropped: list[str]) -> None:
-    """To what this session calls its output, which in a notebook is no file. Once that takes no more, the rest is read all the same
-    and dropped: the processes must not wait for us for ever."""
+def _pass_on(pipe: IO[bytes], stream: IO[str], said: list[str], dropped: list[str]) -> None:
+    """Writes the output of the processes to that of this session, which in a notebook is no file. Once that accepts no more, the
+    rest is read and dropped: the processes must not wait for us for ever."""
     works = True
     # Line ends as they are: a return is one too, so that a progress bar moves.
     lines = io.TextIOWrapper(pipe, encoding="utf-8", errors="replace", newline="")
     for text in lines:
         if text.startswith(OWN_LINE):
-            told.append(text.removeprefix(OWN_LINE).strip())
+            said.append(text.removeprefix(OWN_LINE).strip())
         if works:
             try:
                 stream.write(text)
@@ -204,14 +206,14 @@ def _pass_on(pipe: IO[bytes], stream: IO[str], told: list[str], dropped: list[st
     lines.detach()  # the caller opened the pipe and closes it
 
 
-def _results(folder: Path, code: int, told: Sequence[str]) -> list[Any]:
-    if code == USAGE_CODE and told and told[-1].startswith("error: "):
-        raise UsageError(told[-1].removeprefix("error: "))
+def _results(folder: Path, code: int, said: Sequence[str]) -> list[Any]:
+    if code == USAGE_CODE and said and said[-1].startswith("error: "):
+        raise UsageError(said[-1].removeprefix("error: "))
     if code:
         # What the launcher saw first comes first: a rank that was killed leaves no error, and others fail because of it.
         failed = error_of(folder)
         why = "" if failed is None else f"; rank {failed[0]} raised:\n{failed[1]}"
-        raise RuntimeError(f"horovod.run: {told[0].partition(';')[0] if told else f'the processes ended with code {code}'}{why}")
+        raise RuntimeError(f"horovod.run: {said[0].partition(';')[0] if said else f'the processes ended with code {code}'}{why}")
     size, results = results_in(folder)
     missing = [rank for rank in range(size) if rank not in results]
     if missing or not size:

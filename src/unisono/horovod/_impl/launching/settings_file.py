@@ -15,17 +15,17 @@ KNOWN: Sequence[str] = (CONTROLLER, *(flag.setting.removeprefix("!") for flag in
 
 
 def read_settings(path: Path) -> dict[str, str]:
-    """Local: `section.key` -> value as text. Raises `UsageError` with the line that is not understood."""
+    """Returns `section.key` -> value as text. Raises `UsageError` with the line that is not understood. Local."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read (--config-file): {error}; check the path") from error
-    return parsed(text, str(path))
+    return parse_settings(text, str(path))
 
 
-def parsed(text: str, name: str) -> dict[str, str]:
-    """Pure. Values stay as they are written, since they are checked like those of flags. Keys that Horovod does not have are
-    refused: nothing would read them."""
+def parse_settings(text: str, name: str) -> dict[str, str]:
+    """Returns the settings of a text. Values stay texts, since they are checked like those of flags. Keys that Horovod does not
+    have are refused, as they would have no effect. Pure."""
     yaml = _yaml()
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -89,7 +89,7 @@ def _not_understood(name: str, mark: Any, why: str) -> UsageError:
 
 
 def controller_of(settings: Mapping[str, str]) -> str | None:
-    """Pure: gloo or mpi, if the file says so."""
+    """Returns gloo or mpi, if the settings choose one, else None. Pure."""
     controller = settings.get(CONTROLLER, "").lower()
     if controller not in ("", "gloo", "mpi"):
         raise UsageError(f"controller must be gloo or mpi; received {controller!r} (--config-file)")

@@ -1,4 +1,4 @@
-"""What all ways over ssh have in common: the options, and the variables that go along. Pure."""
+"""What all ways over ssh share: the options of ssh, and the variables that are forwarded. Pure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SECRET = re.compile(r".*(TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY).*", re.IGNORECA
 """Those that do not stand on a command line, which everybody there sees."""
 
 
-def carried(name: str) -> bool:
-    """Whether this variable goes along. Not the place of a process among others, nor the secrets of the job that we belong to: what
-    is started there is another one."""
+def is_forwarded(name: str) -> bool:
+    """Whether a variable is forwarded to other hosts. The rank of a process and the secrets of a job are not: what is started there
+    is another job."""
     return CARRIED.fullmatch(name) is not None and SECRET.fullmatch(name) is None and name not in (*PLACE, *ELASTIC)
 
 
 def ssh_words(host: str, port: int | None, key: str | None) -> tuple[str, ...]:
-    """What comes before the command."""
+    """Returns the words of the ssh command before the remote command."""
     return (
         "ssh",
         *OPTIONS,

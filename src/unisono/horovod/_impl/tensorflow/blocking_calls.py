@@ -1,4 +1,5 @@
-"""What users call: tensors, variables and slices, compressed or not. Collective over the process set, blocking when run."""
+"""The operations that users call, on tensors, variables and slices, compressed or not. Collective over the process set, blocking
+when run."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_se
 from unisono.horovod._impl.tensorflow import operations
 from unisono.horovod._impl.tensorflow.compression import Compression
 from unisono.horovod._impl.tensorflow.error_names import by_either_name
-from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.function_tracing import without_autograph
 from unisono.horovod._impl.tensorflow.operations import names_of
-from unisono.horovod._impl.tensorflow.sparse_slices import gathered_slices
-from unisono.horovod._impl.torch.submission import Average, chosen_op
+from unisono.horovod._impl.tensorflow.sparse_slices import gather_slices
+from unisono.horovod._impl.torch.submission import Average, choose_op
 
 
-@as_written
+@without_autograph
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -32,11 +33,11 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The reduction of a tensor or variable; of slices, the slices of all ranks."""
-    op = chosen_op(op, average)
+    """Returns the reduction of a tensor or variable; of slices, the slices of all ranks."""
+    op = choose_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         with tf.device(device_sparse or None):
-            return gathered_slices([tensor], op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope)[0]
+            return gather_slices([tensor], op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope)[0]
     with tf.device(device_dense or None), by_either_name():
         small, undo = compression.compress(_held(tensor))
         names = names_of("Allreduce", name, [small], ignore_name_scope)
@@ -44,7 +45,7 @@ def allreduce(
         return compression.decompress(result, undo)
 
 
-@as_written
+@without_autograph
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -58,15 +59,15 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """The reductions of a list, all or nothing."""
-    op = chosen_op(op, average)
+    """Returns the reductions of a list, all or nothing."""
+    op = choose_op(op, average)
     sparse = [position for position, one in enumerate(tensors) if isinstance(one, tf.IndexedSlices)]
     dense = [position for position in range(len(tensors)) if position not in sparse]
     results: list[Any] = [None] * len(tensors)
     if sparse:
         with tf.device(device_sparse or None):
             slices = [tensors[position] for position in sparse]
-            found = gathered_slices(slices, op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope)
+            found = gather_slices(slices, op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope)
         for position, one in zip(sparse, found, strict=True):
             results[position] = one
     if dense:
@@ -80,21 +81,21 @@ def grouped_allreduce(
     return results
 
 
-@as_written
+@without_autograph
 def allgather(
     tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Everybody's rows, one rank after another; their number may differ."""
+    """Returns the rows of all ranks, one rank after another; their number may differ."""
     with by_either_name():
         held = _held(tensor)
         return operations.allgather([held], names_of("Allgather", name, [held], ignore_name_scope), process_set)[0]
 
 
-@as_written
+@without_autograph
 def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """The same of a list, all or nothing."""
+    """Returns the rows of all ranks for each tensor of a list, all or nothing."""
     if not tensors:
         return []
     with by_either_name():
@@ -103,7 +104,7 @@ def grouped_allgather(
         return operations.allgather(held, names, process_set, grouped=True)
 
 
-@as_written
+@without_autograph
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -111,13 +112,13 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The values of `root_rank`, a rank of the whole job."""
+    """Returns the values of `root_rank`, a rank of the whole job."""
     with by_either_name():
         held = _held(tensor)
         return operations.broadcast([held], names_of("Broadcast", name, [held], ignore_name_scope), root_rank, process_set)[0]
 
 
-@as_written
+@without_autograph
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -125,14 +126,14 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """`splits[r]` rows to each rank r; the rows that came, and if `splits` was given, how many came from each."""
+    """Sends `splits[r]` rows to each rank r; returns the rows that came and, if `splits` was given, how many came from each."""
     with by_either_name():
         counts = None if splits is None else tf.convert_to_tensor(splits)
         rows, received = operations.alltoall(_held(tensor), counts, name, process_set, ignore_name_scope)
     return rows if splits is None else (rows, received)
 
 
-@as_written
+@without_autograph
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -144,7 +145,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's rows of the reduction; the first ranks get one more where they do not divide."""
+    """Returns this rank's rows of the reduction; the first ranks get one more where they do not divide."""
     with tf.device(device_dense or None), by_either_name():
         small, undo = compression.compress(_held(tensor))
         names = names_of("Reducescatter", name, [small], ignore_name_scope)
@@ -152,7 +153,7 @@ def reducescatter(
         return compression.decompress(result, undo)
 
 
-@as_written
+@without_autograph
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -164,7 +165,7 @@ def grouped_reducescatter(
     name: str | None = None,
     ignore_name_scope: bool = False,
 ) -> list[Any]:
-    """The same of a list, all or nothing."""
+    """Returns this rank's rows of the reductions of a list, all or nothing."""
     if not tensors:
         return []
     with tf.device(device_dense or None), by_either_name():
@@ -175,9 +176,10 @@ def grouped_reducescatter(
         return [compression.decompress(one, undo) for one, (_, undo) in zip(results, pairs, strict=True)]
 
 
-@as_written
+@without_autograph
 def join() -> Any:
-    """Collective over all ranks: this rank has no more data and adds zeros until all have joined; the rank that joined last."""
+    """Says that this rank has no more data: it adds zeros until all have joined. Returns the rank that joined last. Collective over
+    all ranks."""
     with by_either_name():
         return operations.join()
 

@@ -8,17 +8,17 @@ import tensorflow as tf
 
 from unisono.horovod._impl.compressor import Compressor
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
-from unisono.horovod._impl.keras.gradient_groups import Groups, checked_groups
+from unisono.horovod._impl.keras.gradient_groups import Groups, check_groups
 from unisono.horovod._impl.tensorflow import operations
 from unisono.horovod._impl.tensorflow.compression import Compression
-from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.function_tracing import without_autograph
 from unisono.horovod._impl.tensorflow.gradient_accumulation import Accumulation
 from unisono.horovod._impl.tensorflow.gradient_reduction import Reduction
 from unisono.horovod._impl.tensorflow.operation_names import name_for
 from unisono.horovod._impl.torch.submission import Adasum, Average
 
 
-@as_written
+@without_autograph
 def DistributedOptimizer(
     optimizer: Any,
     name: str | None = None,
@@ -36,8 +36,8 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Local: an optimiser like the given one, whose computation of gradients is collective."""
-    groups = checked_groups(num_groups, groups)
+    """Returns an optimiser like the given one, whose computation of gradients is collective. Local."""
+    groups = check_groups(num_groups, groups)
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return _of_keras(
             optimizer,
@@ -95,7 +95,7 @@ def _of_keras(optimizer: Any, **options: Any) -> Any:
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
-    """Gradients are reduced as soon as they are computed; what is done with them is the given optimiser's affair."""
+    """An optimiser that reduces gradients as soon as they are computed; the given optimiser does the rest."""
 
     def __init__(self, optimizer: Any, reduction: Reduction, accumulation: Accumulation | None, use_locking: bool) -> None:
         super().__init__(name=reduction.title, use_locking=use_locking)
@@ -104,26 +104,26 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         self._accumulation = accumulation
 
     def register_local_var(self, var: Any) -> None:
-        """Local: the gradient of this variable stays on this rank."""
+        """Leaves the gradient of this variable unreduced. Local."""
         self._reduction.keep_local(var)
 
-    @as_written
+    @without_autograph
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Collective over the set, blocking when run."""
+        """Computes and reduces the gradients. Collective over the set, blocking when run."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        reduce = self._reduction if self._accumulation is None else self._accumulation.added
+        reduce = self._reduction if self._accumulation is None else self._accumulation.add
         return list(zip(reduce(gradients, variables), variables, strict=True))
 
-    @as_written
+    @without_autograph
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
-        """Local."""
+        """Updates the variables. Local."""
         pairs = list(grads_and_vars)
 
         def apply() -> Any:
             return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
 
-        return apply() if self._accumulation is None else self._accumulation.applied(apply, [one for one, _ in pairs])
+        return apply() if self._accumulation is None else self._accumulation.apply_if_last(apply, [one for one, _ in pairs])
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimizer.get_slot(*args, **kwargs)
@@ -136,20 +136,20 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
 
 
 class _AdasumOptimizer(_DistributedOptimizer):
-    """Each rank makes a step of its own; what the steps changed is added up with Adasum."""
+    """An optimiser with which each rank makes its own step; the changes are combined by Adasum."""
 
     def __init__(self, optimizer: Any, reduction: Reduction, use_locking: bool) -> None:
         super().__init__(optimizer, reduction, None, use_locking)
 
-    @as_written
+    @without_autograph
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Local."""
+        """Computes the gradients of this rank. Local."""
         pairs: list[tuple[Any, Any]] = self._optimizer.compute_gradients(*args, **kwargs)
         return pairs
 
-    @as_written
+    @without_autograph
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
-        """Collective over the set, blocking when run."""
+        """Updates the variables and combines the changes of all ranks. Collective over the set, blocking when run."""
         pairs = list(grads_and_vars)
         moved = [variable for gradient, variable in pairs if gradient is not None]
         before = [tf.identity(variable.read_value()) for variable in moved]

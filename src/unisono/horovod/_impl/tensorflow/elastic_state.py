@@ -1,4 +1,4 @@
-"""Training of TensorFlow variables that survives the loss of workers."""
+"""The elastic state of TensorFlow variables, which survives the loss of workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unisono.horovod._impl.tensorflow.variable_broadcast import broadcast_variab
 
 
 class TensorFlowState(ObjectState):
-    """Variables, and any values that `kwargs` names, each an attribute. In a graph of TensorFlow 1 also the session."""
+    """Variables, and the values that `kwargs` names, each an attribute. In a graph of TensorFlow 1 also the session."""
 
     def __init__(self, variables: Iterable[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
         self.variables = list(tf.compat.v1.global_variables() if variables is None else variables)
@@ -26,18 +26,18 @@ class TensorFlowState(ObjectState):
         super().__init__(bcast_object=broadcast_object, get_rank=rank, **kwargs)
 
     def save(self) -> None:
-        """Local: keep a copy of everything."""
+        """Copies everything. Local."""
         self._values = self._read()
         super().save()
 
     def restore(self) -> None:
-        """Local: back to the last copy."""
+        """Returns to the last copy. Local."""
         for variable, value in zip(self.variables, self._values, strict=True):
             self._write(variable, value)
         super().restore()
 
     def sync(self) -> None:
-        """Collective, blocking: rank 0's everything, for all."""
+        """Gives all ranks the values of rank 0. Collective, blocking."""
         if self.session is None:
             broadcast_variables(self.variables, root_rank=0)
         else:
@@ -64,7 +64,7 @@ class TensorFlowState(ObjectState):
 
 
 class TensorFlowKerasState(KerasState):
-    """A model of Keras with its optimiser, and any values that `kwargs` names."""
+    """A Keras model with its optimiser, and the values that `kwargs` names."""
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
         if backend is not None:

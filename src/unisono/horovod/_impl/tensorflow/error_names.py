@@ -1,4 +1,4 @@
-"""Errors that programs may catch by either name: those of Horovod and of Python, or those of TensorFlow."""
+"""Errors that programs may catch by either name: that of Horovod or Python, or that of TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class HorovodInternalError(_InternalError, tf.errors.FailedPreconditionError):  
 
 
 class InvalidRequestError(ValueError, tf.errors.InvalidArgumentError):  # type: ignore[misc]
-    """An operation that cannot be submitted as it is."""
+    """The operation cannot be submitted as it is."""
 
     def __init__(self, message: str) -> None:
         tf.errors.InvalidArgumentError.__init__(self, None, None, message)
@@ -26,7 +26,7 @@ class InvalidRequestError(ValueError, tf.errors.InvalidArgumentError):  # type: 
 
 @contextmanager
 def by_either_name() -> Iterator[None]:
-    """Local: what is raised inside can be caught by either name."""
+    """Converts exceptions that are raised inside, so that programs can catch them by either name. Local."""
     try:
         yield
     except (HorovodInternalError, InvalidRequestError):

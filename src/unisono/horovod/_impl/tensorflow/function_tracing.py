@@ -1,4 +1,4 @@
-"""What `tf.function` makes of our functions: it calls them as they are, and XLA does not compile them."""
+"""What `tf.function` does with our functions: AutoGraph leaves them as they are, and XLA must not compile them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tensorflow.python.ops import control_flow_util  # TensorFlow tells it nowhe
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def as_written(function: Function) -> Function:
-    """Local: not rewritten by AutoGraph, which takes a long time for it and finds nothing to do."""
+def without_autograph(function: Function) -> Function:
+    """Returns the function without conversion by AutoGraph, which would take long and change nothing. Local."""
     return cast(Function, tf.autograph.experimental.do_not_convert(function))
 
 
-def held_by(graph: Any, what: str) -> list[Any]:
-    """Local: a list that belongs to this graph alone. Collections are copied into the graphs of functions inside, and shared with
-    those of branches."""
+def graph_list(graph: Any, what: str) -> list[Any]:
+    """Returns a list that belongs to this graph alone. (Collections are copied into the graphs of inner functions and shared with
+    those of branches.) Local."""
     name = f"_unisono_horovod_{what}"
     if not hasattr(graph, name):
         setattr(graph, name, [])
@@ -27,12 +27,12 @@ def held_by(graph: Any, what: str) -> list[Any]:
 
 
 def executing_eagerly() -> bool:
-    """Local: whether TensorFlow computes at once, and not in a graph."""
+    """Whether TensorFlow computes at once, and not in a graph. Local."""
     return bool(tf.executing_eagerly())
 
 
 def refuse_xla(what: str) -> None:
-    """`ValueError` while a function that XLA will compile is traced: its own error would not tell what to do."""
+    """Raises `ValueError` while a function that XLA will compile is traced: the error of XLA would not say what to do."""
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise ValueError(
             f"XLA cannot compile a step that waits for other ranks ({what} inside jit_compile); leave jit_compile=True out of "

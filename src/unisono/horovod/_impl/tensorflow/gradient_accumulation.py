@@ -1,4 +1,4 @@
-"""Gradients of several batches, added up before they are reduced: for graphs of TensorFlow 1."""
+"""Accumulation of the gradients of several batches before they are reduced, for graphs of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unisono.horovod._impl.tensorflow.gradient_reduction import Reduction
 
 
 class Accumulation:
-    """Its sums are local variables, so `tf.compat.v1.local_variables_initializer` sets them to zero."""
+    """The sums of gradients. They are local variables, so `tf.compat.v1.local_variables_initializer` sets them to zero."""
 
     def __init__(self, num_passes: int, mean: bool, reduction: Reduction) -> None:
         self._num_passes = num_passes
@@ -20,8 +20,9 @@ class Accumulation:
         self._sums: list[Any] = []
         self._is_last: Any = None
 
-    def added(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Collective over the set in every last pass, else local: the sums, reduced in the last pass."""
+    def add(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Adds gradients and returns the sums, which are reduced in every last pass. Collective over the set in the last pass, else
+        local."""
         for one in gradients:
             if isinstance(one, tf.IndexedSlices) and not self._reduction.sparse_as_dense:
                 raise ValueError("backward_passes_per_step > 1 cannot add up tf.IndexedSlices; give sparse_as_dense=True")
@@ -45,8 +46,8 @@ class Accumulation:
             result[position] = one
         return result
 
-    def applied(self, apply: Callable[[], Any], gradients: Sequence[Any]) -> Any:
-        """Local: `apply` in every last pass, after which the sums are zero; nothing in others."""
+    def apply_if_last(self, apply: Callable[[], Any], gradients: Sequence[Any]) -> Any:
+        """Runs `apply` in every last pass and then sets the sums to zero; does nothing in others. Local."""
 
         def last() -> Any:
             with tf.control_dependencies([apply()]):

@@ -1,4 +1,4 @@
-"""The gradients of a model, reduced: dense or sparse, compressed or not, alone or in groups, and some not at all."""
+"""Reduction of the gradients of a model: dense or sparse, compressed or not, alone or in groups, and some not at all."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from unisono.horovod._impl.tensorflow import operations
 from unisono.horovod._impl.tensorflow.error_names import by_either_name
 from unisono.horovod._impl.tensorflow.operation_names import name_for
 from unisono.horovod._impl.tensorflow.rank_queries import size_op
-from unisono.horovod._impl.tensorflow.sparse_slices import gathered_slices
+from unisono.horovod._impl.tensorflow.sparse_slices import gather_slices
 from unisono.horovod._impl.torch.submission import Average
 
 
 @dataclass
 class Reduction:
-    """What is the same for all gradients of a tape or an optimiser."""
+    """The reduction of the gradients of one tape or optimiser."""
 
     title: str
     compression: type[Compressor]
@@ -44,7 +44,7 @@ class Reduction:
             raise ValueError(f"gradient_predivide_factor divides a mean; give op=hvd.Average with it (received op={self.op!r})")
 
     def keep_local(self, variable: Any) -> None:
-        """Local: its gradient stays on this rank."""
+        """Leaves the gradient of this variable unreduced. Local."""
         self.local.add(id(variable))
         self.kept.append(variable)
 
@@ -52,7 +52,7 @@ class Reduction:
         return id(variable) in self.local
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Collective over the set, blocking when run: in the same order; None stays None."""
+        """Returns the reduced gradients in the same order; None stays None. Collective over the set, blocking when run."""
         if not self.process_set.included():
             return list(gradients)
         found = list(gradients)
@@ -65,11 +65,11 @@ class Reduction:
         if self.groups is None:
             self._reduce(found, dense, grouped=False)
         else:
-            for group in self._grouped(dense, variables):
+            for group in self._groups_of(dense, variables):
                 self._reduce(found, group, grouped=True)
         if sparse:
             with tf.device(self.device_sparse or None):
-                slices = gathered_slices(
+                slices = gather_slices(
                     [found[position] for position in sparse],
                     self.op,
                     1.0,
@@ -87,7 +87,7 @@ class Reduction:
         return found
 
     def _reduce(self, found: list[Any], positions: Sequence[int], grouped: bool) -> None:
-        """In their places in the list."""
+        """The reduced gradients, by their places in the list."""
         if not positions:
             return
         before, after = (1.0 / self.predivide, self.predivide) if self.op == Average else (1.0, 1.0)
@@ -102,8 +102,8 @@ class Reduction:
             for position, one, (_, undo) in zip(positions, reduced, pairs, strict=True):
                 found[position] = self.compression.decompress(one, undo)
 
-    def _grouped(self, positions: Sequence[int], variables: Sequence[Any]) -> list[list[int]]:
-        """Those that travel together; variables in no group travel alone."""
+    def _groups_of(self, positions: Sequence[int], variables: Sequence[Any]) -> list[list[int]]:
+        """The groups of gradients that are reduced together; variables in no group are reduced alone."""
         if isinstance(self.groups, int):
             count = min(self.groups, len(positions))
             bounds = [len(positions) * part // count for part in range(count + 1)] if count else []
@@ -120,7 +120,7 @@ def _divided(gradient: Any, size: Any) -> Any:
 
 
 def local_variables(layers: Any) -> Iterable[Any]:
-    """Local: the trainable variables of Keras layers, of one or of several."""
+    """Returns the trainable variables of one Keras layer or of several. Local."""
     held = [] if layers is None else [layers] if hasattr(layers, "trainable_weights") else list(layers)
     for layer in held:
         if not hasattr(layer, "trainable_weights"):

@@ -9,24 +9,24 @@ import tensorflow as tf
 
 from unisono.horovod._impl.compressor import Compressor
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
-from unisono.horovod._impl.keras.gradient_groups import Groups, checked_groups
+from unisono.horovod._impl.keras.gradient_groups import Groups, check_groups
 from unisono.horovod._impl.tensorflow.compression import Compression
-from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.function_tracing import without_autograph
 from unisono.horovod._impl.tensorflow.gradient_reduction import Reduction, local_variables
 from unisono.horovod._impl.torch.submission import Average
 
 
 class _Reducing:
-    """What a distributed tape adds to its class."""
+    """The methods that a distributed tape adds to its class."""
 
     _reduction: Reduction
 
-    @as_written
+    @without_autograph
     def register_local_source(self, source: Any) -> None:
-        """Local: the gradient of this variable stays on this rank."""
+        """Leaves the gradient of this variable unreduced. Local."""
         self._reduction.keep_local(source)
 
-    @as_written
+    @without_autograph
     def gradient(
         self,
         target: Any,
@@ -35,17 +35,18 @@ class _Reducing:
         use_generic_names: bool = False,  # noqa: ARG002 -- names are generic always
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """Collective over the set, blocking when run: as `tf.GradientTape.gradient`, reduced."""
+        """Returns the gradients as `tf.GradientTape.gradient` does, reduced. Collective over the set, blocking when run."""
         local = super().gradient(target, sources, output_gradients, unconnected_gradients)  # type: ignore[misc]
         flat_sources = tf.nest.flatten(sources)
         flat = tf.nest.flatten(local, expand_composites=False)
         return tf.nest.pack_sequence_as(local, self._reduction(flat, flat_sources))
 
-    @as_written
+    @without_autograph
     def get_local_and_global_gradients(
         self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Collective over the set: pairs of variable and gradient, those of this rank alone and those of all."""
+        """Returns pairs of variable and gradient: those of local variables, and those that were reduced. Collective over the
+        set."""
         pairs = list(zip(sources, self.gradient(target, sources, output_gradients, use_generic_names), strict=True))
         return (
             [pair for pair in pairs if self._reduction.is_local(pair[0])],
@@ -53,7 +54,7 @@ class _Reducing:
         )
 
 
-@as_written
+@without_autograph
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -67,14 +68,14 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Local: a tape of the same class with the same record; its `gradient` is collective."""
+    """Returns a tape of the same class with the same record, whose `gradient` is collective. Local."""
     reduction = Reduction(
         title="DistributedGradientTape",
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         op=op,
         predivide=gradient_predivide_factor,
-        groups=checked_groups(num_groups, groups),
+        groups=check_groups(num_groups, groups),
         process_set=process_set,
         scale_local=scale_local_gradients,
         device_dense=device_dense,
@@ -88,7 +89,7 @@ def DistributedGradientTape(
     return tape
 
 
-@as_written
+@without_autograph
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -103,7 +104,7 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Local: the same, but the gradients of `local_layers` stay on this rank."""
+    """Returns a distributed tape that leaves the gradients of `local_layers` unreduced. Local."""
     tape = DistributedGradientTape(
         gradtape,
         device_dense,

@@ -27,7 +27,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable  # Tens
 from unisono.horovod._impl.job.process_state import PROCESS
 from unisono.horovod._impl.numpy_tensors import as_array, as_tensor
 from unisono.horovod._impl.tensorflow.error_names import by_either_name
-from unisono.horovod._impl.tensorflow.function_tracing import held_by, refuse_xla
+from unisono.horovod._impl.tensorflow.function_tracing import graph_list, refuse_xla
 
 Submit = Callable[[list[torch.Tensor]], list[int]]
 """Local, not blocking: from tensors, which belong to it, to the handles of operations. Each of them gives a list of tensors."""
@@ -37,11 +37,14 @@ _SAME_BITS = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}.items(
 
 
 def exchange(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorSpec]) -> list[Any]:
-    """Collective, blocking when it is run: the results of what `submit` makes of the inputs, with types and shapes as `outputs`."""
+    """Submits operations on the inputs and returns their results, with types and shapes as in `outputs`. Collective, blocking when
+    run."""
     if not tf.executing_eagerly():
         return _in_graph(submit, inputs, outputs)
     with by_either_name():
-        handles = submit([_taken(np.asarray(one.numpy())) for one in inputs])  # of itself NumPy makes no array of a single bfloat16
+        handles = submit(
+            [_copy_in(np.asarray(one.numpy())) for one in inputs]
+        )  # of itself NumPy makes no array of a single bfloat16
         arrays = _results(handles, outputs)
     return [tf.convert_to_tensor(array) for array in arrays]
 
@@ -59,9 +62,9 @@ def _in_graph(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.Tensor
                 done = [node.queue().dequeue()]
         else:
             handles = tf.numpy_function(node.submit, [tf.constant(0.0), *inputs], tf.int64, stateful=True)
-            done = [_waited_aside(handles)]
+            done = [_wait_on_data_thread(handles)]
         with tf.control_dependencies(done):
-            results = tf.numpy_function(node.take, [handles], [one.dtype for one in outputs], stateful=False)
+            results = tf.numpy_function(node.take_results, [handles], [one.dtype for one in outputs], stateful=False)
         if is_function:
             with tf.control_dependencies(results):
                 _turn().read_value()
@@ -73,9 +76,9 @@ def _in_graph(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.Tensor
     return list(results)
 
 
-def _waited_aside(handles: Any) -> Any:
-    """A session of TensorFlow 1 has queues of its own, which the engine cannot reach. But it reads data sets on other threads than
-    those of the nodes: one thread for each, here."""
+def _wait_on_data_thread(handles: Any) -> Any:
+    """A tensor that is ready when these operations are done, in a session of TensorFlow 1. Its queues are out of reach of the
+    engine, but it reads data sets in other threads than the nodes: one such thread waits here."""
 
     def wait(held: Any) -> Any:
         return tf.numpy_function(_wait, [held], tf.bool, stateful=False)
@@ -93,10 +96,9 @@ def _wait(handles: np.ndarray) -> np.ndarray:
 
 
 def _now() -> Any:
-    """A number that is not known before the graph is run: what depends on it is not computed beforehand, once and for all. With it
-    the function writes to the variable, once: a function that did not would be no more than a reader, which others do not wait for.
-    """
-    held = held_by(tf.compat.v1.get_default_graph(), "now")
+    """A tensor that is not known before the graph is run, so that operations which depend on it are not computed in advance. With
+    it the function writes to the variable of `_turn`, once: a function that only read it would not be waited for."""
+    held = graph_list(tf.compat.v1.get_default_graph(), "now")
     if not held:
         with tf.control_dependencies(None):
             held.append(tf.timestamp())
@@ -106,7 +108,8 @@ def _now() -> Any:
 
 @cache
 def _turn() -> Any:
-    """While tracing: the variable that orders functions. One for the process, as any two functions may be called in a third."""
+    """The variable that orders functions, used while tracing. One for the process, as any two functions may be called in a
+    third."""
     with tf.init_scope(), tf.device("CPU:0"):
         # Not `tf.Variable`: a `tf.function` lets none be made but in its first trace, which may have no operation in it.
         return ResourceVariable(0, trainable=False, dtype=tf.int64)
@@ -123,27 +126,27 @@ class _Node:
         self._lock = threading.Lock()
 
     def queue(self) -> Any:
-        """While tracing: where the end of a run is told."""
+        """Makes the queue that receives an element at the end of each run; called while tracing."""
         with tf.init_scope(), tf.device("CPU:0"):
             self._queue = tf.queue.FIFOQueue(1000, [tf.bool], shapes=[[]])
         return self._queue
 
     def submit(self, _: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
-        """Local, not blocking."""
+        """Submits the operations of a run and returns their handles. Local, not blocking."""
         self._clear()
-        handles = self._submit([_taken(array) for array in arrays])
+        handles = self._submit([_copy_in(array) for array in arrays])
         self._handles = handles
         if self._queue is not None:
-            self._tell_when_done(handles)
+            self._enqueue_when_done(handles)
         return np.array(handles, np.int64)
 
-    def take(self, handles: np.ndarray) -> list[np.ndarray]:
-        """Blocking, if nothing has waited before."""
+    def take_results(self, handles: np.ndarray) -> list[np.ndarray]:
+        """Returns the results of a run. Blocks if no node has waited before."""
         self._handles = []
         return _results([int(handle) for handle in handles], self._outputs)
 
     def _clear(self) -> None:
-        """What a run that failed has left."""
+        """Discards what a failed run has left."""
         left, self._handles = self._handles, []
         if left:
             for handle in left:
@@ -152,7 +155,7 @@ class _Node:
                 for _ in range(int(self._queue.size())):
                     self._queue.dequeue()
 
-    def _tell_when_done(self, handles: Sequence[int]) -> None:
+    def _enqueue_when_done(self, handles: Sequence[int]) -> None:
         left = set(handles)
 
         def one_is_done(handle: int) -> None:
@@ -166,8 +169,8 @@ class _Node:
             PROCESS.handles.when_done(handle, partial(one_is_done, handle))
 
 
-def _taken(array: np.ndarray) -> torch.Tensor:
-    """A copy: the memory is TensorFlow's, which uses it again while the operation is in flight."""
+def _copy_in(array: np.ndarray) -> torch.Tensor:
+    """A copy of an input: TensorFlow uses its memory again while the operation is in flight."""
     mine = np.array(array, order="C")
     for name, other in _SAME_BITS:
         if mine.dtype.name == name:
@@ -176,7 +179,7 @@ def _taken(array: np.ndarray) -> torch.Tensor:
 
 
 def _results(handles: Sequence[int], outputs: Sequence[tf.TensorSpec]) -> list[np.ndarray]:
-    """Blocking: of all handles, even if one of them fails, so that nothing is left behind."""
+    """The results of all handles, all of which are waited for even if one fails, so that none is left behind. Blocking."""
     found: list[torch.Tensor] = []
     failure: Exception | None = None
     for handle in handles:

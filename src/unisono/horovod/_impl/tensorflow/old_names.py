@@ -18,12 +18,12 @@ PARTS = ("", "train", "summary")
 
 
 class OldName(UsageError, AttributeError):
-    """A name of TensorFlow 1. It is an `AttributeError` too: `hasattr` goes on to say that there is none."""
+    """A name of TensorFlow 1. It is an `AttributeError` too, so that `hasattr` still says that there is none."""
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Collective over all processes of the job, blocking: as everywhere; and names of Keras 2 are accepted, while those of
-    TensorFlow 1 are refused with the lines to write."""
+    """Begins the communication, as in `process_sets.py`; accepts names of Keras 2, and refuses those of TensorFlow 1 with the lines
+    to write instead. Collective over all processes of the job, blocking."""
     process_sets_module.init(comm, process_sets)
     tensorflow: Any = sys.modules.get("tensorflow")
     if is_in_force() and tensorflow is not None:
@@ -33,8 +33,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def explain_old_names(tensorflow: Any) -> None:
-    """Local, idempotent: names that exist are left alone, and so is a module that has an answer of its own for those that do
-    not."""
+    """Adds explanations for missing names. Existing names are left alone, and so is a module that already answers for missing ones.
+    Local, idempotent."""
     for part in PARTS:
         module = getattr(tensorflow, part) if part else tensorflow
         if "__getattr__" not in vars(module):

@@ -1,4 +1,4 @@
-"""Names of operations in graphs. A graph is run many times, so its operations have names that stay, and no two of them one."""
+"""Names of operations in graphs. A graph is run many times, so its operations have lasting names, each of which occurs once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # TensorFlow tells it nowhere else
 
-from unisono.horovod._impl.tensorflow.function_tracing import held_by
+from unisono.horovod._impl.tensorflow.function_tracing import graph_list
 
 _GRADIENT = "__backward_"
 """How TensorFlow begins the names of functions that it makes of the gradients of others."""
 
 
 def name_for(kind: str, name: str | None, like: Any, ignore_name_scope: bool = False) -> str | None:
-    """Local: the name of an operation on the tensor `like`; None where nothing was traced, so that it is numbered.
+    """Returns the name of an operation on the tensor `like`; None outside of tracing, so that it is numbered. Local.
 
     Ranks trace the same program, so they find the same names, in whatever order the operations are then run.
     """
@@ -36,8 +36,8 @@ def _tensor_name(like: Any) -> str:
 
 
 def _around(graph: Any) -> Any:
-    """The graph in which no name comes twice: that of the function. Not one further out, as a function that was traced before is
-    not traced again there, and its names would depend on who called it first, which may be another on another rank.
+    """The graph in which no name occurs twice: that of the function. Not one further out, as a function that was traced before is
+    not traced again there, and its names would depend on the first caller, which may differ between ranks.
 
     Branches and loops are graphs of their own, and run as parts of what is around them. In graphs of TensorFlow 1 and of gradients
     calls run in any order, so the outermost counts; in others `graph_exchange.py` has them run one after another.
@@ -53,7 +53,7 @@ def _around(graph: Any) -> Any:
 
 
 def _not_used_before(name: str, graph: Any) -> str:
-    used = held_by(graph, "names")
+    used = graph_list(graph, "names")
     found, number = name, 0
     while found in used:
         number += 1

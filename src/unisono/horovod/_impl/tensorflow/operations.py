@@ -1,4 +1,4 @@
-"""The operations on lists of tensors of TensorFlow, with their gradients. Collective over the process set, blocking when run.
+"""The operations on lists of TensorFlow tensors, with their gradients. Collective over the process set, blocking when run.
 
 A list is submitted at once. With `grouped` it is one operation of one name, else each tensor has its own.
 """
@@ -28,7 +28,7 @@ Names = Sequence[str | None]
 def names_of(
     kind: str, name: str | None, tensors: Sequence[Any], ignore_name_scope: bool, grouped: bool = False
 ) -> list[str | None]:
-    """Local: of one operation on each tensor, or of one on all of them."""
+    """Returns the names of one operation on each tensor, or of one on all of them. Local."""
     if grouped:
         return [name_for(f"Grouped{kind}", name, tensors[0], ignore_name_scope)]
     return [name_for(kind, name, tensor, ignore_name_scope) for tensor in tensors]
@@ -43,7 +43,7 @@ def allreduce(
     process_set: ProcessSet,
     grouped: bool = False,
 ) -> list[Any]:
-    """The reductions. Their gradient is the same reduction of the gradients."""
+    """Returns the reductions. Their gradient is the same reduction of the gradients."""
 
     def submit(held: list[torch.Tensor]) -> list[int]:
         return [
@@ -73,7 +73,7 @@ def allreduce(
 
 
 def allgather(tensors: Sequence[Any], names: Names, process_set: ProcessSet, grouped: bool = False) -> list[Any]:
-    """Everybody's rows. The gradient is this rank's rows of the mean of the gradients."""
+    """Returns the rows of all ranks. The gradient is this rank's rows of the mean of the gradients."""
     held = _held(tensors)
     _check_rows(ALLGATHER, held)
 
@@ -106,7 +106,7 @@ def allgather(tensors: Sequence[Any], names: Names, process_set: ProcessSet, gro
 
 
 def broadcast(tensors: Sequence[Any], names: Names, root_rank: int, process_set: ProcessSet, grouped: bool = False) -> list[Any]:
-    """The root's values. The gradient is the mean of the gradients on the root and zero elsewhere."""
+    """Returns the root's values. The gradient is the mean of the gradients on the root and zero elsewhere."""
 
     def submit(held: list[torch.Tensor]) -> list[int]:
         members = PROCESS.ranks_of(_number(process_set))
@@ -121,7 +121,7 @@ def broadcast(tensors: Sequence[Any], names: Names, root_rank: int, process_set:
         def backward(*dys: Any) -> list[Any]:
             slopes = _slopes(dys, xs)
             means = allreduce(slopes, names_of("Allreduce", None, slopes, False), Average, 1.0, 1.0, process_set)
-            if PROCESS.place.rank == root_rank:
+            if PROCESS.topology.rank == root_rank:
                 return means
             with tf.control_dependencies(means):  # the root waits for us, so they are computed though not used
                 return [tf.zeros_like(mean) for mean in means]
@@ -132,7 +132,7 @@ def broadcast(tensors: Sequence[Any], names: Names, root_rank: int, process_set:
 
 
 def alltoall(tensor: Any, splits: Any, name: str | None, process_set: ProcessSet, ignore_name_scope: bool) -> tuple[Any, Any]:
-    """The rows that came, and how many from each rank. The gradient travels back."""
+    """Returns the rows that came, and how many from each rank. The gradient is sent back the same way."""
     (held,) = _held([tensor])
     _check_rows(ALLTOALL, [held])
     title = name_for("Alltoall", name, held, ignore_name_scope)
@@ -168,7 +168,7 @@ def reducescatter(
     process_set: ProcessSet,
     grouped: bool = False,
 ) -> list[Any]:
-    """This rank's rows of the reductions. The gradient is everybody's, in their places."""
+    """Returns this rank's rows of the reductions. The gradient is that of all ranks, in their places."""
     if op not in (Average, Sum):
         raise HorovodInternalError(f"reducescatter knows hvd.Average and hvd.Sum only; received op={op!r}")
     held = _held(tensors)
@@ -203,7 +203,7 @@ def reducescatter(
 
 
 def join() -> Any:
-    """Collective over all ranks: this rank has no more data; the rank that joined last."""
+    """Says that this rank has no more data; returns the rank that joined last. Collective over all ranks."""
 
     def last(entry: Entry) -> list[torch.Tensor]:
         assert entry.last_joined is not None
@@ -226,7 +226,7 @@ def _held(tensors: Sequence[Any]) -> list[Any]:
 
 
 def _slopes(dys: Sequence[Any], xs: Sequence[Any]) -> list[Any]:
-    """TensorFlow gives gradients as slices too, and zeros of another type where it has none."""
+    """The gradients as tensors of the right type: TensorFlow also passes slices, and zeros of another type where it has none."""
     return [tf.cast(tf.convert_to_tensor(dy), x.dtype) for dy, x in zip(dys, xs, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Who am I, as tensors: asked when a graph is run, not when it is made. Local."""
+"""Ranks and sizes as tensors, which are read when a graph is run, not when it is made. Local."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from unisono.horovod._impl.job import basics
 from unisono.horovod._impl.job.process_state import GLOBAL_ID, PROCESS
-from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.function_tracing import without_autograph
 
 __all__ = ["local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op"]
 
@@ -18,36 +18,36 @@ NOT_BEGUN, UNKNOWN_SET = -1, -3
 """What `process_set_included_op` says where there is no answer."""
 
 
-@as_written
+@without_autograph
 def rank_op(name: str | None = None) -> Any:
     return _asked(basics.rank, name)
 
 
-@as_written
+@without_autograph
 def local_rank_op(name: str | None = None) -> Any:
     return _asked(basics.local_rank, name)
 
 
-@as_written
+@without_autograph
 def local_size_op(name: str | None = None) -> Any:
     return _asked(basics.local_size, name)
 
 
-@as_written
+@without_autograph
 def size_op(process_set_id: int = GLOBAL_ID, name: str | None = None) -> Any:
-    """How many ranks a process set has."""
+    """Returns the number of ranks of a process set."""
     return _asked(lambda: len(PROCESS.ranks_of(process_set_id)), name)
 
 
-@as_written
+@without_autograph
 def process_set_included_op(process_set_id: int = GLOBAL_ID, name: str | None = None) -> Any:
-    """1 if this rank is in the process set, 0 if not; negative where there is no such set."""
+    """Returns 1 if this rank is in the process set, 0 if not; negative where there is no such set."""
 
     def ask() -> int:
         if not PROCESS.has_begun:
             return NOT_BEGUN
         ranks = PROCESS.sets().get(process_set_id)
-        return UNKNOWN_SET if ranks is None else int(PROCESS.place.rank in ranks)
+        return UNKNOWN_SET if ranks is None else int(PROCESS.topology.rank in ranks)
 
     return _asked(ask, name)
 

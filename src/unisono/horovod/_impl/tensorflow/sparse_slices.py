@@ -1,4 +1,4 @@
-"""Sums and means of sparse gradients: everybody's slices, one rank after another. Collective over the process set."""
+"""Sums and means of sparse gradients: the slices of all ranks, one rank after another. Collective over the process set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unisono.horovod._impl.tensorflow.rank_queries import size_op
 from unisono.horovod._impl.torch.submission import Average, Sum
 
 
-def gathered_slices(
+def gather_slices(
     slices: Sequence[tf.IndexedSlices],
     op: int,
     prescale: float,
@@ -23,7 +23,8 @@ def gathered_slices(
     process_set: ProcessSet,
     ignore_name_scope: bool,
 ) -> list[tf.IndexedSlices]:
-    """Blocking when run: all of them as one operation. An index that several ranks have comes several times."""
+    """Returns the slices of all ranks, gathered as one operation; an index that several ranks have occurs several times. Blocking
+    when run."""
     if op not in (Average, Sum):
         raise NotImplementedError(
             f"tf.IndexedSlices can be reduced with hvd.Average and hvd.Sum only, received op={op!r}; "
@@ -45,5 +46,5 @@ def gathered_slices(
 
 
 def _mean(values: Any, process_set: ProcessSet) -> Any:
-    """Of whole numbers too a fraction, as TensorFlow divides."""
+    """The mean; also of whole numbers it is a fraction, as TensorFlow divides."""
     return values / tf.cast(size_op(process_set.process_set_id or 0), values.dtype)

@@ -9,14 +9,14 @@ import tensorflow as tf
 
 from unisono.horovod._impl.job.process_sets import global_process_set
 from unisono.horovod._impl.tensorflow import operations
-from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.function_tracing import without_autograph
 from unisono.horovod._impl.tensorflow.operation_names import name_for
 from unisono.horovod._impl.torch.submission import Sum
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """In training the mean and variance are those of all ranks' samples together, of which a rank may have more than another.
-    Calling it in training is collective."""
+    """Batch normalisation whose mean and variance in training are those of the samples of all ranks, which may have different
+    numbers of them. Calling it in training is collective."""
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
         if fused is not False:
@@ -29,7 +29,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         super().__init__(**kwargs)
         self.supports_jit = False  # XLA cannot wait for other processes
 
-    @as_written
+    @without_autograph
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         mean, variance = super()._moments(inputs, mask)
         # In float64, so that the mean of squares minus the square of the mean keeps the digits of the variance.

@@ -1,4 +1,4 @@
-"""Variables as one rank has them, on all ranks. Collective over the process set, blocking when run."""
+"""Broadcast of the variables of one rank to all. Collective over the process set, blocking when run."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 import tensorflow as tf
 
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
-from unisono.horovod._impl.keras.replicas import shared
+from unisono.horovod._impl.keras.replicas import shared_variables
 from unisono.horovod._impl.tensorflow import operations
 from unisono.horovod._impl.tensorflow.error_names import by_either_name
-from unisono.horovod._impl.tensorflow.function_tracing import as_written
+from unisono.horovod._impl.tensorflow.function_tracing import without_autograph
 
 
-@as_written
+@without_autograph
 def broadcast_variables(
     variables: Iterable[Any],
     root_rank: int,
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,  # noqa: ARG001 -- a promise about memory only; the values are the same
 ) -> Any:
-    """The root's values into variables of TensorFlow or Keras, except the states of Keras's random generators. In a graph of
-    TensorFlow 1: the operation that does it when run."""
-    assigned = _assigned(shared(variables), root_rank, None, process_set)
+    """Copies the root's values into variables of TensorFlow or Keras, except the states of Keras's random generators. In a graph of
+    TensorFlow 1 it returns the operation that does so when run."""
+    assigned = _assigned(shared_variables(variables), root_rank, None, process_set)
     return None if tf.executing_eagerly() else tf.group(*assigned)
 
 
-@as_written
+@without_autograph
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """The root's values into the variables; gives the values."""
+    """Copies the root's values into the variables and returns the values."""
     held = list(variables)
     assigned = _assigned(held, root_rank, name, process_set)
     if tf.executing_eagerly():
@@ -40,9 +40,9 @@ def broadcast_(
         return [tf.identity(one.read_value()) for one in held]
 
 
-@as_written
+@without_autograph
 def broadcast_global_variables(root_rank: int) -> Any:
-    """In a graph of TensorFlow 1: the operation that gives the root's values to all global variables."""
+    """Returns the operation that copies the root's values to all global variables, in a graph of TensorFlow 1."""
     if tf.executing_eagerly():
         raise RuntimeError(
             "hvd.broadcast_global_variables knows only graphs, and there is none here (TensorFlow runs eagerly); "
@@ -52,7 +52,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """For `tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])`: all begin with the root's variables."""
+    """A hook for `tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])`: all ranks begin with the root's variables."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         super().__init__()
@@ -61,18 +61,18 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         self.bcast_op: Any = None
 
     def begin(self) -> None:
-        """Local: add the operation to the graph."""
+        """Adds the operation to the graph. Local."""
         if self.bcast_op is None or self.bcast_op.graph != tf.compat.v1.get_default_graph():
             with tf.device(self.device or None):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002 -- as hooks are called
-        """Collective, blocking."""
+        """Runs the operation. Collective, blocking."""
         session.run(self.bcast_op)
 
 
 def _assigned(held: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet) -> list[Any]:
-    """Values are read and written through `assign` and conversion, which variables of all kinds have."""
+    """The operation that assigns a value, through the methods that variables of all kinds have."""
     if not held:
         return []
     with by_either_name():

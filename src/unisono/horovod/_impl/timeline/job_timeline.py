@@ -1,4 +1,4 @@
-"""The timeline of a job: rank 0 has its file, and all ranks hear whether it could open it."""
+"""The timeline of a job: rank 0 has its file, and all ranks learn whether it could be opened."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from unisono.horovod._impl.timeline.operation_timeline import DYNAMIC, OFF, Reco
 
 
 class JobTimeline:
-    """Off until it is opened."""
+    """The timeline of a job; off until it is opened."""
 
     def __init__(self) -> None:
         self.recording: Recording | None = None
 
     def open(self, world: Communicator, settings: HorovodSettings) -> None:
-        """Collective over all ranks, blocking. `UsageError` on all of them if rank 0 cannot write where it should."""
+        """Opens the file on rank 0. `UsageError` on all ranks if it cannot be written. Collective over all ranks, blocking."""
         self.recording = Recording(settings, world.rank)
         refusal = self._open_file(self.recording, settings) if world.rank == 0 else ""
         if settings.timeline:  # that of rank 0, so all come here or none
@@ -26,11 +26,11 @@ class JobTimeline:
             raise UsageError(refusal)
 
     def of_set(self, ranks: Sequence[int], engine: str, set_id: int) -> Timeline:
-        """Local: for the channel of a set."""
+        """Returns the timeline for the channel of a set. Local."""
         return OFF if self.recording is None else self.recording.timeline(ranks, engine, set_id)
 
     def start(self, path: str, mark_cycles: bool) -> None:
-        """Local: the timeline continues in this file; `ValueError` if it may not, or cannot."""
+        """Continues the timeline in this file; `ValueError` if that is not allowed or not possible. Local."""
         assert self.recording is not None
         try:
             self.recording.start(path, mark_cycles)
@@ -38,17 +38,17 @@ class JobTimeline:
             raise ValueError(_cannot_write(path, error, "hvd.start_timeline")) from error
 
     def stop(self) -> None:
-        """Local, blocking until the timeline is written."""
+        """Ends the timeline. Local, blocking until it is written."""
         assert self.recording is not None
         self.recording.stop()
 
     def close(self) -> None:
-        """Local, blocking until all is written. Idempotent."""
+        """Ends the timeline for good. Idempotent. Local, blocking until all is written."""
         if self.recording is not None:
             self.recording.stop()
 
     def _open_file(self, recording: Recording, settings: HorovodSettings) -> str:
-        """Why it cannot be written; empty if it can."""
+        """Opens the file; returns why it cannot be written, or an empty text."""
         if settings.timeline and settings.timeline != DYNAMIC:
             try:
                 recording.start(settings.timeline, settings.timeline_mark_cycles)

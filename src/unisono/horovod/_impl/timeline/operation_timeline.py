@@ -1,4 +1,4 @@
-"""When each tensor was negotiated, queued, copied and sent, as rank 0 sees it: what `HOROVOD_TIMELINE` asks for.
+"""When each tensor was negotiated, queued, copied and sent, as rank 0 sees it, for `HOROVOD_TIMELINE`.
 
 A tensor has a line of its own. On it stand NEGOTIATE_<OP> from its submission to the agreement, with a point for each rank that
 told the others of it, and <OP> from the agreement to the end, with what was done inside it. A tensor that the cache knows is
@@ -38,33 +38,33 @@ _SENT: Mapping[str, str] = {
 
 
 class Timeline:
-    """What a channel says of its work. This one, where it is off, does nothing with it."""
+    """The events of a channel. This class does nothing with them: the timeline is off."""
 
-    def round_begins(self) -> None:
-        """This rank begins to talk, or to wait until the others do."""
+    def on_round(self) -> None:
+        """This rank begins a round, or waits until the others do."""
 
-    def submitted(self, entries: Iterable[Entry]) -> None:
-        """This rank will ask for them in the next round."""
+    def on_submit(self, entries: Iterable[Entry]) -> None:
+        """This rank will send these operations in the next round."""
 
-    def told(self, everybody: Sequence[Iterable[Request]]) -> None:
-        """What each rank of the set told, by rank of the set."""
+    def on_requests(self, everybody: Sequence[Iterable[Request]]) -> None:
+        """Each rank of the set has sent these requests, given by rank."""
 
-    def agreed(self, agreements: Iterable[Agreement]) -> None:
-        """They will be carried out, or were refused."""
+    def on_agreement(self, agreements: Iterable[Agreement]) -> None:
+        """These operations will be carried out, or were refused."""
 
-    def carrying(self, bucket: Sequence[Agreement]) -> None:
-        """These are carried out now."""
+    def on_start(self, bucket: Sequence[Agreement]) -> None:
+        """These operations are being carried out from now on."""
 
-    def copies_in(self) -> None:
-        """They are put together."""
+    def on_copy_in(self) -> None:
+        """Their tensors are being copied into one vector."""
 
-    def sends(self, kind: str) -> None:
-        """The engine has them."""
+    def on_send(self, kind: str) -> None:
+        """The communicator works on them."""
 
-    def copies_out(self) -> None:
-        """They are taken apart."""
+    def on_copy_out(self) -> None:
+        """The results are being copied to their tensors."""
 
-    def carried(self) -> None:
+    def on_done(self) -> None:
         """They are done."""
 
 
@@ -72,7 +72,7 @@ OFF = Timeline()
 
 
 class Recording:
-    """Rank 0's file, or none at the moment. Any thread may start and stop; on other ranks there is never a file."""
+    """The trace file of rank 0, or none at the moment. Any thread may start and stop it; other ranks never have a file."""
 
     def __init__(self, settings: HorovodSettings, rank: int) -> None:
         self.file: TraceFile | None = None
@@ -81,8 +81,8 @@ class Recording:
         self._writes = rank == 0
 
     def start(self, path: str, mark_cycles: bool = False) -> None:
-        """Local, blocking for a moment: from now on into this file; one that is open is closed. `OSError` if it cannot be written,
-        `ValueError` if the environment did not allow it at `init`."""
+        """Records into this file from now on; an open file is closed. `OSError` if it cannot be written, `ValueError` if the
+        environment did not allow it at `init`. Local, blocking for a moment."""
         if not self._allowed:
             raise ValueError("start_timeline needs HOROVOD_TIMELINE=DYNAMIC in the environment at hvd.init(); set it")
         if not self._writes:
@@ -93,18 +93,19 @@ class Recording:
         self.marks_rounds = mark_cycles
 
     def stop(self) -> None:
-        """Local, blocking until all is written. Idempotent."""
+        """Closes the file. Idempotent. Local, blocking until all is written."""
         file, self.file = self.file, None
         if file is not None:
             file.close()
 
     def timeline(self, ranks: Sequence[int], engine: str, set_id: int) -> Timeline:
-        """Local: for the channel of a set. Where there will never be a file it costs nothing."""
+        """Returns the timeline for the channel of a set. Where there will never be a file it costs nothing. Local."""
         return Recorder(self, ranks, engine, set_id) if self._allowed and self._writes else OFF
 
 
 class Recorder(Timeline):
-    """Of one channel, which calls it from one thread at a time. What began before the file did has no end in it."""
+    """Records the events of one channel, which calls it from one thread at a time. Events that began before the file have no end in
+    it."""
 
     def __init__(self, recording: Recording, ranks: Sequence[int], engine: str, set_id: int) -> None:
         self._recording = recording
@@ -132,12 +133,12 @@ class Recorder(Timeline):
     def _title(self, name: str) -> str:
         return name + self._suffix
 
-    def round_begins(self) -> None:
+    def on_round(self) -> None:
         file = self._on()
         if file is not None and self._recording.marks_rounds:
             file.put(MARK, (), CYCLE_START, monotonic())
 
-    def submitted(self, entries: Iterable[Entry]) -> None:
+    def on_submit(self, entries: Iterable[Entry]) -> None:
         file = self._on()
         if file is not None:
             for entry in entries:
@@ -150,7 +151,7 @@ class Recorder(Timeline):
             file.put(BEGIN, (title,), f"NEGOTIATE_{request.kind.upper()}", at)
         return title
 
-    def told(self, everybody: Sequence[Iterable[Request]]) -> None:
+    def on_requests(self, everybody: Sequence[Iterable[Request]]) -> None:
         file = self._on()
         if file is None:
             return
@@ -161,7 +162,7 @@ class Recorder(Timeline):
                 self._told.update(titles)
                 file.put(INSTANT, titles, str(rank), now)
 
-    def agreed(self, agreements: Iterable[Agreement]) -> None:
+    def on_agreement(self, agreements: Iterable[Agreement]) -> None:
         file = self._on()
         if file is None:
             return
@@ -189,23 +190,23 @@ class Recorder(Timeline):
             file.put(BEGIN, titles, kind.upper(), now)
             file.put(BEGIN, titles, QUEUE, now)
 
-    def carrying(self, bucket: Sequence[Agreement]) -> None:
+    def on_start(self, bucket: Sequence[Agreement]) -> None:
         if self._on() is not None:
             titles = [self._title(agreement.name) for agreement in bucket]
             self._bucket = [title for title in titles if title in self._running]
             self._activity = QUEUE
 
-    def copies_in(self) -> None:
+    def on_copy_in(self) -> None:
         self._next(MEMCPY_IN)
 
-    def sends(self, kind: str) -> None:
+    def on_send(self, kind: str) -> None:
         self._next(f"{self._engine}_{_SENT[kind]}")
 
-    def copies_out(self) -> None:
+    def on_copy_out(self) -> None:
         self._next(MEMCPY_OUT)
 
     def _next(self, activity: str) -> None:
-        """What was done until now ends, and this begins."""
+        """Ends the current activity and begins this one."""
         file = self._on()
         if file is None or not self._bucket:
             return
@@ -216,7 +217,7 @@ class Recorder(Timeline):
         if activity:
             file.put(BEGIN, self._bucket, activity, now)
 
-    def carried(self) -> None:
+    def on_done(self) -> None:
         self._next("")
         file = self._file
         if file is not None:

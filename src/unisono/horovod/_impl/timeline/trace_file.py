@@ -1,6 +1,6 @@
 """A file of Chrome's trace events that is whole JSON at every moment, also after kill -9. Local.
 
-Who puts an event only appends to a queue; a thread makes text of it and writes. The file is a list with much blank space before
+`put` only appends an event to a queue; a thread makes text of it and writes. The file is a list with much blank space before
 its `]`, and events are written into that. The system writes a page as a whole, but may be killed between two: so no event lies
 across pages, and the `]` must move only when the space is used up, each time twice as far.
 """
@@ -36,7 +36,7 @@ BEGIN, END, INSTANT, MARK = "B", "E", "X", "i"
 
 
 class TraceFile:
-    """Made anew; `OSError` if the place cannot be written. After that an error ends the file, with a warning, and nothing else."""
+    """A new trace file; `OSError` if it cannot be written. Later errors end the file with a warning, and nothing else."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class TraceFile:
         self._thread.start()
 
     def put(self, phase: str, titles: Sequence[str], what: str, at: float, arguments: Mapping[str, str] | None = None) -> None:
-        """Not blocking; any thread: the same event for each of the tensors."""
+        """Adds the same event for each of the tensors. Not blocking; any thread."""
         if self.is_over:
             return
         self._records.append((phase, titles, what, at, arguments))
@@ -69,7 +69,7 @@ class TraceFile:
             _warn(self.path, f"{MOST_WAITING} events wait to be written")
 
     def close(self) -> None:
-        """Blocking until all is written. Idempotent."""
+        """Closes the file. Idempotent. Blocking until all is written."""
         self._last.set()
         self._some.set()
         self._thread.join()
@@ -107,14 +107,14 @@ class TraceFile:
         self._write_into_page(lines)
 
     def _begin(self) -> None:
-        """The list, with what stands first in it; what goes wrong here is told to the caller."""
+        """Writes the beginning of the list; errors here are raised to the caller."""
         first = _text(_named(0, "unisono", start_time_since_epoch_in_micros=int(time() * 1e6))) + _text(_sorted(0))
         self._write(f"[{first[1:]}]", 0)
         self._at = self._end = len(first)
         self._make_space()
 
     def _write_into_page(self, lines: Sequence[str]) -> None:
-        """They fit into what is left of the page."""
+        """Writes lines that fit into the rest of the page."""
         text = "".join(lines)
         while self._at + len(text) > self._end:
             self._make_space()
@@ -127,7 +127,7 @@ class TraceFile:
         self._at += len(text)
 
     def _make_space(self) -> None:
-        """The one moment in which the file is not whole lies between the last two lines."""
+        """Extends the file. Only between the last two lines of this method is it not valid JSON."""
         end = self._end + min(max(self._end, LEAST_SPACE_BYTES), MOST_SPACE_BYTES)
         end += -end % PAGE_BYTES - 1
         for begin in range(self._end + 1, end, LEAST_SPACE_BYTES):
@@ -137,7 +137,7 @@ class TraceFile:
         self._end = end
 
     def _finish(self) -> None:
-        """Without the space that is left."""
+        """Cuts off the blank space that is left."""
         end = min(self._at, self._end)
         self._write("]", end)
         os.ftruncate(self._file, end + 1)
@@ -174,7 +174,7 @@ def _sorted(pid: int) -> dict[str, object]:
 
 
 def _text(event: Mapping[str, object]) -> str:
-    """As all others, with the comma in front."""
+    """The text of an event after the first: with the comma in front."""
     return f",\n{json.dumps(event)}"
 
 

@@ -1,4 +1,4 @@
-"""Adasum over the steps of an optimiser: each rank makes its own, and the ranks add up how far each has moved.
+"""Adasum over the steps of an optimiser: each rank makes its own step, and the changes of the weights are combined.
 
 d = step(w) - w;    w <- w + Adasum over the ranks of d
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unisono.horovod._impl.compressor import Compressor
-from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.job.persistent_ids import PersistentId
 from unisono.horovod._impl.job.process_sets import global_process_set
 from unisono.horovod._impl.torch.operations import allreduce_async_, synchronize_all
 from unisono.horovod._impl.torch.submission import Adasum
@@ -21,26 +21,26 @@ from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped
 
 
 class DeltaSteps(Wrapped):
-    """What is put in front of the user's class."""
+    """The class in front of the user's optimiser class."""
 
     def _begin_deltas(self, names: dict[Tensor, str], compression: type[Compressor], passes: int) -> None:
         self._parameter_names = names
         self._compression = compression
         self.backward_passes_per_step = passes
-        self._lasting = Lasting("optimizer", global_process_set, owner=self)
-        _ = self._lasting.number  # in the order in which they are made
+        self._persistent_id = PersistentId("optimizer", global_process_set, owner=self)
+        _ = self._persistent_id.number  # in the order in which they are made
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Local: how many backward passes a user makes before a step; nothing travels before."""
+        """Sets how many backward passes a user makes before a step; nothing is sent before. Local."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step must be at least 1; received {passes}")
         self.backward_passes_per_step = passes
 
     def synchronize(self) -> None:
-        """Local: gradients do not travel here."""
+        """Does nothing: gradients are not reduced with Adasum. Local."""
 
     def skip_synchronize(self) -> AbstractContextManager[None]:
-        """Local: refuses, unless this rank is alone, where there is nothing to skip."""
+        """Raises an error, unless this rank is the only one, where there is nothing to skip. Local."""
         if global_process_set.size() > 1:
             raise AssertionError(
                 "skip_synchronize() is not possible with op=hvd.Adasum, where steps travel and not gradients; leave it out"
@@ -48,7 +48,8 @@ class DeltaSteps(Wrapped):
         return nullcontext()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Collective over all ranks, blocking. Weights that could not be agreed on are as they were before."""
+        """Makes a step and combines the changes of all ranks. Weights that the ranks could not agree on stay as they were.
+        Collective over all ranks, blocking."""
         self._made_from._opt_called = True  # a scheduler that was made for it looks there whether steps are made
         self._name_newcomers()
         moved = [one for one in self._parameter_names if one.requires_grad]
@@ -57,7 +58,7 @@ class DeltaSteps(Wrapped):
         with torch.no_grad():
             deltas = [self._compression.compress((one - begin).contiguous()) for one, begin in zip(moved, begins, strict=True)]
             torch._foreach_copy_(moved, begins)
-            prefix = f"optimizer.{self._lasting.number}."
+            prefix = f"optimizer.{self._persistent_id.number}."
             handles = [
                 allreduce_async_(small, name=f"{prefix}{self._parameter_names[one]}", op=Adasum)
                 for one, (small, _) in zip(moved, deltas, strict=True)
@@ -69,5 +70,5 @@ class DeltaSteps(Wrapped):
     step.hooked = True  # type: ignore[attr-defined]  # the step of the user's class calls the hooks, ours must not
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Local."""
+        """Loads a state. Local."""
         self._load(state_dict)

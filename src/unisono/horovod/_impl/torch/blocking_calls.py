@@ -16,7 +16,7 @@ from unisono.horovod._impl.torch.operations import (
     grouped_allreduce_async_,
     synchronize,
 )
-from unisono.horovod._impl.torch.submission import Average, chosen_op
+from unisono.horovod._impl.torch.submission import Average, choose_op
 
 __all__ = ["allgather", "allreduce", "allreduce_", "alltoall", "broadcast", "broadcast_", "grouped_allgather"]
 __all__ += ["grouped_allreduce", "grouped_allreduce_", "grouped_reducescatter", "reducescatter"]
@@ -32,10 +32,10 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """The reduction in a new tensor."""
+    """Returns the reduction in a new tensor."""
     small, undo = compression.compress(tensor)
-    op = chosen_op(op, average)
-    result: Tensor = gradients.applied(gradients.Allreduce, small, name, op, prescale_factor, postscale_factor, process_set)
+    op = choose_op(op, average)
+    result: Tensor = gradients.apply_function(gradients.Allreduce, small, name, op, prescale_factor, postscale_factor, process_set)
     found: Tensor = compression.decompress(result, undo)
     return found
 
@@ -49,8 +49,8 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """The reduction in place; no gradients."""
-    op = chosen_op(op, average)
+    """Reduces a tensor in place; without gradients."""
+    op = choose_op(op, average)
     result: Tensor = synchronize(allreduce_async_(tensor, None, name, op, prescale_factor, postscale_factor, process_set))
     return result
 
@@ -65,10 +65,10 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """The reductions of a list in new tensors."""
+    """Returns the reductions of a list in new tensors."""
     pairs = [compression.compress(tensor) for tensor in tensors]
-    op = chosen_op(op, average)
-    results = gradients.applied(
+    op = choose_op(op, average)
+    results = gradients.apply_function(
         gradients.GroupedAllreduce, name, op, prescale_factor, postscale_factor, process_set, *(small for small, _ in pairs)
     )
     return [compression.decompress(result, undo) for result, (_, undo) in zip(results, pairs, strict=True)]
@@ -83,34 +83,34 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """The reductions of a list in place; no gradients."""
-    op = chosen_op(op, average)
+    """Reduces a list in place; without gradients."""
+    op = choose_op(op, average)
     handle = grouped_allreduce_async_(tensors, None, name, op, prescale_factor, postscale_factor, process_set)
     results: list[Tensor] = synchronize(handle)
     return results
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """Everybody's rows, one rank after another; their number may differ."""
-    result: Tensor = gradients.applied(gradients.Allgather, tensor, name, process_set)
+    """Returns the rows of all ranks, one rank after another; their number may differ."""
+    result: Tensor = gradients.apply_function(gradients.Allgather, tensor, name, process_set)
     return result
 
 
 def grouped_allgather(
     tensors: Iterable[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
-    """The same of a list."""
-    return list(gradients.applied(gradients.GroupedAllgather, name, process_set, *tensors))
+    """Returns the rows of all ranks for each tensor of a list."""
+    return list(gradients.apply_function(gradients.GroupedAllgather, name, process_set, *tensors))
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """The values of `root_rank`, a rank of the whole job, in a new tensor."""
-    result: Tensor = gradients.applied(gradients.Broadcast, tensor, root_rank, name, process_set)
+    """Returns the values of `root_rank`, a rank of the whole job, in a new tensor."""
+    result: Tensor = gradients.apply_function(gradients.Broadcast, tensor, root_rank, name, process_set)
     return result
 
 
 def broadcast_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """The values of `root_rank`, in place; no gradients."""
+    """Copies the values of `root_rank` in place; without gradients."""
     result: Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
     return result
 
@@ -121,8 +121,8 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`splits[r]` rows to each rank r; the rows that came, and if `splits` was given, how many came from each."""
-    rows, counts = gradients.applied(gradients.Alltoall, tensor, splits, name, process_set)
+    """Sends `splits[r]` rows to each rank r; returns the rows that came and, if `splits` was given, how many came from each."""
+    rows, counts = gradients.apply_function(gradients.Alltoall, tensor, splits, name, process_set)
     if splits is None:
         result: Tensor = rows
         return result
@@ -138,9 +138,11 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """This rank's rows of the reduction; the first ranks get one more where they do not divide."""
+    """Returns this rank's rows of the reduction; the first ranks get one more where they do not divide."""
     small, undo = compression.compress(tensor)
-    (result,) = gradients.applied(gradients.Reducescatter, name, op, process_set, prescale_factor, postscale_factor, False, small)
+    (result,) = gradients.apply_function(
+        gradients.Reducescatter, name, op, process_set, prescale_factor, postscale_factor, False, small
+    )
     found: Tensor = compression.decompress(result, undo)
     return found
 
@@ -154,9 +156,9 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """The same of a list."""
+    """Returns this rank's rows of the reductions of a list."""
     pairs = [compression.compress(tensor) for tensor in tensors]
-    results = gradients.applied(
+    results = gradients.apply_function(
         gradients.Reducescatter, name, op, process_set, prescale_factor, postscale_factor, True, *(small for small, _ in pairs)
     )
     return [compression.decompress(result, undo) for result, (_, undo) in zip(results, pairs, strict=True)]

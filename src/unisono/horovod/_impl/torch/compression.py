@@ -1,4 +1,4 @@
-"""How gradients travel: as they are, or as halves."""
+"""Compression of gradients: none, or halves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unisono.horovod._impl.compressor import Compressor, NoneCompressor
 
 
 class FP16Compressor(Compressor):
-    """Floating-point numbers as float16."""
+    """Sends floating-point numbers as float16."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:
@@ -23,7 +23,7 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    """The kinds by name."""
+    """The compressions by name."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

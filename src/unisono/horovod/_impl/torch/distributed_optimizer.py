@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from unisono.horovod._impl.compressor import Compressor
-from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.job.persistent_ids import PersistentId
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
 from unisono.horovod._impl.torch.adasum_optimizer import DeltaSteps
 from unisono.horovod._impl.torch.compression import Compression
 from unisono.horovod._impl.torch.gradient_names import Groups, parameter_groups, parameter_names
-from unisono.horovod._impl.torch.gradient_transport import Traveller
+from unisono.horovod._impl.torch.gradient_transport import GradientTransport
 from unisono.horovod._impl.torch.reduced_optimizer import _DistributedOptimizer, check_passes
 from unisono.horovod._impl.torch.submission import Adasum, Average, Sum
 from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped, same_class
@@ -33,7 +33,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Local: an optimiser of the same class and state, whose `step` is collective over the process set and blocking.
+    """Returns an optimiser of the same class and state, whose `step` is collective over the process set and blocking. Local.
 
     Each one has a name space of its own, in the order in which they are made; so ranks make them in the same order.
     """
@@ -62,7 +62,7 @@ def DistributedOptimizer(
         adasum._begin_deltas(names, compression, backward_passes_per_step)
         return adasum
     distributed = same_class(optimizer, _DistributedOptimizer)
-    title = Lasting("optimizer", process_set, owner=distributed)
-    how = Traveller(compression, op, gradient_predivide_factor, sparse_as_dense, process_set, title)
-    distributed._begin_reductions(names, how, backward_passes_per_step, together)
+    title = PersistentId("optimizer", process_set, owner=distributed)
+    transport = GradientTransport(compression, op, gradient_predivide_factor, sparse_as_dense, process_set, title)
+    distributed._begin_reductions(names, transport, backward_passes_per_step, together)
     return distributed

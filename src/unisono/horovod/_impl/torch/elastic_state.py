@@ -1,4 +1,4 @@
-"""TorchState: models, optimisers and samplers beside plain values. A handler for each kind knows how it is saved and sent."""
+"""TorchState: models, optimisers and samplers beside plain values. Each kind has a handler that knows how to save and send it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from unisono.horovod._impl.torch.replicas import broadcast_optimizer_state, broa
 
 
 class StateHandler:
-    """Base of all handlers; users may write their own and put them into the registry."""
+    """The base of all handlers; users may write their own and put them into the registry."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def save(self) -> None:
-        """Local: copy the value; `restore` comes back to it."""
+        """Copies the value; `restore` returns to the copy. Local."""
         raise NotImplementedError(f"{type(self).__name__} must say how its value is saved; define save()")
 
     def restore(self) -> None:
-        """Local."""
+        """Returns to the last copy. Local."""
         raise NotImplementedError(f"{type(self).__name__} must say how its value is restored; define restore()")
 
     def sync(self) -> None:
-        """Collective, blocking: rank 0's value for all. Must not save: what is saved must stay whole until all is in sync."""
+        """Gives all ranks the value of rank 0. It must not save: the copy must stay whole until all values are in sync. Collective,
+        blocking."""
         raise NotImplementedError(f"{type(self).__name__} must say how rank 0's value is sent; define sync()")
 
     def set_value(self, value: Any) -> None:
-        """Local: another object takes its place."""
+        """Replaces the object of this handler. Local."""
         self.value = value
         self.save()
 
 
 class _DictHandler(StateHandler):
-    """Of whatever has a state_dict."""
+    """A handler of any object with a state_dict."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -56,21 +57,21 @@ class _DictHandler(StateHandler):
 
 
 class ModelStateHandler(_DictHandler):
-    """Weights and running statistics."""
+    """A handler of models: weights and running statistics."""
 
     def sync(self) -> None:
         broadcast_parameters(self.value.state_dict(), root_rank=0)
 
 
 class OptimizerStateHandler(_DictHandler):
-    """Moments, learning rates and all other settings."""
+    """A handler of optimisers: moments, learning rates and all other settings."""
 
     def sync(self) -> None:
         broadcast_optimizer_state(self.value, root_rank=0)
 
 
 class SamplerStateHandler(_DictHandler):
-    """Epoch, and how much of it is processed."""
+    """A handler of samplers: the epoch, and how much of it is processed."""
 
     def sync(self) -> None:
         self.value.load_state_dict(broadcast_object(self.value.state_dict()))
@@ -86,7 +87,7 @@ STANDARD: Registry = (
 
 
 class _Handlers:
-    """Those that new states use. Programs written for Horovod change them by a plain function, so they are kept here."""
+    """The handlers of new states. Programs change them by a plain function, so they are kept here."""
 
     def __init__(self) -> None:
         self.registry: list[tuple[type, type[StateHandler]]] = list(STANDARD)
@@ -96,27 +97,27 @@ HANDLERS = _Handlers()
 
 
 def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """Local: pairs of a type and its handler; the first that fits is taken. The list may be added to."""
+    """Returns pairs of a type and its handler, of which the first that fits is used. The list may be extended. Local."""
     return HANDLERS.registry
 
 
 def set_handler_registry(registry: Registry) -> None:
-    """Local: for all states that are made from now on."""
+    """Sets the handlers of all states that are made from now on. Local."""
     HANDLERS.registry = list(registry)
 
 
 def handler_of(value: Any) -> StateHandler | None:
-    """Local: the handler of a value; None for one that travels as a plain object."""
+    """Returns the handler of a value; None for one that is sent as a plain object. Local."""
     kinds = (handler for kind, handler in HANDLERS.registry if isinstance(value, kind))
     found = next(kinds, None)
     return None if found is None else found(value)
 
 
 class TorchState(ObjectState):
-    """What a PyTorch program must not lose: `TorchState(model, optimizer, epoch=0, batch=0, sampler=sampler)`."""
+    """The state of a PyTorch program: `TorchState(model, optimizer, epoch=0, batch=0, sampler=sampler)`."""
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
-        """Local: every value is an attribute; those with a handler are saved and sent by it."""
+        """Every value is an attribute; those with a handler are saved and sent by it. Local."""
         given = {**kwargs, "model": model, "optimizer": optimizer}
         handlers = {name: handler for name, value in given.items() if (handler := handler_of(value)) is not None}
         self._handlers: dict[str, StateHandler] = {}
@@ -124,23 +125,23 @@ class TorchState(ObjectState):
             setattr(self, name, handler.value)
         self._handlers = handlers
         plain = {name: value for name, value in given.items() if name not in handlers}
-        super().__init__(broadcast_object, lambda: PROCESS.place.rank, **plain)
+        super().__init__(broadcast_object, lambda: PROCESS.topology.rank, **plain)
 
     def save(self) -> None:
-        """Local: copies of everything."""
+        """Copies everything. Local."""
         for handler in self._handlers.values():
             handler.save()
         super().save()
 
     def restore(self) -> None:
-        """Local: everything as it was at the last `save`."""
+        """Returns to the last copy. Local."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def sync(self) -> None:
-        """Collective, blocking: everything as rank 0 has it now; then it is saved, all at once: a worker that is lost in the middle
-        leaves the others with what they had saved before, which is whole."""
+        """Gives all ranks the values of rank 0, then saves them, all at once: a worker that is lost in the middle leaves the others
+        with their previous copy, which is whole. Collective, blocking."""
         for handler in self._handlers.values():
             handler.sync()
         super().sync()

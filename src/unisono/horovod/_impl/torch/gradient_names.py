@@ -1,4 +1,4 @@
-"""The names under which an optimiser's gradients travel, and which of them travel together. Local."""
+"""The names under which an optimiser's gradients are reduced, and the groups that are reduced together. Local."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Groups = int | Sequence[Sequence[Tensor]] | None
 def parameter_names(
     param_groups: Sequence[Mapping[str, Any]], named_parameters: Iterable[tuple[str, Tensor]] | None
 ) -> dict[Tensor, str]:
-    """A name for every parameter of the optimiser; `ValueError` for names that are missing or given twice."""
+    """Returns a name for every parameter of the optimiser; `ValueError` for names that are missing or given twice."""
     held = [one for group in param_groups for one in group["params"]]
     if named_parameters is None:
         return {
@@ -42,7 +42,8 @@ def parameter_names(
 
 
 def parameter_groups(held: Sequence[Tensor], groups: Groups) -> list[list[Tensor]]:
-    """Those that travel together, each with its members in one order on all ranks; parameters in no group travel alone."""
+    """Returns the groups of parameters that are reduced together, their members in one order on all ranks; parameters in no group
+    are reduced alone."""
     if groups is None or (isinstance(groups, int) and groups == 0):
         return []
     if isinstance(groups, int):

@@ -1,4 +1,4 @@
-"""Any Python object, from one rank to all or from all to all. Collective over the process set, blocking."""
+"""Exchange of Python objects, from one rank to all or from all to all. Collective over the process set, blocking."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from unisono.horovod._impl.torch.submission import start
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The root's object; what the others give is not looked at. Its own object comes back on the root."""
+    """Returns the root's object, on the root itself the same object; those of other ranks are not used."""
     titles = (None, None) if name is None else (f"{name}.length", f"{name}.object")
-    at_root = PROCESS.place.rank == root_rank
+    at_root = PROCESS.topology.rank == root_rank
     mine, failure = _packed_or_nothing(obj) if at_root else (torch.empty(0, dtype=torch.uint8, device="cpu"), None)
     length = torch.tensor([mine.numel()], device="cpu")
     synchronize(broadcast_async_(length, root_rank, titles[0], process_set))
@@ -33,7 +33,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, proc
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Everybody's objects, by rank of the set."""
+    """Returns the objects of all ranks, by rank of the set."""
 
     packed, failure = _packed_or_nothing(obj)
 
@@ -50,7 +50,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 
 def _packed_or_nothing(obj: Any) -> tuple[Tensor, Exception | None]:
-    """No bytes tell the others that it went wrong, so that they do not wait."""
+    """The pickled object; no bytes if that failed, which tells the others, so that they do not wait."""
     try:
         return _packed(obj), None
     except Exception as error:  # noqa: BLE001 -- pickling runs the objects' own code; raised once the others know

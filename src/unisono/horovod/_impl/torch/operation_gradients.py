@@ -1,4 +1,4 @@
-"""How gradients flow back through the operations. Each backward pass is collective over the process set, as the operation was.
+"""The gradients of the operations. Each backward pass is collective over the process set, as the operation was.
 
     allreduce        the same all-reduce, with the same factors
     allgather        mean over the ranks, of which this rank takes its rows
@@ -32,8 +32,8 @@ from unisono.horovod._impl.torch.operations import (
 from unisono.horovod._impl.torch.submission import Average, Sum
 
 
-def applied(kind: Any, *arguments: Any) -> Any:
-    """Collective, blocking: the operation, through which gradients flow. (`apply` is not typed.)"""
+def apply_function(kind: Any, *arguments: Any) -> Any:
+    """Calls the operation so that gradients flow through it. (`apply` is not typed.) Collective, blocking."""
     return kind.apply(*arguments)
 
 
@@ -46,7 +46,7 @@ class Allreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        back = applied(Allreduce, gradient.contiguous(), *ctx.how)
+        back = apply_function(Allreduce, gradient.contiguous(), *ctx.how)
         return back, None, None, None, None, None
 
 
@@ -60,7 +60,7 @@ class GroupedAllreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        back = applied(GroupedAllreduce, *ctx.how, *(one.contiguous() for one in gradients))
+        back = apply_function(GroupedAllreduce, *ctx.how, *(one.contiguous() for one in gradients))
         return None, None, None, None, None, *back
 
 
@@ -99,8 +99,8 @@ class Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         root_rank, name, process_set = ctx.how
-        mean = applied(Allreduce, gradient.contiguous(), name, Average, 1.0, 1.0, process_set)
-        is_root = torch.tensor(PROCESS.place.rank == root_rank, device=mean.device)
+        mean = apply_function(Allreduce, gradient.contiguous(), name, Average, 1.0, 1.0, process_set)
+        is_root = torch.tensor(PROCESS.topology.rank == root_rank, device=mean.device)
         # Not simply zeros: the way back of this one is collective again, so all ranks must be on it.
         return torch.where(is_root, mean, torch.zeros_like(mean)), None, None, None
 
@@ -116,7 +116,7 @@ class Alltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Any, ...]:
-        back, _counts = applied(Alltoall, gradient.contiguous(), ctx.counts, ctx.name, ctx.process_set)
+        back, _counts = apply_function(Alltoall, gradient.contiguous(), ctx.counts, ctx.name, ctx.process_set)
         unsent = ctx.num_rows - back.shape[0]
         if unsent:  # rows that went nowhere
             back = torch.cat([back, back.new_zeros(unsent, *back.shape[1:])])
@@ -137,18 +137,18 @@ class Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         scaled = [gradient.mul(ctx.factor).contiguous() for gradient in gradients]
-        back = applied(GroupedAllgather, ctx.name, ctx.process_set, *scaled)
+        back = apply_function(GroupedAllgather, ctx.name, ctx.process_set, *scaled)
         return None, None, None, None, None, None, *back
 
 
 def _own_rows(gradients: Any, num_rows: list[int], name: str | None, process_set: Any) -> list[Tensor]:
-    """The mean of the gradients, of which this rank takes the rows that it gave."""
-    means = applied(GroupedAllreduce, name, Average, 1.0, 1.0, process_set, *(one.contiguous() for one in gradients))
+    """The rows of this rank in the mean of the gradients."""
+    means = apply_function(GroupedAllreduce, name, Average, 1.0, 1.0, process_set, *(one.contiguous() for one in gradients))
     everybodys = synchronize(allgather_async(torch.tensor([num_rows], device="cpu"), name, process_set))
     begins = everybodys[: process_set.rank()].sum(dim=0).tolist()
     return [mean.narrow(0, begin, count) for mean, begin, count in zip(means, begins, num_rows, strict=True)]
 
 
 def _back(name: str | None) -> str | None:
-    """The name of the way back; operations without a name are numbered on the way back too."""
+    """The name of the operation in the backward pass; for one without a name, that is numbered too."""
     return None if name is None else f"{name}.gradient"

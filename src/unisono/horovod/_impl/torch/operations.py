@@ -26,7 +26,7 @@ from unisono.horovod._impl.engine.reduction_arithmetic import divide
 from unisono.horovod._impl.exceptions import HorovodInternalError
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
 from unisono.horovod._impl.job.process_state import GLOBAL_ID, PROCESS
-from unisono.horovod._impl.torch.submission import Average, Sum, chosen_op, start
+from unisono.horovod._impl.torch.submission import Average, Sum, choose_op, start
 
 __all__ = ["allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async", "barrier", "broadcast_async"]
 __all__ += ["broadcast_async_", "grouped_allgather_async", "grouped_allreduce_async", "grouped_allreduce_async_"]
@@ -34,17 +34,19 @@ __all__ += ["grouped_reducescatter_async", "join", "poll", "reducescatter_async"
 
 
 def poll(handle: int) -> bool:
-    """Local, not blocking: whether `synchronize` would return at once."""
+    """Whether `synchronize` would return at once. Local, not blocking."""
     return PROCESS.handles.poll(handle)
 
 
 def synchronize(handle: int) -> Any:
-    """Blocking: the result of an operation; raises `HorovodInternalError` if it failed. The handle is used up."""
+    """Waits for an operation and returns its result; raises `HorovodInternalError` if it failed. The handle is used up.
+    Blocking."""
     return PROCESS.handles.synchronize(handle)
 
 
 def synchronize_all(handles: Iterable[int]) -> list[Any]:
-    """Blocking: the results of several; if some failed, the first error, after all of them are over."""
+    """Waits for several operations and returns their results; if some failed, raises the first error after all of them are over.
+    Blocking."""
     results, errors = [], []
     for handle in handles:
         try:
@@ -65,8 +67,8 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """The reduction in a new tensor."""
-    op = chosen_op(op, average)
+    """Starts a reduction in a new tensor."""
+    op = choose_op(op, average)
     outputs = [_empty_like(tensor)]
     return _reduce([tensor], outputs, name, op, prescale_factor, postscale_factor, process_set)
 
@@ -80,8 +82,8 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """The reduction in place."""
-    op = chosen_op(op, average)
+    """Starts a reduction in place."""
+    op = choose_op(op, average)
     held = [tensor]
     return _reduce(held, held, name, op, prescale_factor, postscale_factor, process_set)
 
@@ -95,8 +97,8 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """The reductions of a list, all at once, in new tensors."""
-    op = chosen_op(op, average)
+    """Starts the reductions of a list, all at once, in new tensors."""
+    op = choose_op(op, average)
     held = list(tensors)
     outputs = [_empty_like(tensor) for tensor in held]
     return _reduce(held, outputs, name, op, prescale_factor, postscale_factor, process_set, grouped=True)
@@ -111,14 +113,14 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """The reductions of a list, all at once, in place."""
-    op = chosen_op(op, average)
+    """Starts the reductions of a list, all at once, in place."""
+    op = choose_op(op, average)
     held = list(tensors)
     return _reduce(held, held, name, op, prescale_factor, postscale_factor, process_set, grouped=True)
 
 
 def _empty_like(tensor: Tensor) -> Tensor:
-    """What is no tensor is refused later, when the operation has its name."""
+    """An empty tensor like this one; what is no tensor is refused later, when the operation has its name."""
     return torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, Tensor) else tensor
 
 
@@ -150,7 +152,8 @@ def _reduce(
 def sparse_allreduce_async(
     tensor: Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Tensor]:
-    """The sum or mean of sparse tensors: their indices and values are gathered. What it returns is called to synchronise."""
+    """Starts the sum or mean of sparse tensors, whose indices and values are gathered. Returns a function that waits for the
+    result."""
     if op not in (Average, Sum):
         raise ValueError(f"a sparse allreduce knows hvd.Average and hvd.Sum only; received op={op!r}")
     held = tensor.detach().coalesce()
@@ -168,25 +171,25 @@ def sparse_allreduce_async(
 
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Everybody's rows, one rank after another; their number may differ."""
+    """Starts gathering the rows of all ranks, one rank after another; their number may differ."""
     return start(ALLGATHER, [tensor], process_set, _output, name=name)
 
 
 def grouped_allgather_async(
     tensors: Iterable[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """The same of a list, all at once."""
+    """Starts gathering the rows of all ranks for a list of tensors, all at once."""
     return start(ALLGATHER, list(tensors), process_set, _all_outputs, name=name, grouped=True)
 
 
 def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """The values of `root_rank`, a rank of the whole job, in a new tensor."""
+    """Starts a broadcast of the values of `root_rank`, a rank of the whole job, into a new tensor."""
     outputs = [_empty_like(tensor)]
     return _broadcast([tensor], outputs, root_rank, name, process_set)
 
 
 def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """The values of `root_rank`, in place."""
+    """Starts a broadcast of the values of `root_rank` in place."""
     held = [tensor]
     return _broadcast(held, held, root_rank, name, process_set)
 
@@ -203,14 +206,15 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """`splits[r]` rows to each rank r; gives the rows that came, and how many came from each if `splits` was given."""
+    """Starts sending `splits[r]` rows to each rank r; the result is the rows that came and, if `splits` was given, how many came
+    from each."""
     if splits is None:
         return start(ALLTOALL, [tensor], process_set, _output, name=name)
     return counted_alltoall_async(tensor, splits, name, process_set)
 
 
 def counted_alltoall_async(tensor: Tensor, splits: Tensor | Sequence[int] | None, name: str | None, process_set: ProcessSet) -> int:
-    """The same; always gives how many came from each."""
+    """Starts an all-to-all whose result always includes how many rows came from each rank."""
     device = splits.device if isinstance(splits, Tensor) else torch.device("cpu")
 
     def with_counts(entry: Entry) -> tuple[Tensor, Tensor]:
@@ -227,7 +231,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """This rank's rows of the reduction; the first ranks get one more where they do not divide."""
+    """Starts a reduction whose result is this rank's rows; the first ranks get one more where they do not divide."""
     return _scatter([tensor], name, op, process_set, prescale_factor, postscale_factor, grouped=False)
 
 
@@ -239,7 +243,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """The same of a list, all at once."""
+    """Starts reductions of a list, all at once, whose results are this rank's rows."""
     return _scatter(list(tensors), name, op, process_set, prescale_factor, postscale_factor, grouped=True)
 
 
@@ -259,13 +263,13 @@ def _scatter(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Collective over the set, blocking: returns when all its ranks have called it."""
+    """Returns when all ranks of the set have called it. Collective over the set, blocking."""
     synchronize(start(BARRIER, (), process_set, lambda _: None))
 
 
 def join(device: int = -1) -> int:  # noqa: ARG001 -- where the zeros are made does not matter here
-    """Collective over all ranks, blocking: this rank has no more data; until all have joined it adds zeros to the sums and means
-    of the others. Returns the rank that joined last."""
+    """Says that this rank has no more data; until all have joined it adds zeros to the sums and means of the others. Returns the
+    rank that joined last. Collective over all ranks, blocking."""
     entry = Entry(Request(JOIN, JOIN))
     channel = PROCESS.channel(GLOBAL_ID)
     channel.submit(entry)

@@ -1,4 +1,4 @@
-"""Gradients are reduced over the ranks while the backward pass runs, and used by `step`."""
+"""An optimiser whose gradients are reduced over the ranks while the backward pass runs, and used by `step`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unisono.horovod._impl.exceptions import HorovodInternalError
 from unisono.horovod._impl.job.process_state import PROCESS
-from unisono.horovod._impl.torch.gradient_transport import Flight, Traveller, started
+from unisono.horovod._impl.torch.gradient_transport import GradientTransport, PendingReduction, start_reductions
 from unisono.horovod._impl.torch.submission import Sum
 from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped
 
@@ -24,31 +24,31 @@ SEEN = "_seen_by_distributed_optimizer"
 
 
 def check_passes(passes: int) -> None:
-    """Pure: `ValueError` for a number of backward passes that makes no sense."""
+    """Raises `ValueError` for a number of backward passes below 1. Pure."""
     if passes < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1; received {passes}")
 
 
 def _computed(owner: ref[_DistributedOptimizer], one: Tensor) -> None:
-    """A parameter outlives optimisers that were made for it before, in notebooks say; they must not keep reducing. After
-    `shutdown` gradients may still be of interest, of a saliency map say."""
+    """Notes that a gradient was computed. A parameter outlives optimisers that were made for it before, in notebooks say; they must
+    not keep reducing. After `shutdown` gradients may still be of interest, e.g. of a saliency map."""
     optimizer = owner()
     if optimizer is not None and PROCESS.has_begun:
         optimizer._on_gradient(one)
 
 
 class _DistributedOptimizer(Wrapped):
-    """What is put in front of the user's class. All methods are local, except `synchronize` and `step`. Its name is Horovod's,
-    by which other packages recognise a distributed optimiser."""
+    """The class in front of the user's optimiser class. All methods are local, except `synchronize` and `step`. Its name is
+    Horovod's, by which other packages recognise a distributed optimiser."""
 
     def _begin_reductions(
-        self, names: dict[Tensor, str], how: Traveller, passes: int, together: Sequence[Sequence[Tensor]]
+        self, names: dict[Tensor, str], transport: GradientTransport, passes: int, together: Sequence[Sequence[Tensor]]
     ) -> None:
         self._parameter_names = names
-        self._how = how
+        self._transport = transport
         self.backward_passes_per_step = passes
-        self._handles: dict[Tensor, Flight | None] = {}
-        """Of gradients that were computed: how each travels; None: not all its passes are over."""
+        self._handles: dict[Tensor, PendingReduction | None] = {}
+        """Parameter -> the reduction of its computed gradient; None: not all its passes are over."""
         self._requires_update: set[Tensor] = {one for one in names if one.requires_grad}
         self._allreduce_delay: dict[Tensor, int] = dict.fromkeys(names, passes)
         self._should_synchronize, self._synchronized = True, False
@@ -57,8 +57,8 @@ class _DistributedOptimizer(Wrapped):
         self._lock = threading.RLock()  # gradients of several devices are computed by several threads
         self._backward: int | None = None
         """The backward pass in which a gradient was computed last."""
-        if how.process_set.included():
-            _ = how.title.number  # in the order in which they are made
+        if transport.process_set.included():
+            _ = transport.title.number  # in the order in which they are made
         _share(names)
         self._hooks: list[Any] = []
         finalize(self, _remove_all, self._hooks)
@@ -69,8 +69,8 @@ class _DistributedOptimizer(Wrapped):
         self._hooks.append(one.register_post_accumulate_grad_hook(partial(_computed, ref(self))))  # type: ignore[no-untyped-call]
 
     def _adopt_newcomers(self) -> None:
-        """Parameters that were frozen when this was made, or came by `add_param_group`, take part from now on; otherwise each rank
-        would go its own way with them."""
+        """Includes parameters that were frozen when this was made, or were added by `add_param_group`; otherwise they would differ
+        between ranks."""
         known = set(self._parameter_names)
         self._name_newcomers()
         _share(self._parameter_names.keys() - known)
@@ -81,22 +81,22 @@ class _DistributedOptimizer(Wrapped):
                 self._hook(one)
 
     def _take_over(self, shared: Sequence[Tensor]) -> None:
-        """Other optimisers of these parameters let go of their gradients."""
-        for rival in (thing.owner for thing in PROCESS.remembered()) if shared else ():
+        """Makes other optimisers of these parameters drop their gradients."""
+        for rival in (thing.owner for thing in PROCESS.persistent_ids()) if shared else ():
             if isinstance(rival, _DistributedOptimizer) and rival is not self:
                 for one in shared:
                     rival._forget(one, keep=True)
 
-    def _travels(self) -> bool:
-        """Whether there is anybody to reduce with; after another `init` that may be different."""
-        return self._how.process_set.included() and self._how.process_set.size() > 1
+    def _reduces(self) -> bool:
+        """Whether there are other ranks to reduce with; after another `init` that may be different."""
+        return self._transport.process_set.included() and self._transport.process_set.size() > 1
 
     # ---- during the backward pass --------------------------------------------------------------------------------------
 
     def _on_gradient(self, one: Tensor) -> None:
         # Of a parameter with two optimisers nobody knows yet who will make the step, and how that one wants it reduced. And a hook
         # of the user's may have taken the gradient away.
-        if not self._travels() or _is_shared(one) or one.grad is None:
+        if not self._reduces() or _is_shared(one) or one.grad is None:
             return
         with self._lock:
             backward = torch._C._current_graph_task_id()
@@ -126,20 +126,21 @@ class _DistributedOptimizer(Wrapped):
             if len(ready) < len(group):
                 return
         together = [one] if group is None else group
-        if not any(self._how.lacks_form(member) for member in together):  # else `synchronize` starts it
+        if not any(self._transport.lacks_form(member) for member in together):  # else `synchronize` starts it
             self._start(together)
 
     def _start(self, together: Sequence[Tensor]) -> None:
         group = self._group_of.get(together[0])
         if group is not None:
             self._ready[id(group)].clear()
-        self._handles.update(started(self._how, together, self._parameter_names))
+        self._handles.update(start_reductions(self._transport, together, self._parameter_names))
 
     def _forget(self, one: Tensor, keep: bool = False, zeros: Collection[Tensor] = ()) -> None:
-        """Blocking while it travels: as if its gradient had not been computed. With it goes what travels with it.
+        """Drops the gradient of a parameter, as if it had not been computed, and those that are reduced together with it. Blocking
+        while it is in flight.
 
-        What has travelled is kept where nobody dropped it, as the mean over the ranks: reduced again, it gives what is asked for.
-        But where `zeros` went in its place, what this rank has is not in it.
+        With `keep` a reduced gradient that no rank dropped stays, as the mean over the ranks: reduced again, it gives the right
+        result. Where `zeros` were sent in its place, this rank's gradient is not in it.
         """
         flight = self._handles.pop(one, None)
         with_it = [other for other, its in self._handles.items() if flight is not None and its is flight]
@@ -155,14 +156,14 @@ class _DistributedOptimizer(Wrapped):
         for kept in (one, *with_it) if keep else with_it:
             # Else it was dropped, or is a new one already.
             if kept not in zeros and kept.grad is not None and getattr(kept.grad, SEEN, False):
-                flight.land(kept)
-                if self._how.op == Sum:
-                    kept.grad.detach().div_(self._how.process_set.size())
+                flight.write_gradient(kept)
+                if self._transport.op == Sum:
+                    kept.grad.detach().div_(self._transport.process_set.size())
 
     def _forget_all(self, keep: bool = False) -> None:
-        """Collective where something travels, blocking: as if no gradient had been computed. One that only some ranks have sent
-        would meet the next one of the others; so those that the others may have sent follow first, as zeros. A rank that has
-        nothing to drop while others do is found by `synchronize`."""
+        """Drops all gradients, as if none had been computed. A gradient that only some ranks have sent would meet the next one of
+        the others; so gradients that others may have sent are sent here first, as zeros. A rank that has nothing to drop while
+        others do is found by `synchronize`. Collective where gradients are in flight, blocking."""
         zeros: set[Tensor] = set()
         if not all(map(self._allreduce_delay.get, self._handles)):  # passes are over, so somebody may have sent something
             held = {one: one.grad for one in self._parameter_names}
@@ -177,28 +178,28 @@ class _DistributedOptimizer(Wrapped):
             finally:
                 for one, grad in held.items():
                     one.grad = grad
-        if any(flight is not None and not self._how.lacks_form(one) for one, flight in self._handles.items()):  # of this era
-            self._how.count_drop()
+        if any(flight is not None and not self._transport.lacks_form(one) for one, flight in self._handles.items()):  # of this era
+            self._transport.count_drop()
         for one in list(self._handles):
             self._forget(one, keep, zeros)
 
     def _may_have_started(self, one: Tensor) -> bool:
-        """Whether a gradient travels during the backward pass of some rank: the same answer on all of them."""
-        return one in self._requires_update and not _is_shared(one) and not self._how.lacks_form(one)
+        """Whether a gradient is reduced during the backward pass of some rank: the same answer on all of them."""
+        return one in self._requires_update and not _is_shared(one) and not self._transport.lacks_form(one)
 
     # ---- what users call -----------------------------------------------------------------------------------------------
 
     def synchronize(self) -> None:
-        """Collective over the process set, blocking: afterwards all gradients are those of all ranks. Parameters that got none
-        here take part with zeros, as others may have one. If some cannot be reduced, raises the first error when all are over."""
-        if not self._travels():
+        """Waits until all gradients are those of all ranks. Parameters without a gradient take part with zeros, as others may have
+        one. If some cannot be reduced, raises the first error when all are over. Collective over the process set, blocking."""
+        if not self._reduces():
             self._synchronized = True
             return
         self._adopt_newcomers()
         needed = {one: name for one, name in self._parameter_names.items() if one in self._requires_update}  # in one order
-        mixed = self._how.share_forms(needed) if any(map(self._how.lacks_form, needed)) else []
+        mixed = self._transport.share_forms(needed) if any(map(self._transport.lacks_form, needed)) else []
         self._take_over([one for one in needed if _is_shared(one)])
-        compared = self._how.compare_drops()
+        compared = self._transport.compare_drops()
         for one in needed:
             if self._handles.get(one) is None:
                 together = [member for member in self._group_of.get(one, [one]) if member in needed and member not in mixed]
@@ -224,7 +225,7 @@ class _DistributedOptimizer(Wrapped):
         for one, flight in travelling.items():
             assert flight is not None
             try:
-                flight.land(one)
+                flight.write_gradient(one)
             except HorovodInternalError as error:
                 errors.append(error)
         if errors:
@@ -238,7 +239,7 @@ class _DistributedOptimizer(Wrapped):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """For a `step` after `synchronize` was called by hand."""
+        """Makes `step` inside this context use the gradients as they are, after `synchronize` was called by hand."""
         self._should_synchronize = False
         try:
             yield
@@ -246,8 +247,8 @@ class _DistributedOptimizer(Wrapped):
             self._should_synchronize = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Collective over the process set, blocking: `synchronize`, then the step of the user's class. With a closure the
-        gradients are synchronised each time it has computed them."""
+        """Synchronises and makes the step of the user's class. With a closure the gradients are synchronised each time it has
+        computed them. Collective over the process set, blocking."""
         self._made_from._opt_called = True  # a scheduler that was made for it looks there whether steps are made
         if not self._should_synchronize:
             self._synchronized = False
@@ -267,7 +268,7 @@ class _DistributedOptimizer(Wrapped):
             loss = closure()
             self.synchronize()
             # Line searches decide by it, so it must be the same on all ranks.
-            return loss if loss is None or not self._travels() else self._how.share_loss(loss)
+            return loss if loss is None or not self._reduces() else self._transport.share_loss(loss)
 
         result = super().step(synchronized)
         self._synchronized = False
@@ -276,8 +277,8 @@ class _DistributedOptimizer(Wrapped):
     step.hooked = True  # type: ignore[attr-defined]  # the step of the user's class calls the hooks, ours must not
 
     def zero_grad(self, *args: Any, **options: Any) -> None:
-        """Local; where gradients travel it is collective and blocking, as they are then dropped. The arguments are those of the
-        user's class."""
+        """Clears the gradients; the arguments are those of the user's class. Local; where gradients are in flight it is collective
+        and blocking, as they are then dropped."""
         dropped = [one for one, flight in self._handles.items() if flight is not None]
         if PROCESS.has_begun:
             self._forget_all()
@@ -293,14 +294,14 @@ class _DistributedOptimizer(Wrapped):
         super().zero_grad(*args, **options)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Local: how many backward passes add up to one step."""
+        """Sets how many backward passes add up to one step. Local."""
         check_passes(passes)
         self.backward_passes_per_step = passes
         for one in self._allreduce_delay:
             self._allreduce_delay[one] = passes
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Local; where gradients travel it is collective and blocking, as they are then dropped."""
+        """Loads a state. Local; where gradients are in flight it is collective and blocking, as they are then dropped."""
         if PROCESS.has_begun:
             with suppress(HorovodInternalError):  # they are from before a `shutdown`, or the ranks disagree about them
                 self._forget_all()
@@ -313,13 +314,14 @@ class _DistributedOptimizer(Wrapped):
 
 
 def _share(parameters: Iterable[Tensor]) -> None:
-    """Local: they have one optimiser more."""
+    """Notes that these parameters have one more optimiser."""
     for one in parameters:
         PROCESS.are_shared[one] = one in PROCESS.are_shared
 
 
 def _is_shared(one: Tensor) -> bool:
-    """For good: who is still alive may differ between ranks, but which gradients travel during a backward pass must not."""
+    """Whether a parameter has, or ever had, several optimisers: which of them are alive may differ between ranks, but which
+    gradients are reduced during a backward pass must not."""
     return one in PROCESS.are_shared and bool(PROCESS.are_shared[one])
 
 

@@ -1,4 +1,4 @@
-"""Equal replicas to begin with: weights and optimiser state of one rank for all. Collective over the process set, blocking."""
+"""Equal replicas: the weights and optimiser state of one rank on all ranks. Collective over the process set, blocking."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from unisono.horovod._impl.job.process_sets import ProcessSet, global_process_set
 from unisono.horovod._impl.job.process_state import PROCESS
-from unisono.horovod._impl.torch.gradient_forms import fill
+from unisono.horovod._impl.torch.gradient_forms import fill_with_zeros
 from unisono.horovod._impl.torch.object_exchange import broadcast_object
 from unisono.horovod._impl.torch.operations import broadcast_async_, synchronize_all
 from unisono.horovod._impl.torch.state_loading import load_in_place
@@ -22,8 +22,8 @@ from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[tuple[str, Any] | Tensor], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
-    """The root's values, in place. `params` is a state_dict, named parameters, or parameters, which are then told apart by their
-    order; what is not a tensor in it is left alone."""
+    """Copies the root's values to all ranks, in place. `params` is a state_dict, named parameters, or parameters, which are then
+    distinguished by their order; values in it that are no tensors are left alone."""
     if isinstance(params, Mapping):
         named = sorted(params.items())
     elif isinstance(params, Iterable) and not isinstance(params, Tensor):
@@ -41,14 +41,14 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """The root's state and settings, whatever the others have so far. Where the root has no state yet, parameters without a
-    gradient are given zeros, on which programs written for Horovod may rely; sparse ones where the `model` or the optimiser says
-    that theirs are sparse."""
+    """Copies the root's state and settings to all ranks, whatever the others have. Where the root has no state yet, parameters
+    without a gradient are given zeros, on which programs written for Horovod may rely; sparse ones where the `model` or the
+    optimiser says that theirs are sparse."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
             "the state of torch.optim.LBFGS cannot be broadcast; it has no fixed form: begin without state on all ranks"
         )
-    at_root = PROCESS.place.rank == root_rank
+    at_root = PROCESS.topology.rank == root_rank
     tensors: list[Tensor] = []
     outline = _outline(optimizer.state_dict(), tensors) if at_root else None
     outline = broadcast_object(outline, root_rank, process_set=process_set)
@@ -65,11 +65,11 @@ def broadcast_optimizer_state(
         sparse = {layer.weight for layer in (() if model is None else model.modules()) if getattr(layer, "sparse", False)}
         for one in (one for group in optimizer.param_groups for one in group["params"]):
             if one.requires_grad and one.grad is None:
-                fill(one, one in sparse or isinstance(optimizer, torch.optim.SparseAdam))
+                fill_with_zeros(one, one in sparse or isinstance(optimizer, torch.optim.SparseAdam))
 
 
 def _keep_types(optimizer: Optimizer, sent: dict[str, Any]) -> None:
-    """Local: PyTorch casts what it loads to the type of the parameter, but the root did not load."""
+    """The loaded state in the root's types: PyTorch casts what it loads to the type of the parameter, but the root did not load."""
     held = (one for group in optimizer.param_groups for one in group["params"])
     numbers = (number for group in sent["param_groups"] for number in group["params"])
     for number, one in zip(numbers, held, strict=True):
@@ -80,7 +80,7 @@ def _keep_types(optimizer: Optimizer, sent: dict[str, Any]) -> None:
 
 
 def _broadcast_all(named: list[tuple[str | None, Tensor]], root_rank: int, process_set: ProcessSet) -> None:
-    """All are in flight before the first is waited for, so they travel together."""
+    """Broadcasts all tensors; all are in flight before the first is waited for, so they are fused."""
     handles = []
     for name, tensor in named:
         dense = tensor.detach()
@@ -94,7 +94,7 @@ def _broadcast_all(named: list[tuple[str | None, Tensor]], root_rank: int, proce
 
 @dataclass(frozen=True)
 class _Hole:
-    """Where a tensor was, and what it was like."""
+    """The place of a tensor in a structure, with its shape and type."""
 
     number: int
     dtype: torch.dtype
@@ -103,7 +103,7 @@ class _Hole:
 
 
 def _outline(state: Any, tensors: list[Tensor]) -> Any:
-    """Local: the structure without its tensors, which go to the list."""
+    """The structure without its tensors, which are appended to the list."""
     if isinstance(state, Tensor):
         tensors.append(state.detach().contiguous())
         return _Hole(len(tensors) - 1, state.dtype, tuple(state.shape), not state.is_cuda)
@@ -115,7 +115,7 @@ def _outline(state: Any, tensors: list[Tensor]) -> Any:
 
 
 def _filled(outline: Any, tensors: list[Tensor], device: torch.device) -> Any:
-    """Local: the structure with new tensors, which also go to the list, in the root's order."""
+    """The structure with new tensors, which are also appended to the list, in the root's order."""
     if isinstance(outline, _Hole):
         where = torch.device("cpu") if outline.on_host else device
         tensors.append(torch.empty(outline.shape, dtype=outline.dtype, device=where))

@@ -1,4 +1,4 @@
-"""The state of an optimiser is loaded into the objects that hold it: those may be shared."""
+"""Loading of an optimiser's state into the objects that hold it, which may be shared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 
 def load_in_place(optimizer: Optimizer, load: Callable[[], None]) -> None:
-    """Local: what `load` has loaded, in the groups and the state that were there before.
+    """Loads a state by `load` and moves it into the groups and the state that were there before. Local.
 
     PyTorch makes new ones. But a distributed optimiser shares them with the one that it was made from, which a scheduler may
     hold: it would keep setting a learning rate that has no effect.

@@ -1,4 +1,4 @@
-"""From a call to an operation in flight: what may be submitted, and under which name. Local, not blocking."""
+"""Submission of an operation: what may be submitted, and under which name. Local, not blocking."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def start(
     postscale: float = 1.0,
     splits: Tensor | Sequence[int] | None = None,
 ) -> int:
-    """A handle of the operation; `finish` makes the result from its entry. `outputs` is `tensors` for what is done in place."""
+    """Submits an operation and returns its handle; `finish` makes the result from its entry. `outputs` is `tensors` for operations
+    in place."""
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet; received {process_set!r} (hvd.{kind}); leave it out for all ranks")
     channel = process_set.channel()
@@ -82,7 +83,7 @@ def start(
 
 
 def splits_of(tensor: Tensor, splits: Tensor | Sequence[int] | None, size: int) -> list[int]:
-    """Local: how many rows go to each rank."""
+    """Returns how many rows go to each rank. Local."""
     num_rows = tensor.shape[0]
     if splits is None:
         if num_rows % size:
@@ -138,8 +139,8 @@ def _device(name: str, tensors: Sequence[Tensor]) -> str:
     return kinds.pop()
 
 
-def chosen_op(op: int | None, average: bool | None) -> int:
-    """Pure: the reduction that is meant; `average` is of old programs."""
+def choose_op(op: int | None, average: bool | None) -> int:
+    """Returns the reduction that is meant by `op` or, in old programs, `average`. Pure."""
     if op is not None and average is not None:
         raise ValueError("op and average are both given; give op=hvd.Average or op=hvd.Sum, and leave average out")
     if average is not None:

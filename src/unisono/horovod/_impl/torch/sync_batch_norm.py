@@ -9,19 +9,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from unisono.horovod._impl.job.lasting_numbers import Lasting
+from unisono.horovod._impl.job.persistent_ids import PersistentId
 from unisono.horovod._impl.job.process_sets import global_process_set
 from unisono.horovod._impl.job.process_state import PROCESS
-from unisono.horovod._impl.torch.operation_gradients import applied
+from unisono.horovod._impl.torch.operation_gradients import apply_function
 from unisono.horovod._impl.torch.operations import allgather_async, allreduce_async, synchronize
 from unisono.horovod._impl.torch.submission import Sum
 
 
 class SyncBatchNorm(_BatchNorm):
-    """In training its forward and backward passes are collective over all ranks and blocking, in one order on all of them. The
-    input has a batch, channels, and any further dimensions."""
+    """Batch normalisation over the batches of all ranks. In training its forward and backward passes are collective over all ranks
+    and blocking, in one order on all of them. The input has a batch, channels, and any further dimensions."""
 
-    _lasting: Lasting | None = None
+    _persistent_id: PersistentId | None = None
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
@@ -29,14 +29,14 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
-        if (not self.training and self.track_running_stats) or PROCESS.place.size == 1:
+        if (not self.training and self.track_running_stats) or PROCESS.topology.size == 1:
             return super().forward(input)
         factor = 0.0 if self.momentum is None else self.momentum
         if self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 factor = 1.0 / float(self.num_batches_tracked)
-        normalised, mean, variance, count = applied(_Normalise, input, self.weight, self.bias, self.eps, self._name())
+        normalised, mean, variance, count = apply_function(_Normalise, input, self.weight, self.bias, self.eps, self._name())
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
             unbiased = variance * (count / (count - 1.0).clamp(min=1.0))
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
@@ -45,18 +45,19 @@ class SyncBatchNorm(_BatchNorm):
         return result
 
     def _name(self) -> str:
-        """Local: given in the first forward pass, which layers make in one order on all ranks."""
-        if self._lasting is None:
-            self._lasting = Lasting("sync_batch_norm", global_process_set)
-        return f"sync_batch_norm.{self._lasting.number}"
+        """The name of the layer's operations, given in the first forward pass, which layers make in one order on all ranks."""
+        if self._persistent_id is None:
+            self._persistent_id = PersistentId("sync_batch_norm", global_process_set)
+        return f"sync_batch_norm.{self._persistent_id.number}"
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy is another layer, with a number of its own."""
-        return {name: value for name, value in self.__dict__.items() if name != "_lasting"}
+        """Leaves the number out: a copy is another layer."""
+        return {name: value for name, value in self.__dict__.items() if name != "_persistent_id"}
 
 
 class _Normalise(torch.autograd.Function):
-    """The ranks exchange mean, sum of squared distances and count of each channel, and in the backward pass two sums."""
+    """Normalisation with its gradient. The ranks exchange mean, sum of squared distances and count of each channel, and in the
+    backward pass two sums."""
 
     @staticmethod
     def forward(
@@ -99,5 +100,5 @@ class _Normalise(torch.autograd.Function):
 
 
 def _shaped(vector: Tensor, like: Tensor) -> Tensor:
-    """A value for each channel, as it is applied to all of `like`."""
+    """The values of the channels in a shape that is applied to all of `like`."""
     return vector.view(1, -1, *(1 for _ in range(like.dim() - 2)))

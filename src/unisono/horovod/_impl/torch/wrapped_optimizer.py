@@ -1,4 +1,4 @@
-"""An optimiser of the user's class with other steps: what all kinds of `DistributedOptimizer` have in common. Local."""
+"""What all kinds of `DistributedOptimizer` share: an optimiser of the user's class with other steps. Local."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from unisono.horovod._impl.torch.state_loading import load_in_place
 
 
 class Wrapped(Optimizer):
-    """What is put in front of the user's class."""
+    """The class in front of the user's optimiser class."""
 
     _made_from: Any
     _parameter_names: dict[Tensor, str]
 
     def _name_newcomers(self) -> None:
-        """Parameters that came by `add_param_group`."""
+        """Names parameters that were added by `add_param_group`."""
         for number, group in enumerate(self.param_groups):
             for position, one in enumerate(group["params"]):
                 # The colon keeps it apart from names of the user's.
                 self._parameter_names.setdefault(one, f":added.{number}.{position}")
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        """Local: as the user's class loads it. What travels is not disturbed."""
+        """Loads a state as the user's class does. Operations in flight are not disturbed."""
         load_in_place(self, partial(super().load_state_dict, state_dict))
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
@@ -36,8 +36,8 @@ class Wrapped(Optimizer):
 
 
 def same_class(optimizer: Optimizer, mixin: type[Wrapped]) -> Any:
-    """A new optimiser that shares the state of the given one: its class has the same name and is derived from it, so that
-    schedulers and `isinstance` see what they expect."""
+    """Returns a new optimiser that shares the state of the given one: its class has the same name and is derived from it, so that
+    schedulers and `isinstance` work."""
     own = type(optimizer)
     made: Any = object.__new__(type(own.__name__, (mixin, own), {"__module__": own.__module__}))
     # A scheduler that was made before has put a `step` of its own there, which would hide ours.

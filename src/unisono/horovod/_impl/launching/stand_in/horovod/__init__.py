@@ -7,7 +7,7 @@ Imported by programs that say `import horovod`, never by us.
 import sys
 
 try:
-    from unisono.horovod._impl.launching.import_alias import take_place
+    from unisono.horovod._impl.launching.import_alias import install_alias
 except ModuleNotFoundError as error:
     if error.name != "unisono":
         raise
@@ -17,4 +17,4 @@ except ModuleNotFoundError as error:
         name="unisono",
     ) from error
 
-take_place(__name__, __path__[0])
+install_alias(__name__, __path__[0])

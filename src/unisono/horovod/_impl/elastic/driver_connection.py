@@ -1,4 +1,5 @@
-"""A worker's line to the driver: it asks for its place in the next generation, and hears of hosts that come and go."""
+"""A worker's connection to the driver: the worker asks for its rank in the next generation, and learns of hosts that come and
+go."""
 
 from __future__ import annotations
 
@@ -17,22 +18,23 @@ from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channe
 from unisono.comm.control_plane.handshake import HandshakeFailed, authenticate
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError, UsageError
-from unisono.horovod._impl.elastic.worker_environment import DriverAddress, Seat, driver_address, seat_of
+from unisono.horovod._impl.elastic.worker_environment import DriverAddress, RankAssignment, assignment_from_plain, driver_address
 
 CONNECT_S = 30.0
-"""How long the driver may take to answer. It was there when it started us."""
+"""How long the driver may take to answer. It is running, as it has started us."""
 END_S = 5.0
-"""Between the driver's end and ours, for what the program does on SIGTERM."""
+"""Between the end of the driver and that of this worker, for the program's handler of SIGTERM."""
 
 Listener = Callable[[float, int], None]
 
 
-class CalledOff(CommError):
-    """The generation that we were about to join is void; another will come."""
+class GenerationCancelled(CommError):
+    """The generation that this worker was about to join was cancelled; another will follow."""
 
 
-class Line:
-    """Made in every process; without a driver all that is told goes nowhere. Any thread may call its methods."""
+class DriverConnection:
+    """The connection to the driver of an elastic job. It exists in every process; without a driver its reports go nowhere. Any
+    thread may call its methods."""
 
     def __init__(self) -> None:
         self._driver: DriverAddress | None = None
@@ -41,73 +43,74 @@ class Line:
         self._changed = threading.Condition()
         """Guards all below."""
         self._listeners: list[Listener] = []
-        self._seat: Seat | None = None
+        self._assignment: RankAssignment | None = None
         self._void = -1
-        """The latest generation that is known to be over."""
+        """The latest generation that was cancelled."""
         self._dismissed: str | None = None
         self._committed_in = -1
 
     @property
-    def is_there(self) -> bool:
+    def has_driver(self) -> bool:
         """Local: whether a driver of an elastic job started this process."""
         if not self._asked:
             self._driver, self._asked = driver_address(), True
         return self._driver is not None
 
     @property
-    def seat(self) -> Seat | None:
-        """Local: our place in the generation that we belong to."""
-        return self._seat
+    def assignment(self) -> RankAssignment | None:
+        """The ranks of this worker in its present generation; None where it has none. Local."""
+        return self._assignment
 
     @property
     def is_dismissed(self) -> bool:
-        """Local: whether the job continues, or ends, without us."""
+        """Whether the job continues, or ends, without this worker. Local."""
         return self._dismissed is not None
 
-    def take_seat(self) -> Seat:
-        """Blocking: until the driver has a place for us in a new generation. Ends the process quietly if it has none any more."""
+    def wait_for_assignment(self) -> RankAssignment:
+        """Asks for a rank in a new generation and waits for it. Ends the process quietly if the driver has none for this worker any
+        more. Blocking."""
         channel = self._open()
         with self._changed:
-            self._seat = None
+            self._assignment = None
             channel.send(encode(("ready",)))
-            self._changed.wait_for(lambda: self._dismissed is not None or self._seat is not None)
-            seat = self.seat
-        if seat is None:
+            self._changed.wait_for(lambda: self._dismissed is not None or self._assignment is not None)
+            assignment = self.assignment
+        if assignment is None:
             raise SystemExit(0)
-        return seat
+        return assignment
 
-    def check_seat(self) -> None:
-        """Local: raises `CalledOff` if our generation is void."""
-        seat = self._seat
-        if seat is not None and self._void >= seat.generation:
-            raise CalledOff(f"generation {seat.generation} was called off by the driver")
+    def check_generation(self) -> None:
+        """Raises `GenerationCancelled` if our generation was cancelled. Local."""
+        assignment = self._assignment
+        if assignment is not None and self._void >= assignment.generation:
+            raise GenerationCancelled(f"generation {assignment.generation} was called off by the driver")
 
-    def tell_joined(self) -> None:
-        """Local, not blocking: the communicators of our generation stand."""
-        self._tell("joined")
+    def report_joined(self) -> None:
+        """Reports that the communicators of our generation are connected. Local, not blocking."""
+        self._report("joined")
 
-    def tell_synced(self) -> None:
-        """Local, not blocking: we hold the state of the job from now on."""
-        self._tell("synced")
+    def report_synced(self) -> None:
+        """Reports that this worker now holds the state of the job. Local, not blocking."""
+        self._report("synced")
 
-    def tell_commit(self) -> None:
-        """Local, not blocking: the job gets on. Said once for each generation."""
-        seat = self._seat
-        if seat is not None and seat.generation != self._committed_in:
-            self._committed_in = seat.generation
-            self._tell("committed")
+    def report_commit(self) -> None:
+        """Reports a commit; only the first of a generation is sent. Local, not blocking."""
+        assignment = self._assignment
+        if assignment is not None and assignment.generation != self._committed_in:
+            self._committed_in = assignment.generation
+            self._report("committed")
 
-    def tell_finished(self) -> None:
-        """Local, not blocking: the training came to its end."""
-        self._tell("finished")
+    def report_finished(self) -> None:
+        """Reports that the training has ended. Local, not blocking."""
+        self._report("finished")
 
-    def tell_failed(self, reason: str) -> None:
-        """Local, not blocking: why we ask for a new place next."""
-        self._tell("failed", reason)
+    def report_failed(self, reason: str) -> None:
+        """Reports why this worker is about to ask for a new rank. Local, not blocking."""
+        self._report("failed", reason)
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
-        """Local: in this context `listener(timestamp, change)` is called when hosts come or go, by a thread of ours."""
+        """While the context is open, a thread calls `listener(timestamp, change)` whenever hosts come or go. Local."""
         with self._changed:
             self._listeners.append(listener)
         try:
@@ -121,14 +124,14 @@ class Line:
     def _open(self) -> Channel:
         if self._channel is None:
             assert self._driver is not None
-            self._channel = _connected(self._driver)
+            self._channel = _connect(self._driver)
             threading.Thread(target=self._listen, args=(self._channel,), name="unisono-elastic", daemon=True).start()
         return self._channel
 
-    def _tell(self, what: str, *more: Any) -> None:
-        seat = self._seat
-        if self._channel is not None and seat is not None:
-            self._channel.send(encode((what, seat.generation, *more)))
+    def _report(self, what: str, *more: Any) -> None:
+        assignment = self._assignment
+        if self._channel is not None and assignment is not None:
+            self._channel.send(encode((what, assignment.generation, *more)))
 
     def _listen(self, channel: Channel) -> None:
         poller = select.poll()
@@ -142,7 +145,7 @@ class Line:
             reason = "is gone"
         except OSError as error:
             reason = f"is gone ({error})"
-        except Exception as error:  # noqa: BLE001 - the main thread may wait for a word that this thread will never pass on
+        except Exception as error:  # noqa: BLE001 - the main thread may wait for a message that this thread would never pass on
             reason = f"cannot be understood ({type(error).__name__}: {error})"
         if self._dismissed is None:
             print(f"unisono: the driver of this elastic job {reason}, so this worker ends too", file=sys.stderr, flush=True)
@@ -155,7 +158,7 @@ class Line:
         with self._changed:
             match message:
                 case ("seat", dict(plain)):
-                    self._seat = seat_of(plain)
+                    self._assignment = assignment_from_plain(plain)
                 case ("void", int(generation)):
                     self._void = max(self._void, generation)
                 case ("hosts", float(timestamp), int(change)):
@@ -168,8 +171,8 @@ class Line:
             self._changed.notify_all()
 
 
-def _connected(driver: DriverAddress) -> Channel:
-    """Blocking: the line, once both sides have proved that they belong to one job."""
+def _connect(driver: DriverAddress) -> Channel:
+    """Returns a channel to the driver after both sides have proved that they belong to one job. Blocking."""
     where = f"the driver of this elastic job at {driver.address}, port {driver.port}"
     deadline = monotonic() + CONNECT_S
     try:
