@@ -77,7 +77,7 @@ def test_nothing_heavy_is_loaded(name: str) -> None:
     ],
     ids=["train", "run"],
 )
-def test_nothing_of_horovod_is_loaded_where_nobody_asked_for_it(words: list[str], tmp_path: Path) -> None:
+def test_nothing_of_horovod_is_loaded_unless_requested(words: list[str], tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "run")] if words[0] == "train" else []
     loaded = loaded_modules(VERB.format(arguments=[*words, *out]))
     assert "unisono" in loaded
@@ -85,7 +85,7 @@ def test_nothing_of_horovod_is_loaded_where_nobody_asked_for_it(words: list[str]
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])
-def test_help_loads_what_it_tells_of(verb: str) -> None:
+def test_help_loads_only_its_own_verb(verb: str) -> None:
     found = ours(loaded_modules(PROGRAMS[f"unisono {verb} --help".replace("  ", " ")]))
     assert len(found) <= (MOST_FOR_A_VERB if verb else MOST_FOR_HELP), found
     verbs = [name.removeprefix("unisono.commands.") for name in found if name.startswith("unisono.commands.")]

@@ -45,7 +45,7 @@ def batch(step: int, rank: int) -> Batch:
     return draw.normal(size=(ROWS, 4)).astype("float32"), draw.normal(size=(ROWS, 3)).astype("float32")
 
 
-def words(step: int, rank: int) -> Batch:
+def text_batch(step: int, rank: int) -> Batch:
     draw = np.random.default_rng(100 * step + rank)
     return draw.integers(0, 20, (ROWS, 5)), draw.normal(size=(ROWS, 3)).astype("float32")
 
@@ -133,7 +133,7 @@ def check_gradients_of_some_rows() -> None:
     # Adam of Keras squares rows before it adds those of one word, so that a dense gradient gives something else.
     for as_dense, make in ((False, lambda: keras.optimizers.Adam(0.01)), (True, lambda: keras.optimizers.SGD(0.5))):
         distributed = hvd.DistributedOptimizer(make(), sparse_as_dense=as_dense)
-        same(together(distributed, embedding, words), alone(make, embedding, words))
+        same(together(distributed, embedding, text_batch), alone(make, embedding, text_batch))
 
 
 def check_rows_on_some_ranks_only() -> None:

@@ -340,7 +340,7 @@ def check_arguments_by_position() -> None:
         assert (one.mode, one.save_freq, one.save_weights_only) == ("max", 7, weights_only)
 
 
-def check_a_callback_of_an_earlier_life_broadcasts_again() -> None:
+def check_a_callback_of_an_earlier_attempt_broadcasts_again() -> None:
     """As in an elastic job that a worker has joined: it has a callback that has done nothing yet."""
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     for _ in range(2):

@@ -360,7 +360,7 @@ def check_a_function_that_one_rank_traces_again() -> None:
     assert len(traced) == 1 + (rank == 0)
 
 
-def check_who_am_i_in_graphs() -> None:
+def check_rank_queries_in_graphs() -> None:
     def asked() -> Any:
         ops = (hvd.rank_op, hvd.size_op, hvd.local_rank_op, hvd.local_size_op, hvd.process_set_included_op)
         return [op() for op in ops] + [hvd.process_set_included_op(77)]

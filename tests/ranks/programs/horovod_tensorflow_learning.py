@@ -67,7 +67,7 @@ def check_random_generators_stay_with_their_ranks() -> None:
     same(everybodys[0], everybodys[-1])
 
 
-def check_xla_is_refused_in_our_words() -> None:
+def check_xla_is_refused_with_our_message() -> None:
     """At once, while the function is traced, so that nobody waits."""
 
     @tf.function(jit_compile=True)

@@ -25,16 +25,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def told() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def born(tmp_path: Path, clock: Clock, told: list[str]) -> Callable[[], Status]:
-    return lambda: Status(tmp_path / "status.json", told.append, clock)
+def born(tmp_path: Path, clock: Clock, messages: list[str]) -> Callable[[], Status]:
+    return lambda: Status(tmp_path / "status.json", messages.append, clock)
 
 
-def test_two_lives(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
+def test_two_attempts(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
     first = born()
     first.begin(0, 0, 100, 2, "7")
     clock.now = 1100.0
@@ -60,7 +60,7 @@ def test_two_lives(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> 
     assert (found["lives"][1]["first_step"], found["lives"][1]["last_step"], found["lives"][1]["num_workers"]) == (41, 100, 3)
 
 
-def test_signs_of_life_are_written_now_and_then(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
+def test_heartbeats_are_written_now_and_then(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
     status = born()
     status.begin(0, 0, 100, 1)
     clock.now += WRITE_EVERY_S - 1
@@ -74,7 +74,7 @@ def test_signs_of_life_are_written_now_and_then(born: Callable[[], Status], cloc
     assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
 
 
-def test_a_life_that_said_nothing_of_its_end_was_killed(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
+def test_an_attempt_without_an_end_was_killed(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
     first = born()
     first.begin(0, 0, 100, 1)
     clock.now = 1050.0
@@ -85,8 +85,8 @@ def test_a_life_that_said_nothing_of_its_end_was_killed(born: Callable[[], Statu
     assert (life["last_step"], life["end_unix_s"], life["reason"]) == (20, 1050.0, KILLED)
 
 
-def test_a_place_that_cannot_be_written_is_told_once_and_tried_again(
-    born: Callable[[], Status], clock: Clock, told: list[str], tmp_path: Path
+def test_a_folder_that_cannot_be_written_is_reported_once_and_tried_again(
+    born: Callable[[], Status], clock: Clock, messages: list[str], tmp_path: Path
 ) -> None:
     status = born()
     status.begin(0, 0, 100, 1)
@@ -94,11 +94,11 @@ def test_a_place_that_cannot_be_written_is_told_once_and_tried_again(
     for step in (1, 2):
         clock.now += WRITE_EVERY_S
         status.at(step, 0)
-    assert len(told) == 1 and told[0].startswith(f"warning: cannot write {tmp_path / 'status.json'}: No such file")
+    assert len(messages) == 1 and messages[0].startswith(f"warning: cannot write {tmp_path / 'status.json'}: No such file")
     aside.rename(tmp_path)
     status.end("finished", 0, "all epochs")
     assert (read(tmp_path / "status.json") or {})["step"] == 2
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
 def test_an_unknown_state_is_refused(born: Callable[[], Status]) -> None:

@@ -29,14 +29,14 @@ class Process:
 
     said: deque[dict[str, Any]] = field(default_factory=deque)
     """What the coordinator has not heard yet."""
-    order: Mapping[str, Any] | None = None
+    command: Mapping[str, Any] | None = None
     later: deque[Mapping[str, Any]] = field(default_factory=deque)
     """What it does after that."""
     epoch: int = 0
     waits: bool = False
-    is_told_to_stop: bool = False
+    stop_requested: bool = False
     hangs: bool = False
-    lives: bool = True
+    is_alive: bool = True
 
 
 class World(FakeWorkers):
@@ -50,19 +50,19 @@ class World(FakeWorkers):
         """Trial, fold, start -> the epoch of its checkpoint."""
         self.left: set[int] = set()
         """Ranks that are gone for good."""
-        self.num_told_ahead = self.num_dropped = 0
+        self.num_prefetched = self.num_dropped = 0
         for rank in range(num_ranks):
             self.start(rank)
 
     def start(self, rank: int) -> None:
         if rank not in self.left:
             known = self.processes.get(rank)
-            assert known is None or not known.lives, f"rank {rank} has a process, and gets another"
+            assert known is None or not known.is_alive, f"rank {rank} has a process, and gets another"
             self.processes[rank] = Process(deque([{"is": "ready", "pid": 1}]))
 
     def send(self, rank: int, letter: Mapping[str, Any]) -> None:
         one = self.processes[rank]
-        if not one.lives or rank in self.left:
+        if not one.is_alive or rank in self.left:
             return
         if letter.get("do") == "drop":
             self.num_dropped += any(later["id"] == letter["id"] for later in one.later)
@@ -70,10 +70,10 @@ class World(FakeWorkers):
         elif "do" in letter:
             assert len(one.later) < 2, f"rank {rank} has an order and more for later, and gets another"  # it may do a dropped one
             one.later.append(letter)
-            if one.order is None:
+            if one.command is None:
                 self._begin(one)
             else:
-                self.num_told_ahead += 1
+                self.num_prefetched += 1
         else:
             assert one.waits, f"rank {rank} gets an answer for which it did not ask"
             one.waits = False
@@ -84,29 +84,29 @@ class World(FakeWorkers):
 
     def signal(self, rank: int, signum: int) -> None:
         one = self.processes[rank]
-        if one.lives and signum == KILL:
+        if one.is_alive and signum == KILL:
             self._die(rank, -KILL)
         else:
-            one.is_told_to_stop = one.lives and one.order is not None
+            one.stop_requested = one.is_alive and one.command is not None
 
     def lose(self, rank: int) -> None:
         """With its supervisor."""
         self.left.add(rank)
-        self.processes[rank].lives = False
+        self.processes[rank].is_alive = False
         self.processes[rank].said.clear()
 
     def act(self, rank: int) -> None:
         """A worker does something, where it can."""
         one = self.processes[rank]
-        if not one.lives or one.order is None or one.waits or one.hangs:
+        if not one.is_alive or one.command is None or one.waits or one.hangs:
             return
         chance = self.draw.random()
         others = [
             other
             for other in self.processes.values()
-            if other is not one and other.order is not None and other.order["at"]["token"] == one.order["at"]["token"]
+            if other is not one and other.command is not None and other.command["at"]["token"] == one.command["at"]["token"]
         ]
-        if any(not other.lives for other in others) or len(others) + 1 < one.order["at"]["world_size"]:
+        if any(not other.is_alive for other in others) or len(others) + 1 < one.command["at"]["world_size"]:
             if self.draw.random() < 0.5:
                 one.hangs = True
             else:
@@ -117,40 +117,40 @@ class World(FakeWorkers):
             self._say(rank, "failed", kind=self.draw.choice((ERROR, MEMORY)), reason="it raised")
         elif chance < 0.025:
             one.hangs = True
-        elif one.is_told_to_stop:
-            self.saved[_part(one.order)] = one.epoch
+        elif one.stop_requested:
+            self.saved[_part(one.command)] = one.epoch
             self._say(rank, "done", reason="interrupted", metrics={})
-        elif one.order["at"]["global_rank"]:
-            if all(other.order is None or other.epoch == EPOCHS for other in others):
+        elif one.command["at"]["global_rank"]:
+            if all(other.command is None or other.epoch == EPOCHS for other in others):
                 self._say(rank, "done", reason="", metrics={})
         elif one.epoch < EPOCHS:
             one.epoch += 1
             if self.draw.random() < 0.5:
-                self.saved[_part(one.order)] = one.epoch
-            one.said.append({"is": "epoch", "id": one.order["id"], "epoch": one.epoch, "metrics": {"accuracy": chance}})
+                self.saved[_part(one.command)] = one.epoch
+            one.said.append({"is": "epoch", "id": one.command["id"], "epoch": one.epoch, "metrics": {"accuracy": chance}})
             one.waits = self.asks
-        elif not others or any(other.order is None for other in others) or self.draw.random() < 0.5:
+        elif not others or any(other.command is None for other in others) or self.draw.random() < 0.5:
             self._say(rank, "done", reason="", metrics={"accuracy": chance})
 
     def _begin(self, one: Process) -> None:
-        order = one.later.popleft() if one.later else None
-        one.order, one.waits, one.hangs, one.is_told_to_stop = order, False, False, False
-        one.epoch = 0 if order is None else self.saved.get(_part(order), 0)
+        command = one.later.popleft() if one.later else None
+        one.command, one.waits, one.hangs, one.stop_requested = command, False, False, False
+        one.epoch = 0 if command is None else self.saved.get(_part(command), 0)
 
     def _say(self, rank: int, what: str, **words: Any) -> None:
         one = self.processes[rank]
-        assert one.order is not None
-        one.said.append({"is": what, "id": one.order["id"], "epochs": one.epoch, "took_s": 1.0, **words})
+        assert one.command is not None
+        one.said.append({"is": what, "id": one.command["id"], "epochs": one.epoch, "took_s": 1.0, **words})
         self._begin(one)
 
     def _die(self, rank: int, status: int) -> None:
         one = self.processes[rank]
-        one.lives = False
+        one.is_alive = False
         one.said.append({"is": "gone", "status": status, "no_memory": status == -KILL and self.draw.random() < 0.1})
 
 
-def _part(order: Mapping[str, Any]) -> tuple[int, int, int]:
-    return order["number"], order["fold"], order["repeat"]
+def _part(command: Mapping[str, Any]) -> tuple[int, int, int]:
+    return command["number"], command["fold"], command["repeat"]
 
 
 PLANS: Mapping[str, tuple[Plan, int]] = {
@@ -262,12 +262,12 @@ def test_every_trial_ends_once(tmp_path: Path, clock: Clock, plan: str, seed: in
 @pytest.mark.parametrize("prune", ["none", "asha"])
 @pytest.mark.parametrize("seed", range(6))
 def test_short_trials_that_blocks_know_of_before_end_once(tmp_path: Path, clock: Clock, seed: int, prune: str) -> None:
-    draw, num_told_ahead = random.Random(f"short {seed}"), 0
-    for life in range(4):
-        run = Run(tmp_path, clock, Plan([ACCURACY], epochs=EPOCHS, attempts=3, prune=prune), 4, draw, 40, f"life {life}", 0.01)
+    draw, num_prefetched = random.Random(f"short {seed}"), 0
+    for attempt in range(4):
+        run = Run(tmp_path, clock, Plan([ACCURACY], epochs=EPOCHS, attempts=3, prune=prune), 4, draw, 40, f"job {attempt}", 0.01)
         for _ in range(draw.randrange(200, 600)):
             run.step()
-        if life < 3:
+        if attempt < 3:
             run.job.coordinator.stop("the time is over")
             run.until_idle()
             run.job.store.record_leave("the time is over")
@@ -275,24 +275,24 @@ def test_short_trials_that_blocks_know_of_before_end_once(tmp_path: Path, clock:
             run.job.coordinator._plan = replace(run.job.coordinator._plan, limit_s=60.0)  # some hang
             run.pace = 1.0
             run.until_all_ended()
-        num_told_ahead += run.world.num_told_ahead
+        num_prefetched += run.world.num_prefetched
     check(tmp_path, run)
-    assert num_told_ahead > 5
+    assert num_prefetched > 5
     run.job.store.record_leave("done")
 
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("plan", PLANS)
-def test_what_is_stopped_goes_on_and_ends_once(tmp_path: Path, clock: Clock, plan: str, seed: int) -> None:
+def test_a_stopped_trial_is_resumed_and_ends_once(tmp_path: Path, clock: Clock, plan: str, seed: int) -> None:
     draw = random.Random(f"stop {plan} {seed}")
-    for life in range(3):
-        run = Run(tmp_path, clock, *PLANS[plan], draw, name=f"life {life}")
+    for attempt in range(3):
+        run = Run(tmp_path, clock, *PLANS[plan], draw, name=f"job {attempt}")
         for _ in range(draw.randrange(50, 400)):
             run.step()
         run.job.coordinator.stop("time")
         run.until_idle()
         run.job.store.record_leave("time")
-    run = Run(tmp_path, clock, *PLANS[plan], draw, name="the last life")
+    run = Run(tmp_path, clock, *PLANS[plan], draw, name="the last job")
     run.until_all_ended()
     check(tmp_path, run)
     run.job.store.record_leave("done")
