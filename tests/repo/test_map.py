@@ -40,6 +40,15 @@ SHARED_NAMES = MappingProxyType(
 )
 """Names that several modules may have."""
 
+TESTS_OF_OTHERS = frozenset({"bench", "examples", "programs"})
+"""Folders of tests/unit for what is not in src."""
+TESTS_ELSEWHERE = MappingProxyType(
+    {
+        "horovod/launching/test_horovodrun.py": "the command as a whole; its parts are in launching/",
+    }
+)
+"""Tests that are not in the folder of the module that they are named after, each with its reason."""
+
 PUBLIC_FORMS = ("horovod",)
 """Packages whose inner names are those of another project or mirror each other by framework: programs import them by path."""
 
@@ -101,16 +110,26 @@ def test_long_files_have_a_reason() -> None:
     assert len(long) <= MOST_LONG_FILES
 
 
-def mirrored(folder: Path) -> bool:
-    """The tests of a way in leave out the folder `_impl`."""
-    return (SRC / folder).is_dir() or (SRC / folder.parts[0] / "_impl" / Path(*folder.parts[1:])).is_dir()
+def mirror_of(folder: Path) -> Path:
+    """The folder of tests for a folder of src, both relative. The tests of a way in leave out the folder `_impl`."""
+    return Path(*(part for part in folder.parts if part != "_impl"))
 
 
 def test_unit_tests_mirror_the_packages() -> None:
     unit = ROOT / "tests" / "unit"
-    of_others = {"bench", "examples", "programs"}
-    folders = {file.parent.relative_to(unit) for file in unit.rglob("test_*.py")}
-    strange = [str(one) for one in folders if not mirrored(one) and not of_others & set(one.parts)]
+    mirrors = {mirror_of(folder.relative_to(SRC)) for folder in packages()}
+    homes: dict[str, set[Path]] = defaultdict(set)
+    for module in modules():
+        homes[module.stem].add(mirror_of(module.parent.relative_to(SRC)))
+    strange = []
+    for file in sorted(unit.rglob("test_*.py")):
+        folder, tested = file.parent.relative_to(unit), file.stem.removeprefix("test_")
+        if TESTS_OF_OTHERS & set(folder.parts) or str(file.relative_to(unit)) in TESTS_ELSEWHERE:
+            continue
+        if folder not in mirrors:
+            strange.append(f"{folder}/ is no package")
+        elif tested in homes and tested != folder.name and folder not in homes[tested]:
+            strange.append(f"{file.relative_to(unit)} belongs in {' or '.join(sorted(map(str, homes[tested])))}/")
     assert strange == []
 
 
