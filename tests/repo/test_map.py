@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "unisono"
 
@@ -76,14 +74,6 @@ def test_the_map_lists_exactly_the_packages_that_exist() -> None:
     listed = set(re.findall(r"^\| `([a-z_/]+)/`", (ROOT / "docs" / "concepts.md").read_text(), re.M))
     there = {str(folder.relative_to(SRC)) for folder in packages() if folder != SRC and len(folder.relative_to(SRC).parts) == 1}
     assert listed == there
-
-
-@pytest.mark.parametrize("folder", [one for one in packages() if one != SRC], ids=lambda one: str(one.relative_to(SRC)))
-def test_every_package_says_what_lives_there_and_what_may_import_it(folder: Path) -> None:
-    if folder.relative_to(SRC).parts[0] in PUBLIC_FORMS and "_impl" not in folder.parts:
-        return
-    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
-    assert "Imported by" in text and not text.startswith("Imported by"), text
 
 
 def test_no_package_is_a_heap() -> None:
