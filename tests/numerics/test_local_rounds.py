@@ -93,7 +93,7 @@ def train(
     on_nan: str = "stop",
     ask_at: int | None = None,
 ) -> list[Ended]:
-    """A training, from its task or from what an earlier life has left in the folder; the results by rank. `ask_at`: the step at
+    """A training, from its task or from what an earlier attempt has left in the folder; the results by rank. `ask_at`: the step at
     which the last rank asks to stop."""
     changes = {f"algorithm.{name}": value for name, value in (options or {}).items()}
 

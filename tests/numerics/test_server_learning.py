@@ -1,4 +1,4 @@
-"""Trainings through a centre, with virtual workers in this process: what they equal and learn, and that they can be repeated."""
+"""Trainings through a server, with virtual workers in this process: what they equal and learn, and that they can be repeated."""
 
 from __future__ import annotations
 

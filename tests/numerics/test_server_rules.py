@@ -1,4 +1,4 @@
-"""Each rule of a centre against an independent NumPy reference: scripted rounds of three workers, uneven arrival, restarts."""
+"""Each rule of a server against an independent NumPy reference: scripted rounds of three workers, uneven arrival, restarts."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Run:
             self.said[caller] = self.work[caller].send(Reply(kind, np.asarray(tail, dtype=np.float64), vector))
 
     def save_and_restart(self) -> None:
-        """Every worker's state is gathered, all is thrown away, and a new life goes on."""
+        """Every worker's state is gathered, all is thrown away, and a new run resumes."""
         self.service.begin_save()
         while not self.service.has_all_states:
             self.call(next(iter(self.said)))
@@ -365,7 +365,7 @@ def test_a_waiting_worker_gets_the_server_weights_of_when_work_arrives() -> None
 
 
 def test_a_gradient_sent_early_is_not_sent_again_after_resuming() -> None:
-    """A run is over in the middle of a push period, and goes on with more epochs."""
+    """A run is over in the middle of a push period, and is resumed with more epochs."""
     run = Run(rule_of("downpour", push_every=3, pull_every=3))
     run.service.ledger = Ledger(5, 1)
     for number in (0, 1, 2, 0, 1):

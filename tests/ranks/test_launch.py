@@ -110,7 +110,7 @@ def test_restart_starts_all_ranks_again(script: Script, tmp_path: Path) -> None:
     assert done.process.returncode == 0
     lives = [line.split() for line in done.printed("out")]
     assert sorted((line[0], line[2]) for line in lives) == [(f"[{r}]", str(k)) for r in (0, 1) for k in (0, 1, 2)]
-    assert len({line[3] for line in lives}) == 3, "each life has a token of its own"
+    assert len({line[3] for line in lives}) == 3, "each attempt has its own token"
     assert "unisono: starting all ranks again (restart 2 of 5)" in done.printed("err")
     assert [line.split()[1] for line in (logs / "rank-0.log").read_text().splitlines()] == ["0", "1", "2"]
 

@@ -1,4 +1,4 @@
-"""A server and its workers as real processes: stopped, killed, gone on, in groups; and repeated, bit for bit, from their record."""
+"""A server and its workers as real processes: stopped, killed, resumed, in groups; and repeated, bit for bit, from their record."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ DOWNPOUR = ("--algorithm", "downpour", "--set", "algorithm.push_every=2", "--set
 
 
 def test_gem_of_four_workers_is_repeated(fork_server: ForkServer) -> None:
-    """Saved now and then, stopped, gone on; repeated with other saves and with none, by processes and by virtual workers."""
+    """Saved now and then, stopped, resumed; repeated with other saves and with none, by processes and by virtual workers."""
     train(fork_server, "run", 5, *GEM, "--checkpoint-every", "7", "--max-steps", "30", code=STOPPED)
     train(fork_server, "run", 5, *GEM)
     train(fork_server, "again", 5, *GEM, "--checkpoint-every", "11", "--replay", "run")
@@ -69,7 +69,7 @@ def test_gem_of_four_workers_is_repeated(fork_server: ForkServer) -> None:
 
 @pytest.mark.parametrize("options", [EASGD, DOWNPOUR], ids=["easgd", "downpour"])
 def test_a_vote_to_stop_and_a_target(fork_server: ForkServer, options: tuple[str, ...]) -> None:
-    """Batch-norm and an optimiser of each worker; one of them hears the signal, and the next life reaches the target."""
+    """Batch-norm and an optimiser of each worker; one of them hears the signal, and the next attempt reaches the target."""
     options = (*options, "--set", "model.norm=true", "--target", "1.5", "--epochs", "20")
     assert "run the same command to resume" in train(fork_server, "run", 3, *options, code=STOPPED, plan="stop 5")
     assert found("run")["steps"] < 100
@@ -83,10 +83,10 @@ def test_a_vote_to_stop_and_a_target(fork_server: ForkServer, options: tuple[str
 
 
 def test_a_stop_request_reaches_the_server_while_it_evaluates(fork_server: ForkServer) -> None:
-    """The epoch's evaluation is made by the next life, and early stopping counts it. It is then of a later centre. A repetition
-    makes it where the epoch ended, so of that row only the loss is the same, and it may see earlier that nothing improves."""
+    """The epoch's evaluation is made by the next attempt, of later server weights, and early stopping counts it. A repetition makes
+    it where the epoch ended, so of that row only the loss is the same, and it may see earlier that nothing improves."""
     options = (*GEM, "--set", "data.num=200", "--patience", "1", "--lr", "0.3", "--epochs", "30")
-    train(fork_server, "run", 3, *options, code=STOPPED, plan="look")
+    train(fork_server, "run", 3, *options, code=STOPPED, plan="stop-evaluating")
     first = found("run")
     assert first["steps"] >= 25
     assert not first["history"]
@@ -209,7 +209,7 @@ def comings_and_goings(num_units: int, most: int) -> str:
 
 
 def test_workers_that_came_and_went_are_repeated(fork_server: ForkServer) -> None:
-    """From the record alone; the same where the repetition is stopped and goes on."""
+    """From the record alone; the same where the repetition is stopped and resumed."""
     options = (*EASGD, "--set", "model.norm=true", "--elastic", "4", "--epochs", "1")
     Path("record.txt").write_text(comings_and_goings(60, 3))
     assert Path("record.txt").read_text().count("lost") >= 2

@@ -27,7 +27,7 @@ LIMIT_S = 100.0
 REQUEUE_S = 400
 
 STAND_IN = f"""#!{sys.executable}
-# A training of three steps that takes one of them in each life, or waits where it finds the file `wait`.
+# A training of three steps that takes one of them in each attempt, or waits where it finds the file `wait`.
 import os, pathlib, signal, sys, time
 from unisono.training.run_folder.run_status import Status, read
 

@@ -134,7 +134,7 @@ def check_init_after_shutdown() -> None:
         hvd.init(process_sets=[one])
         hvd.init(process_sets=[one])
         assert one.process_set_id == 1
-        added = hvd.add_process_set([1])  # an earlier life has asked for sets that may change, and so it stays
+        added = hvd.add_process_set([1])  # an earlier init asked for sets that may change, and so it stays
         assert hvd.remove_process_set(added)
         with raises(ValueError, "already"):
             hvd.init(process_sets=[hvd.ProcessSet([1]), hvd.ProcessSet([1])])
