@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 if TYPE_CHECKING:
-    from tests.system.nursery import Nursery
+    from tests.system.fork_server import ForkServer
 
 GRACE_S = 5.0
 """What is on its way out when the test returns may take this long; a leak stays."""
@@ -77,11 +77,11 @@ def nothing_left() -> Callable[[], None]:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Starts ranks without the seconds that loading PyTorch takes."""
-    from tests.system import nursery  # here, as the test of this file has a copy of it elsewhere
+    from tests.system import fork_server  # here, as the test of this file has a copy of it elsewhere
 
-    with nursery.nursery() as running:
+    with fork_server.fork_server() as running:
         yield running
 
 

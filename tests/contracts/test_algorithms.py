@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.algorithms import slowmo
 from unisono.algorithms.base import known_algorithms
 from unisono.testing import algorithm_contract
@@ -36,8 +36,8 @@ class Line(NamedTuple):
 class Groups:
     """What the suite says of all algorithms on so many ranks; it runs when first asked."""
 
-    def __init__(self, nursery: Nursery) -> None:
-        self._nursery = nursery
+    def __init__(self, fork_server: ForkServer) -> None:
+        self._fork_server = fork_server
         self._found: dict[tuple[str, int, tuple[str, ...]], tuple[dict[str, list[Line]], str]] = {}
 
     def lines(self, algorithm: str, engine: str, size: int, *options: str) -> tuple[list[Line], str]:
@@ -45,7 +45,7 @@ class Groups:
         key = (engine, size, options)
         if key not in self._found:
             program = ["-m", "unisono.testing.algorithm_contract", *options]
-            run = self._nursery.run_mpi if engine == "mpi" else self._nursery.run
+            run = self._fork_server.run_mpi if engine == "mpi" else self._fork_server.run
             output = run(program, size, engine, GROUP_LIMIT_S).output
             by_name: dict[str, list[Line]] = defaultdict(list)
             for line in lines_of(output):
@@ -60,8 +60,8 @@ def lines_of(output: str) -> list[Line]:
 
 
 @pytest.fixture(scope="module")
-def groups(nursery: Nursery) -> Groups:
-    return Groups(nursery)
+def groups(fork_server: ForkServer) -> Groups:
+    return Groups(fork_server)
 
 
 @pytest.mark.timeout(GROUP_LIMIT_S + 20)
@@ -150,11 +150,11 @@ def test_every_check_has_something_that_breaks_it() -> None:
 
 
 @pytest.mark.parametrize("check", BROKEN)
-def test_a_broken_algorithm_fails(check: str, nursery: Nursery, tmp_path: Path) -> None:
+def test_a_broken_algorithm_fails(check: str, fork_server: ForkServer, tmp_path: Path) -> None:
     """By the path of its file."""
     size, _ = BROKEN[check]
     file = broken(tmp_path, check)
-    ended = nursery.run(["-m", "unisono.testing.algorithm_contract", str(file), "--only", check], size, "shm")
+    ended = fork_server.run(["-m", "unisono.testing.algorithm_contract", str(file), "--only", check], size, "shm")
     assert ended.exit_code == 1 and lines_of(ended.output) == [Line("FAILED", str(file), check)], ended.output
 
 
@@ -185,10 +185,10 @@ def test_the_page_shows_slowmo_as_it_is() -> None:
     assert Path(slowmo.__file__).read_text().endswith(shown)
 
 
-def test_the_algorithm_of_the_page_keeps_the_contract(nursery: Nursery, tmp_path: Path) -> None:
+def test_the_algorithm_of_the_page_keeps_the_contract(fork_server: ForkServer, tmp_path: Path) -> None:
     file = tmp_path / "async_sgd.py"
     file.write_text(examples_of_the_page()[1])
-    ended = nursery.run(["-m", "unisono.testing.algorithm_contract", str(file)], 2, "shm")
+    ended = fork_server.run(["-m", "unisono.testing.algorithm_contract", str(file)], 2, "shm")
     lines = lines_of(ended.output)
     assert ended.exit_code == 0 and len(lines) == NUM_CHECKS, ended.output
     assert [line.check for line in lines if line.verdict == "-"] == ["one_worker_is_plain_training"]

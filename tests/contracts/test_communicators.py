@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 from torch import Tensor
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.side_by_side import run_side_by_side
 from unisono.comm.base import Communicator, Op, Watch
 from unisono.testing import contract
@@ -57,14 +57,14 @@ def _num_busy(engine: str, size: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Groups:
+def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Groups:
     chosen: dict[tuple[str, int], ContractGroup] = {}
     for item in request.session.items:
         called = getattr(item, "callspec", None) if item.path == Path(__file__) else None
         params: Mapping[str, Any] = {} if called is None else called.params
         engine, size = params.get("group", ("", 0))
         if (engine, size) in GROUPS and (engine, size) not in chosen and not why_not(engine):
-            run = nursery.run_mpi if engine == "mpi" else nursery.run
+            run = fork_server.run_mpi if engine == "mpi" else fork_server.run
             folder = tmp_path_factory.mktemp(f"{engine}-{size}")
             chosen[engine, size] = ContractGroup(engine, size, contract.check_names(), folder, GROUP_TIMEOUT_S, run)
     return Groups(chosen)
@@ -80,18 +80,18 @@ def test_contract(groups: Groups, group: tuple[str, int], check: str) -> None:
     assert not failure, failure
 
 
-def test_messages_move_on_while_a_composed_allreduce_waits(nursery: Nursery) -> None:
+def test_messages_move_on_while_a_composed_allreduce_waits(fork_server: ForkServer) -> None:
     """Parts of a communicator wait in its place, and must know what it has under way."""
     names = [name for name in contract.check_names() if "outstanding" in name or "started" in name]
     program = ["-m", "unisono.testing.contract", "--allreduce", "node_aware", "--only", ",".join(names)]
-    ended = nursery.run(program, 3, "shm", GROUP_TIMEOUT_S)
+    ended = fork_server.run(program, 3, "shm", GROUP_TIMEOUT_S)
     assert ended.exit_code == 0, str(ended)
     assert ended.output.count('"ok": true') == len(names), str(ended)
 
 
 @pytest.mark.parametrize("engine", ["shm", "gloo"])
-def test_connecting_again_and_again_leaves_nothing(engine: str, nursery: Nursery) -> None:
-    ended = nursery.run([str(PROGRAMS / "connect_often.py"), "20"], 2, engine)
+def test_connecting_again_and_again_leaves_nothing(engine: str, fork_server: ForkServer) -> None:
+    ended = fork_server.run([str(PROGRAMS / "connect_often.py"), "20"], 2, engine)
     assert ended.exit_code == 0, str(ended)
     assert ended.output.count("nothing is left") == 2, str(ended)
 

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from tests.ranks.checks import PROGRAMS, names_in
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.testing.ranks import GroupResult
 
 LEARNING, ELASTIC = "horovod_keras.py", "horovod_keras_elastic.py"
@@ -21,13 +21,13 @@ Results = Callable[[str, str, int], GroupResult]
 
 
 @pytest.fixture(scope="module")
-def results(nursery: Nursery) -> Results:
+def results(fork_server: ForkServer) -> Results:
     """A program runs all its checks when the first of them is asked for."""
 
     @cache
     def run(program: str, backend: str, size: int) -> GroupResult:
         variables = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        with nursery.start([str(PROGRAMS / program)], size, "shm" if size > 1 else "single", variables) as group:
+        with fork_server.start([str(PROGRAMS / program)], size, "shm" if size > 1 else "single", variables) as group:
             return group.wait(LIMIT_S)
 
     return run

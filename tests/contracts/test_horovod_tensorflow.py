@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from tests.ranks.checks import PROGRAMS, names_in
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.testing.ranks import GroupResult
 
 pytestmark = [
@@ -45,13 +45,13 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def results(nursery: Nursery) -> Results:
+def results(fork_server: ForkServer) -> Results:
     """A program runs all its checks when the first of them is asked for."""
 
     @cache
     def run(program: str, engine: str, size: int) -> GroupResult:
         variables = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
-        with nursery.start([str(PROGRAMS / program)], size, engine, variables) as group:
+        with fork_server.start([str(PROGRAMS / program)], size, engine, variables) as group:
             return group.wait(LIMIT_S)
 
     return run

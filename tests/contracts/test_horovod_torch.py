@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.ranks.checks import PROGRAMS, names_in
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.testing.ranks import GroupResult, mpirun, run_ranks
 
 LIMIT_S = 180.0
@@ -23,7 +23,7 @@ LEARNING = (
     "horovod_forms.py",
     "horovod_odd_uses.py",
     "horovod_dropped.py",
-    "horovod_lives.py",
+    "horovod_attempts.py",
 )
 """Programs with checks; horovod_all.py runs the checks that it is asked for one after another."""
 ON_ALL = [("single", 1), ("gloo", 1), ("mpi", 1)] + [(engine, size) for engine in ("shm", "gloo", "mpi") for size in (2, 3, 4)]
@@ -39,12 +39,12 @@ def has_mpi() -> bool:
 
 
 @pytest.fixture(scope="module")
-def results(nursery: Nursery) -> Results:
+def results(fork_server: ForkServer) -> Results:
     """A group of processes runs all checks when the first of them is asked for."""
 
     @cache
     def run(engine: str, size: int) -> GroupResult:
-        runner = nursery.run_mpi if engine == "mpi" else nursery.run
+        runner = fork_server.run_mpi if engine == "mpi" else fork_server.run
         return runner([str(PROGRAMS / "horovod_all.py"), *names_in(*OPERATIONS, *LEARNING)], size, engine, LIMIT_S)
 
     return run
@@ -79,38 +79,38 @@ def test_learning(results: Results, check: str, engine: str, size: int) -> None:
     ],
     ids=lambda variables: ",".join(f"{name.removeprefix('HOROVOD_').lower()}={value}" for name, value in variables.items()),
 )
-def test_settings_change_no_result(nursery: Nursery, variables: Mapping[str, str]) -> None:
+def test_settings_change_no_result(fork_server: ForkServer, variables: Mapping[str, str]) -> None:
     chosen = names_in(*OPERATIONS)
-    with nursery.start([str(PROGRAMS / "horovod_all.py"), *chosen], 2, "shm", variables) as group:
+    with fork_server.start([str(PROGRAMS / "horovod_all.py"), *chosen], 2, "shm", variables) as group:
         ended = group.wait(LIMIT_S)
     assert ended.exit_code == 0, str(ended)
     assert ended.output.count(": ok") == 2 * len(chosen), str(ended)
 
 
-def test_a_setting_that_makes_no_sense_is_refused(nursery: Nursery) -> None:
-    with nursery.start([str(PROGRAMS / "horovod_ends.py"), "stalls"], 1, "single", {"HOROVOD_CYCLE_TIME": "soon"}) as group:
+def test_a_setting_that_makes_no_sense_is_refused(fork_server: ForkServer) -> None:
+    with fork_server.start([str(PROGRAMS / "horovod_ends.py"), "stalls"], 1, "single", {"HOROVOD_CYCLE_TIME": "soon"}) as group:
         ended = group.wait(LIMIT_S)
     assert ended.exit_code == 2, str(ended)
     assert "HOROVOD_CYCLE_TIME must be a number of milliseconds" in ended.output
 
 
-def ends(nursery: Nursery, what: str, size: int, engine: str = "shm", *more: str, **variables: str) -> GroupResult:
+def ends(fork_server: ForkServer, what: str, size: int, engine: str = "shm", *more: str, **variables: str) -> GroupResult:
     program = [str(PROGRAMS / "horovod_ends.py"), what, *more]
     if engine == "mpi":
         if not has_mpi():
             pytest.skip(NO_MPI)
         words = [word for name, value in variables.items() for word in ("--set", f"{name}={value}")]
-        ended = nursery.run_mpi([*program, *words], size, engine, 60.0)
+        ended = fork_server.run_mpi([*program, *words], size, engine, 60.0)
     else:
-        with nursery.start(program, size, engine, variables) as group:
+        with fork_server.start(program, size, engine, variables) as group:
             ended = group.wait(60.0)
     assert not ended.timed_out, str(ended)
     return ended
 
 
 @pytest.mark.parametrize("engine", ["shm", "gloo"])
-def test_a_stall_is_reported_with_names_ranks_and_stacks(nursery: Nursery, engine: str) -> None:
-    ended = ends(nursery, "stalls", 3, engine, HOROVOD_STALL_CHECK_TIME_SECONDS="0.8")
+def test_a_stall_is_reported_with_names_ranks_and_stacks(fork_server: ForkServer, engine: str) -> None:
+    ended = ends(fork_server, "stalls", 3, engine, HOROVOD_STALL_CHECK_TIME_SECONDS="0.8")
     assert ended.exit_code == 0, str(ended)
     assert ended.output.count("have waited for 0.8 s") == 1, str(ended)
     assert "allreduce.slow: missing on rank 2" in ended.output, str(ended)
@@ -121,9 +121,9 @@ def test_a_stall_is_reported_with_names_ranks_and_stacks(nursery: Nursery, engin
 
 
 @pytest.mark.parametrize("engine", ["shm", "gloo", "mpi"])
-def test_a_rank_that_never_comes_is_named_in_time(nursery: Nursery, tmp_path: Path, engine: str) -> None:
+def test_a_rank_that_never_comes_is_named_in_time(fork_server: ForkServer, tmp_path: Path, engine: str) -> None:
     limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
-    ended = ends(nursery, "never_comes", 3, engine, str(tmp_path / "sign"), **limits)
+    ended = ends(fork_server, "never_comes", 3, engine, str(tmp_path / "sign"), **limits)
     assert (ended.exit_code == 0) == (engine != "mpi"), str(ended)  # MPI cannot end in peace once a call of it was given up
     assert "have waited for 1 s" in ended.output, str(ended)
     assert "allreduce.awaited: missing on rank 2" in ended.output, str(ended)
@@ -134,24 +134,24 @@ def test_a_rank_that_never_comes_is_named_in_time(nursery: Nursery, tmp_path: Pa
     assert all(2.0 <= float(seconds) < 15.0 for _, seconds in found), str(ended)
 
 
-def test_sets_may_change_where_that_was_asked_for_and_in_later_lives_too(nursery: Nursery) -> None:
-    ended = ends(nursery, "fixed_sets", 2)
+def test_process_sets_may_change_where_requested_and_after_init_again(fork_server: ForkServer) -> None:
+    ended = ends(fork_server, "fixed_sets", 2)
     assert ended.exit_code == 0, str(ended)
     for rank in range(2):
         assert f"rank {rank} may not: add_process_set needs sets that may change" in ended.output, str(ended)
         assert f"rank {rank} has set 1" in ended.output, str(ended)
 
 
-def test_a_stall_in_two_sets_is_reported_once_in_each(nursery: Nursery) -> None:
-    ended = ends(nursery, "stalls_in_two_sets", 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.5")
+def test_a_stall_in_two_sets_is_reported_once_in_each(fork_server: ForkServer) -> None:
+    ended = ends(fork_server, "stalls_in_two_sets", 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.5")
     assert ended.exit_code == 0, str(ended)
     assert ended.output.count("allreduce.every\\nwhere: missing on rank 2") == 1, str(ended)
     assert ended.output.count("allreduce.pair: missing on rank 2") == 1, str(ended)
     assert ended.output.count("join: missing on ranks 1, 2, which is no fault") == 1, str(ended)
 
 
-def test_a_stall_ends_the_communication_if_asked(nursery: Nursery) -> None:
-    ended = ends(nursery, "different_names", 2, HOROVOD_STALL_CHECK_TIME_SECONDS="0.4", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1")
+def test_a_stall_ends_the_communication_if_asked(fork_server: ForkServer) -> None:
+    ended = ends(fork_server, "different_names", 2, HOROVOD_STALL_CHECK_TIME_SECONDS="0.4", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1")
     assert ended.exit_code == 0, str(ended)
     assert "allreduce.a: missing on rank 1" in ended.output, str(ended)
     assert "allreduce.b: missing on rank 0" in ended.output, str(ended)
@@ -162,8 +162,8 @@ def test_a_stall_ends_the_communication_if_asked(nursery: Nursery) -> None:
 
 
 @pytest.mark.parametrize("engine", ["shm", "gloo"])
-def test_who_waits_for_a_dead_rank_is_told(nursery: Nursery, engine: str) -> None:
-    ended = ends(nursery, "dies", 3, engine)
+def test_the_error_names_a_dead_rank(fork_server: ForkServer, engine: str) -> None:
+    ended = ends(fork_server, "dies", 3, engine)
     for rank in (0, 2):
         (line,) = [line for line in ended.output.splitlines() if f"rank {rank} ended:" in line]
         assert "PeerLost" in line, str(ended)
@@ -182,23 +182,23 @@ def test_a_killed_rank_ends_the_job(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["shm", "gloo"])
-def test_who_waits_for_a_rank_that_left_is_told_and_all_begin_again(nursery: Nursery, engine: str) -> None:
-    ended = ends(nursery, "leaves", 3, engine)
+def test_the_error_names_a_rank_that_left_and_all_can_init_again(fork_server: ForkServer, engine: str) -> None:
+    ended = ends(fork_server, "leaves", 3, engine)
     assert ended.exit_code == 0, str(ended)
     assert all(f"rank {rank} ended:" in ended.output for rank in (0, 2)), str(ended)
     assert all(f"rank {rank} again: 3" in ended.output for rank in range(3)), str(ended)
 
 
 @pytest.mark.parametrize("engine", ["shm", "gloo"])
-def test_shutting_down_ends_what_is_in_flight(nursery: Nursery, engine: str) -> None:
-    ended = ends(nursery, "shuts_down_with_work", 2, engine)
+def test_shutting_down_ends_what_is_in_flight(fork_server: ForkServer, engine: str) -> None:
+    ended = ends(fork_server, "shuts_down_with_work", 2, engine)
     assert ended.exit_code == 0, str(ended)
     assert all(f"rank {rank} ended: allreduce.only here {rank} cannot finish" in ended.output for rank in range(2)), str(ended)
 
 
 @pytest.mark.parametrize("engine", ["shm", "gloo"])
-def test_waiting_costs_no_time(nursery: Nursery, engine: str) -> None:
-    ended = ends(nursery, "sleeps", 2, engine)
+def test_waiting_costs_no_time(fork_server: ForkServer, engine: str) -> None:
+    ended = ends(fork_server, "sleeps", 2, engine)
     assert ended.exit_code == 0, str(ended)
     for rank in range(2):
         (line,) = re.findall(rf"rank {rank} used (.*)", ended.output)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.ranks.checks import PROGRAMS
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.testing.ranks import GroupResult
 
 PROGRAM = str(PROGRAMS / "horovod_trace.py")
@@ -23,8 +23,8 @@ LIMIT_S = 60.0
 Event = dict[str, Any]
 
 
-def run(nursery: Nursery, *words: str, size: int = 2, engine: str = "shm", **variables: str) -> GroupResult:
-    with nursery.start([PROGRAM, *words], size, engine, variables) as group:
+def run(fork_server: ForkServer, *words: str, size: int = 2, engine: str = "shm", **variables: str) -> GroupResult:
+    with fork_server.start([PROGRAM, *words], size, engine, variables) as group:
         return group.wait(LIMIT_S)
 
 
@@ -49,9 +49,9 @@ def names(events: list[Event]) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("size", "engine"), [(1, "single"), (2, "shm"), (3, "gloo")])
-def test_what_a_timeline_says(nursery: Nursery, tmp_path: Path, size: int, engine: str) -> None:
+def test_what_a_timeline_says(fork_server: ForkServer, tmp_path: Path, size: int, engine: str) -> None:
     path = tmp_path / "t.json"
-    ended = run(nursery, "works", size=size, engine=engine, HOROVOD_TIMELINE=str(path), HOROVOD_TIMELINE_MARK_CYCLES="1")
+    ended = run(fork_server, "works", size=size, engine=engine, HOROVOD_TIMELINE=str(path), HOROVOD_TIMELINE_MARK_CYCLES="1")
     assert ended.exit_code == 0, str(ended)
     found = load(path)
     for title in (f"allreduce.t{index}" for index in range(4)):
@@ -76,8 +76,8 @@ def test_what_a_timeline_says(nursery: Nursery, tmp_path: Path, size: int, engin
     assert names(found["unisono"])["CYCLE_START"] >= 5
 
 
-def test_a_program_starts_and_stops_it(nursery: Nursery, tmp_path: Path) -> None:
-    ended = run(nursery, "starts_and_stops", str(tmp_path), HOROVOD_TIMELINE="DYNAMIC")
+def test_a_program_starts_and_stops_it(fork_server: ForkServer, tmp_path: Path) -> None:
+    ended = run(fork_server, "starts_and_stops", str(tmp_path), HOROVOD_TIMELINE="DYNAMIC")
     assert ended.exit_code == 0, str(ended)
     first, second = load(tmp_path / "first.json"), load(tmp_path / "second.json")
     for found in (first, second):
@@ -87,32 +87,32 @@ def test_a_program_starts_and_stops_it(nursery: Nursery, tmp_path: Path) -> None
     assert names(second["unisono"])["CYCLE_START"] >= 1
 
 
-def test_starting_without_the_variable_is_refused(nursery: Nursery, tmp_path: Path) -> None:
-    ended = run(nursery, "starts_and_stops", str(tmp_path), size=1, engine="single")
+def test_starting_without_the_variable_is_refused(fork_server: ForkServer, tmp_path: Path) -> None:
+    ended = run(fork_server, "starts_and_stops", str(tmp_path), size=1, engine="single")
     assert "ValueError: start_timeline needs HOROVOD_TIMELINE=DYNAMIC" in ended.output, str(ended)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written_is_refused_on_all_ranks(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_refused_on_all_ranks(fork_server: ForkServer, tmp_path: Path) -> None:
     path = tmp_path / "none" / "file"
-    ended = run(nursery, "works", HOROVOD_TIMELINE=str(path))
+    ended = run(fork_server, "works", HOROVOD_TIMELINE=str(path))
     assert ended.exit_code == 2, str(ended)
     told = re.findall(rf"cannot be written to {path}: No such file or directory \(HOROVOD_TIMELINE\)", ended.output)
     assert len(told) == 2, str(ended)
 
 
-def test_a_full_disk_ends_the_timeline_and_not_the_training(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_timeline_and_not_the_training(fork_server: ForkServer, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    ended = run(nursery, "fills_the_disk", HOROVOD_TIMELINE=str(path))
+    ended = run(fork_server, "fills_the_disk", HOROVOD_TIMELINE=str(path))
     assert ended.exit_code == 0, str(ended)
     assert ended.output.count("is done") == 2, str(ended)
     assert ended.output.count("the timeline ends here") == 1, str(ended)
     assert len(json.loads(path.read_text())) > 50
 
 
-def test_who_is_killed_leaves_a_whole_file(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_killed_rank_leaves_a_valid_file(fork_server: ForkServer, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    with nursery.start([PROGRAM, "goes_on"], 2, "shm", {"HOROVOD_TIMELINE": str(path)}) as group:
+    with fork_server.start([PROGRAM, "runs_until_killed"], 2, "shm", {"HOROVOD_TIMELINE": str(path)}) as group:
         until = monotonic() + LIMIT_S
         while not (path.exists() and path.read_text().count('"ALLREDUCE"') > 100) and monotonic() < until:
             sleep(0.05)

@@ -4,9 +4,9 @@
 .venv/bin/python -m tests.faults.kill_fuzz --kills 30 --seed 1 --change-workers --out runs/kill_fuzz
 .venv/bin/python -m tests.faults.kill_fuzz --kills 0 --out runs/kill_fuzz --page docs/results/kill_fuzz.md
 
-Every life of a run is started by the same command in the same directory. Where a run is finished before it was killed often enough
-another one begins. The sittings of one --out are collected in record.json there; --page makes a page of them, and --page-only
-writes that page again from its raw data.
+Every attempt of a run is started by the same command in the same directory. Where a run is finished before it was killed often
+enough another one begins. The sittings of one --out are collected in record.json there; --page makes a page of them, and
+--page-only writes that page again from its raw data.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from tests.faults.kill_life import Command, Life, drafts_in, live, live_undisturbed
-from tests.faults.kill_plan import COMMAND, NURSERY, ONE, Kill, drawn
+from tests.faults.kill_attempt import Attempt, Command, drafts_in, run_attempt, run_undisturbed
+from tests.faults.kill_plan import COMMAND, FORK_SERVER, ONE, Kill, drawn
 from tests.faults.kill_verdict import Run, damaged_checkpoints, deviation, problems
-from tests.system.nursery import Nursery, nursery
+from tests.system.fork_server import ForkServer, fork_server
 from unisono.files.step_folders import StepFolders
 from unisono.observe.jsonl import read_lines
 
@@ -43,19 +43,19 @@ class Fuzz:
     """One training, undisturbed and killed. `happen` raises AssertionError for whatever is not as it should be."""
 
     folder: Path
-    nursery: Nursery
+    fork_server: ForkServer
     workers: Sequence[int]
-    """Of one life after another; where they differ, weights are the same only to rounding."""
+    """Of one attempt after another; where they differ, weights are the same only to rounding."""
     options: Sequence[str] = ()
     started_by: str = COMMAND
-    """The lives that nobody kills."""
+    """The attempts that are not killed."""
     say: Callable[[str], object] = print
     kills: list[dict[str, Any]] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._start_s = {NURSERY: 0.7, COMMAND: 4.0}
+        self._start_s = {FORK_SERVER: 0.7, COMMAND: 4.0}
         self._same_workers = len({*self.workers}) == 1
 
     def happen(self, plan: Iterable[Kill], deadline: float = float("inf")) -> None:
@@ -66,17 +66,17 @@ class Fuzz:
             if monotonic() > deadline:
                 break
             while not self._killed(kill):
-                self._judge()
+                self._check()
                 self._begin_run()
-        code, output = live_undisturbed(self._command, self.started_by, self.workers[0], self.nursery, EVERY)
-        assert code == 0, f"the last life of {self._command.out} ended with {code} and printed:\n{output}"
-        self._judge()
+        code, output = run_undisturbed(self._command, self.started_by, self.workers[0], self.fork_server, EVERY)
+        assert code == 0, f"the last attempt of {self._command.out} ended with {code} and printed:\n{output}"
+        self._check()
 
     def _undisturbed(self) -> Run:
         """It saves nothing before its end: that saving changes nothing is shown too."""
         command = self._at("undisturbed")
         shutil.rmtree(command.out, ignore_errors=True)
-        code, output = live_undisturbed(command, self.started_by, self.workers[0], self.nursery, "never")
+        code, output = run_undisturbed(command, self.started_by, self.workers[0], self.fork_server, "never")
         assert code == 0, f"the undisturbed run ended with {code} and printed:\n{output}"
         return Run.read(command.out)
 
@@ -89,33 +89,35 @@ class Fuzz:
         self._num_kills = 0
 
     def _killed(self, kill: Kill) -> bool:
-        """One life; False if the run was finished before the moment came."""
+        """One attempt; False if the run was finished before the moment came."""
         out = self._command.out
-        before, begun, left_before = newest(out), lives(out), drafts_in(out)
-        life = live(self._command, kill, self.nursery, EVERY, self._start_s[kill.started_by], self.reference.summary["steps"])
-        if life.first_step_s is not None:
-            self._start_s[kill.started_by] = life.first_step_s
-        now = lives(out)
+        before, begun, left_before = newest(out), first_steps(out), drafts_in(out)
+        attempt = run_attempt(
+            self._command, kill, self.fork_server, EVERY, self._start_s[kill.started_by], self.reference.summary["steps"]
+        )
+        if attempt.first_step_s is not None:
+            self._start_s[kill.started_by] = attempt.first_step_s
+        now = first_steps(out)
         first_step = now[-1] if len(now) > len(begun) else None
-        self._expect(life, kill, before, first_step)
-        if life.was_killed:
+        self._expect(attempt, kill, before, first_step)
+        if attempt.was_killed:
             self._num_kills += 1
-            self.kills.append(self._row(life, kill, first_step, left_before))
-            self.say(f"{len(self.kills):5}  {told(self.kills[-1])}")
-        return life.was_killed
+            self.kills.append(self._row(attempt, kill, first_step, left_before))
+            self.say(f"{len(self.kills):5}  {line_of(self.kills[-1])}")
+        return attempt.was_killed
 
-    def _expect(self, life: Life, kill: Kill, before: int, first_step: int | None) -> None:
-        where = f"run {self._command.out}, {kill}, after {life.after_s:.3f} s: "
-        assert life.was_killed or life.code == 0, f"{where}ended with {life.code} and printed:\n{life.output}"
-        assert "Traceback" not in life.output, f"{where}{life.output}"
+    def _expect(self, attempt: Attempt, kill: Kill, before: int, first_step: int | None) -> None:
+        where = f"run {self._command.out}, {kill}, after {attempt.after_s:.3f} s: "
+        assert attempt.was_killed or attempt.code == 0, f"{where}ended with {attempt.code} and printed:\n{attempt.output}"
+        assert "Traceback" not in attempt.output, f"{where}{attempt.output}"
         assert not (wrong := [*damaged_checkpoints(self._command.out)]), f"{where}{wrong}"
         assert newest(self._command.out) >= before, f"{where}the newest checkpoint was of step {before}, and is gone"
-        assert first_step in (None, before), f"{where}it went on from step {first_step}, the newest checkpoint was of {before}"
-        in_the_middle = b"t" in life.letters and newest(self._command.out) < self.reference.summary["steps"]
+        assert first_step in (None, before), f"{where}it resumed from step {first_step}, the newest checkpoint was of {before}"
+        in_the_middle = b"t" in attempt.trace and newest(self._command.out) < self.reference.summary["steps"]
         if kill.victim == ONE and kill.workers > 1 and kill.moment != "starting" and in_the_middle:
-            assert f"rank {kill.rank}" in life.output, f"{where}nobody named rank {kill.rank}:\n{life.output}"
+            assert f"rank {kill.rank}" in attempt.output, f"{where}nobody named rank {kill.rank}:\n{attempt.output}"
 
-    def _row(self, life: Life, kill: Kill, first_step: int | None, left_before: set[str]) -> dict[str, Any]:
+    def _row(self, attempt: Attempt, kill: Kill, first_step: int | None, left_before: set[str]) -> dict[str, Any]:
         return {
             "run": len(self.runs),
             "moment": kill.moment,
@@ -123,16 +125,16 @@ class Fuzz:
             "started_by": kill.started_by,
             "workers": kill.workers,
             "first_step": first_step,
-            "after_s": round(life.after_s, 4),
-            "steps": life.letters.count(b"t") // kill.workers,
-            "evaluations": life.letters.count(b"e"),
+            "after_s": round(attempt.after_s, 4),
+            "steps": attempt.trace.count(b"t") // kill.workers,
+            "evaluations": attempt.trace.count(b"e"),
             "draft_left": bool(drafts_in(self._command.out) - left_before),
             "newest": newest(self._command.out),
-            "to_end_s": round(life.to_end_s, 3),
-            "code": life.code,
+            "to_end_s": round(attempt.to_end_s, 3),
+            "code": attempt.code,
         }
 
-    def _judge(self) -> None:
+    def _check(self) -> None:
         out = self._command.out
         wrong = list(problems(out, self.reference, self._same_workers))
         assert not wrong, f"{out} was killed {self._num_kills} times and is not the undisturbed run:\n  " + "\n  ".join(wrong)
@@ -147,13 +149,13 @@ def newest(out: Path) -> int:
     return max((step for step, _ in StepFolders(out / "checkpoints").list_steps()), default=0)
 
 
-def lives(out: Path) -> list[int]:
-    """Local: the step at which each life began that came so far."""
+def first_steps(out: Path) -> list[int]:
+    """Local: the step at which each attempt began that came so far."""
     file = out / "metrics.jsonl"
     return [row["first_step"] for row in read_lines(file) if row["event"] == "started"] if file.exists() else []
 
 
-def told(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
     """Pure: a kill as one line."""
     who = f"{row['victim']:8} of {row['workers']} ({row['started_by']}) while {row['moment']:10} after {row['after_s']:.2f} s"
     began = "before it began" if row["first_step"] is None else f"from step {row['first_step']}, {row['steps']} steps"
@@ -167,7 +169,7 @@ def main() -> int:
     )
     parser.add_argument("--kills", type=int, default=200, metavar="K", help="how many (default 200)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="the same seed draws the same kills (default 1)")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="in every life (default 2)")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="in every attempt (default 2)")
     parser.add_argument("--change-workers", action="store_true", help="2, 1 and 3 workers in turn, with a plain model")
     parser.add_argument("--minutes", type=float, default=float("inf"), metavar="M", help="kill no more after this time")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the runs, and record.json with all sittings")
@@ -197,7 +199,7 @@ def sit(args: argparse.Namespace) -> str | None:
 
     began, moment, failure = monotonic(), describe_moment(), None
     workers = CHANGES if args.change_workers else (args.workers,)
-    with nursery() as running:
+    with fork_server() as running:
         fuzz = Fuzz((args.out / f"seed-{args.seed}").resolve(), running, workers)
         try:
             fuzz.happen(islice(drawn(args.seed, workers), args.kills), began + 60 * args.minutes)

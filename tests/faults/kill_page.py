@@ -18,7 +18,7 @@ COMPARED = (
     "metrics.jsonl (each step and each epoch once); status.json says finished; no draft and no half checkpoint is left. "
     "Where the number of workers changes, of the values only the weights and the loss of every step, to rounding.",
     "After every kill: each checkpoint with a good name is whole to the last byte; the newest is no older than before; the next "
-    "life went on from that one; all processes were gone within 10 s; no traceback. The survivors of one rank named it, but "
+    "attempt resumed from that one; all processes were gone within 10 s; no traceback. The survivors of one rank named it, but "
     "for deaths while starting (ranks that have not met are ended after 1.5 s, as a launcher does) and after the last step.",
     "The task: 900 images of digits, a network with dropout and running statistics (without both where the number of workers "
     "changes), momentum, a cosine schedule, 20 epochs of 30 steps with a validation after each, a test at the end; a checkpoint "
@@ -28,8 +28,8 @@ NOT_SHOWN = (
     "SIGKILL ends processes, and the system keeps what they wrote. A machine that loses power is another matter: all is brought to "
     "the disk before a checkpoint gets its name, but no power was cut to try it.",
     "One machine, its own disk, one to three workers without GPUs. Network file systems and several nodes were not tried here.",
-    "Most lives are forked from a process that has loaded PyTorch, and run the same command without a launcher: a new interpreter "
-    "takes seconds to start. One life of eight is started as a user does.",
+    "Most attempts are forked from a process that has loaded PyTorch, and run the same command without a launcher: a new "
+    "interpreter takes seconds to start. One attempt of eight is started as a user does.",
 )
 
 
@@ -74,7 +74,7 @@ def page_of(raw: Mapping[str, Any]) -> Page:
         },
         versions={"python": raw["versions"]},
         not_measured=NOT_SHOWN,
-        raw="of every kill whom and when, from which step that life went on, how many steps it made, which checkpoint was the "
+        raw="of every kill whom and when, from which step that attempt resumed, how many steps it made, which checkpoint was the "
         "newest afterwards, and how long the others took to end",
     )
 
@@ -95,9 +95,9 @@ def _part(title: str, sittings: Sequence[Mapping[str, Any]], how: str) -> Page:
             f"run was killed up to {max((run['kills'] for run in runs), default=0)} times.",
             f"{drafts} kills left a draft of a checkpoint behind, so they came in the middle of a write.",
             f"{len(kills) - len(began)} kills came before the run was taken up, {len(began)} after it.",
-            f"{typed} of the killed lives were started by `unisono train -n N`, the others forked.",
+            f"{typed} of the killed attempts were started by `unisono train -n N`, the others forked.",
             f"The longest time from a kill until all processes were gone: {max(kill['to_end_s'] for kill in kills):.2f} s.",
-            f"{sum(kill['steps'] for kill in kills)} steps were made by lives that were killed.",
+            f"{sum(kill['steps'] for kill in kills)} steps were made by attempts that were killed.",
         ],
     )
 

@@ -11,10 +11,10 @@ MOMENTS = ("starting", "training", "saving", "evaluating", "ending")
 """Before the first step; between steps; while a checkpoint is being written; in an evaluation; after the last step."""
 HOW_OFTEN = (20, 30, 25, 20, 5)
 ONE, ALL, LAUNCHER = "one rank", "all", "launcher"
-NURSERY, COMMAND = "nursery", "command"
+FORK_SERVER, COMMAND = "fork server", "command"
 """How the ranks were started: forked from a process that has loaded PyTorch, or as a user does, by `unisono train -n N`."""
 COMMANDS_OF = 8
-"""One life of so many is started as a user does, which takes seconds."""
+"""One attempt of so many is started as a user does, which takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def drawn(seed: int, workers: Sequence[int]) -> Iterator[Kill]:
     """Kills without end; the number of workers goes round."""
     draw = random.Random(seed)
     for number in cycle(workers):
-        started_by = COMMAND if draw.randrange(COMMANDS_OF) == 0 else NURSERY
+        started_by = COMMAND if draw.randrange(COMMANDS_OF) == 0 else FORK_SERVER
         victims = (ONE, ALL, LAUNCHER) if started_by == COMMAND and number > 1 else (ONE, ALL)
         yield Kill(
             draw.choices(MOMENTS, HOW_OFTEN)[0],

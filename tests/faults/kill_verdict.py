@@ -78,7 +78,7 @@ def _status(out: Path) -> Iterator[str]:
     if (status["state"], status["exit_code"]) != ("finished", 0):
         yield f"status.json says {status['state']} with exit code {status['exit_code']}"
     if not all(life["end_unix_s"] for life in status["lives"]):
-        yield "status.json has a life without an end"
+        yield "status.json has an attempt without an end"
 
 
 def _rows(run: Run, reference: Run) -> Iterator[str]:

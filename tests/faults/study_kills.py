@@ -30,9 +30,9 @@ PROGRAM = Path(__file__).with_name("programs") / "searched.py"
 NUM_TRIALS = 60
 BEFORE_THE_LAST_KILL = 50
 """Of NUM_TRIALS: so many may have ended by then."""
-WORKER, NURSERY, JOB = "worker", "nursery", "job"
-HOW_OFTEN = {WORKER: 12, NURSERY: 4, JOB: 4}
-LATEST_S = {WORKER: 0.3, NURSERY: 0.8, JOB: 2.0}
+WORKER, FORK_SERVER, JOB = "worker", "fork server", "job"
+HOW_OFTEN = {WORKER: 12, FORK_SERVER: 4, JOB: 4}
+LATEST_S = {WORKER: 0.3, FORK_SERVER: 0.8, JOB: 2.0}
 """How late a kill comes at most after its victim was seen; of a job, which was perhaps started just before, its start is within."""
 LIMIT_S = 60.0
 """Within which the next victim must be there, and the end come when nobody is killed any more."""
@@ -43,19 +43,19 @@ LOOK_EVERY_S = 0.01
 
 @dataclass
 class Study:
-    """The same command, life after life."""
+    """The same command, attempt after attempt."""
 
     folder: Path
     draw: random.Random
     num_trials: int = NUM_TRIALS
     kills: Counter[str] = field(default_factory=Counter)
-    num_lives: int = 0
+    num_attempts: int = 0
     _process: subprocess.Popen[bytes] | None = None
     _progress: Reader | None = None
     _num_ended: int = 0
     _num_begun: int = 0
     _begun_before: int = 0
-    """Trials that other lives have begun."""
+    """Trials that other attempts have begun."""
 
     @property
     def out(self) -> Path:
@@ -67,15 +67,15 @@ class Study:
 
     @property
     def printed(self) -> str:
-        """What the last life has said."""
+        """What the last attempt has said."""
         return self._output().read_text(errors="replace")
 
     def _output(self) -> Path:
-        return self.folder / f"life-{self.num_lives}.txt"
+        return self.folder / f"attempt-{self.num_attempts}.txt"
 
     @contextmanager
     def begun(self) -> Iterator[Study]:
-        """The first life; whatever runs at the end is killed."""
+        """The first attempt; whatever runs at the end is killed."""
         try:
             self.start()
             yield self
@@ -85,9 +85,9 @@ class Study:
                 self._process.wait(END_LIMIT_S)
 
     def start(self) -> None:
-        """Local: another life."""
-        self.num_lives += 1
-        self._look()
+        """Local: another attempt."""
+        self.num_attempts += 1
+        self._read_journal()
         self._begun_before = self._num_begun
         command = ["setpriv", "--pdeathsig", "KILL", sys.executable, str(PROGRAM), str(self.out), str(self.num_trials), "2"]
         with self._output().open("wb") as output:
@@ -101,7 +101,7 @@ class Study:
 
     def expect_running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None
-        assert self._process.poll() is None, f"life {self.num_lives} ended with {self._process.returncode}:\n{self.printed}"
+        assert self._process.poll() is None, f"attempt {self.num_attempts} ended with {self._process.returncode}:\n{self.printed}"
         return self._process
 
     def finish(self, limit_s: float = LIMIT_S) -> None:
@@ -112,7 +112,7 @@ class Study:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it had not ended after {limit_s:g} s:\n{self.printed}") from None
-        assert code == 0, f"life {self.num_lives} ended with {code}:\n{self.printed}"
+        assert code == 0, f"attempt {self.num_attempts} ended with {code}:\n{self.printed}"
 
     # ---- kills -----------------------------------------------------------------------------------------------------
 
@@ -122,13 +122,13 @@ class Study:
         self._let_go(may_have_ended, monotonic() + self.draw.uniform(0.0, LATEST_S[victim]))
         self.kills[victim] += 1
         if victim == JOB:
-            self.end_life()
+            self.end_attempt()
             self.start()
         else:
             with suppress(ProcessLookupError):  # it may have gone with another
                 os.kill(found, signal.SIGKILL)
 
-    def end_life(self) -> None:
+    def end_attempt(self) -> None:
         """Blocking: the process that coordinates is killed, and all others end with it."""
         process = self.expect_running()
         others: list[psutil.Process] = psutil.Process(process.pid).children(recursive=True)
@@ -144,16 +144,16 @@ class Study:
         deadline = monotonic() + LIMIT_S
         while not condition():
             self.expect_running()
-            assert monotonic() < deadline, f"nothing happens in life {self.num_lives}:\n{self.printed}"
+            assert monotonic() < deadline, f"nothing happens in attempt {self.num_attempts}:\n{self.printed}"
             self._open_or_shut(may_have_ended)
             sleep(LOOK_EVERY_S)
 
     def num_ended(self) -> int:
         """Local: results that were ever written."""
-        self._look()
+        self._read_journal()
         return self._num_ended
 
-    def _look(self) -> None:
+    def _read_journal(self) -> None:
         if self._progress is None:
             self._progress = Reader(self.out / "journal")
         events = Counter(one.value["event"] for one in self._progress.read())
@@ -174,15 +174,15 @@ class Study:
         job = self.expect_running()
         if victim == JOB:
             return [job.pid]
-        self._look()
+        self._read_journal()
         if self._num_begun == self._begun_before:
             return []  # what is there may be the process that tries the task out, without which there is no study
         with suppress(psutil.NoSuchProcess):
-            nurseries = psutil.Process(job.pid).children()
-            workers = [child.pid for one in nurseries for child in one.children()]
+            fork_servers = psutil.Process(job.pid).children()
+            workers = [child.pid for one in fork_servers for child in one.children()]
             if victim == WORKER or not workers:  # one that still loads is not yet known to be able to
                 return workers
-            return [one.pid for one in nurseries]
+            return [one.pid for one in fork_servers]
         return []
 
     def _let_go(self, may_have_ended: int, until: float) -> None:
@@ -211,7 +211,7 @@ class Study:
         given_back = len(records(self.out, GIVEN_BACK))
         kills = ", ".join(f"{number} x {victim}" for victim, number in self.kills.items())
         return (
-            f"{self.num_trials} trials, killed: {kills}; {self.num_lives} lives; {given_back} given back, "
+            f"{self.num_trials} trials, killed: {kills}; {self.num_attempts} attempts; {given_back} given back, "
             f"begun up to {max(times_begun.values())} times, each ended once"
         )
 

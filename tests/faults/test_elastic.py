@@ -164,7 +164,7 @@ def repeated(num_epochs: int, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(200)
-def test_a_killed_server_begins_again_and_a_stopped_run_goes_on(start: Callable[..., Elastic]) -> None:
+def test_a_killed_server_restarts_and_a_stopped_run_resumes(start: Callable[..., Elastic]) -> None:
     options = ("--algorithm", "easgd", "--set", "algorithm.period=4", "--checkpoint-every", "1epochs")
     run = start(40, *options)
     run.until_epoch(3)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from tests.system.cut_wire import CutWire
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.comm.calls import DTYPES
 from unisono.comm.exchange.base import Request, UnknownWorker
 from unisono.comm.exchange.zmq_caller import ZmqCaller, connect_socket
@@ -232,18 +232,18 @@ class Shift:
         if pid not in self.withheld:
             self.server.reply(request.caller, self.says, request.vector * 2)
 
-    def goes_on(self, *pids: int) -> None:
+    def expect_progress(self, *pids: int) -> None:
         """Blocking: until each of them has called ten times more."""
         goal = {pid: self.num_calls.get(pid, 0) + 10 for pid in pids}
         until(lambda: all(self.num_calls.get(pid, 0) >= goal[pid] for pid in pids), self.step)
 
 
-def test_a_killed_worker_costs_only_itself(connection_file: Path, nursery: Nursery) -> None:
+def test_a_killed_worker_costs_only_itself(connection_file: Path, fork_server: ForkServer) -> None:
     with serving(connection_file, silence_s=2.0) as server, joined(server, connection_file) as idle:
         shift = Shift(server)
-        with nursery.start([WORKER, str(connection_file), "well"], 4, "shm") as group:
+        with fork_server.start([WORKER, str(connection_file), "well"], 4, "shm") as group:
             first, waiting, *others = group.pids
-            shift.goes_on(*group.pids)
+            shift.expect_progress(*group.pids)
             shift.withheld.add(waiting)
             until(lambda: shift.num_calls[waiting] >= 11, shift.step)
             os.kill(first, signal.SIGKILL)
@@ -251,7 +251,7 @@ def test_a_killed_worker_costs_only_itself(connection_file: Path, nursery: Nurse
             until(lambda: len(shift.lost) == 2, shift.step)
             assert {*shift.lost} == {shift.number[first], shift.number[waiting]}
             server.reply(shift.number[waiting], WORK)  # too late, and no harm
-            shift.goes_on(*others)
+            shift.expect_progress(*others)
             shift.says = STOP
             until(lambda: len(server.callers()) == 1, shift.step)
             assert {*server.newly_left()} == {shift.number[pid] for pid in others}
@@ -260,19 +260,19 @@ def test_a_killed_worker_costs_only_itself(connection_file: Path, nursery: Nurse
         assert [*server.callers()] == [idle.number]  # it has not called for all the time, but it lives
 
 
-def test_a_stopped_worker_counts_as_dead_and_joins_again(connection_file: Path, nursery: Nursery) -> None:
+def test_a_stopped_worker_counts_as_dead_and_joins_again(connection_file: Path, fork_server: ForkServer) -> None:
     with serving(connection_file, silence_s=2.0) as server:
         shift = Shift(server)
-        with nursery.start([WORKER, str(connection_file), "well"], 2, "shm") as group:
+        with fork_server.start([WORKER, str(connection_file), "well"], 2, "shm") as group:
             stopped, other = group.pids
-            shift.goes_on(stopped, other)
+            shift.expect_progress(stopped, other)
             os.kill(stopped, signal.SIGSTOP)
             until(lambda: bool(shift.lost), shift.step)
             before = shift.number[stopped]
             assert shift.lost == [before]
-            shift.goes_on(other)
+            shift.expect_progress(other)
             os.kill(stopped, signal.SIGCONT)
-            shift.goes_on(stopped, other)
+            shift.expect_progress(stopped, other)
             assert shift.number[stopped] > max(before, shift.number[other])
             assert (shift.num_joined[stopped], shift.num_joined[other]) == (2, 1)
             shift.says = STOP
@@ -281,11 +281,11 @@ def test_a_stopped_worker_counts_as_dead_and_joins_again(connection_file: Path, 
         assert shift.lost == [before]
 
 
-def test_a_worker_that_fails_ends_at_once_and_is_lost(connection_file: Path, nursery: Nursery) -> None:
+def test_a_worker_that_fails_ends_at_once_and_is_lost(connection_file: Path, fork_server: ForkServer) -> None:
     with serving(connection_file, silence_s=1.0) as server:
         shift = Shift(server)
         shift.says = STOP
-        with nursery.start([WORKER, str(connection_file), "raises"], 1, "shm") as group:
+        with fork_server.start([WORKER, str(connection_file), "raises"], 1, "shm") as group:
             until(group.is_over, shift.step)
             ended = group.wait(ENOUGH_S)
         assert ended.exit_code == 1
@@ -310,12 +310,12 @@ def test_a_busy_server_does_not_think_others_dead(connection_file: Path) -> None
 
 
 def test_workers_wait_for_a_killed_server_and_join_it_again(
-    connection_file: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+    connection_file: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unisono.comm.exchange.zmq_caller.NO_ANSWER_WARNING_S", 1.0)
     said: list[str] = []
     with closing(ZmqCaller(connection_file, say=said.append)) as waiting, closing(ZmqCaller(connection_file, say=print)) as idle:
-        with nursery.start([SERVER, str(connection_file), "0"], 1, "shm") as group:
+        with fork_server.start([SERVER, str(connection_file), "0"], 1, "shm") as group:
             assert {waiting.join(ENOUGH_S), idle.join(ENOUGH_S)} == {0, 1}
             vector = torch.arange(1000.0)
             assert torch.equal(_vector_of(idle, vector), vector * 2)
@@ -329,7 +329,7 @@ def test_workers_wait_for_a_killed_server_and_join_it_again(
             with pytest.raises(TimeoutError):
                 waiting.wait_reply(0.2)
         assert "waiting for the server at" in said[0]
-        with nursery.start([SERVER, str(connection_file), "10"], 1, "shm"):
+        with fork_server.start([SERVER, str(connection_file), "10"], 1, "shm"):
             with pytest.raises(UnknownWorker):
                 waiting.wait_reply(ENOUGH_S)
             idle.post(WORK, vector)
@@ -348,7 +348,7 @@ def _vector_of(caller: ZmqCaller, vector: torch.Tensor) -> torch.Tensor:
     return answer
 
 
-def test_a_server_whose_port_was_taken_is_found_elsewhere(connection_file: Path) -> None:
+def test_a_server_whose_port_was_taken_is_found_at_another(connection_file: Path) -> None:
     said: list[str] = []
     with closing(ZmqCaller(connection_file, say=print)) as caller:
         with serving(connection_file, silence_s=5.0) as server:
@@ -476,13 +476,13 @@ def test_peers_without_the_key_are_refused_and_named(connection_file: Path) -> N
         ):
             before = len(said)
             with peer:
-                until(partial(told, said, before), partial(round_trip, server, caller))
+                until(partial(has_reports, said, before), partial(round_trip, server, caller))
             assert {*said[before:]} <= texts
         assert [*server.callers()] == [caller.number]
         assert server.next_number == 1
 
 
-def told(said: list[str], before: int) -> bool:
+def has_reports(said: list[str], before: int) -> bool:
     return len(said) > before
 
 
@@ -565,7 +565,7 @@ def test_malformed_messages_of_a_member_are_refused(connection_file: Path) -> No
         assert any("bytes of vector for 3 elements" in line for line in said)
 
 
-def test_refusals_are_told_ever_more_rarely() -> None:
+def test_refusals_are_reported_ever_more_rarely() -> None:
     said: list[str] = []
     refusals = Refusals(said.append)
     for _ in range(1234):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.ranks.launching import SHORT_S, Launcher
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.testing.ranks import GroupResult, Runner, mpirun, run_ranks
 
 STREAM = Path(__file__).parent / "programs" / "stream.py"
@@ -36,9 +36,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def run(engine: str, nursery: Nursery) -> Runner:
+def run(engine: str, fork_server: ForkServer) -> Runner:
     """Starts ranks that nobody but themselves ends; mpirun ends them as soon as one is gone."""
-    return run_ranks if engine == "mpi" else nursery.run
+    return run_ranks if engine == "mpi" else fork_server.run
 
 
 def run_hastily(program: Sequence[str], size: int, engine: str, timeout_s: float) -> GroupResult:
@@ -104,9 +104,9 @@ def test_a_killed_rank_is_named_by_all_others(run: Runner, engine: str, culprit:
 
 
 @pytest.mark.parametrize(("engine", "allreduce"), [("shm", "ring"), ("gloo", "node_aware")])
-def test_the_hub_dies_inside_a_composed_allreduce(nursery: Nursery, engine: str, allreduce: str, tmp_path: Path) -> None:
+def test_the_hub_dies_inside_a_composed_allreduce(fork_server: ForkServer, engine: str, allreduce: str, tmp_path: Path) -> None:
     """Rank 0 takes the hub with it, so nobody can tell those who wait for a neighbour: each must see it by itself."""
-    stream = run_stream(nursery.run, tmp_path, engine, 0, "kill", allreduce=allreduce)
+    stream = run_stream(fork_server.run, tmp_path, engine, 0, "kill", allreduce=allreduce)
     assert stream.seconds_after(0) < LIMIT_S, str(stream.ended)
     for rank, told in stream.survivors(0).items():
         assert (told["kind"], told["ranks"]) == ("PeerLost", [0]), f"rank {rank} was told {told}"
@@ -130,16 +130,16 @@ def test_a_rank_that_raises_ends_all(run: Runner, engine: str, tmp_path: Path) -
         assert "ValueError: the loss is not finite" in told["text"]
 
 
-def test_a_rank_that_exits_without_a_word_is_named(nursery: Nursery, tmp_path: Path) -> None:
-    stream = run_stream(nursery.run, tmp_path, "shm", 1, "exit", size=3)
+def test_a_rank_that_exits_silently_is_named(fork_server: ForkServer, tmp_path: Path) -> None:
+    stream = run_stream(fork_server.run, tmp_path, "shm", 1, "exit", size=3)
     survivors = stream.survivors(1)
     assert sorted(survivors) == [0, 2], str(stream.ended)
     assert all((told["kind"], told["ranks"]) == ("PeerLost", [1]) for told in survivors.values()), survivors
 
 
 @pytest.mark.parametrize("what", ["message", "allreduce"])
-def test_a_rank_that_died_before_its_memory_was_opened_is_named(nursery: Nursery, what: str, tmp_path: Path) -> None:
-    ended = nursery.run([str(DIE_UNOPENED), str(tmp_path), what], 2, "shm", 100.0)
+def test_a_rank_that_died_before_its_memory_was_opened_is_named(fork_server: ForkServer, what: str, tmp_path: Path) -> None:
+    ended = fork_server.run([str(DIE_UNOPENED), str(tmp_path), what], 2, "shm", 100.0)
     assert not ended.timed_out, str(ended)
     told = json.loads((tmp_path / "told.json").read_text())
     assert (told["kind"], told["ranks"]) == ("PeerLost", [1]), told

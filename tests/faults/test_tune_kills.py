@@ -22,7 +22,7 @@ LIMIT_S = 100.0
 SEED = 1
 LATE = PROGRAM.with_name("searched_late.py")
 SOAK_LIMIT_S = 3600.0
-TRIALS_OF_A_LIFE = 8
+TRIALS_OF_AN_ATTEMPT = 8
 TRIALS_BEFORE_THE_KILL = 3
 
 
@@ -44,15 +44,15 @@ def test_two_hundred_kills(tmp_path: Path, request: pytest.FixtureRequest) -> No
     print(happen(tmp_path, seed_of(request), 200))
 
 
-def damaged(folder: Path, seed: int, num_lives: int, spared: int, finish_s: float) -> None:
-    """Blocking: a study whose journal is damaged after each life; the next says so, and what is lost is done again."""
+def damaged(folder: Path, seed: int, num_attempts: int, spared: int, finish_s: float) -> None:
+    """Blocking: a study whose journal is damaged after each attempt; the next says so, and what is lost is done again."""
     draw = random.Random(seed)
-    with Study(folder, draw, TRIALS_OF_A_LIFE * num_lives).begun() as study:
-        for _ in range(num_lives):
+    with Study(folder, draw, TRIALS_OF_AN_ATTEMPT * num_attempts).begun() as study:
+        for _ in range(num_attempts):
             goal = study.num_ended() + TRIALS_BEFORE_THE_KILL
             study.until(lambda goal=goal: study.num_ended() >= goal, goal)  # type: ignore[misc]
             study.kills[JOB] += 1
-            study.end_life()
+            study.end_attempt()
             file = damage(study.out / "journal", draw, spared)
             study.start()
             study.until(lambda file=file: f"warning: {file}: " in study.printed, 0)  # type: ignore[misc]
@@ -90,7 +90,7 @@ def blocks_of(study: Path) -> set[str]:
     return {one["who"].partition("/")[2] for one in records(study, BEGAN)}
 
 
-def test_a_block_whose_supervisor_is_killed_is_done_without(tmp_path: Path) -> None:
+def test_the_search_continues_without_a_block_whose_supervisor_is_killed(tmp_path: Path) -> None:
     study, gate = tmp_path / "study", tmp_path / "gate"
     command = [UNISONO, "run", "-n", "3", "--on-failure", "continue", str(PROGRAM), str(study), "12", "0"]
     with Program(command, {**plain_environment(), "SEARCH_GATE": str(gate)}) as program:
@@ -105,7 +105,7 @@ def test_a_block_whose_supervisor_is_killed_is_done_without(tmp_path: Path) -> N
     assert {result.state for result in all_ended_once(study, 12).values()} == {COMPLETE}
 
 
-def test_a_nursery_of_a_supervisor(tmp_path: Path) -> None:
+def test_a_killed_fork_server_is_replaced(tmp_path: Path) -> None:
     """The supervisor makes another, and with it one worker in the place of the one that died."""
     study, gate = tmp_path / "study", tmp_path / "gate"
     command = [UNISONO, "run", "-n", "2", str(PROGRAM), str(study), "12", "0"]
@@ -130,8 +130,8 @@ def begun_by(study: Path, block: str) -> list[int]:
 def workers_of(launcher: psutil.Process, rank: int) -> list[int]:
     """The processes that a supervisor has for trials."""
     with suppress(psutil.NoSuchProcess, KeyError):  # it has ended, or is not yet there
-        nurseries = psutil.Process(ranks_of(launcher)[rank]).children()
-        return [worker.pid for nursery in nurseries for worker in nursery.children()]
+        fork_servers = psutil.Process(ranks_of(launcher)[rank]).children()
+        return [worker.pid for fork_server in fork_servers for worker in fork_server.children()]
     return []
 
 
@@ -161,7 +161,7 @@ def waits_for_work(launcher: psutil.Process, rank: int) -> bool:
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_what_is_left_of_two_blocks_makes_another(tmp_path: Path) -> None:
+def test_processes_left_of_two_blocks_form_another(tmp_path: Path) -> None:
     study, hold = tmp_path / "study", tmp_path / "hold"
     given = ["--workers", "2", "--trials", "6", "--epochs", "1", "--threads", "1", "--out", str(study)]
     command = [UNISONO, "run", "-n", "5", "--on-failure", "continue", "-m", "unisono", "tune", written_task(tmp_path), *given]

@@ -22,7 +22,7 @@ pytestmark = [
     ),
 ]
 
-PROGRAM = Path(__file__).parents[1] / "ranks" / "programs" / "goes_on.py"
+PROGRAM = Path(__file__).parents[1] / "ranks" / "programs" / "resume.py"
 STOPPED = 75
 
 
@@ -56,7 +56,7 @@ def test_one_worker_is_plain_training(algorithm: str) -> None:
     assert found("rounds") == found("plain")
 
 
-def test_stop_and_go_on_while_an_exchange_is_under_way() -> None:
+def test_stop_and_resume_while_an_exchange_is_in_flight() -> None:
     options = (
         "--algorithm",
         "diloco",

@@ -45,7 +45,7 @@ def trained(out: Path, task: Path, *options: str) -> dict[str, Any]:
 )
 def test_one_and_two_processes_give_the_same_bits(tmp_path: Path, options: tuple[str, ...]) -> None:
     """Dropout, batch-norm, and an evaluation that draws."""
-    shutil.copy(ROOT / "tests" / "ranks" / "programs" / "goes_on.py", tmp_path / "task.py")
+    shutil.copy(ROOT / "tests" / "ranks" / "programs" / "resume.py", tmp_path / "task.py")
     compare(tmp_path, tmp_path / "task.py", options)
 
 

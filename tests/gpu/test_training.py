@@ -22,7 +22,7 @@ pytestmark = [
     ),
 ]
 
-PROGRAM = Path(__file__).parents[1] / "ranks" / "programs" / "goes_on.py"
+PROGRAM = Path(__file__).parents[1] / "ranks" / "programs" / "resume.py"
 STOPPED = 75
 
 
@@ -42,7 +42,7 @@ def summary(out: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "rmsprop"])
-def test_stop_and_go_on(optimizer: str) -> None:
+def test_stop_and_resume(optimizer: str) -> None:
     """The first two are fused, so the host hears of a step one later; the third is not."""
     options = ["--quiet", "--log-every", "1", "--set", f"optimizer={optimizer}", "--lr", "0.01"]
     assert main(["train", "task.py", "--out", "undisturbed", *options]) == 0

@@ -159,7 +159,7 @@ def branch_loss(model: nn.Module, batch: Any) -> Tensor:
 
 @WORKERS
 @pytest.mark.parametrize("make_optimizer", [heavy, adam])
-def test_what_nobody_used_is_not_touched(make_optimizer: Any, num_workers: int) -> None:
+def test_parameters_that_no_worker_used_are_not_updated(make_optimizer: Any, num_workers: int) -> None:
     """Momentum and weight decay would move it even where its gradient is zero."""
     both, low_only, high_only = batches(3, size=6)
     steps = [turned(both, [1, -1] * 3), turned(low_only, -1), turned(high_only, 1), turned(low_only, -1)]
@@ -168,7 +168,7 @@ def test_what_nobody_used_is_not_touched(make_optimizer: Any, num_workers: int) 
         assert_same(found, expected)
 
 
-def test_what_another_worker_used_is_updated_here_too() -> None:
+def test_parameters_that_another_worker_used_are_updated_here_too() -> None:
     steps = [turned(batch, [-1, -1, -1, 1, 1, 1]) for batch in batches(3, size=6)]  # each worker uses its own branch only
     expected = plain(Branches(), heavy, steps, branch_loss)
     before = weights_of(Branches())
@@ -609,7 +609,7 @@ def test_an_infinite_loss_with_finite_gradients_is_left_out_too() -> None:
 
 
 @WORKERS
-def test_skip_leaves_out_the_update_and_goes_on(num_workers: int) -> None:
+def test_skip_leaves_out_the_update_and_continues(num_workers: int) -> None:
     data = poisoned()
     steps = [(x, y) for x, y in epochs_of(data, 5, 2) if not np.isnan(x).any()]
     expected = plain(mlp(), heavy, steps, mean_square)

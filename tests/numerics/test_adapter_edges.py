@@ -88,12 +88,12 @@ def test_counters_are_the_same_where_a_worker_had_nothing_to_count() -> None:
 def test_a_model_that_comes_in_eval_mode_learns_in_training_mode() -> None:
     seen = []
 
-    class Looked(nn.Linear):
+    class RecordsMode(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             seen.append(self.training)
             return super().forward(x)
 
-    train(task(lambda: Looked(4, 1).double().eval()))
+    train(task(lambda: RecordsMode(4, 1).double().eval()))
     assert any(seen)
 
 

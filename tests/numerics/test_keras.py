@@ -124,7 +124,7 @@ NO_KERAS = {
 
 
 @pytest.mark.parametrize("backend", NO_KERAS)
-def test_a_backend_that_is_not_there_is_told(backend: str, tmp_path: Path) -> None:
+def test_a_missing_backend_is_reported(backend: str, tmp_path: Path) -> None:
     """Two workers, one message, no traceback."""
     missing, told = NO_KERAS[backend]
     (tmp_path / "task.py").write_text(f"import sys\n{missing}\nimport keras\n")

@@ -116,7 +116,7 @@ def test_micro_batches_change_nothing() -> None:
         same_weights(found, expected)
 
 
-def test_metrics_of_the_task_look_at_what_forward_gives() -> None:
+def test_metrics_of_the_task_get_the_output_of_forward() -> None:
     (found,) = train(task_of(Classifier, metrics=("accuracy",)))
     assert last(found)["val_accuracy"] == pytest.approx(last(found)["val_acc"])
 
@@ -149,7 +149,7 @@ def by_step(optimizer: Any, num_steps: int = 15) -> Any:
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("kind", ["lists", "dict", "step"])
-def test_its_scheduler_is_followed(kind: str, num_workers: int) -> None:
+def test_its_scheduler_sets_the_learning_rate(kind: str, num_workers: int) -> None:
     class Scheduled(Classifier):
         def configure_optimizers(self) -> Any:
             optimizer = heavy(self.parameters())

@@ -93,7 +93,7 @@ def train(
     on_nan: str = "stop",
     ask_at: int | None = None,
 ) -> list[Ended]:
-    """A training, from its task or from what an earlier life has left in the folder; the results by rank. `ask_at`: the step at
+    """A training, from its task or from what an earlier attempt has left in the folder; the results by rank. `ask_at`: the step at
     which the last rank asks to stop."""
     changes = {f"algorithm.{name}": value for name, value in (options or {}).items()}
 
@@ -419,7 +419,7 @@ def test_bf16_and_overlap_keep_replicas_equal() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [*LOCAL, "overlapped"])
-def test_it_goes_on_bit_for_bit_wherever_it_stops(algorithm: str, tmp_path: Path) -> None:
+def test_it_resumes_bit_for_bit_wherever_it_stops(algorithm: str, tmp_path: Path) -> None:
     """In the middle of a round, at its end, at the end of an epoch, while an exchange is under way; again and again."""
     name, options = ("diloco", OVERLAPPED | {"period": 3}) if algorithm == "overlapped" else (algorithm, LOCAL[algorithm])
     what = task(normed, optimizer="adam")
@@ -437,7 +437,7 @@ def test_it_goes_on_bit_for_bit_wherever_it_stops(algorithm: str, tmp_path: Path
 
 @pytest.mark.parametrize("algorithm", [*LOCAL, "overlapped"])
 @pytest.mark.parametrize("now", [1, 3])
-def test_other_workers_go_on_with_the_mean(algorithm: str, now: int, tmp_path: Path) -> None:
+def test_other_workers_resume_from_the_mean(algorithm: str, now: int, tmp_path: Path) -> None:
     name, options = ("diloco", OVERLAPPED | {"period": 3}) if algorithm == "overlapped" else (algorithm, LOCAL[algorithm])
     what = task(normed, optimizer="adam")
     stopped = train(what, 2, name, options, folder=tmp_path, max_steps=6)
@@ -455,7 +455,7 @@ def test_other_workers_go_on_with_the_mean(algorithm: str, now: int, tmp_path: P
     [({"period": 3}, 7), ({"period": 3, "overlap": 2}, 8), ({"period": 2, "overlap": 1}, 7)],
     ids=["at the end of the round", "at the end of the epoch", "when the exchange has arrived"],
 )
-def test_who_asks_to_stop_is_heard_after_the_round(options: dict[str, Any], stops_at: int, tmp_path: Path) -> None:
+def test_a_stop_request_takes_effect_after_the_round(options: dict[str, Any], stops_at: int, tmp_path: Path) -> None:
     """On all ranks alike, and nothing is lost."""
     what = task(normed, optimizer="adam")
     undisturbed = train(what, 3, "diloco", options)
@@ -467,7 +467,7 @@ def test_who_asks_to_stop_is_heard_after_the_round(options: dict[str, Any], stop
     assert first[0].steps + second[0].steps == undisturbed[0].steps
 
 
-def test_groups_go_on(tmp_path: Path) -> None:
+def test_groups_resume(tmp_path: Path) -> None:
     what = task(normed, optimizer="adam")
     expected = hash_of(expect_equal(train(what, 4, "diloco", {"period": 3}, group=2)))
     for stop in (2, 5, None):
@@ -475,7 +475,7 @@ def test_groups_go_on(tmp_path: Path) -> None:
     assert hash_of(expect_equal(found)) == expected
 
 
-def test_another_algorithm_goes_on_with_the_mean(tmp_path: Path) -> None:
+def test_another_algorithm_resumes_from_the_mean(tmp_path: Path) -> None:
     """As with --accept-changes."""
     what = task(normed, optimizer="adam")
     train(what, 2, "diloco", {"period": 3}, folder=tmp_path, max_steps=6)

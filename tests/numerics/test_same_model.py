@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.numerics.programs import same_model
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.side_by_side import run_side_by_side
 from unisono.testing.ranks import mpirun
 
@@ -37,10 +37,10 @@ def why_not(engine: str) -> str:
 class Runs:
     """The training on one worker and on every group, run when first asked for."""
 
-    def __init__(self, wanted: Collection[tuple[str, int]], folder: Path, nursery: Nursery) -> None:
+    def __init__(self, wanted: Collection[tuple[str, int]], folder: Path, fork_server: ForkServer) -> None:
         self._wanted = wanted
         self._folder = folder
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._outputs: dict[tuple[str, int], str] = {}
 
     def __getitem__(self, group: tuple[str, int]) -> Path:
@@ -55,18 +55,18 @@ class Runs:
     def _run(self, engine: str, size: int) -> None:
         out = self._place(engine, size)
         if engine == "threads":
-            ended = self._nursery.run([str(PROGRAM), str(out), str(size)], 1, "single", LIMIT_S)
+            ended = self._fork_server.run([str(PROGRAM), str(out), str(size)], 1, "single", LIMIT_S)
         else:
-            run = self._nursery.run_mpi if engine == "mpi" else self._nursery.run
+            run = self._fork_server.run_mpi if engine == "mpi" else self._fork_server.run
             ended = run([str(PROGRAM), str(out)], size, engine, LIMIT_S)
         self._outputs[engine, size] = str(ended) if ended.exit_code else ""
 
 
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Runs:
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Runs:
     asked = {item.callspec.params.get("group") for item in request.session.items if hasattr(item, "callspec")}
     wanted = [("single", 1), *(group for group in GROUPS if (group in asked or group == ("shm", 3)) and not why_not(group[0]))]
-    return Runs(wanted, tmp_path_factory.mktemp("same-model"), nursery)
+    return Runs(wanted, tmp_path_factory.mktemp("same-model"), fork_server)
 
 
 def summary(run: Path) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.model.flat import hash_of
 from unisono.training.run_folder.weights import load_weights
 
-PROGRAM = Path(__file__).parents[1] / "ranks" / "programs" / "goes_on.py"
+PROGRAM = Path(__file__).parents[1] / "ranks" / "programs" / "resume.py"
 TRAIN = ["-m", "unisono.cli", "train", "task.py", "--quiet", "--log-every", "1", "--checkpoint-every", "3", "--out"]
 STOPPED = 75
 
@@ -24,8 +24,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(PROGRAM, "task.py")
 
 
-def train(nursery: Nursery, out: str, workers: int, engine: str, *options: str, code: int = 0) -> None:
-    ended = nursery.run([*TRAIN, out, *options], workers, engine)
+def train(fork_server: ForkServer, out: str, workers: int, engine: str, *options: str, code: int = 0) -> None:
+    ended = fork_server.run([*TRAIN, out, *options], workers, engine)
     assert ended.exit_code == code, ended
 
 
@@ -51,47 +51,47 @@ def found(out: str) -> dict[str, Any]:
     ],
     ids=["adam", "sgd"],
 )
-def test_every_division_gives_the_same_bits(nursery: Nursery, options: tuple[str, ...]) -> None:
+def test_every_division_gives_the_same_bits(fork_server: ForkServer, options: tuple[str, ...]) -> None:
     """Dropout, batch-norm, a counter, an evaluation that draws, uneven shards, a short last batch."""
     short = ("--epochs", "2", *options)
-    train(nursery, "one", 1, "single", *short)
+    train(fork_server, "one", 1, "single", *short)
     expected = found("one")
     for workers, engine in ((2, "shm"), (3, "gloo"), (4, "shm")):
         out = f"{workers}-{engine}"
-        train(nursery, out, workers, engine, *short)
+        train(fork_server, out, workers, engine, *short)
         assert found(out) == expected, out
 
 
-def test_mpi_gives_the_same_bits(nursery: Nursery) -> None:
+def test_mpi_gives_the_same_bits(fork_server: ForkServer) -> None:
     options = ("--epochs", "1", "--shards", "3")
-    train(nursery, "one", 1, "single", *options)
-    ended = nursery.run_mpi([*TRAIN, "mpi", *options, "--engine", "mpi"], 2)
+    train(fork_server, "one", 1, "single", *options)
+    ended = fork_server.run_mpi([*TRAIN, "mpi", *options, "--engine", "mpi"], 2)
     assert ended.exit_code == 0, str(ended)
     assert found("mpi") == found("one")
 
 
-def test_other_workers_in_the_middle_of_an_epoch(nursery: Nursery) -> None:
+def test_other_workers_in_the_middle_of_an_epoch(fork_server: ForkServer) -> None:
     options = ("--shards", "4", "--epochs", "2")
-    train(nursery, "undisturbed", 2, "shm", *options)
+    train(fork_server, "undisturbed", 2, "shm", *options)
     for workers, engine, stop in ((4, "shm", "train 4"), (3, "gloo", "train 5"), (1, "single", "")):
         if stop:
             Path("stop-at").write_text(stop)
-        train(nursery, "run", workers, engine, *options, code=STOPPED if stop else 0)
+        train(fork_server, "run", workers, engine, *options, code=STOPPED if stop else 0)
     assert found("run") == found("undisturbed")
 
 
-def test_without_shards_it_depends_on_the_workers(nursery: Nursery) -> None:
+def test_without_shards_it_depends_on_the_workers(fork_server: ForkServer) -> None:
     """Otherwise the tests above would show nothing."""
     for workers, engine in ((1, "single"), (2, "shm")):
-        train(nursery, engine, workers, engine, "--epochs", "1")
+        train(fork_server, engine, workers, engine, "--epochs", "1")
     assert found("single")["weights"] != found("shm")["weights"]
 
 
-def test_one_shard_is_a_plain_training(nursery: Nursery) -> None:
+def test_one_shard_is_a_plain_training(fork_server: ForkServer) -> None:
     """But for the rounding of running statistics, which are moved by a difference."""
     threads = ("--threads", "1", "--epochs", "1")
-    train(nursery, "plain", 1, "single", *threads)
-    train(nursery, "sharded", 1, "single", *threads, "--shards", "1")
+    train(fork_server, "plain", 1, "single", *threads)
+    train(fork_server, "sharded", 1, "single", *threads, "--shards", "1")
     assert found("sharded")["steps"] == found("plain")["steps"]
     assert found("sharded")["metrics"] == pytest.approx(found("plain")["metrics"], rel=1e-5)
 
@@ -189,11 +189,11 @@ task = un.Task(model=Learner, data=data, global_batch=48, epochs=3, shards=6)
 
 
 @pytest.mark.parametrize("text", [ODD, LEARNER], ids=["odd", "learner"])
-def test_whatever_a_model_holds(nursery: Nursery, text: str) -> None:
+def test_whatever_a_model_holds(fork_server: ForkServer, text: str) -> None:
     Path("task.py").write_text(text)
-    train(nursery, "one", 1, "single")
+    train(fork_server, "one", 1, "single")
     expected = found("one")
-    train(nursery, "three", 3, "shm")
+    train(fork_server, "three", 3, "shm")
     assert found("three") == expected
     assert hash_of(load_weights(Path("three", "best.safetensors"))[0]) == hash_of(load_weights(Path("one", "best.safetensors"))[0])
     weights = load_weights(Path("one", "weights.safetensors"))[0]
@@ -203,17 +203,17 @@ def test_whatever_a_model_holds(nursery: Nursery, text: str) -> None:
         assert int(weights["seen"]) == 2 * 5, "as if every step were one batch"
 
 
-def test_shards_and_none_in_one_run(nursery: Nursery) -> None:
+def test_shards_and_none_in_one_run(fork_server: ForkServer) -> None:
     """Another experiment, in the middle of an epoch; but one that can be had, both ways."""
     for first, second in ((("--shards", "4"), ()), ((), ("--shards", "4"))):
         out = f"from-{len(first)}"
         Path("stop-at").write_text("train 6")
-        train(nursery, out, 2, "shm", *first, code=STOPPED)
-        train(nursery, out, 2, "shm", *second, "--accept-changes")
+        train(fork_server, out, 2, "shm", *first, code=STOPPED)
+        train(fork_server, out, 2, "shm", *second, "--accept-changes")
         assert json.loads(Path(out, "summary.json").read_text())["replicas_equal"]
 
 
-def test_what_the_model_may_not_do(nursery: Nursery) -> None:
+def test_what_the_model_may_not_do(fork_server: ForkServer) -> None:
     """It is told once, with its name, before much work is done."""
     for line, told in (
         ("self.frozen.weight.data.mul_(0.9)", "the frozen parameter frozen.weight is moved by the model itself"),
@@ -224,5 +224,5 @@ def test_what_the_model_may_not_do(nursery: Nursery) -> None:
         ("nn.MaxUnpool2d(2)(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64))", "has no deterministic version"),
     ):
         Path("task.py").write_text(ODD.replace("        self.looks += 1\n", f"        {line}\n"))
-        ended = nursery.run([*TRAIN, "run", "--fresh"], 1, "single")
+        ended = fork_server.run([*TRAIN, "run", "--fresh"], 1, "single")
         assert ended.exit_code == 2 and told in ended.output and "Traceback" not in ended.output, ended

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.processes import Outcome, within
 from tests.system.side_by_side import run_side_by_side
 from unisono.training.run_folder.run_status import KILLED
@@ -111,7 +111,7 @@ class Cell:
 
     @property
     def hold(self) -> str:
-        return f"pace {self.pace_s}" if self.pace_s else "until told" if self.is_saved else "for good"
+        return f"pace {self.pace_s}" if self.pace_s else "until stop requested" if self.is_saved else "for good"
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Table:
     """Plays cells, and knows how an undisturbed run ends on so many workers."""
 
     folder: Path
-    nursery: Nursery
+    fork_server: ForkServer
     undisturbed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def play(self, row: Row, cells: Sequence[Cell], wholly: bool) -> None:
@@ -162,7 +162,7 @@ class Table:
     def train(self, training: Training, *options: str) -> Outcome:
         """Blocking: to the end."""
         command = ["-m", "unisono.cli", *training.command(*options)]
-        ended = self.nursery.run(command, training.num_workers, "shm", LIMIT_S)
+        ended = self.fork_server.run(command, training.num_workers, "shm", LIMIT_S)
         return Outcome(" ".join(command), ended.exit_code, ended.output)
 
 

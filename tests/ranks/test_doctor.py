@@ -155,7 +155,7 @@ def test_torchrun() -> None:
     assert len(whole["ranks"]) == 2
 
 
-def test_ranks_asked_for_where_nobody_started_them() -> None:
+def test_ranks_requested_without_a_launcher() -> None:
     outcome = run(*DOCTOR, "--json", "-n", "2", "--no-bandwidth")
     whole = read(outcome)
     assert outcome.code == 0, str(outcome)
@@ -336,7 +336,7 @@ def test_srun(slurm_cluster: SlurmCluster) -> None:
 
 
 @pytest.mark.slurm
-def test_a_batch_script_is_told_that_it_is_not_a_rank(slurm_cluster: SlurmCluster) -> None:
+def test_a_batch_script_learns_that_it_is_not_a_rank(slurm_cluster: SlurmCluster) -> None:
     job = slurm_cluster.submit(shlex.join([*DOCTOR, "--json", "--no-bandwidth"]), "-N2", "-n4")
     outcome = job.finish(LIMIT_S)
     whole = read(outcome)

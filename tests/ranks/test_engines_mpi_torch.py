@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.comm.base import ANY, Call, Watch
 from unisono.comm.engines.sockets import Address
 from unisono.comm.engines.tcp_messages import EAGER_BYTES, Messages, bytes_of
@@ -101,8 +101,8 @@ def skip_without_mpi() -> None:
 
 
 @pytest.fixture
-def run(engine: str, nursery: Nursery) -> Runner:
-    return nursery.run_mpi if engine == "mpi" else nursery.run
+def run(engine: str, fork_server: ForkServer) -> Runner:
+    return fork_server.run_mpi if engine == "mpi" else fork_server.run
 
 
 def run_program(run: Runner, text: str, folder: Path, size: int, engine: str) -> str:
@@ -117,7 +117,7 @@ def watch() -> Watch:
     return Watch(single_process_communicator(), Call("test"), 20.0)
 
 
-def test_a_message_of_another_size_is_told_and_spends_nothing(run: Runner, engine: str, tmp_path: Path) -> None:
+def test_a_message_of_another_size_is_an_error_and_leaves_the_communicator_usable(run: Runner, engine: str, tmp_path: Path) -> None:
     output = run_program(run, DIFFERENT_SIZES, tmp_path, 2, engine)
     for numel in (5, 100_000):
         for more in (1, -1):
@@ -152,7 +152,7 @@ def test_messages_of_both_kinds_arrive(pair: Pair, numel: int) -> None:
     send_and_receive(pair[0], numel)
 
 
-def test_a_stranger_is_shown_the_door(pair: Pair) -> None:
+def test_a_stranger_is_turned_away(pair: Pair) -> None:
     ends, addresses = pair
     host, port, secret = addresses[1]
     with socket.create_connection((host, port), timeout=20.0) as stranger:
@@ -162,7 +162,7 @@ def test_a_stranger_is_shown_the_door(pair: Pair) -> None:
     send_and_receive(ends, 10)
 
 
-def test_who_waits_for_somebody_who_closed_is_told(pair: Pair) -> None:
+def test_a_receive_from_a_rank_that_closed_fails_with_the_reason(pair: Pair) -> None:
     ends, _ = pair
     send_and_receive(ends, 10)
     receive = ends[1].start_recv(bytes_of(torch.zeros(1)), 0, 1, watch())

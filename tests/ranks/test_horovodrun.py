@@ -106,7 +106,7 @@ def test_a_folder_of_that_name_is_no_horovod(script: Script, tmp_path: Path) -> 
     assert "out: [0] 0.28.1" in done.lines, done.shown()
 
 
-def test_a_python_without_unisono_is_told(script: Script) -> None:
+def test_a_python_without_unisono_is_reported(script: Script) -> None:
     bare = ("env", f"PYTHONPATH={stand_in_folder()}", PYTHON, "-S")  # without its installed packages
     done = run("--horovod", "-n", "1", "--", *bare, script("import horovod"))
     assert done.process.returncode == 1
@@ -395,7 +395,7 @@ def test_a_function_of_an_interactive_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_who_interrupts_a_function_ends_its_processes(tmp_path: Path, how: signal.Signals) -> None:
+def test_an_interrupt_ends_the_processes_of_a_function(tmp_path: Path, how: signal.Signals) -> None:
     environment = {**plain_environment(), "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [PYTHON, FUNCTION, "waits"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

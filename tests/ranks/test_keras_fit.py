@@ -103,7 +103,7 @@ def test_each_algorithm_trains(tmp_path: Path, backend: str, algorithms: tuple[s
         seldom("jax", "1epochs"),
     ],
 )
-def test_a_fit_that_was_killed_goes_on(tmp_path: Path, backend: str, every: str) -> None:
+def test_a_killed_fit_resumes(tmp_path: Path, backend: str, every: str) -> None:
     """With batch normalisation, dropout, callbacks that set the learning rate, and a second fit after it."""
     program = PROGRAM.with_name("keras_backup.py")
     whole, *_ = run(tmp_path, backend, 2, program, str(tmp_path / "whole"), every)

@@ -51,7 +51,7 @@ def test_the_name_of_the_job_is_in_our_messages(script: Script) -> None:
     assert done.printed("err") == ["unisono (study 7): rank 0 exited with code 3"]
 
 
-def test_ranks_that_notice_by_themselves_have_the_last_word(script: Script, tmp_path: Path) -> None:
+def test_ranks_that_notice_by_themselves_print_the_last_message(script: Script, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "link")  # rank 0 sees the end of rank 1 by it, as it would through a communicator
     body = f"""
     if rank == 1:
@@ -110,7 +110,7 @@ def test_restart_starts_all_ranks_again(script: Script, tmp_path: Path) -> None:
     assert done.process.returncode == 0
     lives = [line.split() for line in done.printed("out")]
     assert sorted((line[0], line[2]) for line in lives) == [(f"[{r}]", str(k)) for r in (0, 1) for k in (0, 1, 2)]
-    assert len({line[3] for line in lives}) == 3, "each life has a token of its own"
+    assert len({line[3] for line in lives}) == 3, "each attempt has its own token"
     assert "unisono: starting all ranks again (restart 2 of 5)" in done.printed("err")
     assert [line.split()[1] for line in (logs / "rank-0.log").read_text().splitlines()] == ["0", "1", "2"]
 
@@ -175,7 +175,7 @@ def test_threads_come_from_the_affinity_mask(script: Script) -> None:
     assert tuple(asked[1].values()) == ("3", "3", "3", "3")
 
 
-def test_each_rank_keeps_its_share_of_the_cpus_unless_told_otherwise(script: Script) -> None:
+def test_each_rank_keeps_its_share_of_the_cpus_by_default(script: Script) -> None:
     available = sorted(os.sched_getaffinity(0))
     if len(available) < 2:
         pytest.skip("needs two CPUs to tell bound from unbound; run on a machine that has them")
@@ -265,7 +265,7 @@ def test_outputs_stay_apart_and_last_lines_are_not_lost(script: Script) -> None:
     assert done.printed("err") == ["[0] err", "[0] ", "[0] last"]
 
 
-def test_the_last_words_of_a_rank_come_before_the_verdict(script: Script) -> None:
+def test_the_last_output_of_a_rank_comes_before_the_verdict(script: Script) -> None:
     body = """
     def fail(*_):
         sys.stderr.write("x" * 50000 + "the cause")
@@ -362,7 +362,7 @@ def test_a_full_disk_under_the_log_does_not_end_the_run(script: Script, tmp_path
     assert "No space left on device; this log ends here" in done.shown()
 
 
-def test_a_reader_that_leaves_ends_the_ranks_without_a_word(script: Script) -> None:
+def test_a_reader_that_leaves_ends_the_ranks_silently(script: Script) -> None:
     body = "while True: print('more')"
     with Launcher("-n", "3", script(body), grace_s=SHORT_S) as launcher:
         assert launcher.process.stdout is not None and launcher.process.stderr is not None
@@ -382,7 +382,7 @@ def test_a_reader_that_leaves_is_no_failure_to_start_again_from(script: Script) 
         assert launcher.process.stderr.read() == b""
 
 
-def test_with_logs_the_ranks_go_on_without_a_reader(script: Script, tmp_path: Path) -> None:
+def test_with_logs_the_ranks_continue_without_a_reader(script: Script, tmp_path: Path) -> None:
     body = "for i in range(20000): print(i)"
     with Launcher("-n", "1", "--log-dir", str(tmp_path / "logs"), script(body), grace_s=SHORT_S) as launcher:
         assert launcher.process.stdout is not None
@@ -510,7 +510,7 @@ def test_nohup_holds_for_the_ranks_too(script: Script) -> None:
         assert launcher.finish() == 0
 
 
-def test_signals_pass_while_nobody_reads_the_output(script: Script, tmp_path: Path) -> None:
+def test_signals_pass_while_the_output_is_not_read(script: Script, tmp_path: Path) -> None:
     body = f"""
     def stop(*_):
         open({str(tmp_path)!r} + f"/stopped-{{rank}}", "w").close()

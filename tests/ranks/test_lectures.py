@@ -105,7 +105,7 @@ def test_the_overview_names_every_block() -> None:
 
 
 @pytest.mark.parametrize("folder", LECTURES)
-def test_pages_tell_the_differences(folder: str) -> None:
+def test_pages_list_the_differences(folder: str) -> None:
     """Every line of code that a slide and its file do not share is on the page, and nothing else is."""
     told = sections(folder)
     assert set(told) == {file for file in FILES if file.startswith(f"{folder}/")}
@@ -127,7 +127,7 @@ def test_the_overview_counts_the_differences() -> None:
         assert row.difference == "; ".join(counts), row
 
 
-def test_a_line_that_is_not_told_is_found() -> None:
+def test_an_unlisted_line_is_found() -> None:
     slide, file = "# 1. first\none\ntwo\n\nthree\n", '"""A script."""\nimport it\n\n# 1. first\none\n2\n\nthree\n'
     assert difference(code(slide), code(file)) == ["+import it", " one", "-two", "+2", " three"]
     assert counted(code(slide), code(file)) == "-1 +2" and counted(code(slide, "1"), code(file, "1")) == "-1 +1"

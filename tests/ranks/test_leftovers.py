@@ -124,7 +124,7 @@ def test_what_one_rank_left_serves_the_others_to_the_end(script: Script) -> None
         assert all_end([daemon], 0)
 
 
-def test_each_life_of_the_ranks_ends_with_what_it_left(script: Script) -> None:
+def test_each_attempt_ends_with_the_processes_it_left(script: Script) -> None:
     body = LEAVE + "leave('fork', 'setsid', 'fork'); pid(); sys.exit(3)"
     with Launcher("-n", "1", "--on-failure", "restart", "--restarts", "1", script(body), grace_s=SHORT_S) as launcher:
         assert launcher.reading().finish() == 3
@@ -175,7 +175,7 @@ def test_when_the_launcher_is_killed_so_is_one_that_its_rank_started(script: Scr
         assert all_end(pids)
 
 
-def test_ranks_die_with_the_launcher_even_without_the_guard(script: Script) -> None:
+def test_ranks_die_with_the_launcher_even_without_the_watchdog(script: Script) -> None:
     with Launcher("-n", "2", script("pid(); wait_for_ever()")) as launcher:
         pids = launcher.reading().pids(2)
         children = psutil.Process(launcher.process.pid).children()
@@ -186,7 +186,7 @@ def test_ranks_die_with_the_launcher_even_without_the_guard(script: Script) -> N
         assert all_end(pids)
 
 
-def test_the_guard_outlasts_the_signals_that_end_others(script: Script) -> None:
+def test_the_watchdog_outlasts_the_signals_that_end_others(script: Script) -> None:
     with Launcher("-n", "1", script(LEAVE + "leave('setsid'); pid(); wait_for_ever()")) as launcher:
         pids = family(launcher, 1)
         children = psutil.Process(launcher.process.pid).children()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.make import FITTED, NUM_TRIALS, OLD_FILES, SEARCHED, TRAINED
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.studies import all_ended_once, first_steps
 from unisono.testing.ranks import GroupResult
 from unisono.tuning.study.study import COMPLETE
@@ -26,15 +26,15 @@ ON_OTHER_MACHINES = 1e-3
 STOPPED_RUNS = [name for name in TRAINED if name != "finished"]
 
 
-class Place:
+class OldFiles:
     """A copy of the old files, and the commands that are given beside them."""
 
-    def __init__(self, folder: Path, nursery: Nursery) -> None:
+    def __init__(self, folder: Path, fork_server: ForkServer) -> None:
         self.folder = folder
-        self.nursery = nursery
+        self.fork_server = fork_server
 
     def unisono(self, *words: str, size: int = 1) -> GroupResult:
-        ended = self.nursery.run(["-m", "unisono.cli", *words], size, "shm" if size > 1 else "single", LIMIT_S)
+        ended = self.fork_server.run(["-m", "unisono.cli", *words], size, "shm" if size > 1 else "single", LIMIT_S)
         assert ended.exit_code == 0, ended
         return ended
 
@@ -52,11 +52,11 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> Place:
+def old_files(tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> OldFiles:
     folder = shutil.copytree(OLD_FILES, tmp_path / "moved")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    return Place(folder, nursery)
+    return OldFiles(folder, fork_server)
 
 
 def need(package: str) -> None:
@@ -66,12 +66,16 @@ def need(package: str) -> None:
 
 
 @pytest.mark.parametrize("run", STOPPED_RUNS)
-def test_a_stopped_run_is_resumed_where_it_was_stopped(place: Place, run: str) -> None:
+def test_a_stopped_run_is_resumed_where_it_was_stopped(old_files: OldFiles, run: str) -> None:
     if run in ("lightning", "keras"):
         need(run)
-    (before,) = place.printed("status", run)
-    place.train(run)
-    expected, found, status = place.read("expected.json")[run], place.read(run, "summary.json"), place.read(run, "status.json")
+    (before,) = old_files.printed("status", run)
+    old_files.train(run)
+    expected, found, status = (
+        old_files.read("expected.json")[run],
+        old_files.read(run, "summary.json"),
+        old_files.read(run, "status.json"),
+    )
     assert (before["state"], before["exit_code"], status["state"], status["exit_code"]) == ("stopped", 75, "finished", 0)
     assert [life["first_step"] for life in status["lives"]] == [0, before["step"]]
     assert before["step"] > 0
@@ -80,66 +84,68 @@ def test_a_stopped_run_is_resumed_where_it_was_stopped(place: Place, run: str) -
     for name, value in expected["metrics"].items():
         if "loss" in name and run != "downpour":  # where chance decides the order of calls
             assert found["metrics"][name] == pytest.approx(value, rel=ON_OTHER_MACHINES), name
-    place.unisono("evaluate", run, "--task", TRAINED[run][0], "--threads", "1")
-    assert place.read(run, "evaluation-test.json")["metrics"]["test_loss"] == pytest.approx(found["metrics"]["test_loss"], rel=1e-5)
+    old_files.unisono("evaluate", run, "--task", TRAINED[run][0], "--threads", "1")
+    assert old_files.read(run, "evaluation-test.json")["metrics"]["test_loss"] == pytest.approx(
+        found["metrics"]["test_loss"], rel=1e-5
+    )
 
 
-def test_a_resumed_asynchronous_run_is_repeated(place: Place) -> None:
-    place.train("downpour")
+def test_a_resumed_asynchronous_run_is_repeated(old_files: OldFiles) -> None:
+    old_files.train("downpour")
     _, *options = TRAINED["downpour"]
     del options[:2]  # -n 3
-    place.unisono("train", "task.py", *options, "--simulate", "2", "--replay", "downpour", "--threads", "1", "--out", "again")
-    assert place.read("again", "summary.json")["weights_sha256"] == place.read("downpour", "summary.json")["weights_sha256"]
+    old_files.unisono("train", "task.py", *options, "--simulate", "2", "--replay", "downpour", "--threads", "1", "--out", "again")
+    assert old_files.read("again", "summary.json")["weights_sha256"] == old_files.read("downpour", "summary.json")["weights_sha256"]
 
 
-def test_a_finished_run_is_left_alone_extended_and_evaluated(place: Place) -> None:
-    old = place.read("finished", "evaluation-test.json")
+def test_a_finished_run_is_left_alone_extended_and_evaluated(old_files: OldFiles) -> None:
+    old = old_files.read("finished", "evaluation-test.json")
     files = {file: file.read_bytes() for file in Path("finished").glob("*.*") if file.name not in (".lock", "status.json")}
-    place.unisono("evaluate", "finished", "--task", "task.py", "--save-predictions")
-    found = place.read("finished", "evaluation-test.json")
+    old_files.unisono("evaluate", "finished", "--task", "task.py", "--save-predictions")
+    found = old_files.read("finished", "evaluation-test.json")
     assert found["weights_sha256"] == old["weights_sha256"]
     assert found["split_sha256"] == old["split_sha256"]
     assert found["metrics"] == pytest.approx(old["metrics"], rel=1e-5)
-    place.train("finished")
+    old_files.train("finished")
     kept = [file for file, content in files.items() if file.read_bytes() == content]
     assert set(files) - set(kept) <= {Path("finished", name) for name in ("evaluation-test.json", "predictions-test.npz")}
-    place.train("finished", "--epochs", "6")
-    assert (place.read("finished", "summary.json")["epochs"], place.read("finished", "summary.json")["steps"]) == (6, 36)
-    assert place.read("finished", "status.json")["lives"][-1]["first_step"] == 24
+    old_files.train("finished", "--epochs", "6")
+    assert (old_files.read("finished", "summary.json")["epochs"], old_files.read("finished", "summary.json")["steps"]) == (6, 36)
+    assert old_files.read("finished", "status.json")["lives"][-1]["first_step"] == 24
 
 
-def test_an_old_run_is_compared_with_a_resumed_one(place: Place) -> None:
-    place.train("sharded")
-    losses = {run: place.read(run, "summary.json")["metrics"]["test_loss"] for run in ("finished", "sharded")}
-    found = place.unisono("compare", "finished", "sharded", "--metric", "test_loss").output
+def test_an_old_run_is_compared_with_a_resumed_one(old_files: OldFiles) -> None:
+    old_files.train("sharded")
+    losses = {run: old_files.read(run, "summary.json")["metrics"]["test_loss"] for run in ("finished", "sharded")}
+    found = old_files.unisono("compare", "finished", "sharded", "--metric", "test_loss").output
     assert sorted(losses, key=lambda run: found.index(run)) == sorted(losses, key=lambda run: losses[run])
 
 
-def test_all_old_runs_have_a_status(place: Place) -> None:
-    found = {Path(one["run"]).name: one for one in place.printed("status", ".") if "study" not in one["run"]}
+def test_all_old_runs_have_a_status(old_files: OldFiles) -> None:
+    found = {Path(one["run"]).name: one for one in old_files.printed("status", ".") if "study" not in one["run"]}
     assert {name: one["state"] for name, one in found.items()} == {**dict.fromkeys(STOPPED_RUNS, "stopped"), "finished": "finished"}
 
 
-def test_a_stopped_study_is_finished_and_used(place: Place) -> None:
+def test_a_stopped_study_is_finished_and_used(old_files: OldFiles) -> None:
     need("optuna")
-    study = place.folder / "study"
-    before = place.read("study", "trials", "000001", "fold-1", "status.json")
-    place.unisono(*SEARCHED, "--quiet")
+    study = old_files.folder / "study"
+    before = old_files.read("study", "trials", "000001", "fold-1", "status.json")
+    old_files.unisono(*SEARCHED, "--quiet")
     results = all_ended_once(study, NUM_TRIALS)
     assert {result.state for result in results.values()} == {COMPLETE}
     assert all(math.isfinite(result.values[0]) for result in results.values())
     assert 0 < before["step"] < before["num_steps"]
     assert first_steps(study, 1, "fold-1") == [0, before["step"]]
-    place.unisono("train", "task.py", "--from-study", "study", "--threads", "1", "--quiet", "--out", "best")
-    place.unisono("apply", "study", "--task", "task.py", "--out", "labels.csv", "--quiet")
+    old_files.unisono("train", "task.py", "--from-study", "study", "--threads", "1", "--quiet", "--out", "best")
+    old_files.unisono("apply", "study", "--task", "task.py", "--out", "labels.csv", "--quiet")
     assert len(Path("labels.csv").read_text().splitlines()) == 1 + 48
 
 
-def test_a_killed_fit_of_keras_is_resumed_from_its_backup(place: Place) -> None:
+def test_a_killed_fit_of_keras_is_resumed_from_its_backup(old_files: OldFiles) -> None:
     need("keras")
-    expected = place.read("expected.json")["fit"]
-    ended = place.nursery.run([str(place.folder / FITTED[-1])], 2, "shm", LIMIT_S)
+    expected = old_files.read("expected.json")["fit"]
+    ended = old_files.fork_server.run([str(old_files.folder / FITTED[-1])], 2, "shm", LIMIT_S)
     assert ended.exit_code == 0, ended
-    found = place.read("fitted.json")
+    found = old_files.read("fitted.json")
     assert found["num_batches"] == expected["num_batches"] < 4 * 6
     assert found["losses"] == pytest.approx(expected["losses"], rel=ON_OTHER_MACHINES)

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.processes import plain_environment
 from unisono.data.sources.digits import digits
 from unisono.data.splits import split
@@ -58,14 +58,14 @@ task = un.Task(model=model, data=data, loss="cross_entropy", metrics=("accuracy"
 @dataclass(frozen=True)
 class Trained:
     folder: Path
-    nursery: Nursery
+    fork_server: ForkServer
 
     @property
     def run(self) -> str:
         return str(self.folder / "run")
 
     def do(self, *words: str, size: int = 1) -> GroupResult:
-        return self.nursery.run(["-m", "unisono.cli", *words], size, "shm" if size > 1 else "single", LIMIT_S)
+        return self.fork_server.run(["-m", "unisono.cli", *words], size, "shm" if size > 1 else "single", LIMIT_S)
 
     def done(self, *words: str, size: int = 1) -> str:
         ended = self.do(*words, size=size)
@@ -81,9 +81,9 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A short training of the digits on two workers, with a width that is not the task's own."""
-    made = Trained(tmp_path_factory.mktemp("predict"), nursery)
+    made = Trained(tmp_path_factory.mktemp("predict"), fork_server)
     task = made.folder / "held.py"
     task.write_text(TASK)
     made.done("train", str(task), "--out", made.run, "--set", "model.width=48", size=2)
@@ -153,7 +153,7 @@ def test_the_mean_of_runs_is_that_of_their_probabilities(trained: Trained, tmp_p
     assert both == pytest.approx((one + two) / 2, abs=1e-7)
 
 
-def test_a_killed_apply_goes_on_where_it_stopped(trained: Trained, tmp_path: Path) -> None:
+def test_a_killed_apply_resumes_where_it_stopped(trained: Trained, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole.csv", tmp_path / "out.csv"
     trained.done("apply", trained.run, "--out", str(whole))
     parts = tmp_path / "out.csv.parts"

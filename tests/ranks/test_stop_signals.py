@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.ranks.stop_table import LIMIT_S, STOPPED, Cell, Row, Started, Table, Training
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.processes import Program, plain_environment, within
 from tests.system.slurm import SlurmCluster
 
@@ -51,8 +51,8 @@ TIME_LIMIT = Cell("--time-limit", nothing, STOPPED, why="time limit", options=("
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Table:
-    made = Table(tmp_path_factory.mktemp("cells"), nursery)
+def table(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Table:
+    made = Table(tmp_path_factory.mktemp("cells"), fork_server)
     for num_workers in (1, 2):
         training = Training(made.folder / f"undisturbed_{num_workers}", num_workers)
         training.prepare("")

@@ -27,7 +27,7 @@ LIMIT_S = 100.0
 REQUEUE_S = 400
 
 STAND_IN = f"""#!{sys.executable}
-# A training of three steps that takes one of them in each life, or waits where it finds the file `wait`.
+# A training of three steps that takes one of them in each attempt, or waits where it finds the file `wait`.
 import os, pathlib, signal, sys, time
 from unisono.training.run_folder.run_status import Status, read
 
@@ -50,7 +50,7 @@ sys.exit(0 if step + 1 == 3 else 75)
 
 
 @dataclass(frozen=True)
-class Place:
+class SubmitFolder:
     """A folder with a space in its name, in which trainings are stood in for, and the cluster that runs them."""
 
     folder: Path
@@ -83,18 +83,18 @@ class Place:
 
 
 @pytest.fixture
-def place(slurm_cluster: SlurmCluster, tmp_path: Path) -> Place:
+def submit_folder(slurm_cluster: SlurmCluster, tmp_path: Path) -> SubmitFolder:
     folder = tmp_path / "a place"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "unisono").write_text(STAND_IN)
     (folder / "bin" / "unisono").chmod(0o755)
     (folder / "site.toml").write_text(f"""container = 'env PATH="{folder / "bin"}:{os.defpath}"'\n""")
-    return Place(folder, slurm_cluster)
+    return SubmitFolder(folder, slurm_cluster)
 
 
-def test_a_chain_goes_on_until_the_training_is_done(place: Place) -> None:
-    place.submit("--nodes", "2")
-    done = place.wait_for("finished")
+def test_a_chain_continues_until_the_training_is_done(submit_folder: SubmitFolder) -> None:
+    submit_folder.submit("--nodes", "2")
+    done = submit_folder.wait_for("finished")
     assert [(life["first_step"], life["last_step"], life["num_workers"]) for life in done["lives"]] == [
         (0, 1, 2),
         (1, 2, 2),
@@ -102,55 +102,59 @@ def test_a_chain_goes_on_until_the_training_is_done(place: Place) -> None:
     ]
     jobs = [life["job"] for life in done["lives"]]
     assert len(set(jobs)) == 3, "three jobs, one after the other"
-    assert within(LIMIT_S, lambda: not place.cluster.ask("squeue", "--noheader"))
-    assert [job["job"] for job in place.status()["jobs"]] == jobs, "and none after the last"
+    assert within(LIMIT_S, lambda: not submit_folder.cluster.ask("squeue", "--noheader"))
+    assert [job["job"] for job in submit_folder.status()["jobs"]] == jobs, "and none after the last"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(2 * REQUEUE_S)
-def test_a_job_that_is_requeued(place: Place) -> None:
+def test_a_job_that_is_requeued(submit_folder: SubmitFolder) -> None:
     """SLURM holds a job for two minutes before it starts again. Where it was made to start earlier (by `StartTime=now`) it
     was seen to vanish now and then, so this waits as users do."""
-    place.submit("--requeue")
-    assert within(REQUEUE_S, lambda: place.status()["state"] == "finished"), f"{place.status()}\n{place.printed()}"
-    done = place.status()
+    submit_folder.submit("--requeue")
+    assert within(REQUEUE_S, lambda: submit_folder.status()["state"] == "finished"), (
+        f"{submit_folder.status()}\n{submit_folder.printed()}"
+    )
+    done = submit_folder.status()
     assert [life["last_step"] for life in done["lives"]] == [1, 2, 3]
     assert len({life["job"] for life in done["lives"]}) == 1, "it is the same job"
-    assert (place.run / "jobs.log").read_text().count("requeues itself") == 2
+    assert (submit_folder.run / "jobs.log").read_text().count("requeues itself") == 2
 
 
-def test_scancel_ends_the_chain_and_submitting_again_goes_on(place: Place) -> None:
-    place.run.mkdir(parents=True)
-    (place.run / "wait").touch()
-    place.submit("--out", "runs/digits")
-    job = place.wait_for("running")["job"]
-    said = place.unisono("submit", DIGITS, "--time", "1", "--out", "runs/digits", code=2)
+def test_scancel_ends_the_chain_and_submitting_again_resumes(submit_folder: SubmitFolder) -> None:
+    submit_folder.run.mkdir(parents=True)
+    (submit_folder.run / "wait").touch()
+    submit_folder.submit("--out", "runs/digits")
+    job = submit_folder.wait_for("running")["job"]
+    said = submit_folder.unisono("submit", DIGITS, "--time", "1", "--out", "runs/digits", code=2)
     assert f"job {job} (RUNNING) of runs/digits is in the queue already" in said
-    place.cluster.ask("scancel", str(job))
-    assert within(LIMIT_S, lambda: not place.cluster.ask("squeue", "--noheader"))
-    (place.run / "wait").unlink()
-    stopped = place.status()
+    submit_folder.cluster.ask("scancel", str(job))
+    assert within(LIMIT_S, lambda: not submit_folder.cluster.ask("squeue", "--noheader"))
+    (submit_folder.run / "wait").unlink()
+    stopped = submit_folder.status()
     assert (stopped["state"], stopped["step"], len(stopped["jobs"])) == ("stopped", 1, 1)
-    place.submit("--out", "runs/digits")
-    done = place.wait_for("finished")
+    submit_folder.submit("--out", "runs/digits")
+    done = submit_folder.wait_for("finished")
     assert [life["last_step"] for life in done["lives"]] == [1, 2, 3]
 
 
-def test_a_job_that_is_told_to_stop_goes_on_in_the_next(place: Place) -> None:
-    place.run.mkdir(parents=True)
-    (place.run / "wait").touch()
-    place.submit("--out", "runs/digits")
-    job = place.wait_for("running")["job"]
-    place.cluster.ask("scancel", "--signal=USR1", str(job))
-    assert within(LIMIT_S, lambda: place.status()["job"] not in (None, job)), f"{place.status()}\n{place.printed()}"
-    (place.run / "wait").unlink()
-    assert [life["last_step"] for life in place.wait_for("finished")["lives"]] == [1, 2, 3]
+def test_a_job_that_receives_a_stop_signal_is_resumed_by_the_next(submit_folder: SubmitFolder) -> None:
+    submit_folder.run.mkdir(parents=True)
+    (submit_folder.run / "wait").touch()
+    submit_folder.submit("--out", "runs/digits")
+    job = submit_folder.wait_for("running")["job"]
+    submit_folder.cluster.ask("scancel", "--signal=USR1", str(job))
+    assert within(LIMIT_S, lambda: submit_folder.status()["job"] not in (None, job)), (
+        f"{submit_folder.status()}\n{submit_folder.printed()}"
+    )
+    (submit_folder.run / "wait").unlink()
+    assert [life["last_step"] for life in submit_folder.wait_for("finished")["lives"]] == [1, 2, 3]
 
 
-def test_a_real_training_in_one_job(place: Place) -> None:
-    (place.folder / "site.toml").write_text("")
-    place.submit("--nodes", "2", "--epochs", "1", "--quiet")
-    done = place.wait_for("finished")
+def test_a_real_training_in_one_job(submit_folder: SubmitFolder) -> None:
+    (submit_folder.folder / "site.toml").write_text("")
+    submit_folder.submit("--nodes", "2", "--epochs", "1", "--quiet")
+    done = submit_folder.wait_for("finished")
     assert done["lives"][0]["num_workers"] == 2
-    assert json.loads((place.run / "summary.json").read_text())["num_workers"] == 2
-    assert "finished" in place.unisono("status", "runs")
+    assert json.loads((submit_folder.run / "summary.json").read_text())["num_workers"] == 2
+    assert "finished" in submit_folder.unisono("status", "runs")

@@ -14,7 +14,7 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.processes import plain_environment, run_together
 from unisono.cli import main
 
@@ -316,18 +316,18 @@ def one_message(output: str) -> str:
 
 
 @pytest.fixture
-def two_ranks(nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+def two_ranks(fork_server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
     monkeypatch.chdir(tmp_path)
 
     def run(more: str, *options: str) -> tuple[int, str]:
         Path("task.py").write_text(TASK + dedent(more))
-        ended = nursery.run(["-m", "unisono.cli", "train", "task.py", *options], 2, "shm", LIMIT_S)
+        ended = fork_server.run(["-m", "unisono.cli", "train", "task.py", *options], 2, "shm", LIMIT_S)
         return ended.exit_code, ended.output
 
     return run
 
 
-def test_what_all_ranks_see_is_told_once(two_ranks: Callable[..., tuple[int, str]]) -> None:
+def test_an_error_of_all_ranks_is_reported_once(two_ranks: Callable[..., tuple[int, str]]) -> None:
     for options, words in (
         (
             ("--global-batch", "1"),
@@ -415,7 +415,7 @@ task = replace(task, step=step)
         ("", "--algorithm gem --hash-every 2", "--hash-every has no effect with --algorithm gem"),
     ],
 )
-def test_a_centre_refuses_what_it_cannot_do(train: Command, more: str, options: str, told: str) -> None:
+def test_a_server_refuses_tasks_it_cannot_train(train: Command, more: str, options: str, told: str) -> None:
     assert told in train.refused(more, *options.split())
 
 

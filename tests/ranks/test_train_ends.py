@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.processes import Program, plain_environment
 from unisono.cli import main
 from unisono.testing.ranks import GroupResult
@@ -180,13 +180,13 @@ def test_two_runs_at_once_have_directories_of_their_own(capsys: pytest.CaptureFi
 # ---- two workers ---------------------------------------------------------------------------------------------------------
 
 
-def on_two_ranks(nursery: Nursery, *options: str) -> GroupResult:
-    return nursery.run(["-m", "unisono.cli", "train", "task.py", "--out", "run", *options], 2, "shm", LIMIT_S)
+def on_two_ranks(fork_server: ForkServer, *options: str) -> GroupResult:
+    return fork_server.run(["-m", "unisono.cli", "train", "task.py", "--out", "run", *options], 2, "shm", LIMIT_S)
 
 
-def test_all_ranks_end_at_the_step_that_one_was_told_in(nursery: Nursery) -> None:
+def test_all_ranks_stop_at_the_step_in_which_one_was_signalled(fork_server: ForkServer) -> None:
     write("os.kill(os.getpid(), signal.SIGTERM) if RANK == '1' else None")
-    ended = on_two_ranks(nursery, "--monitor", "--timeline")
+    ended = on_two_ranks(fork_server, "--monitor", "--timeline")
     assert ended.exit_code == 75, ended
     assert ended.output.count(f"interrupted: {STEPS} steps") == 1 and "error" not in ended.output, ended
     expect_all_written()
@@ -194,9 +194,9 @@ def test_all_ranks_end_at_the_step_that_one_was_told_in(nursery: Nursery) -> Non
     assert Path("run/timeline.json").exists()
 
 
-def test_a_loss_that_is_no_number_is_told_once_with_its_step_and_samples(nursery: Nursery) -> None:
+def test_a_loss_that_is_no_number_is_reported_once_with_its_step_and_samples(fork_server: ForkServer) -> None:
     write("return float('nan') if RANK == '1' else None")
-    ended = on_two_ranks(nursery)
+    ended = on_two_ranks(fork_server)
     assert ended.exit_code == 1, ended
     (message,) = (line for line in ended.output.splitlines() if "unisono: error: " in line)
     assert "the loss or gradient of step 7 is not finite (nan)" in message and "rank 1: " in message
@@ -204,7 +204,7 @@ def test_a_loss_that_is_no_number_is_told_once_with_its_step_and_samples(nursery
     assert (summary()["reason"], summary()["steps"], summary()["replicas_equal"]) == ("not finite", 8, True)
 
 
-def test_updates_that_a_sample_spoils_are_left_out_where_asked(nursery: Nursery) -> None:
+def test_updates_that_a_sample_spoils_are_left_out_where_asked(fork_server: ForkServer) -> None:
     more = """
     class Spoiled(un.Source):
         def __len__(self):
@@ -216,7 +216,7 @@ def test_updates_that_a_sample_spoils_are_left_out_where_asked(nursery: Nursery)
     task = replace(task, data=lambda: un.Splits(Spoiled()))
     """
     write(more=more)
-    ended = on_two_ranks(nursery, "--on-nan", "skip", "--epochs", "2")
+    ended = on_two_ranks(fork_server, "--on-nan", "skip", "--epochs", "2")
     assert ended.exit_code == 0, ended
     warnings = [line for line in ended.output.splitlines() if line.startswith("warning: ")]
     place = (
@@ -263,7 +263,7 @@ def test_a_killed_worker_is_named_and_ends_all() -> None:
     assert "Traceback" not in ended.output, ended
 
 
-def test_it_ends_without_a_word_when_its_reader_leaves() -> None:
+def test_it_ends_silently_when_its_reader_leaves() -> None:
     write()
     command = [sys.executable, "-m", "unisono", "train", "task.py", "--out", "run", "--epochs", "1000000"]
     with subprocess.Popen(command, env=plain_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -277,7 +277,7 @@ def test_what_an_objective_does_ends_nothing_but_its_trial(tmp_path: Path) -> No
     assert f"best_number={best})" in outcome.output, str(outcome)
 
 
-def test_an_objective_whose_study_is_in_a_database(tmp_path: Path) -> None:
+def test_an_objective_with_its_study_in_a_database(tmp_path: Path) -> None:
     study, url = tmp_path / "study", f"sqlite:///{tmp_path / 'studies.db'}"
     options = f"trials=6, blocks=2, out={str(study)!r}, storage={url!r}, search='random'"
     ran(script(tmp_path, "def objective(trial):\n    return trial.suggest_float('x', -1.0, 1.0)", options))
@@ -296,7 +296,7 @@ def test_an_objective_whose_study_is_in_a_database(tmp_path: Path) -> None:
 # ---- stopped, and gone on with ---------------------------------------------------------------------------------------
 
 
-def test_sigterm_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -> None:
+def test_sigterm_saves_and_the_same_command_resumes(tmp_path: Path) -> None:
     study, slow = tmp_path / "study", tmp_path / "slow"
     task = written_task(tmp_path)
     command = tune(task, "-n", "2", "--trials", "3", "--epochs", "30", "--search", "tpe", "--out", str(study))
@@ -323,9 +323,9 @@ def test_sigterm_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -
 
 def expect_a_light_supervisor(coordinator: psutil.Process) -> None:
     """The process that coordinates has no PyTorch; those that train have."""
-    (nursery,) = coordinator.children()
+    (fork_server,) = coordinator.children()
     assert "libtorch" not in Path(f"/proc/{coordinator.pid}/maps").read_text()
-    for process in (nursery, *nursery.children()):
+    for process in (fork_server, *fork_server.children()):
         assert "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
 
 

@@ -90,7 +90,7 @@ def test_a_signal_to_all_ranks_saves_and_gives_back(tmp_path: Path) -> None:
         assert first == 0 < again, "it goes on from its checkpoint"
 
 
-def test_a_mistake_is_told_by_one_of_all_ranks_that_see_it(tmp_path: Path) -> None:
+def test_a_mistake_that_several_ranks_see_is_reported_by_one(tmp_path: Path) -> None:
     file = Path(written_task(tmp_path))
     file.write_text(file.read_text().replace("return un.split(", "un.split("))
     options = ("tune", str(file), "--trials", "3", "--out", str(tmp_path / "study"))
@@ -101,7 +101,7 @@ def test_a_mistake_is_told_by_one_of_all_ranks_that_see_it(tmp_path: Path) -> No
     assert "[0] unisono: error: data of the task must give" in outcome.output, str(outcome)
 
 
-def test_what_is_wrong_on_another_rank_alone_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_an_error_on_another_rank_alone_is_reported_and_the_others_continue(tmp_path: Path) -> None:
     file, study = Path(written_task(tmp_path)), tmp_path / "study"
     file.write_text(f"import os\n\nif os.environ['UNISONO_RANK'] == '1':\n    raise ValueError('only here')\n{file.read_text()}")
     options = ("tune", str(file), "--trials", "3", "--epochs", "1", "--out", str(study))

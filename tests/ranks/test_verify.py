@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.processes import plain_environment, run_together
 
 UNISONO = str(Path(sys.executable).parent / "unisono")
@@ -49,9 +49,9 @@ def unisono(*words: str, code: int = 0) -> str:
     return outcome.output
 
 
-def train(nursery: Nursery, workers: int, *options: str) -> None:
+def train(fork_server: ForkServer, workers: int, *options: str) -> None:
     command = ["-m", "unisono.cli", "train", "task.py", "--out", "run", "--quiet", *options]
-    ended = nursery.run(command, workers, "auto", LIMIT_S)
+    ended = fork_server.run(command, workers, "auto", LIMIT_S)
     assert ended.exit_code == 0, str(ended)
 
 
@@ -61,16 +61,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("task.py").write_text(TASK)
 
 
-def test_the_same_bits_and_one_that_is_not(nursery: Nursery) -> None:
-    train(nursery, 1, "--hash-every", "1")
+def test_the_same_bits_and_one_that_is_not(fork_server: ForkServer) -> None:
+    train(fork_server, 1, "--hash-every", "1")
     assert "the same bits: run, 4 steps up to step 4, with 1 worker and 2 workers" in unisono("verify", "run", "--steps", "4")
     Path("plant").touch()
     said = unisono("verify", "run", "-n", "2", code=1)
     assert "DIFFERENT: run after step 3: 3.weight" in said, "its fifth shard is the first of its third step"
 
 
-def test_a_whole_training_again(nursery: Nursery) -> None:
-    train(nursery, 2)
+def test_a_whole_training_again(fork_server: ForkServer) -> None:
+    train(fork_server, 2)
     sha256 = json.loads(Path("run/summary.json").read_text())["weights_sha256"]
     assert f"all 8 steps, with 2 workers and 1 worker: {sha256}" in unisono("verify", "run", "--whole")
 

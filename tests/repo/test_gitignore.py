@@ -18,7 +18,9 @@ LEFT_AT_THE_TOP = (
     "dist/unisono.whl",
     ".venv/bin/python",
     "src/unisono/__pycache__/cli.pyc",
+    "src/unisono.egg-info/PKG-INFO",
 )
+HOLDS_EVERYWHERE = "__pycache__/"
 
 
 def git(*arguments: str, given: str = "") -> list[str]:
@@ -43,6 +45,20 @@ def test_no_file_of_a_package_is_ignored() -> None:
     packages = [str(folder.relative_to(ROOT)) for folder in (ROOT / "src").rglob("*") if (folder / "__init__.py").exists()]
     assert len(packages) > 10
     assert ignored(*(f"{package}/{name}/x.py" for package in packages for name in USUAL_NAMES)) == []
+
+
+def test_no_file_below_src_is_ignored() -> None:
+    """A new file that git ignores is missing from the commit, and nothing says so."""
+    found = [file.relative_to(ROOT) for file in (ROOT / "src").rglob("*") if file.is_file()]
+    ours = [str(file) for file in found if "__pycache__" not in file.parts and not file.parts[1].endswith(".egg-info")]
+    assert len(ours) > 500
+    assert ignored(*ours) == []
+
+
+def test_entries_hold_at_one_place_only() -> None:
+    entries = [line for line in (ROOT / ".gitignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert HOLDS_EVERYWHERE in entries
+    assert [entry for entry in entries if not entry.startswith("/") and entry != HOLDS_EVERYWHERE] == []
 
 
 def test_no_tracked_file_is_ignored() -> None:

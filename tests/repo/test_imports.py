@@ -11,7 +11,9 @@ import pytest
 
 from unisono.cli import VERBS
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+SRC = ROOT / "src" / "unisono"
 
 HEAVY = frozenset({"torch", "numpy", "mpi4py", "keras", "tensorflow", "jax", "optuna", "zmq", "h5py", "matplotlib", "psutil"})
 
@@ -43,7 +45,16 @@ MOST_FOR_HELP = 20
 MOST_FOR_A_VERB = 50
 """Its options come from the files that read them: `unisono submit --help` has those of the training and of the job."""
 MOST_FOR_A_TRAINING = 200
-NOT_FOR_A_TRAINING = ("tuning", "doctor", "predict", "horovod", "compat", "slurm_jobs", "api")
+NOT_FOR_A_TRAINING = (
+    *("api", "doctor", "predict", "slurm_jobs", "testing", "tuning"),
+    *("horovod", "keras", "metrics.keras", "model.keras", "model.lightning"),
+    *("training.frontends.keras_frontend", "training.frontends.lightning_frontend"),
+    *("algorithms.server", "training.server", "comm.exchange"),
+    *(f"algorithms.{name}" for name in ("downpour", "easgd", "gem", "parameter_server")),
+)
+"""Packages and modules: what a training of a PyTorch model in lock step does not use."""
+SOURCES_OF_DIGITS = ("arrays", "digits", "open_source")
+"""Modules of data/sources that examples/digits.py uses."""
 
 
 def loaded_modules(program: str) -> set[str]:
@@ -77,7 +88,7 @@ def test_nothing_heavy_is_loaded(name: str) -> None:
     ],
     ids=["train", "run"],
 )
-def test_nothing_of_horovod_is_loaded_where_nobody_asked_for_it(words: list[str], tmp_path: Path) -> None:
+def test_nothing_of_horovod_is_loaded_unless_requested(words: list[str], tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "run")] if words[0] == "train" else []
     loaded = loaded_modules(VERB.format(arguments=[*words, *out]))
     assert "unisono" in loaded
@@ -85,7 +96,7 @@ def test_nothing_of_horovod_is_loaded_where_nobody_asked_for_it(words: list[str]
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])
-def test_help_loads_what_it_tells_of(verb: str) -> None:
+def test_help_loads_only_its_own_verb(verb: str) -> None:
     found = ours(loaded_modules(PROGRAMS[f"unisono {verb} --help".replace("  ", " ")]))
     assert len(found) <= (MOST_FOR_A_VERB if verb else MOST_FOR_HELP), found
     verbs = [name.removeprefix("unisono.commands.") for name in found if name.startswith("unisono.commands.")]
@@ -96,12 +107,22 @@ def test_a_training_on_one_worker_loads_what_it_uses(tmp_path: Path) -> None:
     words = ["train", str(EXAMPLES / "digits.py"), "--epochs", "1", "--quiet", "--out", str(tmp_path / "run")]
     found = ours(loaded_modules(VERB.format(arguments=words)))
     assert len(found) <= MOST_FOR_A_TRAINING, found
-    packages = {name.split(".")[1] for name in found if "." in name}
-    assert not packages & set(NOT_FOR_A_TRAINING)
+    unused = tuple(f"unisono.{name}." for name in NOT_FOR_A_TRAINING)
+    assert not [name for name in found if f"{name}.".startswith(unused)]
+    sources = {name.removeprefix("unisono.data.sources.") for name in found if name.startswith("unisono.data.sources.")}
+    assert sources <= set(SOURCES_OF_DIGITS)
     assert [name for name in found if name.startswith("unisono.commands.")] == [
         "unisono.commands.on_workers",
         "unisono.commands.train",
     ]
+
+
+def test_unused_modules_exist() -> None:
+    """So that none stays in the list when it has got another name."""
+    paths = [
+        SRC / name.replace(".", "/") for name in (*NOT_FOR_A_TRAINING, *(f"data.sources.{name}" for name in SOURCES_OF_DIGITS))
+    ]
+    assert not [str(path) for path in paths if not path.is_dir() and not path.with_suffix(".py").exists()]
 
 
 def test_a_heavy_package_would_be_seen() -> None:

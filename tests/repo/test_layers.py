@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "unisono"
 
 FACADE = "__init__"
-"""`unisono/__init__.py`: stands above all rooms, so that nothing inside imports it, and loads them only when asked."""
+"""`unisono/__init__.py`: stands above all packages, so that nothing inside imports it, and loads them only when asked."""
 
 LAYERS = MappingProxyType(
     {
@@ -30,7 +31,7 @@ LAYERS = MappingProxyType(
         "own_loop": 7,
         "start_training": 7.1,
         "api": 7.2,
-        **dict.fromkeys(("tuning", "predict", "scale", "horovod", "keras"), 7),
+        **dict.fromkeys(("tuning", "predict", "horovod", "keras"), 7),
         **dict.fromkeys(("doctor", "testing"), 8),
         "commands": 9,
         "cli": 10,
@@ -114,6 +115,8 @@ OWNERS = MappingProxyType(
 
 HOROVOD_STANDS_ON = ("cluster", "comm", "launch", "errors", "horovod")
 """What the Horovod front may import: it must work without a model, a task or a run of ours."""
+IMPORTERS = re.compile(r"Imported by [^.]*\.")
+"""The sentence in `__init__.py` (test_package_docstrings.py), which names all that import a package."""
 KNOW_HOROVOD = ("cli.py", "commands/horovodrun.py", "commands/run.py")
 """The doors to it from outside its package: `unisono run --horovod` and `unisono horovodrun`."""
 
@@ -146,7 +149,8 @@ class Source:
     tree: ast.Module
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
+        """Of the top level, or the name of a module that stands there."""
         return self.path.parts[0].removesuffix(".py")
 
 
@@ -234,30 +238,30 @@ def _uses(source: Source, module: str, names: frozenset[str]) -> Iterator[tuple[
 
 
 def imports_go_downwards(source: Source) -> Breaches:
-    """A room imports only rooms of lower layers; rooms of one layer do not know each other (files of layer 0 do)."""
-    if source.room not in LAYERS:
-        yield 1, f"room {source.room!r} has no layer; give it one in LAYERS (tests/repo/test_layers.py)"
+    """A package imports only packages of lower layers; those of one layer do not import each other (those of layer 0 do)."""
+    if source.package not in LAYERS:
+        yield 1, f"package {source.package!r} has no layer; give it one in LAYERS (tests/repo/test_layers.py)"
         return
-    here = LAYERS[source.room]
+    here = LAYERS[source.package]
     for item in imports(source):
         parts = item.target.split(".")
         if parts[0] != "unisono":
             continue
-        room = parts[1] if len(parts) > 1 and parts[1] in LAYERS else FACADE
-        there = LAYERS[room]
-        if source.room == FACADE:
+        imported = parts[1] if len(parts) > 1 and parts[1] in LAYERS else FACADE
+        there = LAYERS[imported]
+        if source.package == FACADE:
             if there > 0 and not item.at_use:
                 yield item.line, f"imports {item.target} when unisono is imported; import it at use"
-        elif room != source.room and there >= here and (here, there) != (0, 0):
+        elif imported != source.package and there >= here and (here, there) != (0, 0):
             yield (
                 item.line,
-                f"layer {here} ({source.room}) imports {item.target} of layer {there}; imports go downwards only",
+                f"layer {here} ({source.package}) imports {item.target} of layer {there}; imports go downwards only",
             )
 
 
 def the_horovod_front_stands_on_comm(source: Source) -> Breaches:
     """`horovod/` knows the packages of launching and communication and nothing of models, data or training."""
-    if source.room != "horovod":
+    if source.package != "horovod":
         return
     for item in imports(source):
         parts = item.target.split(".")
@@ -267,11 +271,11 @@ def the_horovod_front_stands_on_comm(source: Source) -> Breaches:
 
 def only_its_doors_know_horovod(source: Source) -> Breaches:
     """Nothing outside `horovod/` names it, in code or text, but the two commands that start programs written for it."""
-    if source.room == "horovod" or str(source.path) in KNOW_HOROVOD:
+    if source.package == "horovod" or str(source.path) in KNOW_HOROVOD:
         return
     for node in ast.walk(source.tree):
         texts = [value for _, value in ast.iter_fields(node) if isinstance(value, str)]
-        if any("horovod" in text.lower() for text in texts):
+        if any("horovod" in IMPORTERS.sub("", text).lower() for text in texts):
             yield getattr(node, "lineno", 1), "names Horovod; let horovod/ give what it needs as values"
 
 
@@ -289,7 +293,7 @@ def heavy_packages_have_owners(source: Source) -> Breaches:
 
 def environment_stays_in_cluster(source: Source) -> Breaches:
     """The environment is read in `cluster/`, `launch/` and `cli.py` only, and written by `launch/this_process.py` only."""
-    may_read = source.room in ("cluster", "launch", "cli")
+    may_read = source.package in ("cluster", "launch", "cli")
     may_write = str(source.path) == "launch/this_process.py"
     for node, parent, grandparent in _uses(source, "os", ENVIRONMENT):
         line = getattr(node, "lineno", 1)
@@ -365,7 +369,7 @@ def _can_change(value: ast.expr) -> bool:
 
 def names_say_something(source: Source) -> Breaches:
     """No file or folder is called utils, helpers, manager or misc."""
-    if source.room == "horovod" and "_impl" not in source.path.parts:  # Horovod's names: programs import them by path
+    if source.package == "horovod" and "_impl" not in source.path.parts:  # Horovod's names: programs import them by path
         return
     for part in source.path.parts:
         if EMPTY_WORDS & set(part.removesuffix(".py").lower().split("_")):
@@ -394,6 +398,10 @@ def real_breaches(rule: Rule) -> list[str]:
 
 
 # ---- the tests -------------------------------------------------------------------------------------------------------
+
+
+def test_layers_list_exactly_the_packages_that_exist() -> None:
+    assert set(LAYERS) == {source.package for source in sources(PACKAGE)}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "unisono"
 
@@ -47,6 +45,15 @@ SHARED_NAMES = MappingProxyType(
 )
 """Names that several modules may have."""
 
+TESTS_OF_OTHERS = frozenset({"bench", "examples", "programs"})
+"""Folders of tests/unit for what is not in src."""
+TESTS_ELSEWHERE = MappingProxyType(
+    {
+        "horovod/launching/test_horovodrun.py": "the command as a whole; its parts are in launching/",
+    }
+)
+"""Tests that are not in the folder of the module that they are named after, each with its reason."""
+
 PUBLIC_FORMS = ("horovod",)
 """Packages whose inner names are those of another project, but for `_impl`: programs import them by path."""
 
@@ -76,14 +83,6 @@ def test_the_map_lists_exactly_the_packages_that_exist() -> None:
     assert listed == there
 
 
-@pytest.mark.parametrize("folder", [one for one in packages() if one != SRC], ids=lambda one: str(one.relative_to(SRC)))
-def test_every_package_says_what_lives_there_and_what_may_import_it(folder: Path) -> None:
-    if folder.relative_to(SRC).parts[0] in PUBLIC_FORMS and "_impl" not in folder.parts:
-        return
-    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
-    assert "Imported by" in text and not text.startswith("Imported by"), text
-
-
 def test_no_package_is_a_heap() -> None:
     counts = {str(folder.relative_to(SRC)): len(list(folder.glob("*.py"))) for folder in packages()}
     assert {name: count for name, count in counts.items() if count > MOST_FILES} == {}
@@ -108,16 +107,26 @@ def test_long_files_have_a_reason() -> None:
     assert len(long) <= MOST_LONG_FILES
 
 
-def mirrored(folder: Path) -> bool:
-    """The tests of a way in leave out the folder `_impl`."""
-    return (SRC / folder).is_dir() or (SRC / folder.parts[0] / "_impl" / Path(*folder.parts[1:])).is_dir()
+def mirror_of(folder: Path) -> Path:
+    """The folder of tests for a folder of src, both relative. The tests of a way in leave out the folder `_impl`."""
+    return Path(*(part for part in folder.parts if part != "_impl"))
 
 
 def test_unit_tests_mirror_the_packages() -> None:
     unit = ROOT / "tests" / "unit"
-    of_others = {"bench", "examples", "programs"}
-    folders = {file.parent.relative_to(unit) for file in unit.rglob("test_*.py")}
-    strange = [str(one) for one in folders if not mirrored(one) and not of_others & set(one.parts)]
+    mirrors = {mirror_of(folder.relative_to(SRC)) for folder in packages()}
+    homes: dict[str, set[Path]] = defaultdict(set)
+    for module in modules():
+        homes[module.stem].add(mirror_of(module.parent.relative_to(SRC)))
+    strange = []
+    for file in sorted(unit.rglob("test_*.py")):
+        folder, tested = file.parent.relative_to(unit), file.stem.removeprefix("test_")
+        if TESTS_OF_OTHERS & set(folder.parts) or str(file.relative_to(unit)) in TESTS_ELSEWHERE:
+            continue
+        if folder not in mirrors:
+            strange.append(f"{folder}/ is no package")
+        elif tested in homes and tested != folder.name and folder not in homes[tested]:
+            strange.append(f"{file.relative_to(unit)} belongs in {' or '.join(sorted(map(str, homes[tested])))}/")
     assert strange == []
 
 

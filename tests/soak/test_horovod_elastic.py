@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.ranks.test_horovod_elastic import Job
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.processes import is_running, within
 
 pytestmark = pytest.mark.soak
@@ -26,12 +26,12 @@ STEP_LIMIT_S = 120.0
 
 
 @pytest.mark.parametrize("hosts", [[["localhost", 4]], [["localhost", 2], ["127.0.0.1", 2]]], ids=["one-host", "two-hosts"])
-def test_many_workers_are_killed(hosts: list[list[object]], seeds: Iterator[int], nursery: Nursery, tmp_path: Path) -> None:
+def test_many_workers_are_killed(hosts: list[list[object]], seeds: Iterator[int], fork_server: ForkServer, tmp_path: Path) -> None:
     for seed in seeds:
         folder = tmp_path / str(seed)
         folder.mkdir()
         plan = {"num_proc": 4, "min_num_proc": 1, "hosts": hosts}
-        with Job(nursery, folder, plan, until=str(folder / "enough")) as job:
+        with Job(fork_server, folder, plan, until=str(folder / "enough")) as job:
             kill_many(job, random.Random(seed))
             (folder / "enough").touch()
             ended = job.finish()
@@ -44,10 +44,10 @@ def kill_many(job: Job, draw: random.Random) -> None:
     killed: set[int] = set()  # a process takes its time to die, and is still there
     for number in range(NUM_KILLS):
         found = within(STEP_LIMIT_S, lambda: len(holders(job) - killed) > 1 or job.driver.is_over())
-        assert found and not job.driver.is_over(), f"nobody goes on after {number} kills: {job.driver.finish(0.0)}\n{job.told()}"
+        assert found and not job.driver.is_over(), f"nobody goes on after {number} kills: {job.driver.finish(0.0)}\n{job.events()}"
         time.sleep(draw.uniform(0, longest_s))  # the random moment
         # Those that have just started too; but never the last that holds the state, without which there is nothing to go on from.
-        alive = {event["pid"] for event in job.told("starts") if is_running(event["pid"])} - killed
+        alive = {event["pid"] for event in job.events("starts") if is_running(event["pid"])} - killed
         safe = holders(job) - killed
         victims = sorted(alive if len(safe) > 1 else alive - safe)
         if victims:
@@ -59,4 +59,4 @@ def kill_many(job: Job, draw: random.Random) -> None:
 
 def holders(job: Job) -> set[int]:
     """Who lives and has the state."""
-    return {event["pid"] for event in job.told("begins") if is_running(event["pid"])}
+    return {event["pid"] for event in job.events("begins") if is_running(event["pid"])}

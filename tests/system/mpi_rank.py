@@ -1,4 +1,4 @@
-"""What mpirun starts in the place of a rank of the nursery: it asks for one with the environment of MPI, and ends as that does.
+"""What mpirun starts in the place of a rank of the fork server: it asks for one with the environment of MPI, and ends as that does.
 
 mpi_rank.py DOOR PROGRAM...
 """

@@ -92,7 +92,7 @@ def all_ended_once(study: Path, num_trials: int) -> dict[int, Result]:
 
 
 def first_steps(study: Path, trial: int, part: str = "fold-0") -> list[int]:
-    """Local: the step at which each life of a training began."""
+    """Local: the step at which each attempt of a training began."""
     file = study / "trials" / f"{trial:06d}" / part / "metrics.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [row["first_step"] for row in rows if row["event"] == "started"]

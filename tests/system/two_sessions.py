@@ -1,7 +1,7 @@
 """All tests in two sessions of pytest at the same time, as ranks that wait for each other and for time limits leave cores idle.
 
 `python -m tests.system.two_sessions ARGUMENTS` gives its arguments to both: one has tests/ranks, the other all the rest of tests/.
-Each has its own leak police, nursery, ports and folders. The first is seen while it runs, the second when both are over.
+Each has its own leak police, fork server, ports and folders. The first is seen while it runs, the second when both are over.
 """
 
 from __future__ import annotations

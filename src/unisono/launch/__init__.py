@@ -1,4 +1,4 @@
 """STARTING PROCESSES: starts the ranks of a node, forwards their output and signals, restarts them, leaves no process behind.
 
-Imported by commands, tuning and the interfaces of other frameworks; imports cluster and stopping.
+Imported by many packages; imports cluster and task.
 """

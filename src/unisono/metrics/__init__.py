@@ -1,6 +1,6 @@
-"""Metrics that are exact over any number of workers: sums that are added, or scores that are gathered in sample order.
+"""HOW GOOD: metrics that are exact over any number of workers, as sums that are added or scores in sample order.
 
-Imported by training and all above; imports model and data.
+Imported by predict and training; imports comm, data and model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Trained models put to use: evaluated again, applied to new inputs, compared with each other.
 
-Imported by commands; stands on training.
+Imported by commands; imports comm, data, files, metrics, model, observe, task and training.
 """

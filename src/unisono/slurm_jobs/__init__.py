@@ -1,4 +1,4 @@
-"""CHAINS OF SLURM JOBS: sbatch files, the queue, the site file, the log of a chain.
+"""JOBS THAT FOLLOW EACH OTHER: sbatch files, the queue, the site file, the log of a chain.
 
-Imported by commands; imports launch, stopping and cluster.
+Imported by commands; imports task.
 """

@@ -1,4 +1,4 @@
-"""WHAT USERS WRITE: Task, task files, --set overrides, the configuration of a run.
+"""WHAT USERS WRITE: Task, task files, --set overrides, the configuration of a run. It loads no framework.
 
-Imported by everybody; imports only errors, loads no framework.
+Imported by many packages; imports no other package.
 """

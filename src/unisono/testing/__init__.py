@@ -2,5 +2,6 @@
 
 On a cluster: `srun python -m unisono.testing.contract` (or mpirun, torchrun, `unisono run -n 4 -m`); see its `--help`.
 In a test of your own: `ranks.run_contract` and `ranks.run_ranks`.
-Imported by tests and by people who add engines, models or algorithms; never by the rest of the package.
+
+Imported by no other package; imports algorithms, cluster, comm, data, model, run, task and training.
 """

@@ -1,4 +1,5 @@
 """GO ROUND: the training loop, evaluation, determinism; frontends/, checkpointing/, run_folder/, server/.
 
-Imported by run.py and the applications above.
+Imported by commands, keras, predict, run, testing and tuning; imports algorithms, cluster, comm, data, files, launch, metrics,
+model, optim, stopping and task.
 """

@@ -1,4 +1,5 @@
-"""Search for the settings of a task: trials in blocks of workers, inside one allocation or over many jobs.
+"""SEARCH for the settings of a task: trials in blocks of workers, inside one allocation or over many jobs.
 
-Imported by api.py and commands; stands on run.py.
+Imported by api, commands and start_training; imports algorithms, cluster, comm, data, files, launch, observe, run, stopping, task
+and training.
 """

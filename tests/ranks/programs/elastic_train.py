@@ -4,7 +4,7 @@ Arguments: a file for what happened (one JSON line each), and a JSON object:
   sizes: train until generations of these sizes were seen, in this order
   until: and then until this file exists
   late: which worker begins only when a generation of that size was seen, e.g. {"4": 3}
-  tells_late: this worker says that it has the state only when a third worker was started
+  reports_late: this worker says that it has the state only when a third worker was started
   deaths: what happens to whom and when, e.g. {"1:0:7": "kill"}: worker 1 is killed in epoch 0 at step 7; "1:start", "1:init",
     "1:reset"; "stick": it does nothing any more, but lives; "disagree": it gives another shape than the others
   stall_s: the stall check ends the communication after so long
@@ -46,13 +46,13 @@ def die(how: str) -> None:
     raise RuntimeError("this worker fails on purpose")
 
 
-def die_when_seated() -> None:
+def die_when_assigned() -> None:
     while PROCESS.driver_connection.assignment is None:
         time.sleep(1e-4)
     die("kill")
 
 
-def tell_late() -> None:
+def report_late() -> None:
     while '"worker": 2' not in Path(story).read_text():
         time.sleep(1e-2)
     DriverConnection.report_synced(PROCESS.driver_connection)
@@ -72,9 +72,9 @@ note(starts=True)
 if f"{number}:start" in deaths:
     die(deaths[f"{number}:start"])
 if f"{number}:init" in deaths:
-    threading.Thread(target=die_when_seated, daemon=True).start()
-if number == asked.get("tells_late"):
-    vars(PROCESS.driver_connection).update(report_synced=tell_late)
+    threading.Thread(target=die_when_assigned, daemon=True).start()
+if number == asked.get("reports_late"):
+    vars(PROCESS.driver_connection).update(report_synced=report_late)
 if "stall_s" in asked:
     os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(asked["stall_s"])
 if str(number) in asked.get("late", {}):

@@ -15,21 +15,23 @@ import unisono as un
 
 HERE = Path(__file__).parent
 HOLD = HERE / "hold"
-"""'until told': a rank that is told to stop lets all go on; 'for good': only a kill helps; 'pace 0.1': each step takes so long."""
+"""'until stop requested': a rank with a stop request lets all continue; 'for good': only a kill helps; 'pace 0.1': each step takes
+so long."""
 HELD_STEP = 12
 
 
-def is_told() -> bool:
+def stop_requested() -> bool:
     """What the signals of this process left with unisono."""
     handler = cast(Any, signal.getsignal(signal.SIGUSR1))
     return bool(handler.__self__.requested())
 
 
 def wait() -> None:
-    until_told = HOLD.read_text() == "until told"  # before it is said that we wait: then another rank may take the file away
+    # Read before it is said that we wait: then another rank may take the file away.
+    until_stop_requested = HOLD.read_text() == "until stop requested"
     (HERE / f"waits-{os.getpid()}").touch()
     while HOLD.exists():
-        if until_told and is_told():
+        if until_stop_requested and stop_requested():
             HOLD.unlink(missing_ok=True)
         sleep(0.01)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from tests.ranks.programs import (
+    horovod_attempts,
     horovod_autograd,
     horovod_dropped,
     horovod_forms,
-    horovod_lives,
     horovod_odd_uses,
     horovod_operations,
     horovod_optimizer,
@@ -22,6 +22,6 @@ from tests.ranks.programs.horovod_checks import checks_of, run
 if __name__ == "__main__":
     parts = (
         *(horovod_operations, horovod_together, horovod_autograd),
-        *(horovod_optimizer, horovod_optimizers, horovod_forms, horovod_odd_uses, horovod_dropped, horovod_lives),
+        *(horovod_optimizer, horovod_optimizers, horovod_forms, horovod_odd_uses, horovod_dropped, horovod_attempts),
     )
     run({name: check for part in parts for name, check in checks_of(vars(part)).items()})

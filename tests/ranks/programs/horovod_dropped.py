@@ -241,7 +241,7 @@ def check_drops_are_counted_in_numbers_of_their_own() -> None:
     assert equal(net)
 
 
-def check_models_from_files_begin_anew() -> None:
+def check_models_from_files_start_afresh() -> None:
     net = line()
     first = wrapped(net)
     loaded = pickle.loads(pickle.dumps(net))

@@ -158,7 +158,7 @@ def fixed_sets() -> None:
 
 
 if __name__ == "__main__":
-    if "--set" in sys.argv:  # variables that mpirun does not hand on to ranks of the tests' nursery
+    if "--set" in sys.argv:  # variables that mpirun does not hand on to ranks of the tests' fork server
         first = sys.argv.index("--set")
         for name, _, value in (word.partition("=") for word in sys.argv[first + 1 :: 2]):
             os.environ[name] = value

@@ -45,7 +45,7 @@ def batch(step: int, rank: int) -> Batch:
     return draw.normal(size=(ROWS, 4)).astype("float32"), draw.normal(size=(ROWS, 3)).astype("float32")
 
 
-def words(step: int, rank: int) -> Batch:
+def text_batch(step: int, rank: int) -> Batch:
     draw = np.random.default_rng(100 * step + rank)
     return draw.integers(0, 20, (ROWS, 5)), draw.normal(size=(ROWS, 3)).astype("float32")
 
@@ -73,7 +73,7 @@ def fitted(net: Any, data: Callable[[int, int], Batch] = batch, callbacks: Seque
     return net
 
 
-def together(optimizer: Any, make_model: Make = model, data: Callable[[int, int], Batch] = batch) -> Any:
+def on_all_ranks(optimizer: Any, make_model: Make = model, data: Callable[[int, int], Batch] = batch) -> Any:
     net = make_model()
     net.compile(optimizer, "mse")
     return fitted(net, data)
@@ -118,7 +118,7 @@ def check_passes_add_up_to_one_step() -> None:
         distributed = hvd.DistributedOptimizer(
             keras.optimizers.SGD(0.1, momentum=0.9), backward_passes_per_step=2, average_aggregated_gradients=averages
         )
-        net = together(distributed)
+        net = on_all_ranks(distributed)
         same(net, alone(lambda: keras.optimizers.SGD(0.1 if averages else 0.2, momentum=0.9), passes=2))  # noqa: B023
 
 
@@ -133,7 +133,7 @@ def check_gradients_of_some_rows() -> None:
     # Adam of Keras squares rows before it adds those of one word, so that a dense gradient gives something else.
     for as_dense, make in ((False, lambda: keras.optimizers.Adam(0.01)), (True, lambda: keras.optimizers.SGD(0.5))):
         distributed = hvd.DistributedOptimizer(make(), sparse_as_dense=as_dense)
-        same(together(distributed, embedding, words), alone(make, embedding, words))
+        same(on_all_ranks(distributed, embedding, text_batch), alone(make, embedding, text_batch))
 
 
 def check_rows_on_some_ranks_only() -> None:
@@ -161,13 +161,13 @@ def check_rows_on_some_ranks_only() -> None:
 def check_ways_to_travel() -> None:
     expected = alone(sgd)
     for options in ({"groups": 2}, {"gradient_predivide_factor": 4.0}, {"name": "mine", "groups": 100}):
-        same(together(hvd.DistributedOptimizer(sgd(), **options)), expected)
+        same(on_all_ranks(hvd.DistributedOptimizer(sgd(), **options)), expected)
     net = model()
     net.compile(hvd.DistributedOptimizer(sgd(), groups=[net.trainable_variables[:2], net.trainable_variables[3:]]), "mse")
     same(fitted(net), expected)
     summed = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 / hvd.size()), op=hvd.Sum)
-    same(together(summed), alone(lambda: keras.optimizers.SGD(0.1)))
-    halves = together(hvd.DistributedOptimizer(sgd(), compression=hvd.Compression.fp16))
+    same(on_all_ranks(summed), alone(lambda: keras.optimizers.SGD(0.1)))
+    halves = on_all_ranks(hvd.DistributedOptimizer(sgd(), compression=hvd.Compression.fp16))
     same(halves, expected, tolerance=2e-3)
     assert any((one != two).any() for one, two in zip(halves.get_weights(), expected.get_weights(), strict=True))
 

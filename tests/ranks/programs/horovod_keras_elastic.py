@@ -25,7 +25,7 @@ def model() -> Any:
     return net
 
 
-def check_optimizers_of_an_earlier_life_meet_those_of_who_has_just_come() -> None:
+def check_optimizers_of_an_earlier_attempt_match_those_of_a_new_worker() -> None:
     """Rank 0 goes on with its optimisers; to the others everything is new."""
     before = [hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)) for _ in range(4)]
     seen = keras.Variable(np.zeros(1, "float32"))

@@ -26,10 +26,10 @@ from tests.ranks.programs.horovod_keras import (
     fitted,
     model,
     number,
+    on_all_ranks,
     same,
     sgd,
     slope,
-    together,
 )
 from unisono.horovod._impl.keras.rate_callbacks import correct_momentum
 
@@ -212,7 +212,7 @@ def check_variables_without_decay() -> None:
         optimizer.exclude_from_weight_decay(var_names=["kernel"])
         return optimizer
 
-    same(together(hvd.DistributedOptimizer(make())), alone(make))
+    same(on_all_ranks(hvd.DistributedOptimizer(make())), alone(make))
     one, two = variable(1.0), variable(1.0)
     plain = keras.optimizers.SGD(0.5, weight_decay=0.5)
     plain.exclude_from_weight_decay(var_list=[one])
@@ -257,7 +257,7 @@ class Unregistered(keras.optimizers.SGD):
 
 def check_files_with_optimizers_of_ones_own() -> None:
     for kind in (Registered, Unregistered):
-        net = together(hvd.DistributedOptimizer(kind(0.1, momentum=0.9)))
+        net = on_all_ranks(hvd.DistributedOptimizer(kind(0.1, momentum=0.9)))
         known = {} if kind is Registered else {"Unregistered": Unregistered}
         with tempfile.TemporaryDirectory() as folder:
             net.save(f"{folder}/net.keras")
@@ -340,7 +340,7 @@ def check_arguments_by_position() -> None:
         assert (one.mode, one.save_freq, one.save_weights_only) == ("max", 7, weights_only)
 
 
-def check_a_callback_of_an_earlier_life_broadcasts_again() -> None:
+def check_a_callback_of_an_earlier_attempt_broadcasts_again() -> None:
     """As in an elastic job that a worker has joined: it has a callback that has done nothing yet."""
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     for _ in range(2):

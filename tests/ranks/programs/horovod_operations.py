@@ -37,7 +37,7 @@ def everybodys(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return torch.stack([of(rank, dtype, *shape) for rank in range(hvd.size())])
 
 
-def check_who_am_i() -> None:
+def check_rank_queries() -> None:
     assert 0 <= hvd.rank() < hvd.size()
     assert hvd.local_rank() == hvd.rank()
     assert hvd.local_size() == hvd.size()

@@ -171,7 +171,7 @@ def check_a_gan() -> None:
                     same(one, other)
 
 
-def check_dropped_gradients_are_told() -> None:
+def check_dropped_gradients_are_reported() -> None:
     net = model()
     optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
     one_step(net, optimizer)  # before it nobody knows in which form the others send, so nothing travels

@@ -75,10 +75,10 @@ def check_allreduce_of_every_type() -> None:
         everybodys = wide(dtype, 3, 5)
         wanted = (everybodys.sum(0), everybodys.min(0), everybodys.max(0), everybodys.prod(0))
 
-        def together(tensor: Any) -> list[Any]:
+        def on_all_ranks(tensor: Any) -> list[Any]:
             return [hvd.allreduce(tensor, op=op) for op in (hvd.Sum, hvd.Min, hvd.Max, hvd.Product)]
 
-        for one in both(together)[: 1 + graph_too]:
+        for one in both(on_all_ranks)[: 1 + graph_too]:
             for found, value in zip(one(mine(dtype, 3, 5)), wanted, strict=True):
                 assert found.dtype == dtype
                 assert found.shape == (3, 5)
@@ -113,13 +113,13 @@ def check_arguments_of_allreduce() -> None:
 def check_groups() -> None:
     size = hvd.size()
 
-    def together(a: Any, b: Any) -> Any:
+    def on_all_ranks(a: Any, b: Any) -> Any:
         sums = hvd.grouped_allreduce([a, tf.cast(b, tf.float64)], op=hvd.Sum)
         rows = hvd.grouped_allgather([a, b])
         parts = hvd.grouped_reducescatter([tf.repeat(a, size), tf.repeat(b, size)], op=hvd.Sum)
         return sums, rows, parts
 
-    for one in both(together):
+    for one in both(on_all_ranks):
         sums, rows, parts = one(mine(tf.float32, 2), mine(tf.int32, 3))
         close(sums[0], wide(tf.float32, 2).sum(0))
         assert sums[1].dtype == tf.float64
@@ -136,13 +136,13 @@ def check_moves_of_every_type() -> None:
     size, rank = hvd.size(), hvd.rank()
     for dtype in MOVED:
 
-        def together(tensor: Any) -> Any:
+        def on_all_ranks(tensor: Any) -> Any:
             rows = hvd.allgather(tensor[: rank + 1])
             root = hvd.broadcast(tensor, size - 1)
             swapped, counts = hvd.alltoall(tensor[:size], splits=tf.ones([size], tf.int32))
             return rows, root, swapped, counts
 
-        for one in both(together)[: 2 if dtype in (tf.bfloat16, tf.bool, tf.uint16, tf.float64) else 1]:
+        for one in both(on_all_ranks)[: 2 if dtype in (tf.bfloat16, tf.bool, tf.uint16, tf.float64) else 1]:
             rows, root, swapped, counts = one(mine(dtype, 4, 2))
             assert {found.dtype for found in (rows, root, swapped)} == {dtype}
             gathered = [tf.cast(of(other, dtype, 4, 2)[: other + 1], tf.float64).numpy() for other in range(size)]
@@ -360,12 +360,12 @@ def check_a_function_that_one_rank_traces_again() -> None:
     assert len(traced) == 1 + (rank == 0)
 
 
-def check_who_am_i_in_graphs() -> None:
-    def asked() -> Any:
+def check_rank_queries_in_graphs() -> None:
+    def queried() -> Any:
         ops = (hvd.rank_op, hvd.size_op, hvd.local_rank_op, hvd.local_size_op, hvd.process_set_included_op)
         return [op() for op in ops] + [hvd.process_set_included_op(77)]
 
-    for one in both(asked):
+    for one in both(queried):
         assert [int(found) for found in one()] == [hvd.rank(), hvd.size(), hvd.rank(), hvd.size(), 1, -3]
 
 
@@ -402,11 +402,11 @@ def check_process_sets() -> None:
     others = hvd.add_process_set(list(range(1, size)) if size > 1 else [0]) if size > 1 else hvd.global_process_set
     if others.included():
 
-        def together(x: Any) -> Any:
+        def on_all_ranks(x: Any) -> Any:
             total = hvd.allreduce(x, op=hvd.Sum, process_set=others)
             return total, hvd.allgather(x, process_set=others), hvd.broadcast(x, size - 1, process_set=others)
 
-        for one in both(together):
+        for one in both(on_all_ranks):
             total, rows, root = one(tf.fill([1], rank + 1.0))
             first = 1 if size > 1 else 0
             close(total, [sum(range(first + 1, size + 1))])

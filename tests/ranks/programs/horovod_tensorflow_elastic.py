@@ -93,7 +93,7 @@ def learn() -> None:
     model.fit(np.ones((1, 1)), np.ones((1, 1)), verbose=0)
 
 
-def check_graphs_of_an_earlier_life_meet_those_of_who_has_just_come() -> None:
+def check_graphs_of_an_earlier_attempt_match_those_of_a_new_worker() -> None:
     """Rank 0 goes on with its graph and its optimiser; to the others everything is new."""
     learn()  # its optimiser is gone, though TensorFlow keeps the graph
     variable = tf.Variable([0.0])

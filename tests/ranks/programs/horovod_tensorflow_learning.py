@@ -67,7 +67,7 @@ def check_random_generators_stay_with_their_ranks() -> None:
     same(everybodys[0], everybodys[-1])
 
 
-def check_xla_is_refused_in_our_words() -> None:
+def check_xla_is_refused_with_our_message() -> None:
     """At once, while the function is traced, so that nobody waits."""
 
     @tf.function(jit_compile=True)
@@ -95,7 +95,7 @@ def learned_alone(seed: int) -> list[Any]:
     return weights(model)
 
 
-def learned_together(seed: int, graph: bool, **options: Any) -> list[Any]:
+def learned_on_all_ranks(seed: int, graph: bool, **options: Any) -> list[Any]:
     model, optimizer = net(seed + hvd.rank()), keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer.build(model.trainable_variables)
 
@@ -119,10 +119,10 @@ def learned_together(seed: int, graph: bool, **options: Any) -> list[Any]:
 def check_tapes_equal_one_process() -> None:
     wanted = learned_alone(1)
     for graph in (False, True):
-        same(learned_together(1, graph), wanted)
-    same(learned_together(1, True, groups=2), wanted)
-    same(learned_together(1, False, gradient_predivide_factor=2.0, groups=1), wanted)
-    found = learned_together(1, False, compression=hvd.Compression.fp16)
+        same(learned_on_all_ranks(1, graph), wanted)
+    same(learned_on_all_ranks(1, True, groups=2), wanted)
+    same(learned_on_all_ranks(1, False, gradient_predivide_factor=2.0, groups=1), wanted)
+    found = learned_on_all_ranks(1, False, compression=hvd.Compression.fp16)
     assert all(np.allclose(one, other, atol=5e-2) for one, other in zip(found, wanted, strict=True))
 
 

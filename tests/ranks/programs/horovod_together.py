@@ -195,7 +195,7 @@ def check_objects_that_cannot_be_sent() -> None:
     still_works()
 
 
-def check_nobody_is_too_late() -> None:
+def check_no_rank_is_too_late() -> None:
     """Communicators of channels have no time limit, nor has what they are made of, nor what sets are split from."""
     job = PROCESS.job
     pair = hvd.add_process_set([0]) if hvd.size() > 1 else None
@@ -248,7 +248,7 @@ def check_join() -> None:
     still_works()
 
 
-def check_who_has_joined_submits_nothing() -> None:
+def check_a_joined_rank_submits_nothing() -> None:
     if hvd.size() == 1:
         return
     folder = Path(hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None))

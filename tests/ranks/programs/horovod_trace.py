@@ -58,8 +58,8 @@ def fills_the_disk() -> None:
         step(number)
 
 
-def goes_on() -> None:
-    print(f"rank {hvd.rank()} goes on", flush=True)
+def runs_until_killed() -> None:
+    print(f"rank {hvd.rank()} runs", flush=True)
     number = 0
     while True:
         step(number := number + 1)
@@ -72,7 +72,7 @@ if __name__ == "__main__":
         "works": works,
         "starts_and_stops": lambda: starts_and_stops(Path(where[0])),
         "fills_the_disk": fills_the_disk,
-        "goes_on": goes_on,
+        "runs_until_killed": runs_until_killed,
     }[what]()
     hvd.barrier()
     print(f"rank {hvd.rank()} is done", flush=True)

@@ -63,7 +63,7 @@ def test_curves_are_means_over_seeds() -> None:
     assert curve.y == pytest.approx([85.0, 97.0])
 
 
-def test_who_is_not_there_at_the_end_has_not_reached_it() -> None:
+def test_a_run_below_the_target_at_its_end_has_not_reached_it() -> None:
     runs = [run("gem", 0, (0.9, 0.98)), run("gem", 1, (0.9, 0.95))]
     assert asynchronous_page.time_to(runs, 0.97) == "2.0 [2.0, 2.0] s, not reached by 1"
     assert asynchronous_page.time_to(runs, 0.99) == "not reached"
@@ -131,7 +131,7 @@ def test_trainings_side_by_side_are_all_kept() -> None:
     assert found["0"]["epochs"] == [{"epoch": 1, "wall_s": 0.5, "samples_per_s": 3.0, "val_accuracy": 0.5}]
 
 
-def test_a_training_that_fails_or_hangs_is_told() -> None:
+def test_a_training_that_fails_or_hangs_is_reported() -> None:
     with pytest.raises(GroupFailed, match=r"(?s)--lr 7 ended with \[3\] and printed:\nno such rate"):
         trained(["--lr", "7"], 60.0, lambda _: [python("import sys; print('no such rate'); sys.exit(3)")])
     with pytest.raises(GroupFailed, match=r"was not done after 0\.1 s"):

@@ -81,7 +81,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert "one of Unisono takes 1.00 times (2 threads) as long as in the loop by hand" in page
 
 
-def test_a_quick_run_is_not_judged(tmp_path: Path) -> None:
+def test_bounds_are_not_checked_in_a_quick_run(tmp_path: Path) -> None:
     assert "holds" not in page_of({**_result(), "quick": True}).publish("checkpoint", tmp_path)
     assert "Not a measurement" in (tmp_path / "checkpoint.md").read_text()
 

@@ -83,7 +83,7 @@ class Loop(Ends):
 
 
 @pytest.mark.parametrize("wrong", [0.0, 1.0])
-def test_a_wrong_centre_is_refused(wrong: float) -> None:
+def test_wrong_server_weights_are_refused(wrong: float) -> None:
     rank = Serving(1, 2, lambda numel: (Loop(wrong), torch.empty(numel)))
     rank.prepare(4_000)
     with pytest.raises(ArithmeticError, match="not the sum") if wrong else nullcontext():

@@ -117,7 +117,7 @@ def python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
-def test_loops_that_fail_or_hang_are_told() -> None:
+def test_loops_that_fail_or_hang_are_reported() -> None:
     with pytest.raises(GroupFailed, match=r"(?s)ended with 3 .* and printed:\nno such jets"):
         run_loops(["4"], 2, 60.0, python("import sys; print('no such jets', file=sys.stderr); sys.exit(3)"))
     with pytest.raises(GroupFailed, match=r"ended with -9 \(its limit is 0\.1 s\)"):

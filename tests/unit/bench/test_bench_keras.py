@@ -50,7 +50,7 @@ def test_what_did_not_run_leaves_gaps_and_is_named(tmp_path: Path) -> None:
     assert f"`{PEER_TWICE}` at `mnist_cnn on tensorflow`: no port" in (tmp_path / "keras.md").read_text()
 
 
-def test_a_quick_run_is_not_judged(tmp_path: Path) -> None:
+def test_bounds_are_not_checked_in_a_quick_run(tmp_path: Path) -> None:
     result = {**_result({OURS: steady(1000), PLAIN: steady(1000)}), "quick": True}
     assert "holds" not in page_of(result).publish("keras", tmp_path)
     assert "Not a measurement" in (tmp_path / "keras.md").read_text()

@@ -49,7 +49,7 @@ def result(*runs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_the_last_epoch_is_judged_not_the_best() -> None:
+def test_the_bound_holds_for_the_last_epoch_not_the_best() -> None:
     downpour = [run("downpour, momentum", 1, 0.99), run("downpour, momentum", 5, 0.1)]
     found = verdicts([run("gem", 100, 0.98, 0.9931), run("gem", 100, 0.9950, 0.9929, seed=1), *downpour])
     assert [bound.verdict for bound in found] == ["holds", "MISSED", "holds"]

@@ -151,7 +151,7 @@ def test_parts_stand_below_the_page() -> None:
     assert "### How to read it" in lines and lines[-1] == "Raw data: [all.json](all.json)."
 
 
-def test_who_keeps_the_cores_busy_is_named() -> None:
+def test_a_process_that_keeps_the_cores_busy_is_named() -> None:
     idle = {"ours": 0.0, "horovod": 0.2}
     assert disturbances([{"idle_share_of_a_core": idle}])[-1].startswith("horovod used 20% of a core")
     assert disturbances([{}]) == []

@@ -51,7 +51,7 @@ def test_a_record_equals_itself_on_any_machine() -> None:
 
 
 @pytest.mark.parametrize("told", CHANGES)
-def test_whatever_differs_is_told(told: str) -> None:
+def test_every_difference_is_reported(told: str) -> None:
     table, is_same = compared(RECORD, CHANGES[told])
     assert not is_same
     assert told in table

@@ -29,7 +29,7 @@ def test_a_call_takes_as_long_as_its_slowest_rank() -> None:
     assert samples(4.0, 6.0, 5.0).median == 5.0
 
 
-def test_everybody_has_one_turn_in_every_round_in_changing_order() -> None:
+def test_each_contender_has_one_turn_in_every_round_in_changing_order() -> None:
     order = list(orders("abcd", 30, seed=1))
     assert all(sorted(names) == ["a", "b", "c", "d"] for names in order)
     assert len({tuple(names) for names in order}) > 5
@@ -48,7 +48,7 @@ def test_raw_data_come_back_as_they_were() -> None:
     assert np.abs(again["b"].times - measured["b"].times).max() <= 0.05 + 1e-9
 
 
-def test_who_drops_out_in_the_middle_is_left_out() -> None:
+def test_a_contender_that_drops_out_is_left_out() -> None:
     turns = {"good": 0, "bad": 0}
 
     def turn(name: str) -> list[list[float]]:
@@ -92,7 +92,7 @@ def test_a_bound_is_missed_when_the_whole_interval_lies_beyond_it(
     assert (judge("here", found, at_least=5.0) if at_least else judge("here", found, at_most=5.0)).verdict == verdict
 
 
-def test_bounds_are_judged_against_the_best_mpi_of_each_size() -> None:
+def test_bounds_are_relative_to_the_best_mpi_of_each_size() -> None:
     kinds = {"ours": "ours", "gloo": "gloo", "slow": "mpi", "fast": "mpi"}
     block = {"ours": steady(100), "gloo": steady(450), "slow": steady(1000), "fast": steady(310)}
     gloo, mpi = verdicts(2, {4_000_000: block}, kinds, "ours")
@@ -109,7 +109,7 @@ def test_two_lines_cross_where_they_meet() -> None:
     assert math.isclose(size, meet, rel_tol=0.3)
 
 
-def test_one_that_is_always_better_crosses_nobody() -> None:
+def test_a_contender_that_is_always_better_has_no_crossing() -> None:
     by_size = {size: {"good": steady(size), "bad": steady(2 * size)} for size in (1024, 4096)}
     assert crossings(by_size, "good", "bad") == []
 

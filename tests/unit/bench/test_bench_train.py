@@ -52,7 +52,7 @@ def test_the_faster_of_two_ddps_counts_and_lightning_has_a_bound_of_its_own() ->
     assert "as fast as lightning" in lightning.found and lightning.verdict == "holds"
 
 
-def test_a_bound_without_its_contender_is_not_judged() -> None:
+def test_a_bound_without_its_contender_is_not_checked() -> None:
     assert [bound.verdict for bound in verdicts("digits, 2 workers", {OURS: steady(1)})] == ["not judged"] * 2
 
 
@@ -78,7 +78,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert ["lightning", "901", "3.00 [3.00, 3.00]", "601 [600, 601]", "0.010"] in rows_of(page)
 
 
-def test_a_quick_run_is_not_judged(tmp_path: Path) -> None:
+def test_bounds_are_not_checked_in_a_quick_run(tmp_path: Path) -> None:
     result = {**_result({OURS: steady(310), BY_HAND: steady(300)}), "quick": True}
     assert "holds" not in page_of(result).publish("train", tmp_path)
     assert "Not a measurement" in (tmp_path / "train.md").read_text()
@@ -104,7 +104,7 @@ def test_turns_give_as_many_epochs_as_asked_and_end_the_training() -> None:
     assert all(0 <= seconds < 10 for times in seen for seconds in times)
 
 
-def test_an_error_of_the_training_reaches_the_one_who_asks() -> None:
+def test_an_error_of_the_training_reaches_the_caller() -> None:
     turns, seen = Turns(), list[str]()
 
     def ask() -> None:

@@ -85,7 +85,7 @@ def test_a_batch_scripts_variables_bind_nothing() -> None:
     assert ours(env, 1, 2) == (("0", "1"), ("1",))
 
 
-def test_slurms_step_counts_where_cuda_is_not_told() -> None:
+def test_the_slurm_step_counts_where_cuda_visible_devices_is_unset() -> None:
     assert ours({**STEP, "SLURM_STEP_GPUS": "4,5"}, 1, 2) == (("4", "5"), ("5",))
 
 

@@ -11,7 +11,7 @@ from unisono.cluster.rendezvous import HIGHEST_PORT, LOWEST_PORT, NUM_PORTS, der
 from unisono.errors import UsageError
 
 
-def test_tokens_tell_jobs_apart() -> None:
+def test_tokens_differ_between_jobs() -> None:
     assert job_token("a", "b") == job_token("a", "b")
     assert len({job_token("a", "b"), job_token("ab"), job_token("a", "b", ""), job_token("", "ab"), job_token("b", "a")}) == 5
 

@@ -46,7 +46,7 @@ def test_the_order_is_innermost_first() -> None:
         ({**envs.torchrun_in_srun(3), **envs.open_mpi(1), **envs.own(1)}, "unisono", 1, 2),
     ],
 )
-def test_who_started_us(env: envs.Env, launcher: str, rank: int, world_size: int) -> None:
+def test_the_launcher_is_recognised(env: envs.Env, launcher: str, rank: int, world_size: int) -> None:
     found = resolve(env)
     assert (found.launcher, found.global_rank, found.world_size) == (launcher, rank, world_size)
 
@@ -119,7 +119,7 @@ def test_jobs_name_the_processes_in_the_order_of_ranks() -> None:
         resolve(envs.srun(0), Overrides(jobs={"worker": 3, "ps": 1}))
 
 
-def test_an_override_that_nobody_reads_is_refused() -> None:
+def test_an_unknown_override_is_refused() -> None:
     with pytest.raises(UsageError, match="tasks_per_node is read under SLURM only, but torchrun"):
         resolve(envs.torchrun(0), Overrides(tasks_per_node=2))
 
@@ -143,7 +143,7 @@ def test_overrides_check_themselves(arguments: dict[str, object], fact: str) -> 
 
 
 @pytest.mark.parametrize("env", [{}, envs.srun(0), envs.torchrun(0), envs.open_mpi(0), envs.own(0), TF_CONFIG])
-def test_wishes_are_carried_by_any_launcher(env: envs.Env) -> None:
+def test_options_pass_through_any_launcher(env: envs.Env) -> None:
     plain = resolve(env)
     assert (plain.engine, plain.allreduce, plain.time_limit_s) == ("auto", "auto", 600.0)
     wishes = {
@@ -175,7 +175,7 @@ def test_a_time_limit_that_is_none_is_refused(value: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["UNISONO_ENGINE", "UNISONO_ALLREDUCE"])
-def test_a_wish_that_nobody_knows_is_refused_by_the_name_of_its_variable(name: str) -> None:
+def test_an_unknown_option_is_refused_by_the_name_of_its_variable(name: str) -> None:
     with pytest.raises(UsageError, match=rf"{name} must be one of auto, .*; received 'magic' \(environment\); correct or unset it"):
         resolve({name: "magic"})
     assert resolve({name: ""}).engine == "auto"

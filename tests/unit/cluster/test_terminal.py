@@ -45,10 +45,10 @@ def test_only_a_terminal_with_a_width_counts() -> None:
     assert columns_of(slave) is None, "closed"
 
 
-def test_only_rank_0_is_told() -> None:
-    def told(node_rank: int, local_rank: int, terminal: str) -> str | None:
+def test_only_rank_0_gets_the_terminal() -> None:
+    def terminal_of(node_rank: int, local_rank: int, terminal: str) -> str | None:
         at = Placement(2, 2, node_rank, "a:1", "t", "j", 0, 1, False, (), (), terminal=terminal)
         return rank_environment({"UNISONO_TERMINAL": "of an outer job"}, at, local_rank).get("UNISONO_TERMINAL")
 
-    assert told(0, 0, "97:1") == "97:1"
-    assert [told(0, 1, "97:1"), told(1, 0, "97:1"), told(0, 0, "")] == [None, None, None]
+    assert terminal_of(0, 0, "97:1") == "97:1"
+    assert [terminal_of(0, 1, "97:1"), terminal_of(1, 0, "97:1"), terminal_of(0, 0, "")] == [None, None, None]

@@ -122,7 +122,7 @@ def test_the_folder_has_the_name_that_the_shell_gives_it(place: Path, capsys: Ca
     assert f"#SBATCH --chdir={place}  " in printed(capsys, "--time", "30")
 
 
-def test_what_sbatch_refuses_is_told_and_leaves_nothing(place: Path, capsys: Capture) -> None:
+def test_a_refusal_of_sbatch_is_reported_and_leaves_no_files(place: Path, capsys: Capture) -> None:
     (place / "refuses").touch()
     said = refused(capsys, "my task.py", "--time", "30")
     assert "sbatch: error: invalid partition specified: gpu" in said
@@ -139,7 +139,7 @@ def test_a_second_chain_in_one_directory_is_refused(place: Path, capsys: Capture
     assert main(command) == 0
 
 
-def test_without_slurm_the_remedy_is_told(place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm_the_message_has_a_remedy(place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(place))
     assert "sbatch is not on the PATH" in refused(capsys, "my task.py", "--time", "30")
     assert not (place / "runs").exists()

@@ -78,7 +78,7 @@ def test_no_name_means_two_things() -> None:
     assert {name for name in names if names.count(name) > 1} == {"threads"}, "which the run and its workers share"
 
 
-def test_a_search_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_an_unknown_search_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no study"):
         configured("--from-study", str(tmp_path))
 
@@ -93,7 +93,7 @@ RECORDS = "--monitor records CPU, GPU and memory; to choose the metric that deci
     [["task.py", "--monitor", "val_f1"], ["--monitor", "val_f1", "task.py"], ["task.py", "--monitor=val_f1", "--epochs", "1"]],
 )
 @pytest.mark.parametrize("verb", ["train", "submit"])
-def test_a_metric_after_monitor_is_told_its_option(verb: str, words: list[str], capsys: Capture) -> None:
+def test_a_metric_after_monitor_is_answered_with_the_option_for_it(verb: str, words: list[str], capsys: Capture) -> None:
     assert main([verb, *words]) == 2
     assert capsys.readouterr().err == f"unisono: error: {RECORDS}\n"
 
@@ -121,7 +121,7 @@ def test_the_metric_is_given_once() -> None:
         (["--engine", "magic", "-n", "2"], "--engine must be one of auto, single, shm, mpi, gloo, nccl; received 'magic'"),
     ],
 )
-def test_mistakes_are_told_before_anything_starts(
+def test_mistakes_are_reported_before_anything_starts(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)

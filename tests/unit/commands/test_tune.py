@@ -141,7 +141,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TuneConfig, int | Non
     return found
 
 
-def test_who_joins_takes_all_from_the_study(tmp_path: Path, started: list[tuple[TuneConfig, int | None]]) -> None:
+def test_a_joining_job_takes_its_settings_from_the_study(tmp_path: Path, started: list[tuple[TuneConfig, int | None]]) -> None:
     make_study(tmp_path, KNOWN)
     assert main(["tune", "--join", str(tmp_path), "-n", "6", "--attempts", "3", "--time-limit", "2h"]) == 0
     ((config, num_ranks),) = started
@@ -157,7 +157,7 @@ def test_who_joins_takes_all_from_the_study(tmp_path: Path, started: list[tuple[
 
 
 @pytest.mark.parametrize("argv", [["x.py"], ["--out", "y"]])
-def test_who_joins_gives_no_other_task(
+def test_a_joining_job_cannot_give_another_task(
     tmp_path: Path, started: list[tuple[TuneConfig, int | None]], argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_study(tmp_path, KNOWN)
@@ -174,7 +174,7 @@ def test_who_joins_gives_no_other_task(
     ],
     ids=lambda argv: argv[0],
 )
-def test_who_joins_is_told_which_options_nothing_reads(
+def test_a_joining_job_learns_which_options_have_no_effect(
     tmp_path: Path, started: list[tuple[TuneConfig, int | None]], argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_study(tmp_path, KNOWN)

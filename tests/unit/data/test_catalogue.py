@@ -77,7 +77,7 @@ def nothing_in(folder: Path) -> bool:
 # ---- one file --------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_comes_whole_and_its_progress_is_told(server: str, tmp_path: Path) -> None:
+def test_a_file_is_downloaded_whole_and_its_progress_reported(server: str, tmp_path: Path) -> None:
     told: list[tuple[int, int | None]] = []
     download([f"{server}/good/x"], tmp_path / "new" / "x", MD5, lambda done, total: told.append((done, total)))
     assert (tmp_path / "new" / "x").read_bytes() == CONTENT
@@ -85,7 +85,7 @@ def test_a_file_comes_whole_and_its_progress_is_told(server: str, tmp_path: Path
     assert told[0] == (0, len(CONTENT)) and told[-1] == (len(CONTENT), len(CONTENT)) and len(told) > 2
 
 
-def test_a_length_that_is_not_told_is_no_obstacle(server: str, tmp_path: Path) -> None:
+def test_a_download_of_unknown_length_works(server: str, tmp_path: Path) -> None:
     download([f"{server}/endless/x"], tmp_path / "x", MD5)
     assert (tmp_path / "x").read_bytes() == CONTENT
 
@@ -232,7 +232,7 @@ def test_an_unknown_name_gets_its_nearest() -> None:
         find("minst")
 
 
-def test_where_data_lie_unless_told() -> None:
+def test_the_default_folder_of_data() -> None:
     assert default_root({"UNISONO_DATA": "/scratch/data", "HOME": "/home/me"}) == Path("/scratch/data")
     assert default_root({"HOME": "/home/me"}) == Path("/home/me/.cache/unisono/data")
 
@@ -306,7 +306,7 @@ def test_the_bar_is_drawn_on_a_terminal_and_wiped(known: DataSet, tmp_path: Path
     assert "mine/x  " in drawn and "  0% of 1.0 MB" in drawn
 
 
-def test_check_without_a_name_looks_at_what_is_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_without_a_name_checks_the_data_sets_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mnist").mkdir()
     assert run(tmp_path, "check") == 0
     assert "mnist" not in capsys.readouterr().out

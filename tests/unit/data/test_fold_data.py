@@ -223,7 +223,7 @@ def test_groups_are_not_divided(sizes: list[int], k: int, seed: int) -> None:
     assert all(one.warnings == () for one in made)
 
 
-def test_divided_groups_are_told() -> None:
+def test_divided_groups_are_reported() -> None:
     made = make_folds(split(Grouped(np.repeat(np.arange(6), 5)), 0, 0), Folding(2))
     assert all("of 6 groups with validation samples of this fold have training samples too" in one.warnings[0] for one in made)
 
@@ -265,7 +265,7 @@ def test_folds_of_a_scene_show_no_pixel_of_their_validation_patches_in_training(
         assert sum(map(len, blocks)) == len(set.union(*blocks)), "no block is in two folds"
 
 
-def test_a_scene_that_is_not_cut_into_blocks_is_told_of_in_each_fold() -> None:
+def test_a_scene_that_is_not_cut_into_blocks_is_reported_in_each_fold() -> None:
     task = split(scene(3), 0.2, 0.2)
     assert len(task.warnings) == 1 and "test pixels" in task.warnings[0]
     for one in (*make_folds(task, Folding(2)), *make_folds(task, Folding())):

@@ -143,7 +143,7 @@ def test_an_error_comes_where_its_portion_would() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_shards_are_the_same_whoever_reads_them(size: int) -> None:
+def test_shards_do_not_depend_on_the_reader(size: int) -> None:
     source, plan = as_source((np.arange(37.0)[:, None], np.arange(37.0))), Plan(37, 10)
     steps: list[list[list[int]]] = [[] for _ in range(plan.steps_per_epoch)]
     for rank in range(size):

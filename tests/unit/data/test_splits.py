@@ -316,7 +316,7 @@ def test_a_patch_of_even_size_reaches_further_before_its_centre() -> None:
         assert batch.shape == (1, 2, 4, 4)
 
 
-def test_parts_given_by_hand_are_looked_at_too() -> None:
+def test_parts_given_by_hand_are_checked_too() -> None:
     whole = scene(9)
     middle = len(whole) // 2
     made = Splits(whole.subset(range(middle)), validation=whole.subset(range(middle, len(whole))))
@@ -397,7 +397,7 @@ def test_folds_that_cannot_be_are_refused() -> None:
 # ---- which split was it --------------------------------------------------------------------------------------------
 
 
-def test_the_hash_tells_which_samples_are_where() -> None:
+def test_the_hash_depends_on_which_samples_are_in_which_part() -> None:
     whole = numbered(30, np.arange(30) % 3)
     made = split(whole, seed=1)
     assert made.sha256() == split(numbered(30, np.arange(30) % 3), seed=1).sha256()

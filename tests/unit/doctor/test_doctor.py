@@ -557,6 +557,6 @@ def test_measurements_say_which_interface_carried_them() -> None:
     assert shown["bandwidth"] == "engine gloo: 0.117 GB/s, 80 us between ranks 0 and 1, from node 0 to node 1, over eth0"
 
 
-def test_nobody_answered() -> None:
+def test_no_rank_answered() -> None:
     """Ranks that doctor itself started may all fail; then that is the finding, and the checks have nothing to say."""
     assert {one.level for one in examine(Job((), "local", 1))} <= {OK}

@@ -167,7 +167,7 @@ def test_when_a_job_starts_mpi() -> None:
         ("pmi", {}, "MPICH"),
     ],
 )
-def test_whose_mpirun_it_was(launcher: str, env: dict[str, str], shown: str) -> None:
+def test_mpirun_is_attributed_to_its_mpi(launcher: str, env: dict[str, str], shown: str) -> None:
     assert installed_mpi._launcher(env, launcher) == shown
 
 
@@ -319,7 +319,7 @@ def test_a_measurement_fits_its_budget_on_any_network(gb_per_s: float) -> None:
     assert num_bytes * times / (gb_per_s * 1e9) <= max(BUDGET_S, TRIAL_BYTES / (gb_per_s * 1e9)) * 1.01
 
 
-def test_ranks_in_words() -> None:
+def test_ranks_as_text() -> None:
     assert describe_ranks([3]) == "rank 3"
     assert describe_ranks([5, 0, 1, 2, 7, 8]) == "ranks 0-2, 5, 7-8"
 

@@ -101,7 +101,7 @@ def test_the_keras_model_is_the_same() -> None:
     assert max(found["differences"]) < 1e-4
 
 
-def test_one_particle_tells_nothing() -> None:
+def test_one_particle_alone_does_not_separate_the_classes() -> None:
     one, _ = jets.draw(50, particles=1, signal=1.0, seed=0)
     np.testing.assert_allclose(jets.log_likelihood(one, signal=1.0), 0, atol=1e-9)
     assert jets.best_accuracy(particles=1, signal=1.0, num_jets=50) == pytest.approx((0.2, 0), abs=1e-9)

@@ -123,7 +123,7 @@ def test_what_is_no_record_is_seen(body: bytes) -> None:
     assert decode_record(body) is None
 
 
-def test_a_full_disk_is_told_and_what_came_after_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_later_records_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(tmp_path, "job")
     writer.append(value(0))
 
@@ -141,7 +141,7 @@ def test_a_full_disk_is_told_and_what_came_after_is_read(tmp_path: Path, monkeyp
     assert trials(tmp_path) == [0, 2]
 
 
-def test_of_all_who_ask_one_gets_the_trial(tmp_path: Path) -> None:
+def test_one_of_several_jobs_gets_the_trial(tmp_path: Path) -> None:
     claims = Claims(tmp_path / "claims")
     with ThreadPoolExecutor(8) as threads:
         for trial in range(20):

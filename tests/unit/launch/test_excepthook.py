@@ -41,7 +41,7 @@ def test_a_mistake_and_a_lost_peer_are_one_line(tmp_path: Path, error: str, code
     assert (ended, shown) == (code, f"unisono: error: {text} ({program}, line 7)\n")
 
 
-def test_what_another_rank_tells_is_not_told_again(tmp_path: Path) -> None:
+def test_an_error_that_another_rank_reports_is_not_repeated(tmp_path: Path) -> None:
     assert run(tmp_path, "raise ReportedElsewhere(2)\n")[:2] == (2, "")
 
 

@@ -10,7 +10,7 @@ from unisono.errors import UsageError
 from unisono.launch.worker_options import WorkerOptions
 
 
-def test_the_launcher_is_told_everything() -> None:
+def test_the_launcher_receives_every_option() -> None:
     start = WorkerOptions(workers=3, engine="shm", allreduce="ring", portable="baseline", threads=2, restarts=4)
     told = start.launch_config(("-m", "x"), "job")
     assert (told.program, told.num_local, told.engine, told.allreduce) == (("-m", "x"), 3, "shm", "ring")

@@ -22,12 +22,12 @@ def drawn(columns: int, head: str = "epoch 1/3", share: float | None = 0.5, spar
     return text.removeprefix(BEGIN_OF_LINE).removesuffix(ERASE_TO_END)
 
 
-def test_the_bar_takes_what_the_words_leave() -> None:
+def test_the_bar_takes_the_width_that_the_text_leaves() -> None:
     assert drawn(100) == f"epoch 1/3 {'━' * 20}{' ' * 20} step 3/10 · loss 0.5000 · 1:02 left"
     assert drawn(56) == "epoch 1/3 ━━╸   step 3/10 · loss 0.5000 · 1:02 left"
 
 
-def test_spare_words_go_first_and_in_order() -> None:
+def test_optional_parts_are_dropped_first_and_in_order() -> None:
     spare = ("step", "left")
     assert drawn(52, spare=spare) == "epoch 1/3 ━━╸   step 3/10 · loss 0.5000 · 1:02 left"
     assert drawn(51, spare=spare) == "epoch 1/3 ━━━━━━━╸        loss 0.5000 · 1:02 left"
@@ -35,7 +35,7 @@ def test_spare_words_go_first_and_in_order() -> None:
     assert drawn(27, spare=spare) == "epoch 1/3 · loss 0.5000"
 
 
-def test_wide_letters_count_twice_and_what_does_not_fit_is_cut() -> None:
+def test_wide_characters_count_twice_and_the_rest_is_cut() -> None:
     for columns in range(1, 60):
         text = drawn(columns, head="数字.csv", spare=("left",))
         assert cell_len(text) <= columns - 1, (columns, text)

@@ -16,7 +16,7 @@ from itertools import count
 
 import pytest
 
-from tests.unit.observe.telling import END, START, epoch, step, tell
+from tests.unit.observe.made_up_run import END, START, epoch, replay_run, step
 from unisono.observe.console import Console
 from unisono.observe.quantities import duration, rate, value
 
@@ -47,7 +47,7 @@ RESULTS = "results in runs/digits: curves.png (a picture), summary.json, metrics
 
 def test_a_log_file_gets_one_line_for_the_start_each_epoch_and_the_end() -> None:
     stream, clock = io.StringIO(), Clock()
-    tell([Console(stream, clock=clock)], lambda: clock.pass_s(0.1))
+    replay_run([Console(stream, clock=clock)], lambda: clock.pass_s(0.1))
     assert stream.getvalue().splitlines() == [
         "digits: 2 workers (shm, cpu), global batch 100, 1,000 samples, 4,810 parameters; results in runs/digits",
         "epoch 1/3  loss 0.5000  val_loss 0.2500  val_accuracy 0.9000  812 samples/s  1.0 s  best",
@@ -89,7 +89,7 @@ def test_the_speed_leaves_the_validation_out_and_the_time_left_does_not() -> Non
 
 def test_on_a_terminal_a_bar_is_redrawn_and_epochs_stay() -> None:
     stream, clock = UnicodeStream(), Clock()
-    tell([Console(stream, columns=100, clock=clock)], lambda: clock.pass_s(0.05))
+    replay_run([Console(stream, columns=100, clock=clock)], lambda: clock.pass_s(0.05))
     *lines, rest = stream.getvalue().split("\n")
     assert rest == "", "the cursor is left at the begin of a line"
     shown = [line.rpartition("\r\x1b[K")[2] for line in lines]
@@ -99,9 +99,9 @@ def test_on_a_terminal_a_bar_is_redrawn_and_epochs_stay() -> None:
     assert drawn[1] == f"epoch 2/3 {'━' * 4}╸{' ' * 10} step 3/10 · loss 0.5000 · accuracy 0.7500 · 2.00k samples/s · 0.8 s left"
 
 
-def test_the_usual_terminal_has_room_for_all_that_counts() -> None:
+def test_the_usual_terminal_shows_all_that_counts() -> None:
     stream, clock = UnicodeStream(), Clock()
-    tell([Console(stream, columns=80, clock=clock)], lambda: clock.pass_s(0.5))
+    replay_run([Console(stream, columns=80, clock=clock)], lambda: clock.pass_s(0.5))
     assert "\repoch 2/3 ━━━━━      loss 0.5000 · accuracy 0.7500 · 200 samples/s · 7.5 s left\x1b[K" in stream.getvalue()
 
 
@@ -124,12 +124,12 @@ def test_the_bar_never_fills_the_last_column(columns: int) -> None:
 
 def test_without_unicode_and_colour_the_bar_is_plain() -> None:
     stream, clock = AsciiStream(), Clock()
-    tell([Console(stream, columns=100, clock=clock)], lambda: clock.pass_s(0.2))
+    replay_run([Console(stream, columns=100, clock=clock)], lambda: clock.pass_s(0.2))
     assert stream.getvalue().isascii()
     assert f"epoch 2/3 {'-' * 6}{' ' * 14} step 3/10  loss 0.5000  accuracy 0.7500" in stream.getvalue()
     assert set(SEQUENCE.findall(stream.getvalue())) == {"\x1b[K"}
     coloured = UnicodeStream()
-    tell([Console(coloured, columns=100, colour=True, clock=clock)], lambda: clock.pass_s(0.2))
+    replay_run([Console(coloured, columns=100, colour=True, clock=clock)], lambda: clock.pass_s(0.2))
     assert "\x1b[32m" in coloured.getvalue()
 
 
@@ -145,7 +145,7 @@ def test_a_validation_has_its_bar_too() -> None:
     assert drawn == [f"epoch 1/3 {'━' * 20}{' ' * 20} validation 2/4", f"epoch 1/3 {'━' * 40} validation 4/4"]
 
 
-def test_a_word_in_between_replaces_the_bar_and_stays() -> None:
+def test_a_message_in_between_replaces_the_bar_and_stays() -> None:
     stream, clock = UnicodeStream(), Clock()
     console = Console(stream, columns=80, clock=clock)
     console.started(START)
@@ -160,7 +160,7 @@ def test_a_word_in_between_replaces_the_bar_and_stays() -> None:
     assert after.endswith("\x1b[K\r\x1b[K"), "a run that fails leaves no bar behind"
 
 
-def test_waiting_for_data_is_told() -> None:
+def test_waiting_for_data_is_shown() -> None:
     stream, clock = io.StringIO(), Clock()
     console = Console(stream, clock=clock)
     console.started(START)
@@ -169,7 +169,7 @@ def test_waiting_for_data_is_told() -> None:
     assert "10 s  waited 31% of it for data" in stream.getvalue()
 
 
-def test_a_run_that_goes_on_says_so_and_one_without_epochs_ends() -> None:
+def test_a_resumed_run_says_so_and_one_without_epochs_ends() -> None:
     stream = io.StringIO()
     console = Console(stream)
     console.started(replace(START, first_step=20))
@@ -189,7 +189,7 @@ def test_numbers_are_short() -> None:
     ]  # fmt: skip
 
 
-def test_a_quiet_step_only_looks_at_the_clock() -> None:
+def test_a_quiet_step_only_reads_the_clock() -> None:
     stream, ticks = io.StringIO(), count()
     console = Console(stream, columns=80, clock=lambda: next(ticks) * 1e-6)
     console.started(START)
@@ -207,11 +207,11 @@ def test_a_quiet_step_only_looks_at_the_clock() -> None:
 
 PROGRAM = """
 import sys
-from tests.unit.observe.telling import tell
+from tests.unit.observe.made_up_run import replay_run
 from unisono.cluster.terminal import terminal
 from unisono.observe.console import Console
 at = terminal()
-tell([Console(sys.stdout, at.columns, at.colour)])
+replay_run([Console(sys.stdout, at.columns, at.colour)])
 """
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.observe.telling import END, START, epoch, step, tell
+from tests.unit.observe.made_up_run import END, START, epoch, replay_run, step
 from unisono.errors import UsageError
 from unisono.observe.jsonl import JsonLines, line_of, read_lines
 
@@ -25,7 +25,7 @@ def strict(line: str) -> dict[str, object]:
 
 def test_the_record_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "out" / "metrics.jsonl"
-    tell([JsonLines(path, log_every=4)])
+    replay_run([JsonLines(path, log_every=4)])
     rows = [strict(line) for line in path.read_text().splitlines()]
     assert rows == read_lines(path)
     assert [row["event"] for row in rows].count("epoch") == 3
@@ -72,9 +72,9 @@ def test_lines_are_on_disk_before_a_checkpoint(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_run_that_goes_on_adds_to_the_record_and_removes_half_a_line(tmp_path: Path) -> None:
+def test_a_resumed_run_appends_to_the_record_and_removes_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    tell([JsonLines(path)])
+    replay_run([JsonLines(path)])
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"event": "st')
     assert len(read_lines(path)) == 35, "a reader does not see it either"
@@ -85,9 +85,9 @@ def test_a_run_that_goes_on_adds_to_the_record_and_removes_half_a_line(tmp_path:
     assert [row["event"] for row in read_lines(path)].count("started") == 2
 
 
-def test_a_run_that_goes_on_takes_back_what_it_does_again(tmp_path: Path) -> None:
+def test_a_resumed_run_removes_the_lines_of_steps_that_it_repeats(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    tell([JsonLines(path)])
+    replay_run([JsonLines(path)])
     before = read_lines(path)
     last = next(row for row in before if row["event"] == "epoch")
     log = JsonLines(path)
@@ -110,7 +110,7 @@ def test_a_file_of_half_a_line_becomes_empty(tmp_path: Path) -> None:
     assert [row["event"] for row in read_lines(path)] == ["started"]
 
 
-def test_a_full_disk_is_told_with_the_name_of_the_file() -> None:
+def test_a_full_disk_is_reported_with_the_name_of_the_file() -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("needs /dev/full, which Linux has")
@@ -120,7 +120,7 @@ def test_a_full_disk_is_told_with_the_name_of_the_file() -> None:
     log.close()
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"metrics\.jsonl cannot be written: File exists"):
         JsonLines(tmp_path / "file" / "metrics.jsonl").started(START)

@@ -10,7 +10,7 @@ from time import process_time
 import psutil
 import pytest
 
-from tests.unit.observe.telling import START
+from tests.unit.observe.made_up_run import START
 from unisono.errors import UsageError
 from unisono.observe.jsonl import read_lines
 from unisono.observe.monitor import Monitor, peak_rss_bytes, rss_bytes
@@ -60,7 +60,7 @@ def test_memory_is_what_the_system_says() -> None:
     assert peak_rss_bytes() >= 0.9 * rss_bytes()
 
 
-def test_a_full_disk_is_told_at_the_end(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_at_the_end(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full, which Linux has")
     (tmp_path / "rank-0.jsonl").symlink_to("/dev/full")

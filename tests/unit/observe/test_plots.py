@@ -88,7 +88,7 @@ def test_each_metric_has_one_panel_and_the_loss_is_first() -> None:
     assert list(_panels([{"metrics": {"val_auc": 1.0}}])) == ["auc"]
 
 
-def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
+def test_a_plot_that_cannot_be_drawn_is_reported(tmp_path: Path) -> None:
     assert not draw_curves([], tmp_path / "curves.png", "a")
     assert not draw_curves([{"epoch": 0, "step": 1, "metrics": {}}], tmp_path / "curves.png", "a")
     assert list(tmp_path.iterdir()) == []

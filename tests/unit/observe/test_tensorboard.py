@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.observe.telling import tell
+from tests.unit.observe.made_up_run import replay_run
 from unisono.errors import UsageError
 from unisono.observe.tensorboard import TensorBoard
 
@@ -20,11 +20,11 @@ def test_without_the_package_it_is_refused_at_once(tmp_path: Path, monkeypatch: 
         TensorBoard(tmp_path)
 
 
-def test_what_is_told_can_be_read_back(tmp_path: Path) -> None:
+def test_written_events_can_be_read_back(tmp_path: Path) -> None:
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard: pip install tensorboard"
     )
-    tell([TensorBoard(tmp_path, log_every=10)])
+    replay_run([TensorBoard(tmp_path, log_every=10)])
     assert "tensorflow" not in sys.modules, "nobody asked for it"
     found = accumulator.EventAccumulator(str(tmp_path)).Reload()
     assert [(one.step, one.value) for one in found.Scalars("step/loss")] == [(1, 0.5), (11, 0.5), (21, 0.5)]

@@ -49,7 +49,7 @@ def test_a_run_without_spans_is_a_valid_trace(tmp_path: Path) -> None:
     assert [e["ph"] for e in events(tmp_path / "timeline.json")] == ["M", "M"]
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"timeline\.json cannot be written: No such file"):
         write_timeline(tmp_path / "missing" / "timeline.json", [])
 
@@ -69,7 +69,7 @@ def test_all_spans_come_to_rank_0() -> None:
     assert gathered[0].error_ns == 0 < gathered[1].error_ns
 
 
-def test_one_worker_alone_needs_nobody() -> None:
+def test_spans_of_one_worker_alone_are_gathered() -> None:
     spans = Spans()
     spans.add("data", "read", 1, 2)
     assert run_threads(1, lambda comm: gather_spans(comm, spans)) == [[RankSpans(0, (("data", "read", 1, 2),))]]

@@ -32,7 +32,7 @@ def make(spec: Any, options: dict[str, Any] | None = None, model: nn.Module | No
 @pytest.mark.parametrize(
     "name", [*NAMES, pytest.param("muon", marks=pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="old"))]
 )
-def test_a_name_in_any_letters_takes_a_step(name: str) -> None:
+def test_a_name_in_any_case_takes_a_step(name: str) -> None:
     model = nn.Linear(3, 4, bias=False)
     made = make(name, model=model)
     assert type(made).__name__.lower() == name.lower()

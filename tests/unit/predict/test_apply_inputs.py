@@ -43,7 +43,7 @@ def test_changes_of_whole_batches_are_refused(tmp_path: Path) -> None:
         file_inputs([str(tmp_path / "x.npy")], {}, Splits(as_source((X, Y)).map(halved)))
 
 
-def test_bad_inputs_are_told(tmp_path: Path) -> None:
+def test_bad_inputs_are_reported(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X[:0])
     np.savez(tmp_path / "x.npz", x=X)
     with pytest.raises(UsageError, match="holds no samples"):

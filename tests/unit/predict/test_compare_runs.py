@@ -38,7 +38,7 @@ def test_a_share_that_is_no_count_of_samples_has_no_interval(tmp_path: Path) -> 
     assert found.rows[0].interval is None
 
 
-def test_an_own_metric_is_ranked_as_told(tmp_path: Path) -> None:
+def test_an_own_metric_is_ranked_in_its_given_direction(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(error), {"test_my_error": error}, lr=error) for error in (0.3, 0.2)]
     assert [row.value for row in compare_runs(runs, "test_my_error").rows] == [0.3, 0.2]
     assert [row.value for row in compare_runs(runs, "test_my_error", lower_is_better=True).rows] == [0.2, 0.3]

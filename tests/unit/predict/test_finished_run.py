@@ -36,7 +36,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         open_run(path)
 
 
-def test_weights_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_missing_weights_are_reported(tmp_path: Path) -> None:
     run = open_run(make_run(tmp_path / "run", {}))
     with pytest.raises(UsageError, match="has lost its weights"):
         run.weights("final")

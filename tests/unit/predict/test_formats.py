@@ -50,7 +50,7 @@ def test_a_table_reads_back_unchanged(tmp_path: Path) -> None:
     assert np.array_equal(np.array([line[1] for line in lines[1:]], dtype=np.float32), values[:, 1])
 
 
-def test_labels_with_names_are_written_as_words(tmp_path: Path) -> None:
+def test_labels_with_names_are_written_by_name(tmp_path: Path) -> None:
     out = tmp_path / "a.csv"
     labels = np.array([1, 0, 1, 1])
     writer(out)(out, Layout(4, None, choose_columns((), ("label",), None, False), ("cat", "dog")), rows(labels))

@@ -28,7 +28,7 @@ def do(pieces: Pieces, *numbers: int) -> None:
         pieces.write(number, np.arange(where.start, where.stop))
 
 
-def test_the_same_work_goes_on_and_other_work_is_removed(tmp_path: Path) -> None:
+def test_the_same_work_is_resumed_and_other_work_is_removed(tmp_path: Path) -> None:
     pieces = make_pieces(tmp_path / "out.csv", 100, 10, "weights a")
     assert pieces.open() == (list(range(len(pieces))), 0)
     do(pieces, 0, 3)
@@ -49,7 +49,7 @@ def test_what_is_joined_is_in_order_and_then_removed(tmp_path: Path) -> None:
     assert [file.name for file in pieces.folder.iterdir()] == ["notes.txt"]
 
 
-def test_a_piece_that_another_host_keeps_to_itself_is_told(tmp_path: Path) -> None:
+def test_a_piece_that_only_another_host_can_read_is_reported(tmp_path: Path) -> None:
     pieces = make_pieces(tmp_path / "out.csv", 100, 10, "work")
     pieces.open()
     do(pieces, 0)
@@ -57,7 +57,7 @@ def test_a_piece_that_another_host_keeps_to_itself_is_told(tmp_path: Path) -> No
         list(pieces.read())
 
 
-def test_a_place_where_nobody_may_write_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_write_permission_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"cannot write .*--out"):
         make_pieces(tmp_path / "file" / "out.csv", 100, 10, "work").open()

@@ -167,7 +167,7 @@ def test_where_requeue_is_not_possible_a_successor_follows(bench: Bench, how: st
 
 
 @pytest.mark.parametrize("how", ["missing", "refuses"])
-def test_where_no_successor_can_be_submitted_the_way_on_is_told(bench: Bench, how: str) -> None:
+def test_where_no_successor_can_be_submitted_the_message_has_a_remedy(bench: Bench, how: str) -> None:
     if how == "missing":
         (bench.folder / "bin" / "sbatch").unlink()
     else:
@@ -187,7 +187,7 @@ def test_modules_and_preamble_come_before_the_training(bench: Bench) -> None:
     assert there.log()[-1] == "43 submitted as number 2", "a preamble that is strict does not end the script"
 
 
-def test_a_module_that_cannot_be_loaded_is_told(bench: Bench) -> None:
+def test_a_module_that_cannot_be_loaded_is_reported(bench: Bench) -> None:
     done = bench.replace(modules=("python/3.11",)).run()
     assert done.returncode == 1
     assert "cannot load the module python/3.11 (site file)" in done.stderr

@@ -20,13 +20,13 @@ CLOSE_S = 30.0
 # ---- the allocation -------------------------------------------------------------------------------------------------------
 
 
-def test_slurm_tells_its_end() -> None:
+def test_slurm_gives_the_end_of_the_job() -> None:
     found = allocation_from_environment({**envs.srun(0), "SLURM_JOB_END_TIME": "1794743110"})
     assert found == Allocation(1794743110.0, "SLURM job 2")
     assert allocation_from_environment({"SLURM_JOB_END_TIME": "1794743110"}).owner == "SLURM job"
 
 
-def test_nobody_tells_an_end() -> None:
+def test_without_a_scheduler_there_is_no_end() -> None:
     assert (
         allocation_from_environment({})
         == allocation_from_environment(envs.srun(0))
@@ -36,7 +36,7 @@ def test_nobody_tells_an_end() -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "0", "1e9", "nan", "12", "9" * 30, "1794743110.5"])
-def test_an_end_that_cannot_be_is_not_followed(text: str) -> None:
+def test_an_impossible_end_is_ignored(text: str) -> None:
     found = allocation_from_environment({"SLURM_JOB_END_TIME": text})
     assert found.end_unix_s is None and f"received {text!r}" in found.note
     assert not Deadline(None, time(), found).describe()
@@ -51,7 +51,7 @@ def with_squeue(folder: Path, body: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("left", "seconds"), [("1:30", 90.0), ("1:00:00", HOUR_S), ("2-00:00:01", 2 * DAY_S + 1)])
-def test_squeue_tells_the_end_where_the_environment_does_not(left: str, seconds: float, tmp_path: Path) -> None:
+def test_squeue_gives_the_end_where_the_environment_does_not(left: str, seconds: float, tmp_path: Path) -> None:
     env = with_squeue(tmp_path, f'[ "$*" = "--noheader --jobs=2 --format=%L" ] && echo {left}')
     found = allocation_from_slurm(env)
     assert found.owner == "SLURM job 2" and not found.note
@@ -72,7 +72,7 @@ def test_squeue_knows_no_end(body: str, note: str, tmp_path: Path) -> None:
     assert found.end_unix_s is None and bool(found.note) is bool(note) and note in found.note
 
 
-def test_there_is_nobody_to_ask(tmp_path: Path) -> None:
+def test_without_squeue_there_is_no_end(tmp_path: Path) -> None:
     assert allocation_from_slurm({"PATH": str(tmp_path)}) == Allocation()
     assert "squeue is not on the PATH" in allocation_from_slurm({**envs.srun(0), "PATH": str(tmp_path)}).note
 

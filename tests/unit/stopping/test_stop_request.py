@@ -162,14 +162,14 @@ def test_any_number_of_sigusr1_ends_nothing_at_once() -> None:
         assert program.code() == -signal.SIGTERM
 
 
-def test_two_wishes_of_different_kinds_are_no_second() -> None:
+def test_two_requests_of_different_kinds_are_no_second_signal() -> None:
     with in_c() as program:
         for name in AT_ONCE:
             program.send_into_c(name)
 
 
 @pytest.mark.parametrize("name", AT_ONCE)
-def test_a_wish_that_comes_twice_at_the_same_time_is_one(name: str) -> None:
+def test_a_request_that_comes_twice_at_the_same_time_is_one(name: str) -> None:
     with in_c(same_s=1000.0) as program:
         for _ in range(2):
             program.send_into_c(name)
@@ -239,7 +239,7 @@ def test_all_is_given_back() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_who_had_the_descriptor_before_is_told_and_has_it_back() -> None:
+def test_the_earlier_owner_of_the_descriptor_is_called_and_has_it_back() -> None:
     reader, writer = socket.socketpair()
     with reader, writer:
         writer.setblocking(False)
@@ -253,7 +253,7 @@ def test_who_had_the_descriptor_before_is_told_and_has_it_back() -> None:
             assert signal.set_wakeup_fd(-1) == writer.fileno()
 
 
-def test_who_took_the_descriptor_meanwhile_keeps_it() -> None:
+def test_a_later_owner_of_the_descriptor_keeps_it() -> None:
     reader, writer = socket.socketpair()
     with reader, writer:
         writer.setblocking(False)

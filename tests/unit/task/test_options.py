@@ -99,7 +99,7 @@ def test_numbers_of_numpy_and_paths_become_plain() -> None:
     assert (type(found.heat), type(found.eggs)) == (float, int)
 
 
-def test_help_has_the_default_and_hides_what_has_no_words() -> None:
+def test_help_has_the_default_and_hides_options_without_text() -> None:
     parser = argparse.ArgumentParser()
     add_options(parser, Oven)
     text = " ".join(parser.format_help().split())
@@ -121,7 +121,7 @@ def test_keywords_are_the_names_of_options() -> None:
     assert options_for(Oven, {"minutes": 2, "eggs": None, "strange": 1}) == {"minutes_s": 120.0, "eggs": None}
 
 
-def test_a_function_tells_its_options() -> None:
+def test_options_come_from_the_function_signature() -> None:
     @takes(Oven)
     def bake(cake: str, **options: Any) -> Oven:
         """Bake."""

@@ -90,7 +90,7 @@ def test_each_change_reaches_its_reader() -> None:
         ("model.width", "(" * 5000, r"received '\({50,60}\.\.\.$"),
     ],
 )
-def test_what_nobody_reads_or_can_use_is_refused(name: str, value: Any, words: str) -> None:
+def test_overrides_without_effect_or_of_a_wrong_type_are_refused(name: str, value: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         change(TASK, {name: value})
 
@@ -122,7 +122,7 @@ def test_a_factory_that_takes_any_name_gets_it() -> None:
     assert arguments(anything, "model", {"depth": 2}) == {"depth": 2}
 
 
-def test_a_factory_that_does_not_tell_its_arguments_is_refused() -> None:
+def test_a_factory_without_named_arguments_is_refused() -> None:
     with pytest.raises(UsageError, match="does not tell its arguments; put a function with def around it"):
         arguments(dict, "data", {})
 

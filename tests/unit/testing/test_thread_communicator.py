@@ -193,7 +193,7 @@ def test_messages_to_oneself(size: int) -> None:
     on_ranks(size, body)
 
 
-def test_a_receive_that_nobody_can_answer_does_not_hang() -> None:
+def test_a_receive_without_a_sender_does_not_hang() -> None:
     with single_process_communicator(time_limit_s=1e-9) as comm:
         waiting = comm.start_recv(torch.empty(1), tag=5)
         assert waiting.done()  # a loop over done() ends, too
@@ -357,7 +357,7 @@ def test_a_rank_that_leaves_early_is_named() -> None:
     assert caught.value.ranks == (1,)
 
 
-def test_a_late_rank_is_named_with_its_stack_and_told_when_it_comes() -> None:
+def test_a_late_rank_is_named_with_its_stack_and_gets_the_error_when_it_comes() -> None:
     there, over = threading.Event(), threading.Event()
 
     def body(comm: Communicator) -> None:
@@ -430,7 +430,7 @@ def test_exchange_of_the_control_plane() -> None:
     assert set(job.controls[0].reports((1, 2), 1.0)) == {2}
 
 
-def test_200_groups_leave_no_thread_and_no_room() -> None:
+def test_200_groups_leave_no_thread_and_no_memory() -> None:
     def body(comm: Communicator) -> int:
         for _ in range(200):
             copy = comm.duplicate()
@@ -445,7 +445,7 @@ def test_200_groups_leave_no_thread_and_no_room() -> None:
     assert threading.active_count() == before
 
 
-def test_wrong_arguments_are_told() -> None:
+def test_wrong_arguments_are_reported() -> None:
     def body(comm: Communicator) -> None:
         with pytest.raises(UsageError, match="not contiguous"):
             comm.allreduce(torch.ones(3, 2).t())

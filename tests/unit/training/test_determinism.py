@@ -138,5 +138,5 @@ def test_fma_and_the_maker_count_where_the_cpu_does_not() -> None:
     assert describe_changes(other, here) == ["the maker of the CPU AuthenticAMD there, GenuineIntel here"]
 
 
-def test_another_version_is_told_once() -> None:
+def test_another_version_is_reported_once() -> None:
     assert describe_changes({**HERE, "torch": "2.9.0", "torch_build": "b"}, HERE) == ["PyTorch 2.9.0 there, a here"]

@@ -48,7 +48,7 @@ def test_it_is_resumed_with_other_goals() -> None:
 
 
 @pytest.mark.parametrize("same_batches", [True, False])
-def test_an_epoch_that_is_under_way_goes_on_or_starts_again(same_batches: bool) -> None:
+def test_an_epoch_in_progress_resumes_or_starts_again(same_batches: bool) -> None:
     done = trained(0.95)
     done.count_step(0)
     done.count_step(1)

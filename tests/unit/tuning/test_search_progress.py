@@ -33,7 +33,7 @@ def test_a_line_for_each_trial_that_ends_and_a_bar() -> None:
     assert "best val_loss 0.25 (trial 9)" in drawn
 
 
-def test_trials_of_before_are_counted_and_not_told() -> None:
+def test_earlier_trials_are_counted_and_not_printed() -> None:
     study, screen = Study(), io.StringIO()
     study.apply(Record("job", 0, end_record(0, 0, COMPLETE, [0.5], 3.0)))
     progress = SearchProgress(Bar(screen, 80), study, [Objective("val_loss", False)], num_trials=2)

@@ -1,4 +1,4 @@
 """What algorithms share whose workers agree through a server: rule, protocol, ledger, service, worker, simulation.
 
-Imported by those algorithms and by training/server; never talks to a launcher or writes a run directory.
+Imported by algorithms and training; imports algorithms, comm, data, files, model and task.
 """

@@ -1,7 +1,8 @@
 """One all-reduce algorithm a file, over send and receive; users choose by the file's name (`--allreduce`).
 
 `engine` has no file: it is the engine's own all-reduce. `node_aware` composes two communicators; `install.py` wires it.
-Imported by comm/connect.py, at use.
+
+Imported by comm; imports comm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The control plane: the processes of a job find each other, notice lost ranks, and exchange small plain data.
+"""How the processes of a job find each other, notice which are gone, and exchange small plain data.
 
-Imported by the engines and by everything that needs messages between processes outside of collectives.
+Imported by comm, doctor, engines/, horovod, testing and tuning; imports no other package.
 """

@@ -1,4 +1,4 @@
 """Sums over the shards of a step with the same bits for every number of ranks.
 
-Imported by the algorithm `sharded` and by the contract suite.
+Imported by algorithms and testing; imports comm and shared_memory/.
 """

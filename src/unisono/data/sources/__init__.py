@@ -1,4 +1,4 @@
-"""One file for each kind of source: arrays, HDF5, Zarr, pictures, TIFF, NIfTI, MATLAB scenes, idx, SAT-6, digits.
+"""One file for each kind of source, public as `un.HDF5`, ...; a heavy package loads when its source is opened.
 
-Imported by data/splits.py and public as `un.HDF5`, ...; a heavy package loads when its source is opened.
+Imported by data, keras, own_loop, predict and unisono; imports data.
 """

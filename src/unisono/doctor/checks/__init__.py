@@ -1,6 +1,6 @@
 """One file for each check of what usually goes wrong: a pure function of the gathered facts.
 
-Imported by doctor; imports facts and findings only.
+Imported by doctor; imports doctor.
 """
 
 from __future__ import annotations

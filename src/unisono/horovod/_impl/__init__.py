@@ -3,5 +3,7 @@
     entry -> process_set_channel (queue, one thread) -> negotiation (what all ranks have submitted) -> fusion -> carrier -> done
 
 engine/ does that; job/ is what `hvd.init()` makes; torch/, tensorflow/ and keras/ are the fronts; elastic/, launching/, timeline/.
-Imported by `horovod/` alone, and by the commands that start such programs. Decisions: docs/decisions/0013-horovod.md.
+Decisions: docs/decisions/0013-horovod.md.
+
+Imported by commands and horovod; imports cluster, comm and launch.
 """

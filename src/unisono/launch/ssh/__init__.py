@@ -1,4 +1,4 @@
 """Launchers on several hosts, started and watched over ssh.
 
-Imported by launch and by the interfaces of other frameworks.
+Imported by horovod; imports cluster and launch.
 """

@@ -1,6 +1,6 @@
 """Losses as sums with their denominators, so that the mean over any number of workers is exact.
 
-Imported by training/frontends and predict; imports nothing of training.
+Imported by predict and training; imports model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """The contract in parts. `check_*(comm)` leaves the communicator usable; `fault_*(comm)` makes it unusable, on all ranks.
 
-Imported by the suites of testing.
+Imported by testing; imports algorithms, comm, data, run, task, testing and training.
 """

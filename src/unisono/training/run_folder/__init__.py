@@ -1,4 +1,4 @@
 """What a run leaves: its directory, configuration, provenance, status, hashes and weights.
 
-Imported by run.py, predict, commands and tuning.
+Imported by many packages; imports checkpointing/, cluster, files, model, task and training.
 """

@@ -1,4 +1,4 @@
 """The report of a study: one page with pictures that needs nothing else.
 
-Imported by tuning and commands.
+Imported by commands and tuning; imports files, observe and study/.
 """

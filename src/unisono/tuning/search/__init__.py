@@ -1,4 +1,4 @@
 """The search: the space, samplers and pruners, prefetched proposals, the queue of trials.
 
-Imported by tuning; the only place that loads Optuna for a search.
+Imported by study/, tuning and workers/; imports algorithms, study/ and task.
 """

@@ -1,4 +1,4 @@
 """The coordinator, the blocks, the worker processes, and the messages between them.
 
-Imported by tuning/tune_job.py.
+Imported by api, study/ and tuning; imports cluster, comm, data, files, launch, run, search/, stopping, study/, task and training.
 """

@@ -188,12 +188,12 @@ def test_a_decision_comes_at_its_place() -> None:
     assert all_of(server) == [2] and server.newly_lost() == [1] and server.newly_lost() == []
 
 
-def test_after_its_end_nobody_is_forgotten() -> None:
+def test_after_its_end_no_worker_is_forgotten() -> None:
     server = ReplayServer(Queue(3, 2, 1, 0), ["1"], lambda _: True)
     assert all_of(server) == [1, 3, 2, 0] and server.is_past_end
 
 
-def test_a_save_begins_where_the_order_lets_it_hear_all() -> None:
+def test_a_save_begins_where_the_order_lets_it_reach_all_workers() -> None:
     server = ReplayServer(Queue(0, 1, 0, 1, 2), ["0", "1", "0", "1", "2"], lambda _: True)
     assert not server.lets_save({0, 1, 2}) and server.lets_save({0, 1}) and server.lets_save({0})
     assert [server.receive().caller for _ in range(2)] == [0, 1]  # type: ignore[union-attr]
@@ -208,7 +208,7 @@ def record(path: Path, *lines: str, num_lines: int = 0, anew: str = "") -> CallR
     return recorder
 
 
-def test_a_record_goes_on_from_the_state_that_was_saved(tmp_path: Path) -> None:
+def test_a_record_continues_from_the_saved_state(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.txt"
     assert record(path, "0", "1", f"{STOP}interrupted", "1", "0").num_lines == 4
     assert read_call_record(tmp_path) == ["0", "1", "stop interrupted", "1", "0"]
@@ -226,7 +226,7 @@ def test_a_record_is_never_without_what_a_checkpoint_knows(tmp_path: Path) -> No
     living.close()
 
 
-def test_what_nobody_can_repeat_is_refused(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_repeated_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.txt"
     record(path, "0", "1")
     record(path, "0", num_lines=2, anew="it went on with other workers")

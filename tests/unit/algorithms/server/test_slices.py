@@ -191,7 +191,7 @@ def test_what_a_slice_cannot_do_is_refused() -> None:
         part.update([{"lr": 0.1}], torch.tensor([1.0, 0.0, 1.0]).double().numpy())
 
 
-def test_who_serves_and_who_works() -> None:
+def test_ranks_of_servers_and_workers() -> None:
     layout = ServerLayout(8, group=3, servers=2)
     assert layout.num_workers == 2
     assert [layout.is_server(rank) for rank in range(8)] == [True] * 2 + [False] * 6
@@ -208,6 +208,6 @@ def test_who_serves_and_who_works() -> None:
         ({"size": 1, "elastic": 4}, r"leave out --elastic"),
     ],
 )
-def test_who_cannot_serve(asked: dict[str, int], told: str) -> None:
+def test_layouts_of_servers_that_are_refused(asked: dict[str, int], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         ServerLayout.of(asked["size"], LayoutOptions(asked.get("group"), 2, asked.get("simulate"), asked.get("elastic")))

@@ -65,7 +65,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("what", NOTHING)
-def test_where_nobody_counts_it_is_0(tmp_path: Path, what: str) -> None:
+def test_without_a_counter_it_is_0(tmp_path: Path, what: str) -> None:
     groups, files = NOTHING[what]
     membership = written(tmp_path / "cgroup", groups)
     for name, text in files.items():

@@ -239,7 +239,7 @@ def test_node_aware_shares_the_network_among_the_members_of_a_node() -> None:
     assert run_threads(6, body) == [numel * 4 // 3] * 6
 
 
-def test_who_takes_part_between_nodes() -> None:
+def test_ranks_that_communicate_between_nodes() -> None:
     def colors(nodes: list[int]) -> list[int | None]:
         return [node_aware.between_nodes_color(nodes, rank) for rank in range(len(nodes))]
 
@@ -253,7 +253,7 @@ def test_who_takes_part_between_nodes() -> None:
 
 
 @pytest.mark.parametrize("name", [*OVER_MESSAGES, "node_aware"])
-def test_failures_are_told_in_the_words_of_the_call(name: str) -> None:
+def test_failures_name_the_call(name: str) -> None:
     over = threading.Event()
 
     def late(comm: Communicator) -> tuple[type, tuple[int, ...], str]:

@@ -15,14 +15,14 @@ def test_complete_round_is_delivered_in_the_order_of_members_and_forgotten() -> 
     assert rounds._open == {}
 
 
-def test_one_who_contributed_and_left_is_not_missed() -> None:
+def test_a_member_that_contributed_and_left_is_not_missed() -> None:
     rounds = Rounds()
     rounds.put("k", (0, 1), 1, b"one", ())
     assert rounds.lose(1, {1}) == []
     assert rounds.put("k", (0, 1), 0, b"zero", {1}) == [((0, 1), ("all", "k", [b"zero", b"one"]))]
 
 
-def test_everybody_is_told_once_that_a_round_is_void_and_by_whom() -> None:
+def test_all_members_learn_once_that_a_round_is_void_and_by_which_member() -> None:
     rounds = Rounds()
     members = (0, 1, 2, 3)
     rounds.put("k", members, 0, b"", ())

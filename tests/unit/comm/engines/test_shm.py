@@ -182,7 +182,7 @@ def test_a_large_message_is_its_senders_until_it_is_received() -> None:
     assert run_shm(2, body)[0] == [False] * (num - 1) + [True]
 
 
-def test_small_messages_do_not_hold_up_who_sends_them_to_a_rank_in_a_collective() -> None:
+def test_small_messages_to_a_rank_in_a_collective_do_not_block_the_sender() -> None:
     num = 5 * board_module.NUM_SLOTS
 
     def body(comm: ShmCommunicator) -> list[float]:
@@ -301,21 +301,21 @@ def test_a_later_receive_does_not_overtake_one_that_just_found_nothing() -> None
             return []
         mailbox, bufs = comm._mailbox, [torch.zeros(1), torch.zeros(1)]
         works = [comm.start_recv(buf, 1) for buf in bufs]
-        look = mailbox._receive
-        looked: list[RecvWork] = []
+        receive = mailbox._receive
+        delayed: list[RecvWork] = []
 
-        def look_slowly(work: RecvWork) -> bool:
-            found = look(work)
-            if work is works[0] and not looked:
-                looked.append(work)  # the first message comes just after the first receive has looked
+        def receive_slowly(work: RecvWork) -> bool:
+            found = receive(work)
+            if work is works[0] and not delayed:
+                delayed.append(work)  # the first message comes just after the first receive has looked
                 comm.send(torch.zeros(1), 1, tag=7)
                 while mailbox._arrivals.oldest(1, 0) is None:
                     pass
             return found
 
-        mailbox._receive = look_slowly  # type: ignore[method-assign]
+        mailbox._receive = receive_slowly  # type: ignore[method-assign]
         mailbox.progress()
-        mailbox._receive = look  # type: ignore[method-assign]
+        mailbox._receive = receive  # type: ignore[method-assign]
         comm.recv(torch.zeros(1), 1, tag=8)
         for work in works:
             work.wait()

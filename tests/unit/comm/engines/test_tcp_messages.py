@@ -103,7 +103,7 @@ def test_a_receive_that_a_lost_sender_had_begun_to_serve_ends() -> None:
         assert isinstance(receive.error, EOFError)
 
 
-def test_without_file_numbers_who_knocks_waits_and_nobody_burns_a_core() -> None:
+def test_without_file_descriptors_connections_wait_without_a_busy_loop() -> None:
     end = Noting("test", 0, 2, "127.0.0.1")
     with connected([end]), socket.socket() as caller:
         assert end._listener is not None

@@ -42,7 +42,7 @@ def test_calls_are_served_in_the_order_of_their_coming() -> None:
     assert run_threads(5, body)[0] == order
 
 
-def test_a_vector_on_its_way_holds_up_nobody() -> None:
+def test_a_vector_in_flight_blocks_no_other_caller() -> None:
     """The first worker's header is there, its vector is not: the second is served first, and the first when all has come."""
 
     def body(comm: Communicator) -> list[int]:

@@ -34,7 +34,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_connection_file_is_read_as_it_was_written_and_nobody_else_may(tmp_path: Path, open_umask: None) -> None:
+def test_a_connection_file_is_read_as_written_and_only_by_its_owner(tmp_path: Path, open_umask: None) -> None:
     path = tmp_path / "exchange.json"
     for connection_file in (CONNECTION, CONNECTION._replace(address="node-7:1")):
         write_connection_file(path, connection_file)

@@ -205,7 +205,7 @@ def test_ranges_that_do_not_fit_are_refused(ranges: list[range]) -> None:
         OrderedSum(comm, ranges)
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     with single_process_communicator() as comm:
         total = OrderedSum(comm, [range(2)])
         with pytest.raises(UsageError, match="flat, contiguous vectors of a floating type"):

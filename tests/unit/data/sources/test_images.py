@@ -154,7 +154,7 @@ def test_a_damaged_idx_file_is_refused(tmp_path: Path, suffix: str, keep: int) -
         Idx(file)
 
 
-def test_idx_files_of_two_sets_or_with_more_than_promised_are_refused(tmp_path: Path) -> None:
+def test_idx_files_of_two_sets_or_longer_than_their_header_are_refused(tmp_path: Path) -> None:
     images = write_idx(tmp_path / "images", np.zeros((5, 4, 3)), 0x08, ">u1")
     labels = write_idx(tmp_path / "labels", np.zeros(6), 0x08, ">u1")
     with pytest.raises(UsageError, match=r"images holds 5 samples, .*labels holds 6"):

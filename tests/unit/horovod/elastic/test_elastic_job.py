@@ -173,7 +173,7 @@ def test_workers_whose_host_goes_may_come_to_the_end(play: Play) -> None:
 
 
 @on(1, localhost=1)
-def test_who_trained_once_and_leaves_in_a_second_training_has_not_come_to_the_end(play: Play) -> None:
+def test_a_worker_that_leaves_in_a_second_training_has_not_finished(play: Play) -> None:
     play.work(0)
     play.tell(0, "finished")
     play.tell(0, "synced")
@@ -183,7 +183,7 @@ def test_who_trained_once_and_leaves_in_a_second_training_has_not_come_to_the_en
 
 
 @on(1, localhost=2)
-def test_who_never_got_the_state_does_not_wait_for_it_when_the_others_have_ended(play: Play) -> None:
+def test_a_worker_without_the_state_does_not_wait_for_it_when_the_others_have_ended(play: Play) -> None:
     play.tell(0, "ready")
     play.tell(1, "ready")
     play.tell(0, "synced")
@@ -214,7 +214,7 @@ def test_at_the_beginning_that_is_a_mistake(play: Play) -> None:
 
 
 @on(1, localhost=2, walled=1)
-def test_who_cannot_meet_the_others_does_not_end_them(play: Play) -> None:
+def test_a_worker_that_cannot_reach_the_others_does_not_end_them(play: Play) -> None:
     """Worker 2 and its successors are behind a wall: whoever meets with them gives up after a while, and nobody dies."""
     play.work(0, 1, 2)
     play.exit(2, KILL)
@@ -326,7 +326,7 @@ def test_newcomers_that_are_killed_each_time_are_not_started_for_ever(play: Play
 
 
 @on(1, localhost=2)
-def test_a_job_that_gets_on_goes_on_whatever_is_killed(play: Play) -> None:
+def test_a_job_that_makes_progress_continues_whatever_is_killed(play: Play) -> None:
     play.work(0, 1)
     for _ in range(300):
         newest = max(play.workers)
@@ -423,7 +423,7 @@ def fail_together(play: Play, why: str) -> None:
 
 
 @on(1, localhost=2)
-def test_a_program_that_fails_each_time_although_nobody_dies_is_not_begun_for_ever(play: Play) -> None:
+def test_a_program_that_fails_each_time_although_no_worker_dies_is_not_restarted_for_ever(play: Play) -> None:
     play.work(0, 1)
     for _ in range(50):
         if not play.is_over():
@@ -462,7 +462,7 @@ def test_a_mistake_that_shows_before_the_first_sync_ends_the_job_as_one(play: Pl
 
 
 @on(1, localhost=2)
-def test_code_2_of_a_newcomer_does_not_end_those_who_train(play: Play) -> None:
+def test_exit_code_2_of_a_new_worker_does_not_end_the_others(play: Play) -> None:
     play.work(0, 1)
     play.exit(1, KILL)
     play.work(0)
@@ -497,7 +497,7 @@ def test_newcomers_that_end_at_once_are_not_started_for_ever(play: Play) -> None
 
 
 @on(1, localhost=3)
-def test_what_is_said_of_those_who_are_left(play: Play) -> None:
+def test_the_message_about_the_workers_that_are_left(play: Play) -> None:
     play.work(0, 1, 2)
     play.exit(2, KILL)
     assert "worker 2 (localhost:2) exited with code 137; 2 workers go on without any commit" in play.said
@@ -545,7 +545,7 @@ def test_after_the_stall_check_it_takes_seconds(play: Play) -> None:
 
 
 @on(1, localhost=2)
-def test_who_has_come_to_the_end_is_not_stuck(play: Play) -> None:
+def test_a_finished_worker_is_not_stuck(play: Play) -> None:
     play.work(0, 1)
     play.tell(1, "finished")
     play.tell(0, "ready")
@@ -563,7 +563,7 @@ def begins(*, min_num_proc: int, num_proc: int, **more: Any) -> pytest.MarkDecor
 
 
 @begins(min_num_proc=1, num_proc=3, start_timeout_s=9.0)
-def test_the_start_timeout_ends_the_wait_for_those_who_start(play: Play) -> None:
+def test_the_start_timeout_ends_the_wait_for_starting_workers(play: Play) -> None:
     play.tell(0, "ready")
     play.tell(2, "ready")
     play.wait(7.0)
@@ -649,7 +649,7 @@ def test_more_than_the_slots_of_fixed_hosts_are_refused() -> None:
 
 
 @begins(min_num_proc=1, num_proc=1, discovery_script="find")
-def test_hosts_that_come_back_are_told(play: Play) -> None:
+def test_returning_hosts_are_reported(play: Play) -> None:
     play.see(localhost=1)
     play.see()
     play.see(localhost=1)
@@ -665,7 +665,7 @@ def test_a_script_that_fails_from_the_begin_is_a_mistake(play: Play) -> None:
 
 
 @begins(min_num_proc=1, num_proc=1, discovery_script="find")
-def test_a_script_that_answers_again_is_told(play: Play) -> None:
+def test_a_script_that_answers_again_is_reported(play: Play) -> None:
     play.see(localhost=1)
     play.job.note_hosts(Change(None, "it broke"))
     play.see(localhost=1)

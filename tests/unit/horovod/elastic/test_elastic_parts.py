@@ -98,7 +98,7 @@ def test_sync_takes_what_rank_0_has_now_and_saves_it() -> None:
     assert state.epoch == 7
 
 
-def test_a_commit_saves_and_tells_of_hosts() -> None:
+def test_a_commit_saves_and_reports_host_changes() -> None:
     state = objects(epoch=0)
     state.epoch = 1
     state.commit()
@@ -362,7 +362,7 @@ def test_the_oldest_worker_with_the_state_has_rank_0_and_hosts_stay_together() -
     assert assignment_from_plain(seats[3].plain()) == seats[3]
 
 
-def test_seats_are_always_whole() -> None:
+def test_rank_assignments_are_complete() -> None:
     draw = random.Random(1)
     for _ in range(200):
         places = draw.sample([(host, slot) for host in "abcd" for slot in range(4)], draw.randint(1, 16))
@@ -406,7 +406,7 @@ def test_a_commit_by_a_later_worker_forgives() -> None:
     assert hosts.allows("a", 0.0)
 
 
-def test_who_was_killed_counts_less() -> None:
+def test_a_killed_worker_counts_less() -> None:
     hosts = Blacklist((10.0, 35.0), lambda: 0.0)
     assert all(hosts.on_failure("a", number, True, 0.0) is None for number in range(11))
     assert hosts.on_failure("a", 11, True, 0.0) is not None
@@ -487,7 +487,7 @@ def test_a_script_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) 
         )
 
 
-def test_a_script_that_fails_in_other_words_each_time_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_fails_with_changing_messages_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery_module, "LOOK_S", 0.0)
     answers = [Change({"a": 1}), Change(None, "at 1"), Change(None, "at 2"), Change(None, "at 3"), Change({"a": 1})]
     left, told, over = iter(answers), queue.SimpleQueue[Change](), threading.Event()
@@ -506,7 +506,7 @@ def test_a_script_that_fails_in_other_words_each_time_is_told_once(monkeypatch: 
     assert [told.get() for _ in range(told.qsize())] == [answers[0], answers[1], answers[4]]
 
 
-def test_a_script_that_cannot_be_started_is_told_at_once(tmp_path: Path) -> None:
+def test_a_script_that_cannot_be_started_is_reported_at_once(tmp_path: Path) -> None:
     plain = tmp_path / "plain file"
     plain.write_text("")
     assert script_arguments(f"{sys.executable} 'a b'", {}) == [sys.executable, "a b"]
@@ -558,7 +558,7 @@ def test_a_script_ends_with_its_children(tmp_path: Path) -> None:
     assert monotonic() - began < 10
 
 
-def test_a_word_of_the_driver_that_is_unknown_ends_the_worker(
+def test_an_unknown_message_of_the_driver_ends_the_worker(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its main thread may wait for a place that will never come."""
@@ -586,7 +586,7 @@ def test_which_names_mean_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_here("n1") and is_here("n1.some.where") and not is_here("n1.else.where")
 
 
-def test_what_a_remote_shell_is_told() -> None:
+def test_the_command_of_a_remote_shell() -> None:
     script = remote_script(
         ["python", "a b.py"],
         {"PATH": "/bin", "HOME": "/root", "UNISONO_ELASTIC_SECRET": "x'y", "XLA_FLAGS": "1", "TORCH_a-b": "1"},
@@ -614,7 +614,7 @@ def test_the_end_of_the_connection_ends_what_was_started_through_it() -> None:
     assert within(10.0, lambda: not is_running(child))
 
 
-def test_who_is_started_through_a_connection_gives_its_code() -> None:
+def test_a_process_started_through_a_connection_returns_its_exit_code() -> None:
     for program, code in ((["sh", "-c", "exit 3"], 3), (["sh", "-c", "kill -9 $$"], 137), (["/no/such"], 127)):
         with subprocess.Popen(remote_watchdog.argv_of(program), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.wait(30.0) == code
@@ -649,7 +649,7 @@ def test_a_second_process_with_the_variables_of_a_worker_is_refused(monkeypatch:
             service.close()
 
 
-def test_after_a_loss_nobody_is_accused_of_a_stall(capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_a_loss_no_rank_is_accused_of_a_stall(capsys: pytest.CaptureFixture[str]) -> None:
     """Ranks that fail forget what they had in flight; a report made of that would name those who were there."""
     control: Any = types.SimpleNamespace(rank=0, size=1, lost={})
     watch = StallWatch({}, control, cast(Any, types.SimpleNamespace(stall_warning_s=1.0, stall_shutdown_s=0.0)))

@@ -78,7 +78,7 @@ def test_whole_numbers_are_scaled_exactly_and_cut_towards_zero() -> None:
     assert vector.tolist() == [-1, 1, 2**50]
 
 
-def test_means_are_carried_with_room_for_their_sums() -> None:
+def test_means_travel_in_a_type_that_holds_their_sums() -> None:
     kinds = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16)
     assert [reduction_type(kind, Average) for kind in kinds] == [torch.int32] * 3 + [torch.int64] * 2 + [torch.float16]
     assert reduction_type(torch.int8, Sum) == torch.int8
@@ -182,7 +182,7 @@ def test_groups_of_parameters() -> None:
             parameter_groups(held, wrong)  # type: ignore[arg-type]
 
 
-def test_who_has_not_submitted() -> None:
+def test_ranks_that_have_not_submitted() -> None:
     reports = {
         0: Report({"horovod-0": CurrentCall(0, "allreduce.a\nallreduce.b")}, "stack 0"),
         1: Report({"horovod-0": CurrentCall(0, "")}, "stack 1"),

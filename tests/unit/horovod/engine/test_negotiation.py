@@ -108,7 +108,7 @@ def test_a_mark_stays_until_the_others_come() -> None:
     assert ranks.names() == ["a"]
 
 
-def test_a_changed_shape_is_told_again_and_by_all() -> None:
+def test_a_changed_shape_is_sent_again_by_all() -> None:
     ranks = Ranks(2)
     for rank in range(2):
         ranks.submit(rank, allreduce("a", 4))
@@ -155,7 +155,7 @@ def test_refusals_are_not_remembered() -> None:
     assert ranks.all[0].num_marks == 2
 
 
-def test_without_a_cache_everything_is_told() -> None:
+def test_without_a_cache_every_request_is_sent() -> None:
     ranks = Ranks(2, capacity=0)
     for _ in range(3):
         for rank in range(2):
@@ -164,7 +164,7 @@ def test_without_a_cache_everything_is_told() -> None:
     assert ranks.num_told == 6
 
 
-def test_what_falls_out_of_the_cache_while_marked_is_told() -> None:
+def test_a_request_evicted_while_marked_is_sent() -> None:
     ranks = Ranks(2, capacity=1)
     for rank in range(2):
         ranks.submit(rank, allreduce("a"))
@@ -226,7 +226,7 @@ def test_joined_ranks_refuse_what_needs_their_data(request_: Request, known: boo
     assert "rank 1 called join()" in refused.error
 
 
-def test_a_barrier_waits_for_nobody_who_has_joined() -> None:
+def test_a_barrier_does_not_wait_for_joined_ranks() -> None:
     ranks = Ranks(2)
     ranks.submit(0, Request("barrier.0", BARRIER))
     ranks.submit(1, Request(JOIN, JOIN))

@@ -75,16 +75,16 @@ def variables(*words: str, settings: str = "") -> dict[str, str]:
         ("-Hlocalhost:2 -p22 train.py -Hx", "-Hlocalhost:2 -p22", "train.py -Hx"),
     ],
 )
-def test_the_program_begins_at_the_first_word_that_is_no_flag(words: str, flags: str, program: str) -> None:
+def test_the_program_begins_at_the_first_argument_that_is_no_flag(words: str, flags: str, program: str) -> None:
     assert split(words.split()) == (flags.split(), tuple(program.split()))
 
 
-def test_a_letter_may_stand_together_with_its_value() -> None:
+def test_a_short_flag_may_be_joined_with_its_value() -> None:
     found = values("-Hlocalhost:2", "-p22", "-i", "key")
     assert (found["hosts"], found["ssh_port"], found["ssh_identity_file"]) == ("localhost:2", 22, "key")
 
 
-def test_a_flag_that_is_misspelt_is_told_with_the_right_one() -> None:
+def test_a_misspelt_flag_is_reported_with_the_right_one() -> None:
     with pytest.raises(UsageError, match=r"does not know '--timeline-file'; did you mean --timeline-filename\?"):
         split(["--timeline-file", "x", "train.py"])
 
@@ -339,7 +339,7 @@ def test_srun_gets_hosts_as_they_are_asked_for() -> None:
     assert not {"--overlap", "--gpu-bind=none"} & set(uneven)
 
 
-def test_mpirun_gets_hosts_variables_and_wishes() -> None:
+def test_mpirun_gets_hosts_variables_and_options() -> None:
     wishes = MpiLaunchOptions("--map-by 'ppr:2:node'", "--bind-to core", True, 2222, "key")
     words = by_mpirun("mpirun", True, LaunchRequest(3, (("a", 2), ("b", 1)), ("p", "x")), wishes, ["PATH"])
     line = " ".join(words)
@@ -368,7 +368,7 @@ def test_what_only_open_mpi_understands_is_refused_for_another(wishes: MpiLaunch
         by_mpirun("/opt/mpirun", False, LaunchRequest(2, None, ("p",)), wishes, [])
 
 
-def test_words_for_mpirun_with_half_a_quote_are_refused() -> None:
+def test_arguments_for_mpirun_with_an_open_quote_are_refused() -> None:
     for wishes, flag in ((MpiLaunchOptions(words="'"), "--mpi-args"), (MpiLaunchOptions(binding="'"), "--binding-args")):
         with pytest.raises(UsageError, match=f"{flag} .* cannot be split into words: No closing quotation"):
             by_mpirun("mpirun", True, LaunchRequest(2, None, ("p",)), wishes, [])
@@ -429,7 +429,7 @@ def test_an_ssh_that_hangs_is_given_up_soon_after_a_second_ctrl_c(monkeypatch: p
     assert run_on_hosts([signals("INT", "INT")], control_stdin=False) == 128 + signal.SIGINT
 
 
-def test_who_has_heard_a_signal_may_save_its_state(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_program_may_save_its_state_after_a_signal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(hosts_run, "ACKNOWLEDGE_S", 1.5)
     saves = f"kill -TERM $PPID; read word; echo {SIGNAL_RECEIVED.decode()} >&2; sleep 2; echo saved after $word; exit 0"
     assert run_on_hosts([HostCommand("a", ("sh", "-c", saves))], control_stdin=False) == 0
@@ -623,7 +623,7 @@ def test_an_elastic_job_is_handed_to_its_driver(plans: list[Plan]) -> None:
     assert plan.env["PYTHONPATH"].endswith("stand_in")
 
 
-def test_an_elastic_job_needs_few_words(plans: list[Plan]) -> None:
+def test_an_elastic_job_needs_few_flags(plans: list[Plan]) -> None:
     plan = elastic(plans, "--min-np 2 --max-np 4")
     assert (plan.num_proc, plan.min_num_proc, plan.max_num_proc, plan.hosts) == (2, 2, 4, (("localhost", 4),))
     plan = elastic(plans, "--min-np 1 -H a:1,b:2")
@@ -651,7 +651,7 @@ def test_options_of_ssh_without_ssh_say_so(plans: list[Plan], capsys: pytest.Cap
     assert "changes nothing" not in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be_made_here_is_told_with_its_flag(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_here_is_reported_with_its_flag(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"cannot be made \(--output-filename\): Not a directory; choose another"):
         order("-np", "2", "--output-filename", str(tmp_path / "file" / "logs")).start()
@@ -694,7 +694,7 @@ def test_an_editable_horovod_is_found_too(monkeypatch: pytest.MonkeyPatch, tmp_p
         ("", True),
     ],
 )
-def test_where_python_looks_first(words: str, is_here: bool, tmp_path: Path) -> None:
+def test_the_first_folder_of_the_python_path(words: str, is_here: bool, tmp_path: Path) -> None:
     assert first_folder(words.format(there=tmp_path).split()) == (Path.cwd() if is_here else tmp_path)
 
 
@@ -727,7 +727,7 @@ def test_a_horovod_in_the_current_folder_is_refused_where_it_would_be_found_firs
         assert rank_start.horovod_start(program).variables == ()
 
 
-def test_who_is_installed_is_to_be_uninstalled_and_who_is_not_is_to_be_moved(tmp_path: Path) -> None:
+def test_an_installed_horovod_is_to_be_uninstalled_and_a_folder_to_be_moved(tmp_path: Path) -> None:
     own, installed = tmp_path / "horovod.py", tmp_path / "site-packages" / "horovod" / "__init__.py"
     installed.parent.mkdir(parents=True)
     for file, remedy in ((own, "rename or move it"), (installed, "pip uninstall horovod")):

@@ -48,7 +48,7 @@ def test_a_progress_bar_is_passed_on_while_it_moves() -> None:
     assert written == ["[0] 20%\r", "[0] 40%\r", "unisono: a word\n"] and told == ["a word"]
 
 
-def test_output_that_cannot_be_written_is_read_to_its_end_and_told() -> None:
+def test_output_that_cannot_be_written_is_read_to_its_end_and_reported() -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError(f"nobody reads {text.strip()}")

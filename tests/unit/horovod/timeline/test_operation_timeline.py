@@ -50,7 +50,7 @@ def events_of(path: Path) -> dict[str, list[Event]]:
     return by_title
 
 
-def words(events: Sequence[Event]) -> list[str]:
+def labels_of(events: Sequence[Event]) -> list[str]:
     """Begins by name, ends as `/`, points in brackets."""
     return [{"B": event.get("name", ""), "E": "/", "X": f"({event.get('name')})", "i": "!"}[event["ph"]] for event in events]
 
@@ -82,18 +82,18 @@ def test_events_of_a_bucket(tmp_path: Path) -> None:
     held.stop()
     found = events_of(path)
     assert list(found) == ["unisono", "allreduce.a", 'allreduce.b "quoted"']
-    assert words(found["unisono"]) == ["!", "!"]
+    assert labels_of(found["unisono"]) == ["!", "!"]
     for title in list(found)[1:]:
         told = ["NEGOTIATE_ALLREDUCE", "(4)", "(7)", "/", *INSIDE]
         known = ["NEGOTIATE_ALLREDUCE", "(all)", "/", *INSIDE]
-        assert words(found[title]) == told + known
+        assert labels_of(found[title]) == told + known
         assert found[title][len(told) - 1]["args"] == {"dtype": "float32", "shape": "[2, 3]"}
         times = [event["ts"] for event in found[title]]
         assert times == sorted(times)
         assert all(event["dur"] == 0 for event in found[title] if event["ph"] == "X")
 
 
-def test_the_file_says_who_is_who_and_when_it_began(tmp_path: Path) -> None:
+def test_the_file_names_its_ranks_and_its_start(tmp_path: Path) -> None:
     path, held = tmp_path / "t.json", recording()
     held.start(str(path))
     work(held.timeline((0, 1), "gloo", 0), [request("a")], [])
@@ -115,7 +115,7 @@ def test_a_refusal_ends_with_its_reason(tmp_path: Path) -> None:
     timeline.on_done()
     held.stop()
     events = events_of(path)["allreduce.a"]
-    assert words(events) == ["NEGOTIATE_ALLREDUCE", "(0)", "(1)", "/"]
+    assert labels_of(events) == ["NEGOTIATE_ALLREDUCE", "(0)", "(1)", "/"]
     assert events[-1]["args"] == {"error": "they differ"}
 
 
@@ -124,7 +124,7 @@ def test_what_only_another_rank_asked_for_is_seen(tmp_path: Path) -> None:
     held.start(str(path))
     held.timeline((0, 1), "shm", 0).on_requests([[], [request("late", BROADCAST)]])
     held.stop()
-    assert words(events_of(path)["broadcast.late"]) == ["NEGOTIATE_BROADCAST", "(1)"]
+    assert labels_of(events_of(path)["broadcast.late"]) == ["NEGOTIATE_BROADCAST", "(1)"]
 
 
 def test_sets_have_lines_of_their_own(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_what_began_before_the_file_has_no_end_in_it(tmp_path: Path) -> None:
     work(timeline, [request("a")], [])
     held.stop()
     work(timeline, [request("a")], [])
-    assert words(events_of(first)["allreduce.a"])[-1] == "QUEUE"
-    assert words(events_of(second)["allreduce.a"]) == ["NEGOTIATE_ALLREDUCE", "(all)", "/", *INSIDE]
+    assert labels_of(events_of(first)["allreduce.a"])[-1] == "QUEUE"
+    assert labels_of(events_of(second)["allreduce.a"]) == ["NEGOTIATE_ALLREDUCE", "(all)", "/", *INSIDE]
 
 
 def test_only_rank_0_writes_and_only_if_asked(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_only_rank_0_writes_and_only_if_asked(tmp_path: Path) -> None:
     off.stop()
 
 
-def test_starting_again_with_the_same_file_goes_on(tmp_path: Path) -> None:
+def test_starting_again_with_the_same_file_appends(tmp_path: Path) -> None:
     path, held = tmp_path / "t.json", recording()
     held.start(str(path))
     work(held.timeline((0, 1), "shm", 0), [request("a")], [])
@@ -248,7 +248,7 @@ while True:
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "語", "\U0001f600", "\0", '"'])
-def test_an_event_fits_into_a_page_whatever_its_letters(tmp_path: Path, letter: str) -> None:
+def test_an_event_fits_into_a_page_whatever_its_characters(tmp_path: Path, letter: str) -> None:
     path = tmp_path / "t.json"
     with closing(TraceFile(str(path))) as file:
         file.put(BEGIN, [letter * 600], "x", monotonic(), {"error": letter * 600})

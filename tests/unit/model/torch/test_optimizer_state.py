@@ -141,7 +141,7 @@ def through_a_file(state: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("unused", [None, 1])
 @pytest.mark.parametrize("name", MAKERS)
-def test_another_goes_on_with_the_same_bits(name: str, unused: int | None) -> None:
+def test_another_optimizer_resumes_with_the_same_bits(name: str, unused: int | None) -> None:
     """`unused`: a tensor that some steps leave out, from which on each tensor has a state of its own."""
     one, other = made(MAKERS[name]), made(MAKERS[name])
     move(one, 1)

@@ -145,7 +145,7 @@ def test_damaged_ones_take_no_place_among_those_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step-00000001", "step-00000003"]
 
 
-def test_a_damaged_one_of_a_later_step_goes_when_the_run_has_gone_on(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_of_a_later_step_is_removed_when_the_run_has_continued(tmp_path: Path) -> None:
     Checkpoints(tmp_path, keep=1).write(snapshot(9), MADE_BY)
     Checkpoints(tmp_path, keep=1).write(snapshot(5), MADE_BY)
     assert names(tmp_path) == ["step-00000005"]

@@ -28,7 +28,7 @@ def test_one_bit_in_one_tensor_at_one_step(tmp_path: Path) -> None:
     assert first_difference({2: found[0][2]}, found[1]) is None, "only steps that both have are compared"
 
 
-def test_a_life_that_goes_on_outweighs_the_one_before(tmp_path: Path) -> None:
+def test_a_resumed_attempt_replaces_the_hashes_of_the_one_before(tmp_path: Path) -> None:
     model = nn.Linear(1, 1)
     HashRecord(tmp_path / "hashes", 1, model).after_step(1)
     model.weight.data += 1

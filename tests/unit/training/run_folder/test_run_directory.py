@@ -66,7 +66,7 @@ def test_out_with_another_run_names_what_differs(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text()) == CONFIG, "nothing is lost"
 
 
-def test_the_same_run_goes_on_whatever_may_change(tmp_path: Path) -> None:
+def test_the_same_run_resumes_whatever_may_change(tmp_path: Path) -> None:
     config = {**CONFIG, "num_workers": 2, "task_file": "a.py", "settings": {"epochs": 3}}
     RunDirectory.open(tmp_path, "digits", config).close()
     for change in ({"num_workers": 1}, {"task_file": "b.py"}, {"settings": {"epochs": 5}}):

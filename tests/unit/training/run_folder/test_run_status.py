@@ -1,4 +1,4 @@
-"""status.json: what each life wrote, and what is made of it."""
+"""status.json: what each attempt wrote, and what is made of it."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def told() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def born(tmp_path: Path, clock: Clock, told: list[str]) -> Callable[[], Status]:
-    return lambda: Status(tmp_path / "status.json", told.append, clock)
+def new_status(tmp_path: Path, clock: Clock, messages: list[str]) -> Callable[[], Status]:
+    return lambda: Status(tmp_path / "status.json", messages.append, clock)
 
 
-def test_two_lives(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
-    first = born()
+def test_two_attempts(new_status: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
+    first = new_status()
     first.begin(0, 0, 100, 2, "7")
     clock.now = 1100.0
     first.update_progress(40, 1)
     first.end("stopped", 75, "time limit", 41, 1)
-    second = born()
+    second = new_status()
     clock.now = 1200.0
     second.begin(41, 1, 100, 3, "8")
     clock.now = 1300.0
@@ -60,8 +60,8 @@ def test_two_lives(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> 
     assert (found["lives"][1]["first_step"], found["lives"][1]["last_step"], found["lives"][1]["num_workers"]) == (41, 100, 3)
 
 
-def test_signs_of_life_are_written_now_and_then(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
-    status = born()
+def test_heartbeats_are_written_now_and_then(new_status: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
+    status = new_status()
     status.begin(0, 0, 100, 1)
     clock.now += WRITE_EVERY_S - 1
     status.update_progress(5, 0)
@@ -74,50 +74,50 @@ def test_signs_of_life_are_written_now_and_then(born: Callable[[], Status], cloc
     assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
 
 
-def test_a_life_that_said_nothing_of_its_end_was_killed(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
-    first = born()
+def test_an_attempt_without_an_end_was_killed(new_status: Callable[[], Status], clock: Clock, tmp_path: Path) -> None:
+    first = new_status()
     first.begin(0, 0, 100, 1)
     clock.now = 1050.0
     first.update_progress(20, 0)
     clock.now = 2000.0
-    born().begin(15, 0, 100, 1)
+    new_status().begin(15, 0, 100, 1)
     life = (read(tmp_path / "status.json") or {})["lives"][0]
     assert (life["last_step"], life["end_unix_s"], life["reason"]) == (20, 1050.0, KILLED)
 
 
-def test_a_place_that_cannot_be_written_is_told_once_and_tried_again(
-    born: Callable[[], Status], clock: Clock, told: list[str], tmp_path: Path
+def test_a_folder_that_cannot_be_written_is_reported_once_and_tried_again(
+    new_status: Callable[[], Status], clock: Clock, messages: list[str], tmp_path: Path
 ) -> None:
-    status = born()
+    status = new_status()
     status.begin(0, 0, 100, 1)
     aside = tmp_path.rename(tmp_path.with_name("aside"))
     for step in (1, 2):
         clock.now += WRITE_EVERY_S
         status.update_progress(step, 0)
-    assert len(told) == 1 and told[0].startswith(f"warning: cannot write {tmp_path / 'status.json'}: No such file")
+    assert len(messages) == 1 and messages[0].startswith(f"warning: cannot write {tmp_path / 'status.json'}: No such file")
     aside.rename(tmp_path)
     status.end("finished", 0, "all epochs")
     assert (read(tmp_path / "status.json") or {})["step"] == 2
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
-def test_an_unknown_state_is_refused(born: Callable[[], Status]) -> None:
-    status = born()
+def test_an_unknown_state_is_refused(new_status: Callable[[], Status]) -> None:
+    status = new_status()
     status.begin(0, 0, 100, 1)
     with pytest.raises(ValueError, match="state must be one of running, stopped, finished, failed; received 'done'"):
         status.end("done", 0, "")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", json.dumps({"state": "done", "lives": []})])
-def test_what_is_torn_is_as_if_it_were_not_there(text: str, born: Callable[[], Status], tmp_path: Path) -> None:
+def test_what_is_torn_is_as_if_it_were_not_there(text: str, new_status: Callable[[], Status], tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text(text)
     assert read(tmp_path / "status.json") is None
-    born().begin(3, 0, 100, 1)
+    new_status().begin(3, 0, 100, 1)
     assert len((read(tmp_path / "status.json") or {})["lives"]) == 1
 
 
-def test_the_batch_file_finds_the_step_on_a_line_of_its_own(born: Callable[[], Status], tmp_path: Path) -> None:
-    born().begin(12, 1, 100, 1)
+def test_the_batch_file_finds_the_step_on_a_line_of_its_own(new_status: Callable[[], Status], tmp_path: Path) -> None:
+    new_status().begin(12, 1, 100, 1)
     assert [line for line in (tmp_path / "status.json").read_text().splitlines() if line.startswith('  "step": ')] == [
         '  "step": 12,'
     ]

@@ -337,7 +337,7 @@ def test_trials_are_counted_by_the_job_that_asked_for_most() -> None:
     assert "1 of 24 trials" in checked(folded(*jobs[2:], proposal_record(0, {"lr": 0.1})), ABOUT)
 
 
-def test_changes_that_were_accepted_are_told() -> None:
+def test_accepted_changes_are_reported() -> None:
     assert "files of the task were changed 2 times meanwhile" in checked(
         folded(proposal_record(0, {})), {**ABOUT, "accepted": [{}, {}]}
     )

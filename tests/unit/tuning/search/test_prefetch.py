@@ -104,7 +104,7 @@ def watched(search: FakeSearch, depth: int) -> Iterator[Watched]:
         found.ahead.close()
 
 
-def test_proposals_are_ready_before_they_are_asked_for() -> None:
+def test_proposals_are_ready_before_they_are_requested() -> None:
     with watched(FakeSearch(), 3) as it:
         assert it.take() is None, "nothing is made yet"
         it.make(3)
@@ -115,7 +115,7 @@ def test_proposals_are_ready_before_they_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("depth", "expected"), [(1, 1), (MAX_PREFETCHED, MAX_PREFETCHED), (1000, MAX_PREFETCHED)])
-def test_how_many_are_made_ahead(depth: int, expected: int) -> None:
+def test_how_many_are_prefetched(depth: int, expected: int) -> None:
     with watched(FakeSearch(), depth) as it:
         it.make(expected)
         assert not it.is_at_work()
@@ -139,7 +139,7 @@ def test_of_old_proposals_the_newest_is_taken() -> None:
         assert it.search.withdrawn == []
 
 
-def test_old_proposals_are_made_anew_where_that_costs_little() -> None:
+def test_old_proposals_are_recreated_where_that_costs_little() -> None:
     with watched(FakeSearch(cost_s=0.01), 3) as it:
         it.make(3)
         it.ahead.on_result(1.0)
@@ -208,7 +208,7 @@ def test_a_stopgap_is_taken_where_a_block_would_wait_long() -> None:
 @pytest.mark.parametrize("cost_s", [0.0001, 0.004, 0.1])
 @pytest.mark.parametrize("num_blocks", [1, 8, 32, 100])
 @pytest.mark.parametrize("learns", [True, False])
-def test_who_is_told_to_wait_is_woken(learns: bool, num_blocks: int, cost_s: float) -> None:
+def test_a_waiting_block_is_woken(learns: bool, num_blocks: int, cost_s: float) -> None:
     trial_s = 10.0
     with watched(FakeSearch(cost_s, learns=learns), num_blocks) as it:
         it.make(min(num_blocks, MAX_PREFETCHED))
@@ -218,7 +218,7 @@ def test_who_is_told_to_wait_is_woken(learns: bool, num_blocks: int, cost_s: flo
 
 
 @pytest.mark.parametrize("where", ["propose", "withdraw"])
-def test_what_a_search_raises_is_raised_to_who_takes(where: str) -> None:
+def test_an_error_of_the_search_is_raised_to_the_caller(where: str) -> None:
     with watched(FakeSearch(cost_s=0.001), 2) as it:
         it.make(2)
         it.search.raises[where] = ValueError("no more memory for a kernel")

@@ -52,7 +52,7 @@ def proposed(search: Search) -> Proposal:
     return found
 
 
-def told(search: Search, number: int, value: float | None, reports: Sequence[float] = (), state: str = "") -> Proposal:
+def run_trial(search: Search, number: int, value: float | None, reports: Sequence[float] = (), state: str = "") -> Proposal:
     """One trial from its proposal to its end; without a value it goes on."""
     proposal = proposed(search)
     search.start_trial(number, proposal)
@@ -97,7 +97,7 @@ def test_proposals_lie_in_the_space(name: str) -> None:
     search = Search(SPACE, name, [False], seed=3)
     seen = set[Any]()
     for number in range(12 if name == "gp" else 25):
-        proposal = told(search, number, (number * 7 % 5) / 5)
+        proposal = run_trial(search, number, (number * 7 % 5) / 5)
         assert_inside(SPACE, proposal.values)
         assert {"depth"} <= proposal.values.keys() and "batch" not in proposal.values, "what is fixed counts as a condition"
         seen.add(proposal.values["optimizer"])
@@ -124,7 +124,7 @@ def test_a_part_of_a_point_may_be_first() -> None:
 def test_proposals_at_the_same_time_differ(name: str, num_told: int) -> None:
     search = Search(LINE, name, [False], seed=1)
     for number in range(num_told):
-        told(search, number, float(number))
+        run_trial(search, number, float(number))
     values = [proposed(search).values["x"] for _ in range(5)]
     assert len(set(values)) == 5
 
@@ -144,7 +144,7 @@ def test_a_search_that_learns_comes_near_the_best(name: str) -> None:
 def test_the_same_seed_draws_the_same_and_another_another() -> None:
     def draws(seed: int) -> list[Mapping[str, Any]]:
         search = Search(SPACE, "tpe", [False], seed=seed)
-        return [told(search, number, float(number)).values for number in range(15)]
+        return [run_trial(search, number, float(number)).values for number in range(15)]
 
     assert draws(4) == draws(4) != draws(5)
 
@@ -200,7 +200,7 @@ def test_points_of_a_range_by_powers() -> None:
 
 
 @pytest.mark.parametrize("first", [None, {"optimizer": "adam", "depth": 2}, {"optimizer": "adam", "depth": 9}])
-def test_a_grid_has_one_order_in_every_life(first: dict[str, Any] | None) -> None:
+def test_a_grid_has_the_same_order_in_every_job(first: dict[str, Any] | None) -> None:
     """Later lives are given no first point, and know a point by the number of its trial, whatever has become of others."""
     search, points = Search(SMALL, "grid", [True], first_point=first), grid(SMALL)
     study = of(
@@ -238,7 +238,7 @@ def test_what_is_said_of_a_grid() -> None:
 def test_what_is_withdrawn_leaves_no_trace(name: str) -> None:
     search = Search(LINE, name, [False], seed=1, num_trials=20)
     for number in range(12):
-        told(search, number, float(number))
+        run_trial(search, number, float(number))
     kept = proposed(search)
     search.start_trial(12, kept)
     dropped = [proposed(search) for _ in range(4)]
@@ -256,7 +256,7 @@ def test_a_sampler_draws_alike_whether_others_were_withdrawn_or_never_made() -> 
     for withdraws in (False, True):
         search = Search(LINE, "tpe", [False], seed=1)
         for number in range(12):
-            told(search, number, float(number))
+            run_trial(search, number, float(number))
         for one in [proposed(search) for _ in range(3 if withdraws else 0)]:
             search.withdraw(one)
         search._study.sampler = optuna.samplers.TPESampler(seed=9)
@@ -269,26 +269,26 @@ def test_a_sampler_draws_alike_whether_others_were_withdrawn_or_never_made() -> 
 VALUES = (0.5, 0.1, 0.9, 0.4, 0.2, 0.3, 0.8, 0.7, 0.6, 0.05, 0.45, 0.35)
 
 
-def lived(prune: str = "none", num_steps: int = 9) -> tuple[Search, Study]:
+def searched(prune: str = "none", num_steps: int = 9) -> tuple[Search, Study]:
     """A search that was told everything as it came, and the journal of that: complete, pruned, failed, under way, given back."""
     search = Search(SPACE, "tpe", [True], seed=8, prune=prune, num_steps=num_steps)
     records: list[Mapping[str, Any]] = []
     for number, value in enumerate(VALUES):
         reports = [value * step / 9 for step in range(1, 10)]
-        proposal = told(search, number, value, reports)
+        proposal = run_trial(search, number, value, reports)
         records += [proposal_record(number, proposal.values), begin_record(number, 0, "job/0", 1.0)]
         records += [report_record(number, step, one) for step, one in enumerate(reports, 1)]
         records.append(end_record(number, 0, COMPLETE, [value], 2.0))
     number += 1
-    proposal = told(search, number, None, [0.01, 0.02], state=PRUNED)
+    proposal = run_trial(search, number, None, [0.01, 0.02], state=PRUNED)
     records += [proposal_record(number, proposal.values), report_record(number, 1, 0.01), report_record(number, 2, 0.02)]
     records.append(end_record(number, 0, PRUNED, [], 1.0))
     number += 1
-    proposal = told(search, number, None, state=FAILED)
+    proposal = run_trial(search, number, None, state=FAILED)
     records += [proposal_record(number, proposal.values), end_record(number, 0, FAILED, [], 1.0, "it raised")]
     for gives_back in (False, True):
         number += 1
-        proposal = told(search, number, None, [0.03])
+        proposal = run_trial(search, number, None, [0.03])
         records += [proposal_record(number, proposal.values), begin_record(number, 0, "job/0", 1.0), report_record(number, 1, 0.03)]
         if gives_back:
             records.append(give_back_record(number, 0, "stopped", 2.0))
@@ -303,8 +303,8 @@ def again(study: Study, prune: str = "none", num_steps: int = 9) -> Search:
     return search
 
 
-def test_a_search_remembers_what_it_was_told() -> None:
-    live, study = lived()
+def test_a_restored_search_equals_the_live_one() -> None:
+    live, study = searched()
     remembered = again(study)
     expected = {state: count for state, count in states(live).items() if state != "FAIL"}
     assert {state: count for state, count in states(remembered).items() if state != "FAIL"} == expected
@@ -321,8 +321,8 @@ def test_a_search_remembers_what_it_was_told() -> None:
     assert [proposed(live).values for _ in range(3)] == [proposed(remembered).values for _ in range(3)]
 
 
-def test_what_was_under_way_can_be_ended_after_it_is_remembered() -> None:
-    _, study = lived()
+def test_a_trial_in_progress_can_be_ended_after_it_is_restored() -> None:
+    _, study = searched()
     search = again(study)
     study.apply(Record("job", 1000, end_record(14, 0, COMPLETE, [0.99], 1.0)))
     study.apply(Record("job", 1001, end_record(15, 0, FAILED, [], 1.0)))
@@ -340,9 +340,9 @@ def test_a_trial_without_its_point_is_not_remembered() -> None:
     assert not states(search) and not search.should_prune(1)
 
 
-def test_a_result_that_is_no_number_counts_alike_live_and_remembered() -> None:
+def test_a_result_that_is_no_number_counts_alike_live_and_restored() -> None:
     live = Search(LINE, "tpe", [True])
-    points = [told(live, number, value).values for number, value in enumerate((math.inf, math.nan, 1.0))]
+    points = [run_trial(live, number, value).values for number, value in enumerate((math.inf, math.nan, 1.0))]
     assert states(live) == {"FAIL": 2, "COMPLETE": 1}
     records = [proposal_record(number, point) for number, point in enumerate(points)]
     records += [end_record(number, 0, COMPLETE, [value], 1.0) for number, value in enumerate((math.inf, math.nan, 1.0))]
@@ -354,7 +354,7 @@ def test_a_result_that_is_no_number_counts_alike_live_and_remembered() -> None:
 
 def test_a_second_result_counts_for_nothing() -> None:
     search = Search(LINE, "tpe", [True])
-    told(search, 0, 1.0)
+    run_trial(search, 0, 1.0)
     search.tell(0, COMPLETE, [5.0])
     search.tell(0, FAILED, [])
     search.report(0, 1, 3.0)
@@ -362,7 +362,7 @@ def test_a_second_result_counts_for_nothing() -> None:
     assert search._study.best_trial.intermediate_values == {}
 
 
-def test_reports_of_another_job_are_learned_while_it_goes_on() -> None:
+def test_reports_of_another_job_are_learned_while_it_runs() -> None:
     search = Search(LINE, "random", [True], prune="asha", num_steps=9)
     study = of(proposal_record(0, {"x": 0.5}), begin_record(0, 0, "other/0", 1.0))
     search.add_known_trial(study.trials[0])
@@ -386,7 +386,7 @@ def rungs(search: Search) -> list[Mapping[str, float]]:
 
 @pytest.mark.parametrize("num_steps", [9, 18, 1], ids=["first rung 1", "first rung 2", "an objective, which says no number"])
 def test_rungs_are_remembered(num_steps: int) -> None:
-    live, study = lived("asha", num_steps)
+    live, study = searched("asha", num_steps)
     remembered = again(study, "asha", num_steps)
     assert any(rungs(live)) and rungs(remembered) == rungs(live)
     answers = []
@@ -401,10 +401,10 @@ def test_rungs_are_remembered(num_steps: int) -> None:
     assert any(answers) and not all(answers)
 
 
-def test_all_rungs_are_remembered_however_long_an_objective_goes_on() -> None:
+def test_all_rungs_are_restored_however_long_an_objective_runs() -> None:
     live = Search(LINE, "random", [False], prune="asha", num_steps=1)
     reports = [1 / step for step in range(1, 90)]
-    proposal = told(live, 0, 0.5, reports)
+    proposal = run_trial(live, 0, 0.5, reports)
     remembered = Search(LINE, "random", [False], prune="asha", num_steps=1)
     records = [report_record(0, step, value) for step, value in enumerate(reports, 1)]
     for trial in of(proposal_record(0, proposal.values), *records, end_record(0, 0, COMPLETE, [0.5], 1.0)).trials.values():
@@ -419,7 +419,7 @@ def test_a_bad_trial_is_hopeless_and_a_good_one_is_not(prune: str, higher_is_bet
     search = Search(LINE, "random", [higher_is_better], prune=prune, num_steps=9)
     sign = 1 if higher_is_better else -1
     for number in range(9):
-        told(search, number, sign * (1.0 + number / 100), [sign * (1.0 + number / 100 + step / 1000) for step in range(9)])
+        run_trial(search, number, sign * (1.0 + number / 100), [sign * (1.0 + number / 100 + step / 1000) for step in range(9)])
     hopeless = dict[int, list[bool]]()
     for number, value in ((20, -3.0), (21, 7.0)):
         search.start_trial(number, proposed(search))
@@ -433,8 +433,8 @@ def test_a_bad_trial_is_hopeless_and_a_good_one_is_not(prune: str, higher_is_bet
 def test_without_pruning_nothing_is_hopeless() -> None:
     search = Search(LINE, "random", [True])
     for number in range(8):
-        told(search, number, 1.0, [1.0])
-    told(search, 8, None, [-100.0])
+        run_trial(search, number, 1.0, [1.0])
+    run_trial(search, 8, None, [-100.0])
     assert not search.should_prune(8)
 
 
@@ -451,8 +451,8 @@ def test_nothing_is_hopeless_of_which_nothing_is_known(prune: str) -> None:
 def test_a_trial_that_has_no_value_in_the_middle_is_pruned_in_silence(prune: str) -> None:
     search = Search(LINE, "random", [True], prune=prune, num_steps=9)
     for number in range(8):
-        told(search, number, 1.0, [1.0, 1.0])
-    told(search, 9, None, [math.nan, math.nan])
+        run_trial(search, number, 1.0, [1.0, 1.0])
+    run_trial(search, 9, None, [math.nan, math.nan])
     assert search.should_prune(9)
     search.tell(9, PRUNED, [])
     assert states(search) == {"COMPLETE": 8, "PRUNED": 1}
@@ -466,7 +466,7 @@ def test_wilcoxon_is_refused_where_it_could_never_prune(num_steps: int) -> None:
     except UsageError as error:
         assert f"folds times repeats = {num_steps}; use at least" in str(error)
         return
-    told(search, 0, 100.0, [100.0 + step for step in range(num_steps)])
+    run_trial(search, 0, 100.0, [100.0 + step for step in range(num_steps)])
     search.start_trial(1, proposed(search))
     hopeless = []
     for step in range(1, num_steps):
@@ -482,7 +482,7 @@ def text_of(distribution: optuna.distributions.BaseDistribution) -> str:
     return optuna.distributions.distribution_to_json(distribution)
 
 
-def test_what_an_objective_asks_for_is_proposed_ahead_from_then_on() -> None:
+def test_parameters_that_an_objective_suggests_are_proposed_in_advance_from_then_on() -> None:
     search = Search(None, "tpe", [False], seed=1)
     whole, real = optuna.distributions.IntDistribution(1, 9), optuna.distributions.FloatDistribution(0.1, 1.0, log=True)
     first = proposed(search)
@@ -502,7 +502,7 @@ def test_what_an_objective_asks_for_is_proposed_ahead_from_then_on() -> None:
     assert set(proposed(remembered).values) == {"n", "x"}
 
 
-def test_an_objective_of_an_earlier_life_may_ask_on() -> None:
+def test_a_resumed_objective_may_suggest_further_parameters() -> None:
     search = Search(None, "tpe", [False], seed=1)
     search.add_known_trial(
         of(proposal_record(0, {}), begin_record(0, 0, "job/0", 1.0), give_back_record(0, 0, "stopped", 2.0)).trials[0]

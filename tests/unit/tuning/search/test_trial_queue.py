@@ -61,7 +61,7 @@ def events(folder: Path, number: int) -> list[str]:
     return [record["event"] for record in records if record.get("trial") == number]
 
 
-def test_it_is_told_in_the_second_half_of_a_trial(tmp_path: Path, clock: Clock) -> None:
+def test_the_next_trial_is_sent_in_the_second_half_of_a_trial(tmp_path: Path, clock: Clock) -> None:
     job = Job(tmp_path, clock, Plan([ACCURACY]), prefetches=True)
     job.ready()
     passes(job, TRIAL_S)
@@ -77,7 +77,7 @@ def test_it_is_told_in_the_second_half_of_a_trial(tmp_path: Path, clock: Clock) 
     assert events(tmp_path, 2) == ["asked"], "it is not at it"
 
 
-def test_it_goes_on_without_another_word(job: Job, tmp_path: Path) -> None:
+def test_a_worker_begins_the_next_trial_without_asking(job: Job, tmp_path: Path) -> None:
     passes(job, TRIAL_S / 2)
     done(job, 1)
     assert job.begun() == [(0, 0), (1, 0), (2, 0)] and events(tmp_path, 2) == ["asked", "began"]
@@ -87,16 +87,16 @@ def test_it_goes_on_without_another_word(job: Job, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "search, space, is_told", [("random", None, True), ("tpe", None, True), ("cmaes", None, False), ("random", LINE, False)]
+    "search, space, is_prefetched", [("random", None, True), ("tpe", None, True), ("cmaes", None, False), ("random", LINE, False)]
 )
-def test_first_trials_are_told_ahead_where_they_are_drawn_blindly(
-    tmp_path: Path, clock: Clock, search: str, space: Space | None, is_told: bool
+def test_first_trials_are_prefetched_where_they_are_drawn_at_random(
+    tmp_path: Path, clock: Clock, search: str, space: Space | None, is_prefetched: bool
 ) -> None:
     job = Job(tmp_path, clock, Plan([ACCURACY]), space=space, search=search, prefetches=True)
     job.ready()
     passes(job, FIRST_PREFETCH_S)
     job.coordinator.tick()
-    assert job.begun() == ([(0, 0), (1, 0)] if is_told else [(0, 0)]), "nobody knows yet how long a trial takes"
+    assert job.begun() == ([(0, 0), (1, 0)] if is_prefetched else [(0, 0)]), "nobody knows yet how long a trial takes"
 
 
 def test_many_blocks_ask_for_their_second_trial(tmp_path: Path, clock: Clock) -> None:
@@ -118,12 +118,12 @@ def test_a_long_trial_keeps_no_other_from_being_begun(tmp_path: Path, clock: Clo
     assert job.workers.sent[0][-1] == {"do": "drop", "id": "1.0.0"} and events(tmp_path, 1) == ["asked", "given back"]
     other = Job(tmp_path, clock, Plan([ACCURACY]), num_trials=2, space=None, name="other")
     other.ready()
-    assert other.begun() == [(1, 1)] and other.order_of(0)["values"] == job.workers.sent[0][1]["values"]
+    assert other.begun() == [(1, 1)] and other.command_of(0)["values"] == job.workers.sent[0][1]["values"]
     job.done(0)
     assert job.coordinator.is_idle and not job.trial(1).deaths
 
 
-def test_one_that_began_what_was_dropped_is_told_when_it_asks(tmp_path: Path, clock: Clock) -> None:
+def test_a_worker_that_began_a_dropped_trial_learns_it_when_it_asks(tmp_path: Path, clock: Clock) -> None:
     job = Job(tmp_path, clock, Plan([ACCURACY]), num_trials=3, space=None, prefetches=True)
     job.ready()
     passes(job, FIRST_PREFETCH_S)
@@ -154,7 +154,7 @@ def test_long_trials_are_chosen_when_they_begin(tmp_path: Path, clock: Clock) ->
 
 
 @pytest.mark.parametrize("plan", [Plan([ACCURACY], folds=2), Plan([ACCURACY], workers=2)], ids=["folds", "workers"])
-def test_trials_of_several_parts_are_not_told_ahead(tmp_path: Path, clock: Clock, plan: Plan) -> None:
+def test_trials_of_several_parts_are_not_prefetched(tmp_path: Path, clock: Clock, plan: Plan) -> None:
     job = Job(tmp_path, clock, plan, prefetches=True)
     job.ready()
     passes(job, TRIAL_S)
@@ -165,12 +165,12 @@ def test_trials_of_several_parts_are_not_told_ahead(tmp_path: Path, clock: Clock
     assert job.begun() == [(0, 0), (1, 0)]
 
 
-def test_a_process_that_dies_has_not_begun_what_it_was_told(job: Job, tmp_path: Path) -> None:
+def test_a_process_that_dies_has_not_begun_its_next_trial(job: Job, tmp_path: Path) -> None:
     values = job.workers.sent[0][-1]["values"]
     job.gone(0)
     assert job.trial(1).state == WAITING and job.trial(2).state == WAITING
     job.ready(0)
-    assert job.begun()[-1] == (2, 0) and job.order_of(0)["values"] == values
+    assert job.begun()[-1] == (2, 0) and job.command_of(0)["values"] == values
     assert events(tmp_path, 2) == ["asked", "began"]
     for _ in range(4):
         job.done(0)
@@ -201,7 +201,7 @@ def test_at_the_end_of_the_time_it_is_not_begun(job: Job, tmp_path: Path) -> Non
     again.ready()
     again.done(0)
     assert again.begun() == [(1, 1), (2, 1)], "which it has claimed for nothing"
-    assert again.order_of(0)["values"] == job.workers.sent[0][-1]["values"]
+    assert again.command_of(0)["values"] == job.workers.sent[0][-1]["values"]
 
 
 def test_a_supervisor_that_is_lost_has_not_begun_it(tmp_path: Path, clock: Clock) -> None:

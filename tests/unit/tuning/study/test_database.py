@@ -119,7 +119,7 @@ def test_records_come_back_in_their_order_and_once(url: str) -> None:
     assert {one.writer for one in DatabaseReader(database, without="a").read()} == {"b"}
 
 
-def test_a_trial_that_was_given_back_is_gone_on_with_by_another_job(tmp_path: Path, opened: Opens) -> None:
+def test_a_trial_that_was_given_back_is_resumed_by_another_job(tmp_path: Path, opened: Opens) -> None:
     first = opened(tmp_path / "study")
     first.record_join({})
     pending = first.claim_next()
@@ -157,7 +157,7 @@ def test_a_folder_that_was_moved_is_the_same_study(tmp_path: Path, opened: Opens
     assert load_study(tmp_path / "moved")[1].trials[0].values == POINT
 
 
-def test_who_comes_later_finds_the_same_study(tmp_path: Path, url: str) -> None:
+def test_a_later_job_finds_the_same_study(tmp_path: Path, url: str) -> None:
     made = make_study(tmp_path / "study", about_of(url))
     assert made["id"].startswith("study-") and make_study(tmp_path / "study", about_of(url)) == made
 
@@ -183,7 +183,7 @@ def test_trials_are_shown_with_their_points_while_they_run_and_after(tmp_path: P
     assert [one.params for one in found] == [POINT, OTHER, POINT]
 
 
-def test_a_trial_of_an_earlier_life_is_shown_with_its_point(tmp_path: Path, url: str, opened: Opens) -> None:
+def test_a_trial_of_an_earlier_job_is_shown_with_its_point(tmp_path: Path, url: str, opened: Opens) -> None:
     first, second = opened(tmp_path / "study"), opened(tmp_path / "study", "two")
     pending = first.claim_next()
     assert pending is not None

@@ -125,7 +125,7 @@ def test_a_result_that_comes_late_and_counts_is_weighed_again(tmp_path: Path) ->
     assert with_weights(tmp_path) == {1}
 
 
-def test_who_watches_is_told_the_same(tmp_path: Path) -> None:
+def test_the_observer_gets_the_same(tmp_path: Path) -> None:
     heard: list[object] = []
 
     class Watching:

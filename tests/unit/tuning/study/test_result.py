@@ -178,7 +178,7 @@ def named(größe: Annotated[int, un.Range(1, 9)] = 2) -> Any:
     return größe
 
 
-def test_arguments_may_have_letters_of_other_languages(tmp_path: Path) -> None:
+def test_arguments_may_have_characters_of_other_languages(tmp_path: Path) -> None:
     task = un.Task(model=named, data=data, space={"lr": un.Range(0.1, 1.0)})
     file = best_file(of_one(tmp_path, {"model.größe": 5}, about_of(task)))
     assert space_of(task, file).fixed == {**FIXED, "model.größe": 5}
@@ -214,12 +214,12 @@ def test_the_command_says_the_same(tmp_path: Path, what: str) -> None:
     assert changes == {name: value for name, value in {**FIXED, **POINTS[what]}.items() if name != "algorithm"}
 
 
-def test_text_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
+def test_text_that_reads_as_a_number_stays_text(tmp_path: Path) -> None:
     about, best = best_of(of_one(tmp_path, {"model.act": "10", "model.extra": None, "model.bias": True}))
     assert options_of(command_of(about, best))[1] == {**FIXED, "model.act": "10", "model.extra": None, "model.bias": True}
 
 
-def test_the_last_words_say_what_was_found_and_how_to_go_on(tmp_path: Path) -> None:
+def test_the_closing_message_has_the_result_and_the_next_command(tmp_path: Path) -> None:
     study_in(tmp_path, proposal_record(0, POINT), end_record(0, 0, COMPLETE, [0.5, 2.0], 1.0, details={"spread": 0.0123}))
     about, best = best_of(tmp_path)
     lines = describe_best(tmp_path, best, about, OBJECTIVES, 6).splitlines()
@@ -265,7 +265,7 @@ def test_files_that_the_study_has_accepted_are_those_of_the_study(tmp_path: Path
 # ---- models --------------------------------------------------------------------------------------------------------------
 
 
-def test_without_models_the_remedy_is_told(tmp_path: Path) -> None:
+def test_without_models_the_message_has_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"has no models of its best trial, 0; train one .* --from-study"):
         fold_models(of_one(tmp_path, POINT))
 

@@ -33,7 +33,7 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def look(self) -> None:
+    def let_read_interval_pass(self) -> None:
         """So late that the trials of others are looked at again."""
         self.now += READ_EVERY_S
 
@@ -158,14 +158,14 @@ def test_a_living_jobs_trials_do_not_come_back_until_it_dies(opens: Opens, clock
     works(other, 0.1, ends=False)
     store = opens("new", 2)
     assert all_due(store) == [(1, 0)]
-    clock.look()
+    clock.let_read_interval_pass()
     store.refresh()
     assert store.claim_next() is None
     end(process)
     assert store.claim_next() is None, "it was looked at a moment ago"
-    clock.look()
+    clock.let_read_interval_pass()
     assert store.claim_next() == PendingTrial(0, 1, {"lr": 0.1})
-    clock.look()
+    clock.let_read_interval_pass()
     assert store.claim_next() is None
 
 
@@ -177,7 +177,7 @@ def test_a_job_that_left_gives_up_what_it_had(opens: Opens, clock: Clock, tmp_pa
     assert all_due(store) == [(1, 0)]
     leaving.record_leave("told to stop")
     store.refresh()
-    clock.look()
+    clock.let_read_interval_pass()
     assert store.claim_next() == PendingTrial(0, 1, {"lr": 0.3})
     assert store.study.left_at.keys() == {"leaving"}
 
@@ -197,7 +197,7 @@ def test_what_another_job_gave_back_is_taken_by_one(opens: Opens, clock: Clock) 
     pending = works(giving, 0.1, ends=False)
     assert taking.claim_next() is None and also.claim_next() is None
     giving.give_back(pending.number, pending.attempt, "its process is gone")
-    clock.look()
+    clock.let_read_interval_pass()
     for one in (giving, taking, also):
         one.refresh()
     assert [one.claim_next() for one in (taking, also, giving)] == [PendingTrial(0, 1, {"lr": 0.1}), None, None]
@@ -209,7 +209,7 @@ def test_a_trial_that_another_job_ended_is_not_given_again(opens: Opens, clock: 
     assert store.claim_next() is None and store.num_open() == 1
     other.append(end_record(pending.number, pending.attempt, FAILED, [], 1.0))
     store.refresh()
-    clock.look()
+    clock.let_read_interval_pass()
     assert store.claim_next() is None and store.num_open() == 0
 
 
@@ -273,7 +273,7 @@ def test_whatever_happens_every_trial_ends_and_none_is_in_two_hands(
 # ---- who lives -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_process_lives_until_it_has_ended(process: subprocess.Popen[bytes]) -> None:
+def test_a_process_counts_as_alive_until_it_has_ended(process: subprocess.Popen[bytes]) -> None:
     about = of_process(process)
     assert is_alive(identity()) and is_alive(about)
     assert not is_alive({**about, "started": "1"}), "its number has gone to another"
@@ -285,7 +285,7 @@ def test_a_process_lives_until_it_has_ended(process: subprocess.Popen[bytes]) ->
     assert not is_alive(about)
 
 
-def test_a_job_elsewhere_lives_while_its_journal_grows(opens: Opens, clock: Clock) -> None:
+def test_a_job_elsewhere_counts_as_alive_while_its_journal_grows(opens: Opens, clock: Clock) -> None:
     other = opens("other", 1, {"machine": "another", "pid": 1, "started": "1"})
     works(other, 0.1, ends=False)
     store = opens("job", 1)
@@ -359,7 +359,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("what", LOST)
-def test_a_trial_whose_record_is_lost_is_begun_again_where_it_must(done: Path, opens: Opens, what: str) -> None:
+def test_a_trial_whose_record_is_lost_is_run_again_where_needed(done: Path, opens: Opens, what: str) -> None:
     records, expected = LOST[what]
     for record in records:
         damage(done, "done", record)
@@ -370,7 +370,7 @@ def test_a_trial_whose_record_is_lost_is_begun_again_where_it_must(done: Path, o
     assert all("done.journal" in text and "at most one record is lost" in text for text in store.losses)
 
 
-def test_without_damage_nothing_is_begun_again(done: Path, opens: Opens) -> None:
+def test_without_damage_no_trial_is_run_again(done: Path, opens: Opens) -> None:
     store = opens("again", 3)
     assert store.claim_next() is None and store.losses == [] and store.num_open() == 0
 
@@ -422,7 +422,7 @@ def test_records_of_a_later_version_are_passed_over(opens: Opens) -> None:
     assert list(store.study.trials) == [0]
 
 
-def test_others_see_that_a_job_lives(opens: Opens, clock: Clock, tmp_path: Path) -> None:
+def test_others_see_that_a_job_is_alive(opens: Opens, clock: Clock, tmp_path: Path) -> None:
     store = opens("job")
     file = tmp_path / "journal" / f"job{SUFFIX}"
     sizes = []

@@ -76,7 +76,7 @@ def test_the_best_is_the_first_of_equals() -> None:
     assert Study().best(True) is None
 
 
-def test_the_last_sign_of_life_of_a_job() -> None:
+def test_the_last_heartbeat_of_a_job() -> None:
     times = (30.0, 10.0, 20.0)
     study = folded([Record("a", number, {"event": "alive", "job": "a", "at_s": at_s}) for number, at_s in enumerate(times)])
     study.apply(Record("b", 0, begin_record(0, 0, "b/3", 5.0)))

@@ -175,7 +175,7 @@ def test_jobs_may_prune_in_ways_that_mean_the_same(tmp_path: Path, then: str, no
 
 @pytest.mark.parametrize("then", ["none", "asha"])
 @pytest.mark.parametrize("now", ["asha", "median"])
-def test_who_prunes_by_epochs_trains_as_many_folds_at_a_time(tmp_path: Path, then: str, now: str) -> None:
+def test_pruning_by_epochs_trains_all_folds_at_a_time(tmp_path: Path, then: str, now: str) -> None:
     make_study(tmp_path, {**ABOUT, "prune": then, "parallel_folds": 3})
     message = rf"folds at a time, here it would be 1 \(--parallel-folds\), .*--prune {now} .*; use --parallel-folds 3"
     with pytest.raises(UsageError, match=message):

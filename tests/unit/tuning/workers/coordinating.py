@@ -12,7 +12,7 @@ from typing import Any
 from unisono.task.task import Range
 from unisono.tuning.search.search import Proposal, Search
 from unisono.tuning.search.space import Dimension, Space
-from unisono.tuning.study.store import PendingTrial, Store
+from unisono.tuning.study.store import Store
 from unisono.tuning.study.study import Result, Trial
 from unisono.tuning.study.trial_plan import Objective, Part, Plan
 from unisono.tuning.workers.block_layout import layout_of
@@ -125,7 +125,7 @@ class Job:
         self.store.record_join({})
         self.proposals = ImmediateProposals(self.search)
         self.coordinator = Coordinator(
-            plan, self.layout, self.workers, self.store, self.search, self.proposals, self.observer, command, clock
+            plan, self.layout, self.workers, self.store, self.search, self.proposals, self.observer, train_command, clock
         )
         self.coordinator._prefetch._is_used &= prefetches
 
@@ -133,7 +133,7 @@ class Job:
         for rank in ranks or range(self.layout.num_ranks):
             self.coordinator.on_message(rank, {"is": "ready", "pid": 1})
 
-    def order_of(self, rank: int) -> dict[str, Any]:
+    def command_of(self, rank: int) -> dict[str, Any]:
         """What the worker trains, or was last told to."""
         orders = [letter for letter in self.workers.sent[rank] if letter.get("do") == "train"]
         block = self.coordinator.formation.block_of(rank)
@@ -144,7 +144,7 @@ class Job:
         return [letter["go"] for letter in self.workers.sent[rank] if "go" in letter]
 
     def say(self, rank: int, what: str, /, **words: Any) -> None:
-        self.coordinator.on_message(rank, {"is": what, "id": self.order_of(rank)["id"], **words})
+        self.coordinator.on_message(rank, {"is": what, "id": self.command_of(rank)["id"], **words})
 
     def done(self, *ranks: int, value: float = 0.5, reason: str = "", **words: Any) -> None:
         for rank in ranks or (0,):
@@ -181,7 +181,7 @@ class Job:
         return [(number, attempt) for number, attempt in dict.fromkeys(found)]
 
 
-def command(pending: PendingTrial, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
+def train_command(due: Due, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
     return {
         "do": "train",
         "number": pending.number,

@@ -101,7 +101,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Job]]:
         one.end()
 
 
-def test_who_has_not_come_is_said_once(jobs: Callable[[int], Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_workers_are_named_once(jobs: Callable[[int], Job], monkeypatch: pytest.MonkeyPatch) -> None:
     job = jobs(5)
     assert job.workers.late_ranks_text() == "", "it is early"
     job.come(1)
@@ -115,7 +115,7 @@ def test_who_has_not_come_is_said_once(jobs: Callable[[int], Job], monkeypatch: 
     assert job.workers.late_ranks_text() == ""
 
 
-def test_nothing_is_said_where_all_have_come(jobs: Callable[[int], Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_missing_workers_there_is_no_message(jobs: Callable[[int], Job], monkeypatch: pytest.MonkeyPatch) -> None:
     job = jobs(2)
     job.come(1)
     job.until(lambda: job.workers.place_of(1)["node"] == "n")
@@ -134,7 +134,7 @@ def test_a_mistake_of_the_task_is_left_to_the_coordinator(jobs: Callable[[int], 
     assert job.ended == {1: 2, 2: 2}, "they end likewise and say nothing"
 
 
-def test_what_only_others_cannot_load_is_told_by_one_of_them(jobs: Callable[[int], Job]) -> None:
+def test_a_task_that_only_other_ranks_cannot_load_is_reported_by_one_of_them(jobs: Callable[[int], Job]) -> None:
     job = jobs(4)
     for rank, text in ((1, "no such file"), (2, "no such file"), (3, "no memory")):
         job.come(rank, UsageError(text))

@@ -46,11 +46,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Makes]:
 def test_a_block_that_is_ready_gets_a_trial_at_once(make: Makes) -> None:
     job = make(num_blocks=3)
     job.ready()
-    assert [job.order_of(rank)["number"] for rank in range(3)] == [0, 1, 2]
-    assert len({job.order_of(rank)["values"]["x"] for rank in range(3)}) == 3
+    assert [job.command_of(rank)["number"] for rank in range(3)] == [0, 1, 2]
+    assert len({job.command_of(rank)["values"]["x"] for rank in range(3)}) == 3
     assert job.coordinator.num_running == 3
     job.done(1)
-    assert job.order_of(1)["number"] == 3, "in the same call"
+    assert job.command_of(1)["number"] == 3, "in the same call"
     job.done(0, 1, 2)
     assert job.coordinator.is_idle and job.store.num_open() == 0
     assert sorted(set(job.observer.ended)) == [0, 1, 2, 3]
@@ -60,9 +60,9 @@ def test_what_is_begun_is_written_down(make: Makes) -> None:
     job = make(num_blocks=2)
     job.ready()
     trial = job.trial(1)
-    assert trial.values == job.order_of(1)["values"] and trial.state == "running"
+    assert trial.values == job.command_of(1)["values"] and trial.state == "running"
     assert [(one.number, one.block_id, one.began_s) for one in trial.attempts.values()] == [(0, "job/1", 100.0)]
-    assert job.order_of(1)["folder"] == job.store.folder / "trials" / "000001"
+    assert job.command_of(1)["folder"] == job.store.folder / "trials" / "000001"
 
 
 def test_a_block_waits_for_all_its_workers(make: Makes) -> None:
@@ -74,7 +74,7 @@ def test_a_block_waits_for_all_its_workers(make: Makes) -> None:
     job.ready(0)
     assert not job.workers.sent
     job.ready(1)
-    assert job.order_of(0)["number"] == job.order_of(1)["number"] == 0
+    assert job.command_of(0)["number"] == job.command_of(1)["number"] == 0
 
 
 def test_a_rank_that_only_coordinates_is_in_no_block(make: Makes) -> None:
@@ -92,7 +92,7 @@ def test_blocks_that_wait_for_a_proposal_are_fed_when_it_is_there(make: Makes) -
     assert not job.workers.sent
     job.proposals.is_held_up = False
     job.coordinator.tick()
-    assert [job.order_of(rank)["number"] for rank in (2, 0, 1)] == [0, 1, 2], "the longest waiting first"
+    assert [job.command_of(rank)["number"] for rank in (2, 0, 1)] == [0, 1, 2], "the longest waiting first"
     job.coordinator.tick()
     assert all(len(job.workers.sent[rank]) == 1 for rank in range(3))
 
@@ -110,7 +110,7 @@ def test_two_jobs_share_a_study(make: Makes) -> None:
     one, two = make(num_blocks=2), make(num_blocks=2, name="two")
     for job in (one, two):
         job.ready()
-    assert [job.order_of(rank)["number"] for job in (one, two) for rank in (0, 1)] == [0, 1, 2, 3]
+    assert [job.command_of(rank)["number"] for job in (one, two) for rank in (0, 1)] == [0, 1, 2, 3]
     for job in (one, two):
         job.done(0, 1)
         job.coordinator.tick()
@@ -160,7 +160,7 @@ def test_proposals_hear_how_often_results_come(make: Makes) -> None:
 def test_parts_run_in_waves_side_by_side(make: Makes) -> None:
     job = make(folds=3, parallel=2, workers=2, num_trials=1)
     job.ready()
-    told = [job.order_of(rank) for rank in range(4)]
+    told = [job.command_of(rank) for rank in range(4)]
     assert [(one["fold"], one["at"]["global_rank"], one["at"]["world_size"]) for one in told] == [
         *((0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2))
     ]
@@ -172,8 +172,8 @@ def test_parts_run_in_waves_side_by_side(make: Makes) -> None:
     assert [len(job.workers.sent[rank]) for rank in range(4)] == [1, 1, 1, 1], "the wave is not over"
     job.done(3, value=99.0)  # what is not the first worker's word counts for nothing
     assert [len(job.workers.sent[rank]) for rank in range(4)] == [2, 2, 1, 1]
-    assert job.order_of(0)["fold"] == job.order_of(1)["fold"] == 2
-    assert job.order_of(0)["at"]["token"] not in tokens
+    assert job.command_of(0)["fold"] == job.command_of(1)["fold"] == 2
+    assert job.command_of(0)["at"]["token"] not in tokens
     job.done(0, 1, value=6.0)
     result = job.result(0)
     assert result.state == COMPLETE and result.values == pytest.approx((3.0,))
@@ -187,7 +187,7 @@ def test_random_starts_follow_each_other(make: Makes) -> None:
     job.ready()
     seen = []
     for value in (1.0, 2.0, 3.0, 4.0):
-        seen.append((job.order_of(0)["repeat"], job.order_of(0)["fold"]))
+        seen.append((job.command_of(0)["repeat"], job.command_of(0)["fold"]))
         job.done(0, value=value)
     assert seen == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert job.result(0).values == (2.5,) and job.store.num_open() == 0
@@ -205,7 +205,7 @@ def test_one_training_has_no_spread_and_takes_its_time(make: Makes) -> None:
 def test_workers_on_several_machines_know_where_they_are(make: Makes) -> None:
     job = make(workers=3, nodes={0: "n0", 1: "n1", 2: "n0"})
     job.ready()
-    at = [job.order_of(rank)["at"] for rank in range(3)]
+    at = [job.command_of(rank)["at"] for rank in range(3)]
     assert [(one["local_rank"], one["local_size"], one["node_name"]) for one in at] == [(0, 2, "n0"), (0, 1, "n1"), (1, 2, "n0")]
     assert {one["address"] for one in at} == {"address of n0"}, "all look for the first"
     assert [one["gpus"] for one in at] == [[0], [1], [2]]
@@ -223,7 +223,7 @@ def test_several_objectives_are_averaged_each(make: Makes) -> None:
 
 
 @pytest.mark.parametrize("prune", ["asha", "median"])
-def test_all_folds_of_a_wave_hear_at_the_same_epoch_whether_to_go_on(make: Makes, prune: str) -> None:
+def test_all_folds_of_a_wave_learn_at_the_same_epoch_whether_to_continue(make: Makes, prune: str) -> None:
     job = make(folds=2, parallel=2, workers=2, prune=prune)
     job.ready()
     job.epoch(0, 1, 0.2)
@@ -253,7 +253,7 @@ def test_later_waves_report_on_with_what_is_known(make: Makes) -> None:
     assert job.answers(0) == [True]
 
 
-def test_a_fold_that_ended_early_keeps_nobody_waiting(make: Makes) -> None:
+def test_a_fold_that_ended_early_keeps_no_other_waiting(make: Makes) -> None:
     job = make(folds=2, parallel=2, prune="asha")
     job.ready()
     job.epoch(0, 3, 0.2)
@@ -264,7 +264,7 @@ def test_a_fold_that_ended_early_keeps_nobody_waiting(make: Makes) -> None:
     assert job.answers(0) == [True, True] and job.trial(0).reports[4] == pytest.approx(0.5)
 
 
-def test_folds_that_go_on_from_different_epochs_do_not_wait_for_each_other_forever(make: Makes) -> None:
+def test_folds_that_resume_from_different_epochs_do_not_deadlock(make: Makes) -> None:
     """They were killed; one had saved its sixth epoch, the other none."""
     job = make(folds=2, parallel=2, prune="asha")
     job.ready()
@@ -309,7 +309,7 @@ def test_a_trial_that_is_hopeless_at_its_very_end_is_complete(make: Makes) -> No
     assert job.result(0).state == COMPLETE
 
 
-def test_without_pruning_nobody_waits_and_nobody_answers(make: Makes) -> None:
+def test_without_pruning_workers_do_not_wait_for_an_answer(make: Makes) -> None:
     job = make(folds=2, parallel=2)
     job.ready()
     job.epoch(0, 1)
@@ -317,7 +317,7 @@ def test_without_pruning_nobody_waits_and_nobody_answers(make: Makes) -> None:
     assert job.answers(0) == job.answers(1) == [] and job.trial(0).reports == {}
 
 
-def test_wilcoxon_compares_parts_and_nobody_asks_at_an_epoch(make: Makes) -> None:
+def test_wilcoxon_compares_parts_and_workers_do_not_ask_at_an_epoch(make: Makes) -> None:
     job = make(folds=6, parallel=2, prune="wilcoxon", num_trials=1)
     job.ready()
     job.epoch(0, 1)
@@ -337,7 +337,7 @@ def test_wilcoxon_compares_parts_and_nobody_asks_at_an_epoch(make: Makes) -> Non
 
 
 @pytest.mark.parametrize("kind", [ERROR, DIVERGED])
-def test_a_trial_that_raises_has_failed_and_the_block_goes_on(make: Makes, kind: str) -> None:
+def test_a_trial_that_raises_has_failed_and_the_block_continues(make: Makes, kind: str) -> None:
     job = make(num_trials=2)
     job.ready()
     job.failed(0, kind, "ValueError: 0 layers")
@@ -359,15 +359,15 @@ def test_when_one_part_raises_the_others_are_ended(make: Makes) -> None:
     assert job.begun(0) == job.begun(1) == [(0, 0), (1, 0)]
 
 
-def test_a_trial_whose_process_is_killed_is_begun_again(make: Makes) -> None:
+def test_a_trial_whose_process_is_killed_is_run_again(make: Makes) -> None:
     job = make(num_trials=2)
     job.ready()
-    point = job.order_of(0)["values"]
+    point = job.command_of(0)["values"]
     job.gone(0)
     assert job.workers.started == [0] and job.trial(0).state == WAITING and job.begun() == [(0, 0)]
     assert job.observer.said == ["trial 0 is given back: its process ended by signal 9"]
     job.ready(0)
-    assert job.begun() == [(0, 0), (0, 1)] and job.order_of(0)["values"] == point
+    assert job.begun() == [(0, 0), (0, 1)] and job.command_of(0)["values"] == point
     job.done(0, value=0.7)
     result = job.result(0)
     assert (result.attempt, result.state, result.values) == (1, COMPLETE, (0.7,))
@@ -387,7 +387,7 @@ def test_a_killed_trial_is_begun_so_often_and_has_then_failed(make: Makes) -> No
     assert job.begun() == [(0, 0), (0, 1), (0, 2), (1, 0)]
 
 
-def test_a_killed_trial_may_go_on_in_another_block(make: Makes) -> None:
+def test_a_killed_trial_may_resume_in_another_block(make: Makes) -> None:
     job = make(num_blocks=2, num_trials=2)
     job.ready()
     job.gone(0)
@@ -440,7 +440,7 @@ CAUSES: Mapping[str, tuple[Callable[[Job], None], str]] = {
 
 
 @pytest.mark.parametrize("what", CAUSES)
-def test_who_lost_a_peer_waits_for_the_peers_own_word(make: Makes, what: str) -> None:
+def test_a_lost_peer_is_confirmed_by_the_peer_itself(make: Makes, what: str) -> None:
     cause, reason = CAUSES[what]
     job = make(workers=2)
     job.ready()
@@ -505,7 +505,7 @@ def test_a_trial_past_its_limit_has_failed(make: Makes) -> None:
     assert job.begun(0) == [(0, 0), (2, 0)]
 
 
-def test_the_limit_counts_all_waves_and_begins_anew_with_an_attempt(make: Makes) -> None:
+def test_the_limit_counts_all_waves_and_restarts_with_an_attempt(make: Makes) -> None:
     job = make(folds=2, limit_s=60.0)
     job.ready()
     job.clock.now += 40
@@ -519,15 +519,15 @@ def test_the_limit_counts_all_waves_and_begins_anew_with_an_attempt(make: Makes)
     assert job.workers.signals == [(0, KILL)]
 
 
-def test_letters_of_an_earlier_attempt_are_ignored(make: Makes) -> None:
+def test_messages_of_an_earlier_attempt_are_ignored(make: Makes) -> None:
     job = make(workers=2, prune="asha", num_trials=1)
     job.ready()
-    old = job.order_of(0)["id"]
+    old = job.command_of(0)["id"]
     job.failed(0, PEER)
     job.gone(1)
     job.ready(1)
     job.again(0)
-    assert job.order_of(0)["id"] != old
+    assert job.command_of(0)["id"] != old
     before = len(job.workers.sent[0])
     stale: list[dict[str, Any]] = [
         {"is": "done", "reason": "", "metrics": {"accuracy": 0.9}, "epochs": 1, "took_s": 1.0},
@@ -544,17 +544,17 @@ def test_letters_of_an_earlier_attempt_are_ignored(make: Makes) -> None:
     assert job.result(0).attempt == 1 and job.result(0).values == (0.5,)
 
 
-def test_letters_of_an_earlier_wave_are_ignored(make: Makes) -> None:
+def test_messages_of_an_earlier_wave_are_ignored(make: Makes) -> None:
     job = make(folds=2, workers=2, num_trials=1)
     job.ready()
-    old = job.order_of(0)["id"]
+    old = job.command_of(0)["id"]
     job.done(0, 1)
     job.coordinator.on_message(0, {"is": "failed", "id": old, "kind": ERROR, "reason": "old", "took_s": 0.0})
     job.done(0, 1)
     assert job.result(0).state == COMPLETE
 
 
-def test_a_word_said_twice_counts_once(make: Makes) -> None:
+def test_a_repeated_message_counts_once(make: Makes) -> None:
     job = make(workers=2, num_trials=1)
     job.ready()
     job.done(0, 0, value=0.5)
@@ -611,16 +611,16 @@ def test_stopping_saves_and_gives_back_and_begins_nothing(make: Makes) -> None:
     assert job.begun(0) == [(0, 0)] and job.begun(1) == [(1, 0)]
 
 
-def test_what_was_stopped_goes_on_in_the_next_job(make: Makes) -> None:
+def test_a_stopped_trial_is_resumed_by_the_next_job(make: Makes) -> None:
     job = make(num_trials=2)
     job.ready()
-    point = job.order_of(0)["values"]
+    point = job.command_of(0)["values"]
     job.coordinator.stop("time")
     job.done(0, reason="interrupted")
     job.store.append({"event": "left", "job": "job", "at_s": 0.0, "reason": "time"})
     later = make(num_trials=2, name="later")
     later.ready()
-    assert later.begun() == [(0, 1)] and later.order_of(0)["values"] == point
+    assert later.begun() == [(0, 1)] and later.command_of(0)["values"] == point
     later.done(0)
     later.done(0)
     assert later.store.num_open() == 0
@@ -636,7 +636,7 @@ def test_only_what_was_begun_counts_as_an_attempt(make: Makes) -> None:
     later = make(num_trials=2, attempts=2, name="later")
     later.ready()
     later.done(0)
-    assert later.order_of(0)["number"] == 1
+    assert later.command_of(0)["number"] == 1
     later.again(0)
     assert later.trial(1).result is None, "it was begun once, and may be begun twice"
 
@@ -649,7 +649,7 @@ def test_stopping_gives_back_however_often_a_trial_was_begun(make: Makes) -> Non
     assert job.trial(0).state == WAITING
 
 
-def test_stopping_answers_who_waits(make: Makes) -> None:
+def test_stopping_answers_waiting_workers(make: Makes) -> None:
     job = make(folds=2, parallel=2, prune="asha")
     job.ready()
     job.epoch(0, 1)
@@ -668,7 +668,7 @@ def test_a_part_that_asks_after_its_neighbour_was_stopped_is_answered(make: Make
     assert job.answers(0), "it waits for an answer, and nobody else will ever ask"
 
 
-def test_who_does_not_stop_in_time_is_ended(make: Makes) -> None:
+def test_a_worker_that_does_not_stop_in_time_is_killed(make: Makes) -> None:
     job = make(num_blocks=2)
     job.ready()
     job.coordinator.stop("time")
@@ -722,7 +722,7 @@ def test_what_is_left_of_blocks_makes_new_ones(make: Makes) -> None:
     assert {(0, KILL), (3, KILL)} <= set(job.workers.signals)
     assert [job.trial(number).state for number in range(3)] == [WAITING, WAITING, "running"]
     job.again(0, 3)
-    assert job.begun(0)[-1] == job.begun(3)[-1] == (0, 1) and job.order_of(0)["at"]["world_size"] == 2
+    assert job.begun(0)[-1] == job.begun(3)[-1] == (0, 1) and job.command_of(0)["at"]["world_size"] == 2
     job.done(0, 3)
     assert job.begun(0)[-1] == (1, 1)
     assert any("block 3 is made of processes that were left over" in text for text in job.observer.said)
@@ -796,7 +796,7 @@ VALUE = Objective("value", False)
 def test_an_objective_asks_for_what_it_wants_to_know(make: Makes) -> None:
     job = make(space=None, objectives=[VALUE], epochs=1)
     job.ready()
-    assert job.order_of(0)["values"] == {} and job.order_of(0)["distributions"] == {}
+    assert job.command_of(0)["values"] == {} and job.command_of(0)["distributions"] == {}
     job.say(0, "suggest", name="x", distribution=text_of(REAL))
     job.say(0, "suggest", name="n", distribution=text_of(WHOLE))
     values = [letter["value"] for letter in job.workers.sent[0] if "value" in letter]
@@ -806,7 +806,7 @@ def test_an_objective_asks_for_what_it_wants_to_know(make: Makes) -> None:
     assert result.values == (0.25,) and job.trial(0).values == {"x": values[0], "n": values[1]}
     assert result.details["distributions"] == {"x": text_of(REAL), "n": text_of(WHOLE)}
     assert result.details["parts"][0]["user"] == {"note": "good"}
-    told = job.order_of(0)
+    told = job.command_of(0)
     assert told["number"] == 1 and set(told["values"]) == {"x", "n"} and told["distributions"] == result.details["distributions"]
 
 
@@ -851,7 +851,7 @@ def test_an_objective_that_contradicts_itself_fails_alone(make: Makes) -> None:
     assert job.result(1).state == FAILED
 
 
-def test_an_objective_that_was_killed_goes_on_in_another_job(make: Makes) -> None:
+def test_a_killed_objective_is_resumed_by_another_job(make: Makes) -> None:
     job = make(space=None, objectives=[VALUE], epochs=1, num_trials=1)
     job.ready()
     job.say(0, "suggest", name="x", distribution=text_of(REAL))
@@ -870,14 +870,14 @@ def test_what_an_objective_asked_for_is_known_after_it_was_stopped(make: Makes) 
     job.ready()
     job.say(0, "suggest", name="x", distribution=text_of(REAL))
     job.done(0, values=[0.5])
-    point = job.order_of(0)["values"]
+    point = job.command_of(0)["values"]
     assert set(point) == {"x"}, "proposed ahead"
     job.coordinator.stop("time")
     job.done(0, reason="interrupted", values=[])
     job.store.append({"event": "left", "job": "job", "at_s": 0.0, "reason": "time"})
     later = make(space=None, objectives=[VALUE], epochs=1, num_trials=2, name="later")
     later.ready()
-    assert later.order_of(0)["values"] == point
+    assert later.command_of(0)["values"] == point
     later.done(0, values=[0.25])
     assert later.trial(1).values == point
     assert later.result(1).details["distributions"] == {"x": text_of(REAL)}, "else neither a search nor an export knows its point"

@@ -34,9 +34,9 @@ class Process:
     """What it does after that."""
     epoch: int = 0
     waits: bool = False
-    is_told_to_stop: bool = False
+    stop_requested: bool = False
     hangs: bool = False
-    lives: bool = True
+    is_alive: bool = True
 
 
 class World(FakeWorkers):
@@ -50,19 +50,19 @@ class World(FakeWorkers):
         """Trial, fold, start -> the epoch of its checkpoint."""
         self.left: set[int] = set()
         """Ranks that are gone for good."""
-        self.num_told_ahead = self.num_dropped = 0
+        self.num_prefetched = self.num_dropped = 0
         for rank in range(num_ranks):
             self.start(rank)
 
     def start(self, rank: int) -> None:
         if rank not in self.left:
             known = self.processes.get(rank)
-            assert known is None or not known.lives, f"rank {rank} has a process, and gets another"
+            assert known is None or not known.is_alive, f"rank {rank} has a process, and gets another"
             self.processes[rank] = Process(deque([{"is": "ready", "pid": 1}]))
 
     def send(self, rank: int, letter: Mapping[str, Any]) -> None:
         one = self.processes[rank]
-        if not one.lives or rank in self.left:
+        if not one.is_alive or rank in self.left:
             return
         if letter.get("do") == "drop":
             self.num_dropped += any(later["id"] == letter["id"] for later in one.later)
@@ -73,7 +73,7 @@ class World(FakeWorkers):
             if one.command is None:
                 self._begin(one)
             else:
-                self.num_told_ahead += 1
+                self.num_prefetched += 1
         else:
             assert one.waits, f"rank {rank} gets an answer for which it did not ask"
             one.waits = False
@@ -84,21 +84,21 @@ class World(FakeWorkers):
 
     def signal(self, rank: int, signum: int) -> None:
         one = self.processes[rank]
-        if one.lives and signum == KILL:
+        if one.is_alive and signum == KILL:
             self._die(rank, -KILL)
         else:
-            one.is_told_to_stop = one.lives and one.command is not None
+            one.stop_requested = one.is_alive and one.command is not None
 
     def lose(self, rank: int) -> None:
         """With its supervisor."""
         self.left.add(rank)
-        self.processes[rank].lives = False
+        self.processes[rank].is_alive = False
         self.processes[rank].said.clear()
 
     def act(self, rank: int) -> None:
         """A worker does something, where it can."""
         one = self.processes[rank]
-        if not one.lives or one.command is None or one.waits or one.hangs:
+        if not one.is_alive or one.command is None or one.waits or one.hangs:
             return
         chance = self.draw.random()
         others = [
@@ -106,7 +106,7 @@ class World(FakeWorkers):
             for other in self.processes.values()
             if other is not one and other.command is not None and other.command["at"]["token"] == one.command["at"]["token"]
         ]
-        if any(not other.lives for other in others) or len(others) + 1 < one.command["at"]["world_size"]:
+        if any(not other.is_alive for other in others) or len(others) + 1 < one.command["at"]["world_size"]:
             if self.draw.random() < 0.5:
                 one.hangs = True
             else:
@@ -117,7 +117,7 @@ class World(FakeWorkers):
             self._say(rank, "failed", kind=self.draw.choice((ERROR, MEMORY)), reason="it raised")
         elif chance < 0.025:
             one.hangs = True
-        elif one.is_told_to_stop:
+        elif one.stop_requested:
             self.saved[_part(one.command)] = one.epoch
             self._say(rank, "done", reason="interrupted", metrics={})
         elif one.command["at"]["global_rank"]:
@@ -134,7 +134,7 @@ class World(FakeWorkers):
 
     def _begin(self, one: Process) -> None:
         command = one.later.popleft() if one.later else None
-        one.command, one.waits, one.hangs, one.is_told_to_stop = command, False, False, False
+        one.command, one.waits, one.hangs, one.stop_requested = command, False, False, False
         one.epoch = 0 if command is None else self.saved.get(_part(command), 0)
 
     def _say(self, rank: int, what: str, **words: Any) -> None:
@@ -145,7 +145,7 @@ class World(FakeWorkers):
 
     def _die(self, rank: int, status: int) -> None:
         one = self.processes[rank]
-        one.lives = False
+        one.is_alive = False
         one.said.append({"is": "gone", "status": status, "no_memory": status == -KILL and self.draw.random() < 0.1})
 
 
@@ -262,12 +262,12 @@ def test_every_trial_ends_once(tmp_path: Path, clock: Clock, plan: str, seed: in
 @pytest.mark.parametrize("prune", ["none", "asha"])
 @pytest.mark.parametrize("seed", range(6))
 def test_short_trials_that_blocks_know_of_before_end_once(tmp_path: Path, clock: Clock, seed: int, prune: str) -> None:
-    draw, num_told_ahead = random.Random(f"short {seed}"), 0
-    for life in range(4):
-        run = Run(tmp_path, clock, Plan([ACCURACY], epochs=EPOCHS, attempts=3, prune=prune), 4, draw, 40, f"life {life}", 0.01)
+    draw, num_prefetched = random.Random(f"short {seed}"), 0
+    for attempt in range(4):
+        run = Run(tmp_path, clock, Plan([ACCURACY], epochs=EPOCHS, attempts=3, prune=prune), 4, draw, 40, f"job {attempt}", 0.01)
         for _ in range(draw.randrange(200, 600)):
             run.step()
-        if life < 3:
+        if attempt < 3:
             run.job.coordinator.stop("the time is over")
             run.until_idle()
             run.job.store.record_leave("the time is over")
@@ -275,24 +275,24 @@ def test_short_trials_that_blocks_know_of_before_end_once(tmp_path: Path, clock:
             run.job.coordinator._plan = replace(run.job.coordinator._plan, limit_s=60.0)  # some hang
             run.pace = 1.0
             run.until_all_ended()
-        num_told_ahead += run.world.num_told_ahead
+        num_prefetched += run.world.num_prefetched
     check(tmp_path, run)
-    assert num_told_ahead > 5
+    assert num_prefetched > 5
     run.job.store.record_leave("done")
 
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("plan", PLANS)
-def test_what_is_stopped_goes_on_and_ends_once(tmp_path: Path, clock: Clock, plan: str, seed: int) -> None:
+def test_a_stopped_trial_is_resumed_and_ends_once(tmp_path: Path, clock: Clock, plan: str, seed: int) -> None:
     draw = random.Random(f"stop {plan} {seed}")
-    for life in range(3):
-        run = Run(tmp_path, clock, *PLANS[plan], draw, name=f"life {life}")
+    for attempt in range(3):
+        run = Run(tmp_path, clock, *PLANS[plan], draw, name=f"job {attempt}")
         for _ in range(draw.randrange(50, 400)):
             run.step()
         run.job.coordinator.stop("time")
         run.until_idle()
         run.job.store.record_leave("time")
-    run = Run(tmp_path, clock, *PLANS[plan], draw, name="the last life")
+    run = Run(tmp_path, clock, *PLANS[plan], draw, name="the last job")
     run.until_all_ended()
     check(tmp_path, run)
     run.job.store.record_leave("done")

@@ -29,14 +29,14 @@ def never() -> None:
     raise AssertionError("it need not wait")
 
 
-def test_orders_come_in_their_order(ends: tuple[Channel, MessageQueue]) -> None:
+def test_commands_come_in_their_order(ends: tuple[Channel, MessageQueue]) -> None:
     sender, box = ends
     for name in "abc":
         send_message(sender, train(name))
     assert [box.next_command(never)["id"] for _ in range(3)] == ["a", "b", "c"]
 
 
-def test_an_answer_goes_past_an_order(ends: tuple[Channel, MessageQueue]) -> None:
+def test_an_answer_overtakes_a_command(ends: tuple[Channel, MessageQueue]) -> None:
     sender, box = ends
     for letter in (train("next"), {"go": True}, train("after"), {"value": 3}):
         send_message(sender, letter)
@@ -44,14 +44,14 @@ def test_an_answer_goes_past_an_order(ends: tuple[Channel, MessageQueue]) -> Non
     assert [box.next_command(never)["id"] for _ in range(2)] == ["next", "after"]
 
 
-def test_an_order_that_is_dropped_is_not_begun(ends: tuple[Channel, MessageQueue]) -> None:
+def test_a_dropped_command_is_not_begun(ends: tuple[Channel, MessageQueue]) -> None:
     sender, box = ends
     for letter in (train("a"), {"do": "drop", "id": "a"}, train("b")):
         send_message(sender, letter)
     assert box.next_command(never)["id"] == "b"
 
 
-def test_what_was_begun_cannot_be_dropped(ends: tuple[Channel, MessageQueue]) -> None:
+def test_a_command_that_has_begun_cannot_be_dropped(ends: tuple[Channel, MessageQueue]) -> None:
     sender, box = ends
     send_message(sender, train("a"))
     assert box.next_command(never)["id"] == "a"
@@ -81,7 +81,7 @@ def test_a_drop_alone_is_waited_out(ends: tuple[Channel, MessageQueue]) -> None:
     assert box.next_command(meanwhile)["id"] == "b"
 
 
-def test_who_began_what_was_dropped_hears_it_when_it_asks(ends: tuple[Channel, MessageQueue]) -> None:
+def test_a_worker_that_began_a_dropped_command_learns_it_when_it_asks(ends: tuple[Channel, MessageQueue]) -> None:
     sender, box = ends
     send_message(sender, train("a"))
     assert box.next_command(never)["id"] == "a"
@@ -92,7 +92,7 @@ def test_who_began_what_was_dropped_hears_it_when_it_asks(ends: tuple[Channel, M
     assert box.next_command(never)["id"] == "next"
 
 
-def test_an_answer_that_nobody_waited_for_is_no_order(ends: tuple[Channel, MessageQueue]) -> None:
+def test_an_unexpected_answer_is_no_command(ends: tuple[Channel, MessageQueue]) -> None:
     sender, box = ends
     for letter in ({"go": True}, train("a")):
         send_message(sender, letter)
@@ -105,7 +105,7 @@ def test_an_answer_that_nobody_waited_for_is_no_order(ends: tuple[Channel, Messa
     assert box.next_command(meanwhile)["id"] == "b"
 
 
-def test_the_end_of_the_other_side_is_told(ends: tuple[Channel, MessageQueue]) -> None:
+def test_the_end_of_the_other_side_is_reported(ends: tuple[Channel, MessageQueue]) -> None:
     sender, box = ends
     sender.end_sending()
     with pytest.raises(EOFError):

@@ -107,7 +107,7 @@ def test_a_worker_works_and_its_end_is_heard(opens: Callable[..., Node], tmp_pat
     node.until(lambda: node.count("done", 1) == 1)
 
 
-def test_what_an_objective_notes_and_nobody_can_write_down_ends_no_process(opens: Callable[..., Node], tmp_path: Path) -> None:
+def test_a_note_that_cannot_be_serialised_ends_no_process(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens(1)
     node.until(lambda: node.slots.is_loaded)
     started(node, 0)
@@ -150,7 +150,7 @@ def test_workers_that_cannot_be_forked_are_processes_of_their_own(opens: Callabl
     started(node, 0)
 
 
-def test_what_cannot_be_loaded_is_told(opens: Callable[..., Node], tmp_path: Path) -> None:
+def test_a_task_that_cannot_be_loaded_is_reported(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens(file=tmp_path / "missing.cloudpickle")
     with pytest.raises((TrainingFailed, UsageError), match=r"missing\.cloudpickle"):
         node.until(lambda: node.slots.is_loaded)
@@ -217,7 +217,7 @@ def objective(trial):
 """
 
 
-def test_workers_of_their_own_see_their_gpus_and_nobody_else_keeps_one(
+def test_separate_workers_see_their_gpus_and_no_other_process_keeps_one(
     opens: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -237,7 +237,7 @@ def test_workers_of_their_own_see_their_gpus_and_nobody_else_keeps_one(
     started(node, 0)
 
 
-def test_why_a_process_cannot_become_a_worker_is_told(opens: Callable[..., Node], tmp_path: Path) -> None:
+def test_the_reason_a_process_cannot_become_a_worker_is_reported(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens(1, written(tmp_path, ON_ITS_OWN))
     node.until(lambda: node.slots.is_loaded)
     (tmp_path / "broken").touch()
@@ -247,7 +247,7 @@ def test_why_a_process_cannot_become_a_worker_is_told(opens: Callable[..., Node]
             node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
 
 
-def test_one_that_does_not_tell_loads_and_may_load_again(opens: Callable[..., Node], tmp_path: Path) -> None:
+def test_a_worker_that_does_not_report_loads_and_may_load_again(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens(1, describes_task=False)
     node.until(lambda: node.slots.is_loaded)
     assert node.slots.about == {}

@@ -1,4 +1,4 @@
 """The operations of a process set: submitted, agreed upon by all its ranks, fused, carried out.
 
-Imported by job/ and the fronts; knows no framework but PyTorch, whose tensors it moves.
+Imported by job/, keras/, tensorflow/, timeline/ and torch/; imports _impl, comm, job/ and timeline/.
 """

@@ -1,4 +1,6 @@
-"""Horovod's interface for TensorFlow. Imported by `horovod/tensorflow` when one of its names is used.
+"""Horovod's interface for TensorFlow.
 
 Most of its modules import TensorFlow when they are imported, as it is their subject.
+
+Imported by horovod and keras/; imports _impl, elastic/, engine/, job/, keras/, launching/ and torch/.
 """

@@ -1,4 +1,4 @@
 """horovod.torch: operations on tensors, their gradients, and optimisers that use them.
 
-Imported by `horovod/torch`; the fronts of the other frameworks start their operations here too.
+Imported by horovod, keras/ and tensorflow/; imports _impl, comm, elastic/, engine/ and job/.
 """

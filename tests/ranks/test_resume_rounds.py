@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 
-PROGRAM = Path(__file__).parent / "programs" / "goes_on.py"
+PROGRAM = Path(__file__).parent / "programs" / "resume.py"
 TRAIN = ["-m", "unisono.cli", "train", "task.py", "--log-every", "1", "--epochs", "2"]
 STOPPED = 75
 TIMES = ("samples_per_s", "wall_s", "data_wait_s")
@@ -23,8 +23,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(PROGRAM, "task.py")
 
 
-def train(nursery: Nursery, out: str, num_processes: int, engine: str, *options: str, code: int = 0) -> str:
-    ended = nursery.run([*TRAIN, "--out", out, *options], num_processes, engine)
+def train(fork_server: ForkServer, out: str, num_processes: int, engine: str, *options: str, code: int = 0) -> str:
+    ended = fork_server.run([*TRAIN, "--out", out, *options], num_processes, engine)
     assert ended.exit_code == code, ended
     return ended.output
 
@@ -50,18 +50,18 @@ def found(out: str) -> dict[str, Any]:
     ],
     ids=["diloco", "local_sgd in groups"],
 )
-def test_it_goes_on_bit_for_bit(nursery: Nursery, engine: str, num_processes: int, options: tuple[str, ...]) -> None:
+def test_it_resumes_bit_for_bit(fork_server: ForkServer, engine: str, num_processes: int, options: tuple[str, ...]) -> None:
     """Adam, dropout, batch-norm, a counter; stopped in the middle of a round."""
-    train(nursery, "undisturbed", num_processes, engine, *options)
-    train(nursery, "run", num_processes, engine, *options, "--max-steps", "6", "--checkpoint-every", "5", code=STOPPED)
+    train(fork_server, "undisturbed", num_processes, engine, *options)
+    train(fork_server, "run", num_processes, engine, *options, "--max-steps", "6", "--checkpoint-every", "5", code=STOPPED)
     shutil.copytree("run", "other")
-    train(nursery, "run", num_processes, engine, *options)
+    train(fork_server, "run", num_processes, engine, *options)
     assert found("run") == found("undisturbed")
     if "--group" in options:
-        told = train(nursery, "other", num_processes, engine, *options[:-1], "4", code=2)
+        told = train(fork_server, "other", num_processes, engine, *options[:-1], "4", code=2)
         assert "algorithm.group 2 there, 4 here" in told
     else:
-        told = train(nursery, "other", 3, engine, *options)
+        told = train(fork_server, "other", 3, engine, *options)
         assert "the 2 workers before had weights and optimisers of their own" in told
         assert "workers 2 there, 3 here; the end will be another, as workers learn by themselves" in told
         assert found("other")["history"][-1]["epoch"] == 1

@@ -1,4 +1,4 @@
-"""One life of a training: started, watched until a moment comes, killed, and seen to its end."""
+"""One attempt of a training: started, watched until a moment comes, killed, and seen to its end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Protocol
 import psutil
 
 from tests.faults.kill_plan import ALL, COMMAND, LAUNCHER, ONE, Kill
-from tests.system.nursery import Group, Nursery
+from tests.system.fork_server import ForkServer, Group
 from tests.system.processes import is_running, plain_environment
 
 LOOK_EVERY_S = 0.0003
 LIMIT_S = 90.0
-"""Of one life that nobody kills."""
+"""Of one attempt that is not killed."""
 END_LIMIT_S = 10.0
 """Within which all must have ended after a kill."""
 LAUNCHER_S = 1.5
@@ -33,11 +33,11 @@ DRAFTS = 5
 EVALUATIONS = 16
 WRITE_S = 0.006
 """How late a kill comes at most: in training; after the last step; which draft of a checkpoint, which batch of evaluations in this
-life; after the draft was seen."""
+attempt; after the draft was seen."""
 
 
 class Running(Protocol):
-    """The processes of one life."""
+    """The processes of one attempt."""
 
     def is_over(self) -> bool: ...
 
@@ -51,7 +51,7 @@ class Running(Protocol):
 
 
 class Forked:
-    """From the nursery."""
+    """From the fork server."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -120,13 +120,13 @@ class Command:
         return ["train", str(self.task), *given]
 
     @contextmanager
-    def started(self, by: str, workers: int, nursery: Nursery, every: str) -> Iterator[Running]:
+    def started(self, by: str, workers: int, fork_server: ForkServer, every: str) -> Iterator[Running]:
         """What still runs at the end is killed."""
         self.trace.write_bytes(b"")
         traced = {"KILL_FUZZ_TRACE": str(self.trace)}
         arguments = self.arguments(workers, every)
         if by != COMMAND:
-            with nursery.start(["-m", "unisono.cli", *arguments], workers, "auto", traced) as group:
+            with fork_server.start(["-m", "unisono.cli", *arguments], workers, "auto", traced) as group:
                 yield Forked(group)
             return
         with tempfile.NamedTemporaryFile() as output:
@@ -146,7 +146,7 @@ class Command:
 
 @dataclass
 class Watch:
-    """What a life is doing, seen from outside."""
+    """What an attempt is doing, seen from outside."""
 
     command: Command
     kill: Kill
@@ -155,11 +155,11 @@ class Watch:
     """How long it takes to the first step."""
     last_step: int
     left_before: set[str]
-    """Drafts of checkpoints that earlier lives left."""
+    """Drafts of checkpoints that earlier attempts left."""
     began: float = field(default_factory=monotonic)
     first_step_s: float | None = None
     drafts: set[str] = field(default_factory=set)
-    """Of checkpoints, seen so far. Each life has names of its own for them."""
+    """Of checkpoints, seen so far. Each attempt has names of its own for them."""
 
     def reached(self) -> Callable[[], bool]:
         """Whether the moment has come, to be asked often."""
@@ -172,10 +172,10 @@ class Watch:
         }[self.kill.moment]
 
     def traced(self) -> bytes:
-        letters = self.command.trace.read_bytes()
-        if self.first_step_s is None and b"t" in letters:
+        trace = self.command.trace.read_bytes()
+        if self.first_step_s is None and b"t" in trace:
             self.first_step_s = monotonic() - self.began
-        return letters
+        return trace
 
     def _starting(self) -> bool:
         return monotonic() - self.began >= self.kill.share * self.usual_start_s or bool(self.traced())
@@ -201,7 +201,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Life:
+class Attempt:
     """What became of it."""
 
     was_killed: bool
@@ -211,20 +211,20 @@ class Life:
     """From the start to the kill, or to the end."""
     to_end_s: float
     """From the kill until all had ended."""
-    letters: bytes
+    trace: bytes
     first_step_s: float | None
 
 
-def live(command: Command, kill: Kill, nursery: Nursery, every: str, usual_start_s: float, last_step: int) -> Life:
-    """Blocking: one life, killed as drawn, or not if it ends before that moment comes."""
+def run_attempt(command: Command, kill: Kill, fork_server: ForkServer, every: str, usual_start_s: float, last_step: int) -> Attempt:
+    """Blocking: one attempt, killed as drawn, or not if it ends before that moment comes."""
     left_before = drafts_in(command.out)
-    with command.started(kill.started_by, kill.workers, nursery, every) as running:
+    with command.started(kill.started_by, kill.workers, fork_server, every) as running:
         watch = Watch(command, kill, running, usual_start_s, last_step, left_before)
         reached = watch.reached()
         while not (reached() and (kill.victim != ONE or kill.rank in running.ranks())):
             if running.is_over():
                 code, output = running.wait(END_LIMIT_S)
-                return Life(False, code, output, monotonic() - watch.began, 0.0, watch.traced(), watch.first_step_s)
+                return Attempt(False, code, output, monotonic() - watch.began, 0.0, watch.traced(), watch.first_step_s)
             assert monotonic() - watch.began < LIMIT_S, f"no moment '{kill.moment}' came in {LIMIT_S:g} s"
             sleep(LOOK_EVERY_S)
         pids = victims(kill, running)
@@ -242,8 +242,8 @@ def live(command: Command, kill: Kill, nursery: Nursery, every: str, usual_start
         while any(is_running(pid) for pid in members):  # those of a killed launcher are nobody's children
             assert monotonic() - killed < END_LIMIT_S, f"ranks {members} outlive their launcher; it printed:\n{output}"
             sleep(0.01)
-        letters = watch.traced()
-        return Life(code != 0, code, output, killed - watch.began, monotonic() - killed, letters, watch.first_step_s)
+        trace = watch.traced()
+        return Attempt(code != 0, code, output, killed - watch.began, monotonic() - killed, trace, watch.first_step_s)
 
 
 def _end_as_a_launcher(running: Running, members: Sequence[int]) -> None:
@@ -256,9 +256,9 @@ def _end_as_a_launcher(running: Running, members: Sequence[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def live_undisturbed(command: Command, by: str, workers: int, nursery: Nursery, every: str) -> tuple[int, str]:
-    """Blocking: one life to its natural end; exit code and output."""
-    with command.started(by, workers, nursery, every) as running:
+def run_undisturbed(command: Command, by: str, workers: int, fork_server: ForkServer, every: str) -> tuple[int, str]:
+    """Blocking: one attempt to its natural end; exit code and output."""
+    with command.started(by, workers, fork_server, every) as running:
         return running.wait(LIMIT_S)
 
 
@@ -275,7 +275,7 @@ def victims(kill: Kill, running: Running) -> list[int]:
 
 
 def drafts_in(out: Path) -> set[str]:
-    """Local: the names of checkpoints of a run that are being written, or were when somebody was killed."""
+    """Local: the names of checkpoints of a run that are being written, or were when a rank was killed."""
     return {name for name in listed(out / "checkpoints") if name.endswith(".draft")}
 
 

@@ -1,6 +1,6 @@
-"""A task for a server and its workers. A file `plan` beside it says what one worker does in one of its steps: stop, die, nan or
-raise; or what happens while the server looks at the validation data: it is told to stop, or lasts while a state is saved. The
-samples of every step are written to a file for each process."""
+"""A task for a server and its workers. A file `plan` beside it says what one worker does in one of its steps (stop, die, nan or
+raise), or what happens while the server evaluates: it is asked to stop, or the evaluation lasts while a state is saved. The samples
+of every step are written to a file for each process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Net(nn.Module):
             inputs = self._planned(inputs)
         elif len(inputs) > 2:  # two samples are the try-out of every process
             what, _ = planned()
-            if what == "look":
+            if what == "stop-evaluating":
                 PLAN.unlink()
                 request = signal.getsignal(signal.SIGTERM).__self__  # type: ignore[union-attr]
                 os.kill(os.getpid(), signal.SIGTERM)

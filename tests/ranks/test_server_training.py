@@ -1,4 +1,4 @@
-"""A server and its workers as real processes: stopped, killed, gone on, in groups; and repeated, bit for bit, from their record."""
+"""A server and its workers as real processes: stopped, killed, resumed, in groups; and repeated, bit for bit, from their record."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from unisono.algorithms.server.ledger import Ledger
 
-PROGRAM = Path(__file__).parent / "programs" / "centre.py"
+PROGRAM = Path(__file__).parent / "programs" / "server_training.py"
 TRAIN = ["-m", "unisono.cli", "train", "task.py", "--threads", "1"]
 STOPPED = 75
 OF_TIME = ("updates_per_s", "waiting", "server_load", "virtual_s")
@@ -32,11 +32,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(PROGRAM, "task.py")
 
 
-def train(nursery: Nursery, out: str, num_processes: int, *options: str, code: int = 0, plan: str = "", engine: str = "shm") -> str:
+def train(
+    fork_server: ForkServer, out: str, num_processes: int, *options: str, code: int = 0, plan: str = "", engine: str = "shm"
+) -> str:
     if plan:
         Path("plan").write_text(plan)
     engine = engine if num_processes > 1 else "single"
-    ended = nursery.run([*TRAIN, "--out", out, *options], num_processes, engine)
+    ended = fork_server.run([*TRAIN, "--out", out, *options], num_processes, engine)
     assert ended.exit_code == code, ended
     assert not Path("plan").exists()
     return ended.output
@@ -55,42 +57,42 @@ EASGD = ("--algorithm", "easgd", "--set", "algorithm.period=3", "--set", "optimi
 DOWNPOUR = ("--algorithm", "downpour", "--set", "algorithm.push_every=2", "--set", "algorithm.pull_every=3")
 
 
-def test_gem_of_four_workers_is_repeated(nursery: Nursery) -> None:
-    """Saved now and then, stopped, gone on; repeated with other saves and with none, by processes and by virtual workers."""
-    train(nursery, "run", 5, *GEM, "--checkpoint-every", "7", "--max-steps", "30", code=STOPPED)
-    train(nursery, "run", 5, *GEM)
-    train(nursery, "again", 5, *GEM, "--checkpoint-every", "11", "--replay", "run")
-    train(nursery, "virtual", 1, *GEM, "--simulate", "4", "--replay", "run")
+def test_gem_of_four_workers_is_repeated(fork_server: ForkServer) -> None:
+    """Saved now and then, stopped, resumed; repeated with other saves and with none, by processes and by virtual workers."""
+    train(fork_server, "run", 5, *GEM, "--checkpoint-every", "7", "--max-steps", "30", code=STOPPED)
+    train(fork_server, "run", 5, *GEM)
+    train(fork_server, "again", 5, *GEM, "--checkpoint-every", "11", "--replay", "run")
+    train(fork_server, "virtual", 1, *GEM, "--simulate", "4", "--replay", "run")
     assert found("again") == found("run") == found("virtual")
     assert Path("run/arrivals.txt").read_text() == Path("again/arrivals.txt").read_text()
 
 
 @pytest.mark.parametrize("options", [EASGD, DOWNPOUR], ids=["easgd", "downpour"])
-def test_a_vote_to_stop_and_a_target(nursery: Nursery, options: tuple[str, ...]) -> None:
-    """Batch-norm and an optimiser of each worker; one of them hears the signal, and the next life reaches the target."""
+def test_a_vote_to_stop_and_a_target(fork_server: ForkServer, options: tuple[str, ...]) -> None:
+    """Batch-norm and an optimiser of each worker; one of them hears the signal, and the next attempt reaches the target."""
     options = (*options, "--set", "model.norm=true", "--target", "1.5", "--epochs", "20")
-    assert "run the same command to resume" in train(nursery, "run", 3, *options, code=STOPPED, plan="stop 5")
+    assert "run the same command to resume" in train(fork_server, "run", 3, *options, code=STOPPED, plan="stop 5")
     assert found("run")["steps"] < 100
     shutil.copytree("run", "stopped")
-    train(nursery, "run", 3, *options)
+    train(fork_server, "run", 3, *options)
     assert found("run")["reason"] == "target reached"
-    train(nursery, "again", 1, *options, "--simulate", "2", "--replay", "run")
+    train(fork_server, "again", 1, *options, "--simulate", "2", "--replay", "run")
     assert found("again") == found("run")
-    train(nursery, "again", 1, *options, "--simulate", "2", "--replay", "stopped", "--fresh", code=STOPPED)
+    train(fork_server, "again", 1, *options, "--simulate", "2", "--replay", "stopped", "--fresh", code=STOPPED)
     assert found("again") == found("stopped")
 
 
-def test_the_server_is_told_to_stop_while_it_evaluates(nursery: Nursery) -> None:
-    """The epoch's evaluation is made by the next life, and early stopping counts it. It is then of a later centre. A repetition
-    makes it where the epoch ended, so of that row only the loss is the same, and it may see earlier that nothing improves."""
+def test_a_stop_request_reaches_the_server_while_it_evaluates(fork_server: ForkServer) -> None:
+    """The epoch's evaluation is made by the next attempt, of later server weights, and early stopping counts it. A repetition makes
+    it where the epoch ended, so of that row only the loss is the same, and it may see earlier that nothing improves."""
     options = (*GEM, "--set", "data.num=200", "--patience", "1", "--lr", "0.3", "--epochs", "30")
-    train(nursery, "run", 3, *options, code=STOPPED, plan="look")
+    train(fork_server, "run", 3, *options, code=STOPPED, plan="stop-evaluating")
     first = found("run")
     assert first["steps"] >= 25
     assert not first["history"]
-    train(nursery, "run", 3, *options)
+    train(fork_server, "run", 3, *options)
     assert found("run")["reason"] == "stopped early"
-    train(nursery, "again", 1, *options, "--simulate", "2", "--replay", "run")
+    train(fork_server, "again", 1, *options, "--simulate", "2", "--replay", "run")
     (again_first, *again_rest), (run_first, *run_rest) = (found(run).pop("history") for run in ("again", "run"))
     assert again_first["loss"] == run_first["loss"]
     assert again_rest
@@ -98,24 +100,24 @@ def test_the_server_is_told_to_stop_while_it_evaluates(nursery: Nursery) -> None
     assert all(found("again")[what] == found("run")[what] for what in ("weights", "steps", "reason"))
 
 
-def test_other_workers_go_on(nursery: Nursery) -> None:
-    train(nursery, "run", 3, *GEM, "--max-steps", "20", code=STOPPED)
-    told = train(nursery, "run", 5, *GEM)
+def test_a_run_resumes_with_another_number_of_workers(fork_server: ForkServer) -> None:
+    train(fork_server, "run", 3, *GEM, "--max-steps", "20", code=STOPPED)
+    told = train(fork_server, "run", 5, *GEM)
     assert "the batches have other samples than before, so the epoch in hand starts again" in told
     assert "workers 3 there, 5 here; the end will be another anyway, as the order of calls decides it" in told
     assert found("run")["reason"] == "finished"
-    told = train(nursery, "again", 5, *GEM, "--replay", "run", code=2)
+    told = train(fork_server, "again", 5, *GEM, "--replay", "run", code=2)
     assert "cannot be repeated (--replay): it went on with other batches" in told
 
 
-def test_a_group_is_one_worker_of_its_batch(nursery: Nursery) -> None:
+def test_a_group_is_one_worker_of_its_batch(fork_server: ForkServer) -> None:
     """Processes read disjoint samples, each once in an epoch, and move as one worker would that reads all of them."""
-    train(nursery, "groups", 5, *EASGD, "--group", "2")
+    train(fork_server, "groups", 5, *EASGD, "--group", "2")
     read = [path.read_text().split() for path in Path().glob("samples-*")]
     assert len(read) == 4 and Counter(one for own in read for one in own) == {str(number): 3 for number in range(120)}
     few, as_few, many, as_many = sorted(map(len, read))  # how the two workers share the batches is a matter of time
     assert few == as_few and many == as_many and few + many == 180
-    train(nursery, "two", 3, *EASGD, "--replay", "groups")
+    train(fork_server, "two", 3, *EASGD, "--replay", "groups")
     groups, two = (load_file(f"{out}/weights.safetensors") for out in ("groups", "two"))
     for name, value in two.items():
         np.testing.assert_allclose(groups[name], value, rtol=0, atol=1e-11)
@@ -133,45 +135,45 @@ def test_a_group_is_one_worker_of_its_batch(nursery: Nursery) -> None:
         pytest.param(("--algorithm", "parameter_server", "--set", "optimizer=adam"), id="parameter_server", marks=pytest.mark.soak),
     ],
 )
-def test_several_servers_are_as_one(nursery: Nursery, options: tuple[str, ...]) -> None:
+def test_several_servers_are_as_one(fork_server: ForkServer, options: tuple[str, ...]) -> None:
     """The same bits for any number of them, also where it changes on the way."""
     options = (*options, "--set", "model.norm=true")
-    train(nursery, "run", 4, *options, "--servers", "2", "--checkpoint-every", "5", "--max-steps", "8", code=STOPPED)
-    train(nursery, "run", 5, *options, "--servers", "3")
+    train(fork_server, "run", 4, *options, "--servers", "2", "--checkpoint-every", "5", "--max-steps", "8", code=STOPPED)
+    train(fork_server, "run", 5, *options, "--servers", "3")
     summary = json.loads(Path("run/summary.json").read_text())
     assert (summary["num_servers"], summary["num_workers"]) == (3, 2)
-    train(nursery, "one", 3, *options, "--replay", "run")
-    train(nursery, "two", 4, *options, "--servers", "2", "--replay", "run", engine="gloo")
+    train(fork_server, "one", 3, *options, "--replay", "run")
+    train(fork_server, "two", 4, *options, "--servers", "2", "--replay", "run", engine="gloo")
     assert found("one") == found("run") == found("two")
 
 
-def test_several_servers_and_groups(nursery: Nursery) -> None:
-    train(nursery, "run", 6, *EASGD, "--servers", "2", "--group", "2")
+def test_several_servers_and_groups(fork_server: ForkServer) -> None:
+    train(fork_server, "run", 6, *EASGD, "--servers", "2", "--group", "2")
     read = [path.read_text().split() for path in Path().glob("samples-*")]
     assert len(read) == 4 and Counter(one for own in read for one in own) == {str(number): 3 for number in range(120)}
 
 
-def test_several_servers_and_a_loss_that_is_no_number(nursery: Nursery) -> None:
+def test_several_servers_and_a_loss_that_is_no_number(fork_server: ForkServer) -> None:
     options = (*DOWNPOUR, "--servers", "2", "--set", "optimizer=adam")
-    assert "the loss or gradient of worker" in train(nursery, "run", 4, *options, code=1, plan="nan 4")
-    train(nursery, "other", 4, *options, "--on-nan", "skip", plan="nan 4")
+    assert "the loss or gradient of worker" in train(fork_server, "run", 4, *options, code=1, plan="nan 4")
+    train(fork_server, "other", 4, *options, "--on-nan", "skip", plan="nan 4")
     assert json.loads(Path("other/summary.json").read_text())["num_skipped_updates"] == 1
 
 
-def test_what_several_servers_cannot_do_is_refused(nursery: Nursery) -> None:
-    told = train(nursery, "run", 4, *DOWNPOUR, "--servers", "2", "--set", "clip_norm=1.0", code=2)
+def test_what_several_servers_cannot_do_is_refused(fork_server: ForkServer) -> None:
+    told = train(fork_server, "run", 4, *DOWNPOUR, "--servers", "2", "--set", "clip_norm=1.0", code=2)
     assert "clip_norm 1.0 needs a norm of the whole vector, of which each of 2 servers has a slice (--servers)" in told
     assert "--servers has no effect with --algorithm allreduce, which has no server" in train(
-        nursery, "run", 2, "--servers", "2", code=2
+        fork_server, "run", 2, "--servers", "2", code=2
     )
-    assert "at least one worker are 3 processes; there are 2" in train(nursery, "run", 2, *GEM, "--servers", "2", code=2)
+    assert "at least one worker are 3 processes; there are 2" in train(fork_server, "run", 2, *GEM, "--servers", "2", code=2)
 
 
-def test_one_of_several_servers_is_told_to_stop_and_killed(nursery: Nursery) -> None:
+def test_one_of_several_servers_is_signalled_then_killed(fork_server: ForkServer) -> None:
     """The second one, which decides nothing. A signal to it ends the run in good order, a death the whole job."""
     options = (*GEM, "--servers", "2", "--checkpoint-every", "5", "--epochs", "5000")
     for sent, expected in ((signal.SIGTERM, STOPPED), (signal.SIGKILL, 128 + signal.SIGKILL)):
-        with nursery.start([*TRAIN, "--out", "run", *options], 4, "shm") as group:
+        with fork_server.start([*TRAIN, "--out", "run", *options], 4, "shm") as group:
             before = {*Path("run/checkpoints").glob("*")}
             while not {*Path("run/checkpoints").glob("*")} - before:
                 assert not group.is_over(), group.wait(10)
@@ -180,7 +182,7 @@ def test_one_of_several_servers_is_told_to_stop_and_killed(nursery: Nursery) -> 
             ended = group.wait(60)
             assert ended.exit_code == expected, ended
             assert not ended.timed_out
-    assert "resumed after step" in train(nursery, "run", 4, *options, "--max-steps", "1", code=STOPPED)
+    assert "resumed after step" in train(fork_server, "run", 4, *options, "--max-steps", "1", code=STOPPED)
 
 
 def comings_and_goings(num_units: int, most: int) -> str:
@@ -206,57 +208,57 @@ def comings_and_goings(num_units: int, most: int) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def test_workers_that_came_and_went_are_repeated(nursery: Nursery) -> None:
-    """From the record alone; the same where the repetition is stopped and goes on."""
+def test_workers_that_came_and_went_are_repeated(fork_server: ForkServer) -> None:
+    """From the record alone; the same where the repetition is stopped and resumed."""
     options = (*EASGD, "--set", "model.norm=true", "--elastic", "4", "--epochs", "1")
     Path("record.txt").write_text(comings_and_goings(60, 3))
     assert Path("record.txt").read_text().count("lost") >= 2
-    told = train(nursery, "run", 1, *options, "--replay", "record.txt")
+    told = train(fork_server, "run", 1, *options, "--replay", "record.txt")
     assert found("run")["reason"] == "finished" and found("run")["steps"] == 60 and "ends here" not in told
     assert Path("run/arrivals.txt").read_text() == Path("record.txt").read_text()
-    train(nursery, "again", 1, *options, "--replay", "run", "--checkpoint-every", "4")
-    train(nursery, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4", "--max-steps", "30", code=STOPPED)
-    assert "resumed after step" in train(nursery, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4")
+    train(fork_server, "again", 1, *options, "--replay", "run", "--checkpoint-every", "4")
+    train(fork_server, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4", "--max-steps", "30", code=STOPPED)
+    assert "resumed after step" in train(fork_server, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4")
     assert found("run")["weights"] == found("again")["weights"] == found("parts")["weights"]
 
 
-def test_a_record_of_other_workers_is_refused_or_ends(nursery: Nursery) -> None:
+def test_a_record_of_other_workers_is_refused_or_ends(fork_server: ForkServer) -> None:
     Path("record.txt").write_text(comings_and_goings(60, 1))
     options = (*GEM, "--epochs", "1")
-    told = train(nursery, "run", 1, *options, "--elastic", "2", "--replay", "record.txt", code=1)
+    told = train(fork_server, "run", 1, *options, "--elastic", "2", "--replay", "record.txt", code=1)
     assert "does not lead to an end" in told
-    train(nursery, "run", 1, *options, "--elastic", "4", "--replay", "record.txt", "--fresh")
-    told = train(nursery, "again", 1, *options, "--elastic", "2", "--replay", "run", code=2)
+    train(fork_server, "run", 1, *options, "--elastic", "4", "--replay", "record.txt", "--fresh")
+    told = train(fork_server, "again", 1, *options, "--elastic", "2", "--replay", "run", code=2)
     assert "was another experiment: algorithm.elastic 4 there, 2 here" in told
-    assert "came and went; give the same --elastic" in train(nursery, "again", 5, *options, "--replay", "record.txt", code=2)
+    assert "came and went; give the same --elastic" in train(fork_server, "again", 5, *options, "--replay", "record.txt", code=2)
 
 
-def test_a_loss_that_is_no_number(nursery: Nursery) -> None:
-    told = train(nursery, "run", 3, *DOWNPOUR, "--checkpoint-every", "1", code=1, plan="nan 4")
+def test_a_loss_that_is_no_number(fork_server: ForkServer) -> None:
+    told = train(fork_server, "run", 3, *DOWNPOUR, "--checkpoint-every", "1", code=1, plan="nan 4")
     assert "the loss or gradient of worker" in told and "samples" in told and told.count("is not finite") == 1
-    told = train(nursery, "other", 3, *DOWNPOUR, "--on-nan", "skip", plan="nan 4")
+    told = train(fork_server, "other", 3, *DOWNPOUR, "--on-nan", "skip", plan="nan 4")
     assert "the update is left out (--on-nan skip)" in told
     summary = json.loads(Path("other/summary.json").read_text())
     assert summary["num_skipped_updates"] == 1 and summary["reason"] == "finished"
-    train(nursery, "again", 3, *DOWNPOUR, "--on-nan", "skip", "--replay", "other", plan="nan 4")
+    train(fork_server, "again", 3, *DOWNPOUR, "--on-nan", "skip", "--replay", "other", plan="nan 4")
 
 
-def test_a_worker_that_fails_ends_all(nursery: Nursery) -> None:
-    assert "this worker fails" in train(nursery, "run", 3, *GEM, code=1, plan="raise 9")
+def test_a_worker_that_fails_ends_all(fork_server: ForkServer) -> None:
+    assert "this worker fails" in train(fork_server, "run", 3, *GEM, code=1, plan="raise 9")
 
 
-def test_a_worker_that_is_killed_ends_the_job_and_the_same_command_goes_on(nursery: Nursery) -> None:
+def test_a_killed_worker_ends_the_job_and_the_same_command_resumes(fork_server: ForkServer) -> None:
     """Twice, the second time before anything was saved."""
     often = (*GEM, "--checkpoint-every", "5")
     Path("plan").write_text("die 20")
-    with nursery.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
+    with fork_server.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
         assert group.wait(60).exit_code
     Path("plan").write_text("die 1")
-    with nursery.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
+    with fork_server.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
         assert group.wait(60).exit_code
-    told = train(nursery, "run", 3, *often)
+    told = train(fork_server, "run", 3, *often)
     assert "resumed after step" in told
-    train(nursery, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
+    train(fork_server, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
     assert found("again") == found("run")
 
 
@@ -268,24 +270,24 @@ def test_a_worker_that_is_killed_ends_the_job_and_the_same_command_goes_on(nurse
         pytest.param(29, "die-saved 30", id="it begins after the request, killed after the write"),
     ],
 )
-def test_no_state_is_written_while_an_evaluation_runs(nursery: Nursery, every: int, plan: str) -> None:
+def test_no_state_is_written_while_an_evaluation_runs(fork_server: ForkServer, every: int, plan: str) -> None:
     """It would hold sums of the new epoch under the number of the old one. An epoch has 30 batches; a save is requested after 30
     or 29 of them, and each of the two workers does one more before it sends its state."""
     often = (*GEM, "--checkpoint-every", str(every))
     Path("plan").write_text(plan)
-    with nursery.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
+    with fork_server.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
         assert group.wait(60).exit_code
     assert not Path("plan").exists()
-    (step,) = re.findall(r"resumed after step (\d+)", train(nursery, "run", 3, *often))
+    (step,) = re.findall(r"resumed after step (\d+)", train(fork_server, "run", 3, *often))
     assert (int(step) >= 30) == plan.startswith("die-saved")
-    train(nursery, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
+    train(fork_server, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
     assert found("again") == found("run")
 
 
-def test_an_epoch_ends_between_the_request_to_stop_and_the_write(nursery: Nursery) -> None:
+def test_an_epoch_ends_between_the_request_to_stop_and_the_write(fork_server: ForkServer) -> None:
     """Requested after 29 of its 30 batches; of the two that follow, one is of the next epoch."""
-    train(nursery, "run", 3, *GEM, "--max-steps", "29", code=STOPPED)
+    train(fork_server, "run", 3, *GEM, "--max-steps", "29", code=STOPPED)
     assert found("run")["steps"] == 31
-    train(nursery, "run", 3, *GEM)
-    train(nursery, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
+    train(fork_server, "run", 3, *GEM)
+    train(fork_server, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
     assert found("again") == found("run")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.nursery import Nursery
+from tests.system.fork_server import ForkServer
 from tests.system.processes import plain_environment
 from unisono.cli import main
 from unisono.errors import UsageError
@@ -22,7 +22,7 @@ from unisono.training.checkpointing.saving import SaveInterval
 from unisono.training.run_folder.weights import load_weights
 
 STOPPED = 75
-PROGRAM = Path(__file__).parent / "programs" / "goes_on.py"
+PROGRAM = Path(__file__).parent / "programs" / "resume.py"
 TIMES = ("samples_per_s", "wall_s", "data_wait_s")
 
 
@@ -78,7 +78,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_worker_goes_on_in_the_middle_of_an_epoch(kind: str) -> None:
+def test_one_worker_resumes_in_the_middle_of_an_epoch(kind: str) -> None:
     options = ("--log-every", "1", *KINDS[kind])
     assert train("undisturbed", *options) == 0
     Path("stop-at").write_text("train 9")
@@ -91,7 +91,7 @@ def test_one_worker_goes_on_in_the_middle_of_an_epoch(kind: str) -> None:
     assert (status["state"], len(status["lives"])) == ("finished", 2)
 
 
-def test_it_goes_on_wherever_it_was_stopped() -> None:
+def test_it_resumes_wherever_it_was_stopped() -> None:
     """Before the first step, in an evaluation, in the first step, in the last, in the test."""
     assert train("undisturbed", "--log-every", "1") == 0
     for when in ("eval 1", "eval 4", "eval 5", "train 2", "train 40", "eval 10"):
@@ -249,14 +249,14 @@ def test_a_time_limit_stops_in_time_and_says_so(capsys: pytest.CaptureFixture[st
     assert any(Path("run/checkpoints").glob("step-*"))
 
 
-def test_two_workers_go_on(nursery: Nursery) -> None:
+def test_two_workers_resume(fork_server: ForkServer) -> None:
     """Each has running statistics of its own in the middle of an epoch."""
     command = ["-m", "unisono.cli", "train", "task.py", "--quiet", "--log-every", "1", "--out"]
-    ended = nursery.run([*command, "undisturbed"], 2, "shm")
+    ended = fork_server.run([*command, "undisturbed"], 2, "shm")
     assert ended.exit_code == 0, ended
     Path("stop-at").write_text("train 9")
-    assert nursery.run([*command, "run"], 2, "shm").exit_code == STOPPED
-    ended = nursery.run([*command, "run"], 2, "shm")
+    assert fork_server.run([*command, "run"], 2, "shm").exit_code == STOPPED
+    ended = fork_server.run([*command, "run"], 2, "shm")
     assert ended.exit_code == 0, ended
     expect_same("run", "undisturbed")
 

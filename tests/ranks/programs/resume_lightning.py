@@ -1,11 +1,11 @@
-"""A LightningModule that has a state wherever one can have it; told to stop by the file `stop-at`, as goes_on.py."""
+"""A LightningModule that has a state wherever one can have it; stopped by the file `stop-at`, as in resume.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from goes_on import Told, data  # type: ignore[import-not-found]
+from resume import SelfStop, data  # type: ignore[import-not-found]
 from torch import Tensor, nn
 from torch.nn import Module as LightningModule  # told by what it has; a test puts Lightning's own here
 from torch.nn import functional as F
@@ -24,7 +24,7 @@ class Learner(LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(Told(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 10))
+        self.net = nn.Sequential(SelfStop(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 10))
         self.register_buffer("begun", torch.zeros((), dtype=torch.int64))
         self.register_buffer("ended", torch.zeros((), dtype=torch.int64))
         self.register_buffer("smooth", torch.zeros(()), persistent=False)

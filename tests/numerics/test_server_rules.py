@@ -1,4 +1,4 @@
-"""Each rule of a centre against an independent NumPy reference: scripted rounds of three workers, uneven arrival, restarts."""
+"""Each rule of a server against an independent NumPy reference: scripted rounds of three workers, uneven arrival, restarts."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Run:
             self.said[caller] = self.work[caller].send(Reply(kind, np.asarray(tail, dtype=np.float64), vector))
 
     def save_and_restart(self) -> None:
-        """Every worker's state is gathered, all is thrown away, and a new life goes on."""
+        """Every worker's state is gathered, all is thrown away, and a new run resumes."""
         self.service.begin_save()
         while not self.service.has_all_states:
             self.call(next(iter(self.said)))
@@ -305,7 +305,7 @@ def test_the_synchronous_server_averages_all() -> None:
     np.testing.assert_allclose(run.service.model.values.numpy(), centre, rtol=0, atol=1e-12)
 
 
-def test_synchronous_easgd_moves_the_centre_by_the_sum_of_differences() -> None:
+def test_synchronous_easgd_moves_the_server_weights_by_the_sum_of_differences() -> None:
     run = rounds(rule_of("easgd", period=1, synchronous=True), ORDERS)
     available, centre, alpha = units(), START.copy(), 0.9 / 3
     x, pull = [START.copy() for _ in range(3)], [np.zeros(SIZE) for _ in range(3)]
@@ -341,7 +341,7 @@ def test_a_round_waits_for_workers_that_have_not_come_yet() -> None:
     assert run.service.step == 2, "its coming completes the round"
 
 
-def test_nothing_is_over_before_all_were_told_so() -> None:
+def test_the_service_is_over_only_when_all_workers_know() -> None:
     run = Run(rule_of("gem"))
     run.service.certain = NUM_WORKERS
     run.call(0)
@@ -355,7 +355,7 @@ def test_nothing_is_over_before_all_were_told_so() -> None:
     assert run.service.is_over
 
 
-def test_who_waits_for_work_takes_the_centre_of_then() -> None:
+def test_a_waiting_worker_gets_the_server_weights_of_when_work_arrives() -> None:
     """GEM measures what the others did since; a worker that had nothing to do gets a newer centre than that of its last call."""
     run = Run(rule_of("gem"))
     run.service.ledger = Ledger(4, 1)
@@ -369,8 +369,8 @@ def test_who_waits_for_work_takes_the_centre_of_then() -> None:
     assert torch.equal(workers[1].state["taken"], centre) and workers[1].version == run.service.version
 
 
-def test_what_was_sent_early_is_not_sent_again_by_the_next_life() -> None:
-    """A run is over in the middle of a push period, and goes on with more epochs."""
+def test_a_gradient_sent_early_is_not_sent_again_after_resuming() -> None:
+    """A run is over in the middle of a push period, and is resumed with more epochs."""
     run = Run(rule_of("downpour", push_every=3, pull_every=3))
     run.service.ledger = Ledger(5, 1)
     for number in (0, 1, 2, 0, 1):

@@ -1,4 +1,4 @@
-"""A task whose first life is told to stop in the middle: a file `stop-at` beside it says at which training step or evaluation."""
+"""A task whose first attempt is stopped in the middle: a file `stop-at` beside it says at which training step or evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAN = Path("stop-at")
 """E.g. "train 7" or "eval 2": how many calls of the model before this process asks itself to stop."""
 
 
-class Told(nn.Module):
+class SelfStop(nn.Module):
     """Passes its input on, and sends the signal when its time has come."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Net(nn.Module):
 
     def __init__(self, spare: str = "") -> None:
         super().__init__()
-        self.body = nn.Sequential(Told(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 10))
+        self.body = nn.Sequential(SelfStop(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 10))
         self.spare = nn.Linear(10, 10) if spare else None
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.count: Tensor

@@ -1,4 +1,4 @@
-"""A task with its own step and two optimisers, one of them of a kind that torch does not have; told to stop as goes_on.py."""
+"""A task with its own step and two optimisers, one of them of a kind that torch does not have; stopped as in resume.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from goes_on import Told  # type: ignore[import-not-found]
+from resume import SelfStop  # type: ignore[import-not-found]
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -43,7 +43,7 @@ class Pulling(Optimizer):
 class Game(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.critic = nn.Sequential(Told(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+        self.critic = nn.Sequential(SelfStop(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
         self.generator = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 64))
 
     def forward(self, inputs: Tensor) -> Any:

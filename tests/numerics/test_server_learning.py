@@ -1,4 +1,4 @@
-"""Trainings through a centre, with virtual workers in this process: what they equal and learn, and that they can be repeated."""
+"""Trainings through a server, with virtual workers in this process: what they equal and learn, and that they can be repeated."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_downpour_with_one_worker_is_plain_training() -> None:
 
 @pytest.mark.parametrize("algorithm", ["parameter_server", "downpour"])
 @pytest.mark.parametrize("spare", ["never", "sometimes"])
-def test_what_no_batch_uses_is_left_alone_as_in_plain_training(algorithm: str, spare: str) -> None:
+def test_parameters_that_no_batch_uses_are_not_updated_as_in_plain_training(algorithm: str, spare: str) -> None:
     """Momentum and decay would move it else."""
     task = task_of(lambda: Net(spare), optimizer="adamw", optimizer_options={"weight_decay": 0.1})
     through_server, _ = trained(task, algorithm, 1)

@@ -27,7 +27,7 @@ def again(process_sets: object = "dynamic") -> None:
     hvd.init(process_sets=process_sets)
 
 
-def check_optimizers_of_two_lives() -> None:
+def check_optimizers_that_outlive_a_shutdown() -> None:
     """Names must be alike on a rank that was there before and on one that has just come, which makes everything anew."""
     again()
     nets = [model() for _ in range(3)]
@@ -55,7 +55,7 @@ def check_optimizers_of_two_lives() -> None:
     assert all(one == sums[0] for one in sums)
 
 
-def check_optimizers_that_are_made_anew_in_each_life() -> None:
+def check_optimizers_that_are_recreated_after_each_init() -> None:
     """Some ranks still hold those of the life before."""
     held = []
     for life in range(3):
@@ -70,7 +70,7 @@ def check_optimizers_that_are_made_anew_in_each_life() -> None:
             held.append(optimizer)
 
 
-def check_layers_of_two_lives() -> None:
+def check_layers_that_outlive_a_shutdown() -> None:
     again()
     layers = [hvd.SyncBatchNorm(2) for _ in range(2)]
     for layer in layers:
@@ -84,7 +84,7 @@ def check_layers_of_two_lives() -> None:
     assert torch.equal(hvd.allreduce(layers[0].bias.grad, op=hvd.Max), layers[0].bias.grad)
 
 
-def check_a_set_of_an_earlier_life() -> None:
+def check_a_process_set_from_before_a_shutdown() -> None:
     if hvd.size() == 1:
         return
     again()
@@ -106,7 +106,7 @@ def check_a_set_of_an_earlier_life() -> None:
     assert hvd.remove_process_set(both)
 
 
-class Everybody:
+class AllRanks:
     """As much of mpi4py's communicator as is looked at."""
 
     def Get_rank(self) -> int:
@@ -116,7 +116,7 @@ class Everybody:
         return hvd.size()
 
 
-def check_a_second_life() -> None:
+def check_init_after_shutdown() -> None:
     size, rank = hvd.size(), hvd.rank()
     hvd.barrier()
     hvd.shutdown()
@@ -134,7 +134,7 @@ def check_a_second_life() -> None:
         hvd.init(process_sets=[one])
         hvd.init(process_sets=[one])
         assert one.process_set_id == 1
-        added = hvd.add_process_set([1])  # an earlier life has asked for sets that may change, and so it stays
+        added = hvd.add_process_set([1])  # an earlier init asked for sets that may change, and so it stays
         assert hvd.remove_process_set(added)
         with raises(ValueError, "already"):
             hvd.init(process_sets=[hvd.ProcessSet([1]), hvd.ProcessSet([1])])
@@ -147,7 +147,7 @@ def check_a_second_life() -> None:
     with raises(ValueError, "process sets for parts"):
         hvd.init(comm=[0, size])
     hvd.init(comm=list(range(size)))
-    hvd.init(comm=Everybody())
+    hvd.init(comm=AllRanks())
     with raises(ValueError, "dynamic"):
         hvd.init(process_sets="static")
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [hvd.size()] * 3

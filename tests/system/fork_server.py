@@ -3,7 +3,7 @@
 They are processes like any other, with the environment that `unisono run` gives. What the launcher itself does with them (lines,
 signals, ends) is tested where it is meant; here nobody ends a rank but itself, or the test that gives up waiting.
 
-`python -m tests.system.nursery FD` is the process; for each group it forks a keeper, which forks the ranks and buries them.
+`python -m tests.system.fork_server FD` is the process; for each group it forks a keeper, which forks the ranks and buries them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Group:
         return line
 
 
-class Nursery:
+class ForkServer:
     """The test's end of it."""
 
     def __init__(self, address: str) -> None:
@@ -98,7 +98,7 @@ class Nursery:
         return run_ranks([str(MPI_RANK), self._address, *program], size, engine, timeout_s)
 
     def stand_in(self, program: Sequence[str]) -> list[str]:
-        """Local: a command that any launcher may start; the rank comes from the nursery and has the environment of the command."""
+        """Local: a command that any launcher may start; the rank is forked here and has the environment of the command."""
         return [sys.executable, "-S", str(MPI_RANK), self._address, *program]
 
     @contextmanager
@@ -114,14 +114,14 @@ class Nursery:
 
 
 @contextmanager
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Local, blocking until it is ready."""
-    with tempfile.TemporaryDirectory(prefix="unisono-nursery-") as folder, socket.socket(socket.AF_UNIX) as listener:
+    with tempfile.TemporaryDirectory(prefix="unisono-fork-server-") as folder, socket.socket(socket.AF_UNIX) as listener:
         address = str(Path(folder) / "door")
         listener.bind(address)
         listener.listen(16)
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.system.nursery", str(listener.fileno())],
+            ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.system.fork_server", str(listener.fileno())],
             cwd=ROOT,
             env={**plain_environment(), "OMP_NUM_THREADS": "1"},
             pass_fds=[listener.fileno()],
@@ -129,7 +129,7 @@ def nursery() -> Iterator[Nursery]:
         )
         listener.close()  # so that nobody waits at the door of a dead one
         try:
-            yield Nursery(address)
+            yield ForkServer(address)
         finally:
             process.kill()
             process.wait(STOP_LIMIT_S)

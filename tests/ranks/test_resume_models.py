@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.ranks.test_go_on import PROGRAM, STOPPED, expect_same, folder, summary, train  # noqa: F401 - the fixture is used by all
-from tests.system.nursery import Nursery
+from tests.ranks.test_resume import PROGRAM, STOPPED, expect_same, folder, summary, train  # noqa: F401 - the fixture is used by all
+from tests.system.fork_server import ForkServer
 from unisono.cli import main
 from unisono.model.flat import hash_of
 
@@ -47,9 +47,9 @@ def expect_all_the_same(out: str, undisturbed: str) -> None:
 
 
 @pytest.mark.skipif(not has_lightning, reason="Lightning is not installed; `pip install lightning` lets this test run")
-def test_a_lightning_module_goes_on_wherever_it_was_stopped() -> None:
+def test_a_lightning_module_resumes_wherever_it_was_stopped() -> None:
     """In the middle of an epoch, before its end is told to the module, in the evaluation after that, in the test."""
-    use("goes_on_lightning.py")
+    use("resume_lightning.py")
     text = Path("task.py").read_text()
     assert LIGHTNING in text
     Path("task.py").write_text(text.replace(LIGHTNING, "from lightning.pytorch import LightningModule"))
@@ -61,24 +61,24 @@ def test_a_lightning_module_goes_on_wherever_it_was_stopped() -> None:
         expect_all_the_same(when, "undisturbed")
 
 
-@pytest.mark.parametrize(("program", "evaluation"), [("goes_on_lightning.py", "eval 2"), ("goes_on_gan.py", "eval 1")])
-def test_two_workers_go_on(program: str, evaluation: str, nursery: Nursery) -> None:
+@pytest.mark.parametrize(("program", "evaluation"), [("resume_lightning.py", "eval 2"), ("resume_gan.py", "eval 1")])
+def test_two_workers_resume(program: str, evaluation: str, fork_server: ForkServer) -> None:
     use(program)
     command = ["-m", "unisono.cli", "train", "task.py", "--quiet", "--log-every", "1", "--out"]
-    ended = nursery.run([*command, "undisturbed"], 2, "shm")
+    ended = fork_server.run([*command, "undisturbed"], 2, "shm")
     assert ended.exit_code == 0, ended
     for when in ("train 4", evaluation):
         Path("stop-at").write_text(when)
-        assert nursery.run([*command, when], 2, "shm").exit_code == STOPPED
-        ended = nursery.run([*command, when], 2, "shm")
+        assert fork_server.run([*command, when], 2, "shm").exit_code == STOPPED
+        ended = fork_server.run([*command, when], 2, "shm")
         assert ended.exit_code == 0, ended
         expect_all_the_same(when, "undisturbed")
 
 
-def test_one_worker_takes_up_what_two_have_logged(nursery: Nursery) -> None:
-    use("goes_on_lightning.py")
+def test_one_worker_takes_up_what_two_have_logged(fork_server: ForkServer) -> None:
+    use("resume_lightning.py")
     Path("stop-at").write_text("train 4")
-    assert nursery.run(["-m", "unisono.cli", "train", "task.py", "--quiet", "--out", "run"], 2, "shm").exit_code == STOPPED
+    assert fork_server.run(["-m", "unisono.cli", "train", "task.py", "--quiet", "--out", "run"], 2, "shm").exit_code == STOPPED
     assert train("run") == 0
     for epoch in summary("run")["history"]:
         assert epoch["metrics"]["number"] == pytest.approx((sum(range(9)) * 64 + 9 * 24) / 600), (
@@ -88,7 +88,7 @@ def test_one_worker_takes_up_what_two_have_logged(nursery: Nursery) -> None:
 
 
 def test_metrics_that_begin_again_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    use("goes_on_lightning.py")
+    use("resume_lightning.py")
     text = Path("task.py").read_text()
     counting = "self.begun += 1\n        self.net[0]._update_count = 1  # as a metric of TorchMetrics that has seen a batch"
     Path("task.py").write_text(text.replace("self.begun += 1", counting))
@@ -100,8 +100,8 @@ def test_metrics_that_begin_again_are_named(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-def test_a_game_of_two_optimizers_goes_on() -> None:
-    use("goes_on_gan.py")
+def test_a_game_of_two_optimizers_resumes() -> None:
+    use("resume_gan.py")
     assert train("undisturbed", "--log-every", "1") == 0
     for when in ("train 5", "eval 1"):
         Path("stop-at").write_text(when)
@@ -111,7 +111,7 @@ def test_a_game_of_two_optimizers_goes_on() -> None:
 
 
 def test_what_a_module_cannot_keep_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    use("goes_on_lightning.py")
+    use("resume_lightning.py")
     Path("task.py").write_text(Path("task.py").read_text().replace('"all": self.losses', '"all": object()'))
     assert train("run") == 2
     told = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A run that is told but never happened."""
+"""The events of a run that never happened."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def epoch(number: int, is_best: bool = False, **metrics: float) -> EpochDone:
 END = RunEnded({"steps": 30, "wall_s": 3.0, "metrics": {"val_accuracy": 0.92}, "versions": {"torch": "2"}}, "finished")
 
 
-def tell(watchers: Sequence[Observer], between: Callable[[], None] = lambda: None) -> None:
+def replay_run(watchers: Sequence[Observer], between: Callable[[], None] = lambda: None) -> None:
     """A run of three epochs; `between` is called before each step."""
     for watcher in watchers:
         watcher.started(START)
