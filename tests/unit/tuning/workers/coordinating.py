@@ -12,7 +12,7 @@ from typing import Any
 from unisono.task.task import Range
 from unisono.tuning.search.search import Proposal, Search
 from unisono.tuning.search.space import Dimension, Space
-from unisono.tuning.study.store import Store
+from unisono.tuning.study.store import PendingTrial, Store
 from unisono.tuning.study.study import Result, Trial
 from unisono.tuning.study.trial_plan import Objective, Part, Plan
 from unisono.tuning.workers.block_layout import layout_of
@@ -181,7 +181,7 @@ class Job:
         return [(number, attempt) for number, attempt in dict.fromkeys(found)]
 
 
-def train_command(due: Due, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
+def train_command(pending: PendingTrial, values: Mapping[str, Any], part: Part, folder: Path) -> dict[str, Any]:
     return {
         "do": "train",
         "number": pending.number,
