@@ -20,8 +20,8 @@ FEWEST_LETTERS = 3
 def lines_of(text: str) -> list[tuple[int, str]]:
     """Pure: number and letters of each line that says something. Spaces, quotes, marks of lists and comments make no difference,
     nor do underscores, some of which the texts of the lectures have lost."""
-    stripped = ((number, re.sub(r"[\W_]", "", line).lower()) for number, line in enumerate(text.splitlines(), 1))
-    return [(number, letters) for number, letters in stripped if len(letters) >= FEWEST_LETTERS]
+    stripped = re.sub(r"[^\w\n]+|_+", "", text).lower().split("\n")
+    return [(number, letters) for number, letters in enumerate(stripped, 1) if len(letters) >= FEWEST_LETTERS]
 
 
 def windows(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -32,9 +32,13 @@ def windows(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
         yield part[0][0], tuple(letters for _, letters in part)
 
 
-def shared_runs(ours: str, theirs: Mapping[str, str]) -> list[str]:
-    """Pure: where our text says more than `MOST_LINES` lines of one of theirs."""
-    known = {run: name for name, text in theirs.items() for _, run in windows(text)}
+def known_runs(theirs: Mapping[str, str]) -> dict[tuple[str, ...], str]:
+    """Pure: each run of too many lines, and the text it is from."""
+    return {run: name for name, text in theirs.items() for _, run in windows(text)}
+
+
+def shared_runs(ours: str, known: Mapping[tuple[str, ...], str]) -> list[str]:
+    """Pure: where our text repeats a known run."""
     return [f"line {number}: {known[run]}" for number, run in windows(ours) if run in known]
 
 
@@ -57,28 +61,29 @@ def test_no_file_repeats_a_lecture() -> None:
         pytest.skip(f"the lectures are not at hand; put their texts into {LECTURES} to compare them with every file")
     if not (ROOT / ".git").exists():
         pytest.skip("this is no git checkout, which would say what belongs to the repository; run it in a clone")
-    texts = list(tracked_texts())
+    texts, known = list(tracked_texts()), known_runs(theirs)
     assert len(texts) > 500
-    found = {name: runs for name, text in texts if (runs := shared_runs(text, theirs))}
+    found = {name: runs for name, text in texts if (runs := shared_runs(text, known))}
     assert found == {}, "write it in words and code of our own:\n" + "\n".join(f"{name}: {runs}" for name, runs in found.items())
 
 
 POEM = "A first line\nand a second\n)\n\nwith a_third one\nthe fourth\nfifth 'quoted' line\nand the sixth\nthen the end\n"
+KNOWN = known_runs({"poem": POEM})
 
 
 def test_a_run_of_six_lines_is_found() -> None:
     quoted = '- A first   line\n    and a second\nwith a third one\n# the fourth\nfifth "quoted" line\n}\n\nand the sixth,\n'
     ours = f"# Before.\n{quoted}after\n"
-    assert shared_runs(ours, {"other": "nothing of it\n" * 9, "poem": POEM}) == ["line 2: poem"]
+    assert shared_runs(ours, known_runs({"other": "nothing of it\n" * 9, "poem": POEM})) == ["line 2: poem"]
 
 
 def test_five_lines_and_lines_in_another_order_are_not_found() -> None:
     five = "\n".join(POEM.splitlines()[:7])
     assert len(lines_of(five)) == MOST_LINES
-    assert shared_runs(five, {"poem": POEM}) == []
-    assert shared_runs(f"{five}\na line between\nand the sixth\n", {"poem": POEM}) == []
-    assert shared_runs("\n".join(reversed(POEM.splitlines())), {"poem": POEM}) == []
+    assert shared_runs(five, KNOWN) == []
+    assert shared_runs(f"{five}\na line between\nand the sixth\n", KNOWN) == []
+    assert shared_runs("\n".join(reversed(POEM.splitlines())), KNOWN) == []
 
 
 def test_a_text_repeats_itself() -> None:
-    assert [found.split(":")[0] for found in shared_runs(POEM, {"poem": POEM})] == ["line 1", "line 2"]
+    assert [found.split(":")[0] for found in shared_runs(POEM, KNOWN)] == ["line 1", "line 2"]

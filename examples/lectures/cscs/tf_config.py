@@ -22,10 +22,13 @@ PROGRAM = Path(__file__).with_name("strategies.py")
 
 def main(ports: Sequence[int]) -> int:
     cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    threads = str(max(1, (os.cpu_count() or 1) // len(ports)))  # the workers share this machine
     workers = []
     for index in range(len(ports)):
         told = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-        workers.append(subprocess.Popen([sys.executable, PROGRAM], env={**os.environ, "TF_CONFIG": told}))
+        workers.append(
+            subprocess.Popen([sys.executable, PROGRAM], env={**os.environ, "OMP_NUM_THREADS": threads, "TF_CONFIG": told})
+        )
     try:
         # A worker that fails leaves the others waiting; so the first failure ends all.
         while not any(codes := [worker.poll() for worker in workers]) and None in codes:

@@ -12,8 +12,8 @@ searched, and the folds are made from the training files.
 Options for long jobs: `--monitor` (CPU, GPU and memory), `--timeline` (what each process does when), `--checkpoint-every 10m --out
 runs/digits`. The same command resumes, so one job script serves until the training is done.
 
-Older practice: NNLO read the six functions by their names. Unisono does not yet: `data` and `task` hand them over. The channels
-of an image come last now, and files are sorted, as a pattern gives them in any order and all processes must mean the same ones.
+Older practice: NNLO finds the six functions by their names. Unisono does not yet: `data` and `task` hand them over. The channels
+of an image come last now. Files are sorted: file systems list them in any order, and all processes must mean the same ones.
 """
 
 from collections.abc import Callable

@@ -2,11 +2,11 @@
 
     unisono horovodrun -np 2 python examples/lectures/juelich/horovod_keras.py      # KERAS_BACKEND=torch, tensorflow or jax
 
-The changes are numbered: start, one GPU for each process, the optimiser, equal weights at the beginning, checkpoints on rank 0.
-They go to runs/lectures/horovod_keras.
+The changes are numbered: start, one GPU for each process, the optimiser, equal weights at the beginning, checkpoints on rank 0
+(in runs/lectures/horovod_keras).
 
-Older practice: a session of TensorFlow 1 chose the GPU (`tf.ConfigProto`, `K.set_session`), which programs started like this still
-may; today each backend of Keras has a call of its own. Checkpoints were .h5 files; Keras 3 writes .keras files.
+Older practice: a session of TensorFlow 1 chose the GPU (`tf.ConfigProto`, `K.set_session`). Such lines still work in a program
+that is started this way; today each backend of Keras has its own call. Checkpoints were .h5 files; Keras 3 writes .keras files.
 """
 
 from pathlib import Path
