@@ -1,5 +1,5 @@
-"""Programs that others wrote for Horovod, run on Unisono as they are: its own tests of horovod.torch, its examples for PyTorch, and
-the MNIST script of a lecture with each backend of Keras.
+"""Programs written for Horovod, run on Unisono as they are: its own tests of horovod.torch, its examples for PyTorch, and an MNIST
+script with each backend of Keras.
 
     git clone https://github.com/horovod/horovod
     python -m bench.horovod_programs --checkout horovod --mnist DIR            # all; torchvision is needed for two of the examples
@@ -47,7 +47,8 @@ NUM_LINES = 40
 SHOWN = {
     "suite": "`test/parallel/test_torch.py` of Horovod. Its tests of GPUs are skipped: they want a GPU for each process.",
     "examples": "Example scripts of Horovod, unmodified.",
-    "lectures": "`examples/lectures/mpcdf/keras_mnist.py`, 2 processes, real MNIST, 12 / 2 epochs; test accuracy after each.",
+    "lectures": "A lecture's MNIST script with Keras, 2 processes, real MNIST, 12 / 2 epochs; test accuracy after each. Sittings C "
+    "and E ran the lecture's own code; today's `examples/lectures/mpcdf/keras_mnist.py` has the same network and settings.",
 }
 HIDE_MUON = '''
 """The suite makes each optimiser of PyTorch for a model with biases, which Muon refuses by itself; it is younger than the suite."""

@@ -1,123 +1,112 @@
-"""Where every block of code of the five lectures is, and how its file differs from the slide.
-
-A folder has the code of its slides as text, `slides/*.txt`. Its page has a section for each file, which links the slide and shows
-the difference: lines of code that are gone and lines that are new. Comments, docstrings and empty lines are no code.
-"""
+"""A copy of examples/lectures in which programs run as users run them; and the lectures' own code, where it is at hand."""
 
 from __future__ import annotations
 
+import gzip
 import re
+import shutil
+import struct
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from difflib import unified_diff
 from pathlib import Path
+from typing import Any, TypeAlias
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples" / "lectures"
+import numpy as np
+import pytest
 
-BLOCKS: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("juelich", "1. init"): ("juelich/how_to.py",),
-    ("juelich", "2. pin the GPU"): ("juelich/how_to.py",),
-    ("juelich", "3. DistributedOptimizer"): ("juelich/how_to.py",),
-    ("juelich", "4. BroadcastGlobalVariablesCallback"): ("juelich/how_to.py",),
-    ("juelich", "5. checkpoints on rank 0"): ("juelich/how_to.py",),
-    ("juelich", "practical: Indian Pines"): ("juelich/indian_pines.py",),
-    ("mpcdf", "MNIST with Keras and Horovod, three slides"): ("mpcdf/keras_mnist.py",),
-    ("mpcdf", "srun, mpirun, mpiexec, orterun, horovodrun"): ("mpcdf/run.sh", "mpcdf/job.sbatch"),
-    ("flatiron", "TrainingDriver.py on CIFAR-10"): ("flatiron/train.sh", "flatiron/cifar10.py", "flatiron/cifar10_arch.json"),
-    ("flatiron", "the MNIST module, two slides"): ("flatiron/example_mnist.py", "flatiron/h5_files.py"),
-    ("flatiron", "OptimizationDriver.py"): ("flatiron/tune.sh",),
-    ("flatiron", "--monitor, --timeline, --checkpoint"): ("flatiron/options.sh",),
-    ("biohpc", "conda environment"): ("biohpc/environment.sh",),
-    ("biohpc", "two commands"): ("biohpc/commands.sh", "biohpc/my_dl_model.py", "biohpc/my_dl_model_horovod.py"),
-    ("biohpc", "1. init"): ("biohpc/tensorflow_how_to.py", "biohpc/tensorflow2_how_to.py"),
-    ("biohpc", "2. pin the GPU"): ("biohpc/tensorflow_how_to.py", "biohpc/tensorflow2_how_to.py"),
-    ("biohpc", "3. DistributedOptimizer, scaled rate"): ("biohpc/tensorflow_how_to.py", "biohpc/tensorflow2_how_to.py"),
-    ("biohpc", "4. BroadcastGlobalVariablesHook"): ("biohpc/tensorflow_how_to.py", "biohpc/tensorflow2_how_to.py"),
-    ("biohpc", "5. checkpoints on rank 0"): ("biohpc/tensorflow_how_to.py", "biohpc/tensorflow2_how_to.py"),
-    ("biohpc", "Singularity, two blocks"): ("biohpc/container.sh",),
-    ("biohpc", "submit the job"): ("biohpc/job.sbatch",),
-    ("cscs", "MirroredStrategy"): ("cscs/mirrored.py", "cscs/mirrored_workers.py"),
-    ("cscs", "TF_CONFIG"): ("cscs/tf_config.py", "cscs/tf_config.sh"),
-    ("cscs", "SlurmClusterResolver"): ("cscs/slurm_resolver.py",),
-    ("cscs", "MultiWorkerMirroredStrategy with SLURM"): ("cscs/slurm.py", "cscs/job.sbatch"),
-    ("cscs", "SyncBatchNormalization"): ("cscs/sync_batch_norm.py",),
+from tests.system.processes import Outcome, Program, plain_environment
+from unisono.data.sources.digits import raw_digits
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "examples" / "lectures"
+LECTURES = ROOT.parent / "shared" / "reference" / "lectures"
+LIMIT_S = 280.0
+MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
 }
-"""Lecture and block -> its files."""
+"""What mpirun asks for in a container with few CPUs."""
 
-BESIDE = ("mnist.py", "mpcdf/mnist.py", "cscs/mnist.py", "flatiron/mnist.py", "cscs/training.py")
-"""Files that are no blocks: what the slides leave to the reader."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One block as the overview has it."""
-
-    lecture: str
-    block: str
-    files: tuple[str, ...]
-    difference: str
-
-    @property
-    def number(self) -> str:
-        """Of a block that shares its file with others: "2" of "2. pin the GPU"."""
-        found = re.match(r"\d+(?=\. )", self.block)
-        return found[0] if found else ""
+Rules: TypeAlias = Sequence[tuple[str, str]]
+"""Patterns and replacements, applied in this order."""
 
 
-def rows_of_the_overview() -> list[Row]:
-    """Local: the table of examples/lectures/README.md: lecture, block, file, runs with, difference."""
-    rows = []
-    for line in (FOLDER / "README.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 5 and "](" in cells[2]:
-            lecture = re.sub(r"\[(.*)\]\(.*\)", r"\1", cells[0])
-            rows.append(Row(lecture, cells[1], tuple(re.findall(r"\]\((.*?)\)", cells[2])), cells[4]))
-    return rows
+class Workplace:
+    """A folder with the programs, where `unisono` and `python` are on PATH. Keras computes with torch unless told otherwise."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place / "here"
+        shutil.copytree(FOLDER, self.place, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+        commands = place / "bin"
+        commands.mkdir()
+        for name, words in {"unisono": "-m unisono", "python": ""}.items():
+            (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+            (commands / name).chmod(0o755)
+        known = plain_environment()
+        path = f"{commands}:{Path(sys.executable).parent}:{known['PATH']}"
+        self.environment: dict[str, str] = {**known, **MPI, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "torch"}
+
+    def run(self, folder: str, *command: str, more: Mapping[str, str] | None = None, code: int = 0) -> Outcome:
+        """Blocking: a command in a folder, to its end, with this exit code."""
+        inside = ["env", "--chdir", str(self.place / folder), *command]
+        with Program(inside, {**self.environment, **(more or {})}) as program:
+            outcome = program.finish(LIMIT_S)
+        assert outcome.code == code, str(outcome)
+        return outcome
+
+    def by_horovodrun(self, file: str, *arguments: str, backend: str = "torch") -> Outcome:
+        """Blocking: a program written for Horovod on two workers."""
+        folder, name = file.split("/")
+        command = ("unisono", "horovodrun", "-np", "2", "python", name, *arguments)
+        return self.run(folder, *command, more={"KERAS_BACKEND": backend})
+
+    def by_unisono_run(self, file: str, *arguments: str, backend: str = "torch") -> Outcome:
+        """Blocking: a program of ours on two workers."""
+        folder, name = file.split("/")
+        return self.run(folder, "unisono", "run", "-n", "2", "python", name, *arguments, more={"KERAS_BACKEND": backend})
+
+    def exports(self) -> str:
+        """Lines for a batch script: what it needs of this environment."""
+        return "\n".join(f"export {name}='{self.environment[name]}'" for name in ("PATH", "KERAS_BACKEND"))
 
 
-@dataclass(frozen=True)
-class Section:
-    """What a page tells of a file."""
-
-    slide: Path | None
-    """None: the slides do not have it."""
-    shown: tuple[str, ...]
-    """The difference."""
+def digits_as_mnist() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Pure: few images of MNIST's size, so that nothing has to be fetched. What real MNIST gives is a soak test."""
+    images, labels = raw_digits()
+    images = np.pad(np.kron(images * 15, np.ones((1, 3, 3), np.uint8)), ((0, 0), (2, 2), (2, 2)))
+    return (images[:256], labels[:256]), (images[256:356], labels[256:356])
 
 
-def sections(folder: str) -> dict[str, Section]:
-    """Local: file -> what the page of its folder tells."""
-    found = {}
-    for part in (FOLDER / folder / "README.md").read_text().split("\n## ")[1:]:
-        title, text = part.split("\n", 1)
-        slide = re.search(r"\]\((slides/.*?)\)", text)
-        shown = re.search(r"```diff\n(.*?)```", text, re.DOTALL)
-        assert (slide is None) == (shown is None) == ("Not on the slides" in text), title
-        place = FOLDER / folder / slide[1] if slide else None
-        found[f"{folder}/{title}"] = Section(place, tuple(shown[1].splitlines()) if shown else ())
-    return found
+def write_mnist(folder: Path) -> None:
+    """Local: the four files of MNIST, with few digits in them."""
+    for part, (images, labels) in zip(("train", "t10k"), digits_as_mnist(), strict=True):
+        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+            header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+            (folder / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
 
 
-def code(text: str, number: str = "") -> list[str]:
-    """Pure: the lines of code; with a number those of one block, from its comment `# 2. ...` to the next empty line."""
-    if number:
-        found = re.search(rf"^# {number}\. .*\n((?:.+\n)*)", text, re.MULTILINE)
-        assert found is not None, f"no comment begins with `# {number}. `"
-        text = found[1]
-    text = re.sub(r'\A""".*?"""\n', "", text, flags=re.DOTALL)
-    return [
-        line for line in text.splitlines() if line.strip() and (line.startswith("#SBATCH") or not line.lstrip().startswith("#"))
-    ]
+# ---- the code of the lectures ----------------------------------------------------------------------------------------
 
 
-def difference(slide: Sequence[str], file: Sequence[str]) -> list[str]:
-    """Pure: all lines that are gone or new, each group between the line before and the line after it."""
-    lines = list(unified_diff(slide, file, n=1, lineterm=""))[2:]  # without the names of the files
-    return ["@@" if line.startswith("@@") else line for line in lines][1:]
+def text_of(number: int) -> str:
+    """Local: a lecture. Skips the test where there is none."""
+    found = sorted(LECTURES.glob(f"{number:03}_*.txt"))
+    if not found:
+        pytest.skip(f"the text of lecture {number} is not in {LECTURES}; put {number:03}_NAME.txt there to run its code")
+    return found[0].read_text()
 
 
-def counted(slide: Sequence[str], file: Sequence[str]) -> str:
-    """Pure: how many lines are gone and how many are new, as the overview has it."""
-    lines = difference(slide, file)
-    gone, new = (sum(line.startswith(sign) for line in lines) for sign in "-+")
-    return f"-{gone} +{new}" if gone or new else "none"
+def fenced(text: str, begin: str = "", end: str = "") -> list[str]:
+    """Pure: the blocks of code between two places of a text."""
+    part = text[text.index(begin) : text.index(end, text.index(begin)) if end else None]
+    return [block.rstrip() for block in re.findall(r"^```\n(.*?)^```", part, re.DOTALL | re.MULTILINE)]
+
+
+def edited(code: str, rules: Rules) -> str:
+    """Pure: with what is different today. A rule that finds nothing is an error: the code is another than was meant."""
+    for pattern, replacement in rules:
+        code, count = re.subn(pattern, replacement, code, flags=re.MULTILINE)
+        assert count, f"rule {pattern!r} finds nothing in\n{code}"
+    return code

@@ -13,7 +13,6 @@ USUAL_NAMES = ("build", "dist", "runs", "studies", "packages", "checkpoints", "e
 LEFT_AT_THE_TOP = (
     "runs/digits/summary.json",
     "studies/digits/study.json",
-    "checkpoints/model.pt",
     "build/lib/unisono/cli.py",
     "dist/unisono.whl",
     ".venv/bin/python",

@@ -1,6 +1,6 @@
-"""The lecture's MNIST script with two workers, with every backend of Keras: after the best of its six epochs it knows at least 99 %
-of the real test images. The best is chosen on the same images, as the script shows them after each epoch and has no others; so the
-number is a little too good, and shows that the script learns as in the lecture, not how well it would do on new images."""
+"""examples/lectures/mpcdf/keras_mnist.py with two workers, with every backend of Keras: after the best of its six epochs it knows
+at least 99 % of the real test images. The best is chosen on the same images, as the script shows them after each epoch and has no
+others; so the number is a little too good, and shows that the script learns, not how well it would do on new images."""
 
 from __future__ import annotations
 

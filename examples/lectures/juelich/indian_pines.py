@@ -1,52 +1,54 @@
-"""The practical: the class of a pixel of Indian Pines from its spectrum, learned from a tenth of the pixels.
+"""Land cover of Indian Pines: the class of a pixel from its spectrum, learned from a tenth of the labelled pixels.
 
-    unisono data get indian_pines                     # once, 6 MB
-    unisono horovodrun -np 2 python examples/lectures/juelich/indian_pines.py [FOLDER]
+    unisono data get indian_pines                                                  # once, 6 MB
+    unisono run -n 2 examples/lectures/juelich/indian_pines.py                     # or: mpirun -np 2 unisono run ..., srun ...
+    unisono run -n 2 examples/lectures/juelich/indian_pines.py FOLDER              # that holds the two .mat files
 
-FOLDER holds the two .mat files, if not that of `unisono data get`.
+Shows the calls of `horovod_keras.py` in a program that imports Unisono by its name. It is started like any other, and `unisono
+run` shows each process its own GPU, so no line chooses one.
+
+The pixels are drawn at random, as in the lecture's competition. Neighbours of test pixels are then among the training pixels, so
+the accuracy says little about another scene; `examples/indian_pines.py` keeps the two apart.
 """
 
 import sys
 from pathlib import Path
 
-import horovod.keras as hvd
 import keras
 import numpy as np
-import tensorflow as tf
+
 import unisono as un
-from keras import backend as K
+import unisono.horovod.keras as hvd
 
-hvd.init()
-config = tf.ConfigProto()
-config.gpu_options.allow_growth = True
-config.gpu_options.visible_device_list = str(hvd.local_rank())
-K.set_session(tf.Session(config=config))
+EPOCHS, BATCH, RATE, TRAINING_PART = 40, 32, 0.001, 0.1
 
-folder = Path(sys.argv[1]) if len(sys.argv) > 1 else un.locate("indian_pines")
-scene = un.Scene(folder / "Indian_pines_corrected.mat", folder / "Indian_pines_gt.mat")
-x, y = scene.read(np.arange(len(scene)))
-x = (x - x.mean(axis=0)) / x.std(axis=0)
 
-order = np.random.default_rng(0).permutation(len(x))  # the same on all workers
-train, test = np.split(order, [len(x) // 10])
-mine = train[hvd.rank():len(train) // hvd.size() * hvd.size():hvd.size()]  # of every worker, all of one length
+def main(folder: Path) -> None:
+    hvd.init()
+    scene = un.Scene(folder / "Indian_pines_corrected.mat", folder / "Indian_pines_gt.mat")
+    spectra, classes = scene.read(np.arange(len(scene)))
+    spectra = (spectra - spectra.mean(axis=0)) / spectra.std(axis=0)
 
-model = keras.Sequential([
-    keras.layers.Dense(128, activation='relu'),
-    keras.layers.Dropout(0.2),
-    keras.layers.Dense(128, activation='relu'),
-    keras.layers.Dropout(0.2),
-    keras.layers.Dense(int(y.max()) + 1, activation='softmax'),
-])
-opt = hvd.DistributedOptimizer(keras.optimizers.Adam(0.001 * hvd.size()))
-model.compile(loss='sparse_categorical_crossentropy', optimizer=opt, metrics=['accuracy'])
+    order = np.random.default_rng(0).permutation(len(scene))  # the same on all workers
+    num_training = int(TRAINING_PART * len(scene))
+    num_mine = num_training // hvd.size()
+    mine = order[hvd.rank() * num_mine : (hvd.rank() + 1) * num_mine]
+    test = order[num_training:]
 
-callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
-if hvd.rank() == 0:
-    callbacks.append(keras.callbacks.ModelCheckpoint('checkpoints/checkpoint-{epoch}.h5'))
+    hidden = [layer for _ in range(2) for layer in (keras.layers.Dense(128, activation="relu"), keras.layers.Dropout(0.2))]
+    net = keras.Sequential([keras.Input(spectra.shape[1:]), *hidden, keras.layers.Dense(int(classes.max()) + 1)])
+    net.compile(
+        optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(RATE * hvd.size())),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    first = hvd.rank() == 0
+    shared = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    net.fit(spectra[mine], classes[mine], batch_size=BATCH, epochs=EPOCHS, callbacks=shared, verbose=2 if first else 0)
+    if first:
+        _, accuracy = net.evaluate(spectra[test], classes[test], verbose=0)
+        print(f"Test accuracy: {accuracy:.4f}")
 
-model.fit(x[mine], y[mine], batch_size=32, epochs=40, callbacks=callbacks, verbose=2 if hvd.rank() == 0 else 0)
 
-score = model.evaluate(x[test], y[test], verbose=0)
-if hvd.rank() == 0:
-    print('Test accuracy:', score[1])
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else un.locate("indian_pines"))

@@ -1,100 +1,97 @@
-#!/usr/bin/env python
-#-*- coding: utf-8 -*-
+"""MNIST with a convolutional network in Keras, data parallel through Horovod's interface, under any launcher.
 
-from __future__ import print_function
-import keras
-import mnist
-from keras.models import Sequential
-from keras.layers import Dense, Dropout, Flatten
-from keras.layers import Conv2D, MaxPooling2D
-from keras import backend as K
-import math
-import tensorflow as tf
+    unisono data get mnist                                                             # once, 11 MB; needs the internet
+    unisono horovodrun -np 2 python examples/lectures/mpcdf/keras_mnist.py             # KERAS_BACKEND=torch, tensorflow or jax
+    mpirun -np 2 unisono run --horovod python examples/lectures/mpcdf/keras_mnist.py   # or mpiexec, or orterun
+    srun -n 2 unisono run --horovod python examples/lectures/mpcdf/keras_mnist.py      # or: sbatch job.sbatch
+    unisono horovodrun -np 2 python examples/lectures/mpcdf/keras_mnist.py FOLDER      # that holds MNIST's four files
 
-# Horovod:
+Shows how a training scales when each worker keeps its batch of 128: N workers make a step of 128 N images with N times the
+learning rate, and share the epochs. Every worker reads all images, in an order of its own. (Strong scaling keeps the batch of a
+step instead: divide BATCH by N and leave the learning rate. `unisono train` does so unless told otherwise; see
+`examples/keras_mnist.py`.)
+
+Older practice: a session of TensorFlow 1 chose the GPU; the data came from the internet during the job, which compute nodes do not
+have; every worker printed a progress bar.
+"""
+
+import sys
+from math import ceil
+from pathlib import Path
+from typing import Any
+
 import horovod.keras as hvd
+import keras
+import numpy as np
+from keras import layers
 
-# Horovod: initialize Horovod.
-hvd.init()
+import unisono as un
 
-# Horovod: pin GPU to be used to process local rank (one GPU per process)
-config = tf.ConfigProto()
-config.gpu_options.allow_growth = True
-config.gpu_options.visible_device_list = str(hvd.local_rank())
-K.set_session(tf.Session(config=config))
+CHECKPOINTS = Path("runs/lectures/keras_mnist")
+EPOCHS, BATCH = 12, 128
+"""Of one worker alone."""
 
-batch_size = 128
-num_classes = 10
 
-# Horovod: adjust number of epochs based on number of GPUs.
-epochs = int(math.ceil(12.0 / hvd.size()))
+def choose_gpu(number: int) -> None:
+    """Keras computes on this GPU of the node; without GPUs nothing changes."""
+    match keras.backend.backend():
+        case "torch":
+            import torch
 
-# Input image dimensions
-img_rows, img_cols = 28, 28
+            if torch.cuda.is_available():
+                torch.cuda.set_device(number)
+        case "tensorflow":
+            import tensorflow as tf
 
-# The data, shuffled and split between train and test sets
-(x_train, y_train), (x_test, y_test) = mnist.load_data()
+            if gpus := tf.config.list_physical_devices("GPU"):
+                tf.config.set_visible_devices(gpus[number], "GPU")
+        case "jax":
+            import jax
 
-if K.image_data_format() == 'channels_first':
-    x_train = x_train.reshape(x_train.shape[0], 1, img_rows, img_cols)
-    x_test = x_test.reshape(x_test.shape[0], 1, img_rows, img_cols)
-    input_shape = (1, img_rows, img_cols)
-else:
-    x_train = x_train.reshape(x_train.shape[0], img_rows, img_cols, 1)
-    x_test = x_test.reshape(x_test.shape[0], img_rows, img_cols, 1)
-    input_shape = (img_rows, img_cols, 1)
+            if jax.default_backend() == "gpu":
+                jax.config.update("jax_default_device", jax.local_devices()[number])  # type: ignore[no-untyped-call]
 
-x_train = x_train.astype('float32')
-x_test = x_test.astype('float32')
-x_train /= 255
-x_test /= 255
-print('x_train shape:', x_train.shape)
-print(x_train.shape[0], 'train samples')
-print(x_test.shape[0], 'test samples')
 
-# Convert class vectors to binary class matrices
-y_train = keras.utils.to_categorical(y_train, num_classes)
-y_test = keras.utils.to_categorical(y_test, num_classes)
+def read(folder: Path, part: str) -> tuple[Any, Any]:
+    """Images of 28 x 28 pixels between 0 and 1 in one channel, and their digits."""
+    images, digits = un.Idx(folder / f"{part}-images-idx3-ubyte.gz", folder / f"{part}-labels-idx1-ubyte.gz").batch
+    return images[..., None].astype(np.float32) / 255, digits
 
-model = Sequential()
-model.add(Conv2D(32, kernel_size=(3, 3),
-    activation='relu',
-    input_shape=input_shape))
-model.add(Conv2D(64, (3, 3), activation='relu'))
-model.add(MaxPooling2D(pool_size=(2, 2)))
-model.add(Dropout(0.25))
-model.add(Flatten())
-model.add(Dense(128, activation='relu'))
-model.add(Dropout(0.5))
-model.add(Dense(num_classes, activation='softmax'))
 
-# Horovod: adjust learning rate based on number of GPUs.
-opt = keras.optimizers.Adadelta(1.0 * hvd.size())
+def network() -> Any:
+    convolutions = [layers.Conv2D(channels, 3, activation="relu") for channels in (32, 64)]
+    dense = [layers.Dense(128, activation="relu"), layers.Dropout(0.5), layers.Dense(10)]
+    return keras.Sequential(
+        [keras.Input((28, 28, 1)), *convolutions, layers.MaxPooling2D(), layers.Dropout(0.25), layers.Flatten(), *dense]
+    )
 
-# Horovod: add Horovod Distributed Optimizer.
-opt = hvd.DistributedOptimizer(opt)
 
-model.compile(loss=keras.losses.categorical_crossentropy,
-              optimizer=opt,
-              metrics=['accuracy'])
+def main(folder: Path) -> None:
+    hvd.init()
+    choose_gpu(hvd.local_rank())
+    training, test = read(folder, "train"), read(folder, "t10k")
 
-callbacks = [
-    # Horovod: broadcast initial variable states from rank 0 to all other processes.
-    # This is necessary to ensure consistent initialization of all workers when
-    # training is started with random weights or restored from a checkpoint.
-    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-]
+    net = network()
+    net.compile(
+        optimizer=hvd.DistributedOptimizer(keras.optimizers.Adadelta(1.0 * hvd.size())),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    if hvd.rank() == 0:
+        CHECKPOINTS.mkdir(parents=True, exist_ok=True)
+        callbacks.append(keras.callbacks.ModelCheckpoint(CHECKPOINTS / "epoch-{epoch}.keras"))
+    net.fit(
+        *training,
+        batch_size=BATCH,
+        epochs=ceil(EPOCHS / hvd.size()),
+        callbacks=callbacks,
+        validation_data=test,
+        verbose=2 if hvd.rank() == 0 else 0,
+    )
+    _, accuracy = net.evaluate(*test, verbose=0)
+    print(f"Test accuracy: {accuracy:.4f}")  # the same on every worker, as they hold the same weights
 
-# Horovod: save checkpoints only on worker 0 to prevent other workers from corrupting them.
-if hvd.rank() == 0:
-    callbacks.append(keras.callbacks.ModelCheckpoint('./checkpoint-{epoch}.h5'))
 
-model.fit(x_train, y_train,
-          batch_size=batch_size,
-          callbacks=callbacks,
-          epochs=epochs,
-          verbose=1,
-          validation_data=(x_test, y_test))
-score = model.evaluate(x_test, y_test, verbose=0)
-print('Test loss:', score[0])
-print('Test accuracy:', score[1])
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else un.locate("mnist"))

@@ -1,7 +1,0 @@
-import tensorflow as tf
-from training import build_and_compile_model, dataset, epochs, steps_per_epoch
-
-strategy = tf.distribute.MirroredStrategy()
-with strategy.scope():
-    model = build_and_compile_model()
-model.fit(dataset, epochs=epochs, steps_per_epoch=steps_per_epoch)
