@@ -61,10 +61,9 @@ class Command:
 
 
 def pages() -> list[Page]:
-    """Local: README.md, CONTRIBUTING.md, docs/ but for the results and decisions, and the docstrings of examples."""
+    """Local: README.md, CONTRIBUTING.md, docs/ but for the results, and the docstrings of examples."""
     docs = ROOT / "docs"
-    apart = (docs / "results", docs / "decisions")
-    texts = [file for file in sorted(docs.rglob("*.md")) if not any(file.is_relative_to(folder) for folder in apart)]
+    texts = [file for file in sorted(docs.rglob("*.md")) if not file.is_relative_to(docs / "results")]
     found = [Page(file, file.read_text()) for file in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *texts)]
     for file in sorted((ROOT / "examples").rglob("*.py")):
         if docstring := ast.get_docstring(ast.parse(file.read_text())):
