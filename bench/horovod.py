@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.blocks import Ask, idle_shares, prepare, start_all, take_turns
+from bench.bounds import Asked, told
 from bench.contenders.contender import Contender
 from bench.contenders.horovod import (
     ITSELF,
@@ -29,14 +30,13 @@ from bench.contenders.horovod import (
 )
 from bench.contenders.training import Way
 from bench.groups import FOLDERS, Conductor
-from bench.horovod_page import page_of
 from bench.machine import stolen_s
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
-from bench.page import one_line
+from bench.page import INTERLEAVED, Page, Result, Table, compared, one_line
 from bench.progress import Progress
 from bench.record import Record
-from bench.rounds import rounded
+from bench.rounds import Samples, restored, rounded
 from bench.train import Effort, loss_after
 from bench.training_cases import MNIST_CNN, write_data
 
@@ -125,6 +125,45 @@ def measure(
             block["loss_after"] = {name: loss_after(groups[name]) for name in samples}
         record.add(part, block)
     progress.keep(f"{part}: {', '.join(f'{name} {sample.median:.0f}' for name, sample in samples.items())} us")
+
+
+BOUNDS: Mapping[str, Asked] = {"training": Asked("ddp", times_as_fast=1.0), "tensors": Asked("gloo", times_as_fast=5.0)}
+
+
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    blocks, settings = result["blocks"], result["settings"]
+    samples = {part: restored(block["times_us"]) for part, block in blocks.items()}
+    kinds = {part: {name: one["kind"] for name, one in of_part.items()} for part, of_part in result["contenders"].items()}
+    bounds = [asked.judge(part, samples[part], kinds[part], result["ours"]) for part, asked in BOUNDS.items() if part in samples]
+    training, tensors = settings["training"], settings["tensors"]
+    return Page(
+        question="How fast are programs written for Horovod, against DistributedDataParallel, gloo and Horovod itself?",
+        answer=f"With `unisono.horovod`: {told(bounds)}.",
+        result=result,
+        setup="Every contender has its own processes, one thread in each, all alive during a part and, but for Horovod's, asleep "
+        "unless it is their turn. Horovod's look for work all the time, which disturbs the others; so it is measured apart. That "
+        "sums are right, that trainings learn, and that the replicas of one hold equal weights, is checked.",
+        tables=[_table(result, part, found) for part, found in samples.items()],
+        bounds=bounds,
+        reading=[
+            f"Training: {training['warm_up']} epochs to warm up, then {training['rounds']} rounds; a turn is one epoch that is not "
+            f"timed and {training['epochs']} timed of {settings['case']['steps']} steps.",
+            f"Tensors: {tensors['rounds']} rounds of {tensors['calls']} timed calls; a call sums all {tensors['number']} tensors.",
+            "The time is that of the slowest rank. Where two contenders are of the kind that a bound names, the faster one counts.",
+            INTERLEAVED,
+        ],
+        versions={f"{name} ({part})": found for part, block in blocks.items() for name, found in block["versions"].items()},
+        raw="`times_us[contender][rank][round][turn]`",
+    )
+
+
+def _table(result: Result, part: str, samples: Mapping[str, Samples]) -> Table:
+    case, tensors = result["settings"]["case"], result["settings"]["tensors"]
+    about = f"{tensors['number']} tensors of {tensors['bytes']} bytes summed, 2 workers."
+    if part.startswith("training"):
+        about = f"A step of `{case['name']}`: {case['about']}; global batch {case['global_batch']}, {case['optimizer']}, 2 workers."
+    return compared(part, samples, result["ours"], about)
 
 
 if __name__ == "__main__":

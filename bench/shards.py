@@ -25,8 +25,7 @@ from bench.options import parse, parser_of
 from bench.page import INTERLEAVED, Page, Result, compared
 from bench.rounds import ratio, restored
 from bench.sizes import show_count
-from bench.train import Effort, block_key, measure
-from bench.train_page import efforts
+from bench.train import Effort, block_key, efforts, measure
 from bench.training_cases import CASES, write_data
 
 MOST = 1.10

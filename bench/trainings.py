@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from bench.groups import FOLDERS, ROOT, GroupFailed
+from bench.rounds import spread
 from tests.system.processes import plain_environment
 
 TASK = "bench/asynchronous_task.py"
@@ -41,6 +42,7 @@ LOOK_EVERY_S = 0.2
 
 Commands = Callable[[Sequence[str]], Sequence[Sequence[str]]]
 """The commands that together are one training, from that of one process."""
+Runs = Sequence[Mapping[str, Any]]
 
 
 def on_this_machine(command: Sequence[str]) -> list[Sequence[str]]:
@@ -168,3 +170,17 @@ def staleness(run: Mapping[str, Any]) -> tuple[float, int] | None:
     if not rows:
         return None
     return sum(row["staleness"] for row in rows) / len(rows), int(max(row["staleness_max"] for row in rows))
+
+
+def grouped(runs: Runs) -> dict[str, list[Mapping[str, Any]]]:
+    """Pure: the runs of each algorithm, by seed."""
+    return {name: [run for run in runs if run["algorithm"] == name] for name in dict.fromkeys(run["algorithm"] for run in runs)}
+
+
+def time_to(runs: Runs, target: float) -> str:
+    """Pure: seconds until the end of the first epoch that was this good."""
+    times = [found[1] for run in runs if (found := reached(run, target))]
+    if not times:
+        return "not reached"
+    missing = len(runs) - len(times)
+    return f"{spread(times):.1f} s" + (f", not reached by {missing}" if missing else "")

@@ -17,13 +17,14 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from bench import tune_blocks, tune_overhead, tune_quality
+from bench import tune_blocks, tune_overhead, tune_overhead_page, tune_quality
 from bench.contenders.tune import OURS, WAYS
+from bench.figure import Panel, Picture
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of, some_of
+from bench.page import Page, Result
 from bench.progress import Progress
 from bench.record import Record
-from bench.tune_page import PARTS, page_of
 from bench.tune_problems import PROBLEMS
 
 PACKAGES = ("unisono", "optuna", "numpy", "scikit-learn")
@@ -105,6 +106,34 @@ def _parts(args: argparse.Namespace) -> dict[str, Part]:
         ),
     }
     return {name: all_parts[name] for name in PARTS if name in args.part}
+
+
+PAGES: Mapping[str, Callable[[Result], Page]] = {
+    "overhead": tune_overhead_page.overhead,
+    "ahead": tune_overhead_page.ahead,
+    "blocks": tune_blocks.page_of,
+    "quality": tune_quality.page_of,
+}
+PARTS = tuple(PAGES)
+"""Each may be measured by a command of its own; a result has some of them."""
+TOP: Mapping[str, Callable[[Result], Panel]] = {"overhead": tune_overhead_page.panel, "blocks": tune_blocks.panel}
+
+
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    parts = [page(result[name]) for name, page in PAGES.items() if name in result]
+    rows = [[panel(result[name]) for name, panel in TOP.items() if name in result]]
+    rows.append(tune_quality.panels(result["quality"]) if "quality" in result else [])
+    shown = [row for row in rows if row]
+    return Page(
+        question="How long is a block of a search without a trial, how many does one coordinator keep busy, and what do they find?",
+        answer=" ".join(part.answer for part in parts),
+        picture=Picture("Searching with many blocks", shown) if shown else None,
+        parts=parts,
+        raw="`overhead.runs[].waits[worker]` and `ahead.runs[].waits[worker]`, when each trial began and ended, in seconds since "
+        "the start of its program; `blocks.runs[]`; `quality.runs[].unisono` and `.optuna`, when each trial ended in virtual "
+        "seconds, and what it was worth",
+    )
 
 
 if __name__ == "__main__":

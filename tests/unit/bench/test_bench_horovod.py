@@ -12,8 +12,7 @@ import pytest
 from bench.contenders import horovod_itself
 from bench.contenders.contender import Unavailable
 from bench.contenders.horovod import NUM_TENSORS
-from bench.horovod import EFFORT, NOT_MEASURED, PARTS, ROUNDS
-from bench.horovod_page import BOUNDS, page_of
+from bench.horovod import BOUNDS, EFFORT, NOT_MEASURED, PARTS, ROUNDS, page_of
 from bench.ranks.many_tensors import cut
 from bench.ranks.reducing import Reducing
 from tests.unit.bench.tables import rows_of, verdicts_of

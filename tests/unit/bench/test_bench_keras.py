@@ -11,9 +11,8 @@ import pytest
 
 from bench.contenders.keras import OURS, OURS_TWICE, PEER_TWICE, PLAIN, WAYS, missing
 from bench.groups import Seat
-from bench.keras import block_key
+from bench.keras import ASKED, block_key, page_of
 from bench.keras_cases import BACKENDS, CASES, CNN, SHAPES, write_data
-from bench.keras_page import ASKED, page_of
 from bench.ranks.keras_copies import Tally
 from bench.rounds import Samples, rounded
 from tests.unit.bench.tables import rows_of
