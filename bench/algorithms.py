@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 
-from bench.blocks import QUICK, Effort, about_sizes, measure_blocks
+from bench.blocks import QUICK, Blocks, Effort, about_sizes
 from bench.by_size import BySize, picture, samples_of, tables
 from bench.contenders.contender import Contender
 from bench.groups import Launch, Seat
 from bench.hosts import LIMITS, Across, test_hosts
 from bench.measurement import begin, guarded
-from bench.options import add_sizes, counts, parse, parser_of, sizes
+from bench.options import counts, parse, parser_of, sizes
 from bench.page import INTERLEAVED, Page, Result
 from bench.rounds import Samples, ratio
 from bench.sizes import show_size
@@ -52,20 +52,15 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
     args = _arguments()
-    measurement = begin("algorithms", args, page_of)
     effort = QUICK if args.quick else FULL
-    record = measurement.record({"effort": dataclasses.asdict(effort), "contenders": list(ALGORITHMS)})
-    blocks = {num_hosts: about_sizes(num_hosts, args.sizes) for num_hosts in args.hosts}
-    for num_hosts, about in blocks.items():
+    settings = {"effort": dataclasses.asdict(effort), "contenders": list(ALGORITHMS)}
+    blocks = Blocks(begin("algorithms", args, page_of), settings, ALGORITHMS)
+    for num_hosts in args.hosts:
         with test_hosts(num_hosts) as hosts:
             across = Across(hosts)
             contenders = [Contender(name, "ours", text, partial(start, across, name)) for name, text in ALGORITHMS.items()]
-            measure_blocks(record, contenders, num_hosts, about, effort, measurement.progress, essential=tuple(ALGORITHMS))
-    measurement.finish(
-        contenders=ALGORITHMS,
-        not_measured=NOT_MEASURED,
-        blocks={key: record.blocks[key] for about in blocks.values() for key in about},
-    )
+            blocks.at_sizes(contenders, num_hosts, about_sizes(num_hosts, args.sizes), effort)
+    blocks.finish(contenders=ALGORITHMS, not_measured=NOT_MEASURED)
 
 
 def start(across: Across, name: str, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
@@ -76,10 +71,8 @@ def start(across: Across, name: str, num_ranks: int, seat: Seat) -> list[Launch]
 def _arguments() -> argparse.Namespace:
     parser = parser_of("algorithms", __doc__)
     parser.add_argument("--hosts", type=counts, default=[4, 3], metavar="N,N", help="numbers of hosts (default 4,3)")
-    add_sizes(parser, SIZES, QUICK_SIZES)
-    args = parse(parser)
-    args.sizes = args.sizes or sizes(QUICK_SIZES if args.quick else SIZES)
-    return args
+    parser.add_argument("--sizes", type=sizes, default=SIZES, metavar="S,S", help=f"default {SIZES}; with --quick {QUICK_SIZES}")
+    return parse(parser, sizes=QUICK_SIZES)
 
 
 ENGINE = "engine"

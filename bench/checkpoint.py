@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from bench.blocks import measure_apart, prepare
+from bench.blocks import Blocks, described
 from bench.bounds import Bound, judge, told
 from bench.contenders.saving import BY_HAND, OURS, WAYS
 from bench.groups import ROOT, Group, GroupFailed
@@ -56,31 +56,25 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
     args = _arguments()
-    measurement = begin("checkpoint", args, page_of)
     rounds = QUICK_ROUNDS if args.quick else ROUNDS
     settings = {"about": ABOUT, "state_bytes": STATE_BYTES, "rounds": rounds, "quiet": QUIET, "period": PERIOD}
-    record, absent = measurement.record({**settings, "threads": args.threads}), dict[str, str]()
-    keys = {threads: show_count(threads, "thread") for threads in args.threads}
-    for threads, key in keys.items():
+    blocks = Blocks(begin("checkpoint", args, page_of), {**settings, "threads": args.threads}, (OURS,))
+    # What comes before the first step counts as one.
+    opening, turn = [("time", {"num_steps": PERIOD - QUIET})], ("time", {"num_steps": PERIOD})
+    for threads in args.threads:
 
         def after(groups: Mapping[str, Group], threads: int = threads) -> Mapping[str, Any]:
             return {"saves": {name: saves_of(group, threads, rounds) for name, group in groups.items()}}
 
         with folder_for_files() as folder:
-            ways = [way.contender(threads, folder, PERIOD) for way in WAYS if way.name not in absent]
-            able, missing = prepare(ways, measurement.progress)
-            absent |= missing
-            # What comes before the first step counts as one.
-            first, turn = ("time", {"num_steps": PERIOD - QUIET}), ("time", {"num_steps": PERIOD})
-            measure_apart(record, key, {"threads": threads}, {1: able}, first, turn, rounds, measurement.progress, (OURS,), after)
-    measurement.finish(
+            able = blocks.able(way.contender(threads, folder, PERIOD) for way in WAYS)
+            blocks.apart(show_count(threads, "thread"), {"threads": threads}, {1: able}, opening, turn, rounds, after=after)
+    blocks.finish(
         ours=OURS,
         by_hand=BY_HAND,
-        contenders={way.name: {"kind": way.kind, "about": way.about, "synced": way.synced} for way in WAYS},
-        absent=absent,
+        contenders=described(WAYS, "synced"),
         file_system=file_system(FILES.parent),
         not_measured=NOT_MEASURED,
-        blocks={key: record.blocks[key] for key in keys.values()},
     )
 
 
@@ -116,11 +110,9 @@ def file_system(path: Path) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    usual = sorted({1, len(os.sched_getaffinity(0))})
+    usual, threads = sorted({1, len(os.sched_getaffinity(0))}), partial(counts, least=1)
     parser, shown = parser_of("checkpoint", __doc__), ",".join(map(str, usual))
-    parser.add_argument(
-        "--threads", type=partial(counts, least=1), default=usual, metavar="N,N", help=f"of the worker (here {shown})"
-    )
+    parser.add_argument("--threads", type=threads, default=usual, metavar="N,N", help=f"of the worker (here {shown})")
     return parse(parser)
 
 

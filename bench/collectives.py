@@ -16,26 +16,16 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from bench.blocks import FULL, QUICK, Effort, about_sizes, measure_blocks, prepare
+from bench.blocks import FULL, QUICK, Blocks, Effort, about_sizes, described
 from bench.bounds import Asked, Bound, judge, told
 from bench.by_size import BySize, picture, samples_of, tables
-from bench.contenders import deepspeed_shm, gloo, memory_floor, mpi, unisono_shm
+from bench.contenders.collectives import CONTENDERS, OURS
 from bench.measurement import begin, guarded
-from bench.options import add_sizes, counts, parse, parser_of, sizes, some_of
+from bench.options import add_choice, counts, parse, parser_of, sizes
 from bench.page import INTERLEAVED, Page, Result
 from bench.rounds import estimate, ratio
 from bench.sizes import show_size
 
-CONTENDERS = (
-    unisono_shm.CONTENDER,
-    unisono_shm.AGAIN,
-    unisono_shm.PLAIN,
-    gloo.CONTENDER,
-    *mpi.CONTENDERS,
-    deepspeed_shm.CONTENDER,
-    memory_floor.CONTENDER,
-)
-OURS = unisono_shm.CONTENDER.name
 SIZES = "4KB,400KB,4MB,40MB,100MB"
 QUICK_SIZES = "4KB,4MB"
 
@@ -50,30 +40,21 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
     args = _arguments()
-    measurement = begin("collectives", args, page_of)
-    effort = QUICK if args.quick else FULL
-    contenders, absent = prepare([one for one in CONTENDERS if one.name in args.only], measurement.progress)
-    record = measurement.record({"effort": dataclasses.asdict(effort), "contenders": [one.name for one in contenders]})
-    blocks = {num_ranks: about_sizes(num_ranks, args.sizes) for num_ranks in args.ranks}
-    for num_ranks, about in blocks.items():
-        measure_blocks(record, contenders, num_ranks, about, effort, measurement.progress, essential=(OURS,))
-    measurement.finish(
-        ours=OURS,
-        contenders={one.name: {"kind": one.kind, "about": one.about} for one in contenders},
-        absent=absent,
-        not_measured=NOT_MEASURED,
-        blocks={key: record.blocks[key] for about in blocks.values() for key in about},
-    )
+    effort, wanted = QUICK if args.quick else FULL, [one for one in CONTENDERS if one.name in args.only]
+    settings = {"effort": dataclasses.asdict(effort), "contenders": args.only}
+    blocks = Blocks(begin("collectives", args, page_of), settings, (OURS.name,))
+    able = blocks.able(wanted)
+    for num_ranks in args.ranks:
+        blocks.at_sizes(able, num_ranks, about_sizes(num_ranks, args.sizes), effort)
+    blocks.finish(ours=OURS.name, contenders=described(able), not_measured=NOT_MEASURED)
 
 
 def _arguments() -> argparse.Namespace:
-    parser, names = parser_of("collectives", __doc__), [one.name for one in CONTENDERS]
+    parser = parser_of("collectives", __doc__)
     parser.add_argument("--ranks", type=counts, default=[2, 4], metavar="N,N", help="numbers of ranks (default 2,4)")
-    parser.add_argument("--only", type=some_of(names, ",", (OURS,)), default=names, metavar="NAME,NAME", help=", ".join(names))
-    add_sizes(parser, SIZES, QUICK_SIZES)
-    args = parse(parser)
-    args.sizes = args.sizes or sizes(QUICK_SIZES if args.quick else SIZES)
-    return args
+    parser.add_argument("--sizes", type=sizes, default=SIZES, metavar="S,S", help=f"default {SIZES}; with --quick {QUICK_SIZES}")
+    add_choice(parser, "--only", [one.name for one in CONTENDERS], needed=(OURS.name,))
+    return parse(parser, sizes=QUICK_SIZES)
 
 
 FASTER: Mapping[int, Collection[tuple[str, float, Collection[int]]]] = {

@@ -11,7 +11,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,13 @@ ANSWER_LIMIT_S = 300.0
 LEAVE_LIMIT_S = 5.0
 FOLDERS = "unisono-bench-"
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Local: a folder that goes at the end; after a run that was killed the next conductor removes it."""
+    with tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 class GroupFailed(Exception):

@@ -11,27 +11,23 @@ Writes keras.md (tables, bounds, how it was measured) and keras.json (every epoc
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bench.blocks import measure_apart
+from bench.blocks import Blocks, described
 from bench.bounds import Asked, told
+from bench.contenders.contender import Contender
 from bench.contenders.keras import OURS, OURS_TWICE, PEER_TWICE, PLAIN, WAYS, Way, missing
-from bench.groups import FOLDERS, Group, GroupFailed
-from bench.keras_cases import BACKENDS, CASES, write_data
+from bench.groups import Group, GroupFailed, temporary_folder
 from bench.measurement import begin, guarded
-from bench.options import parse, parser_of, some_of
+from bench.options import add_choice, parse, parser_of
 from bench.page import INTERLEAVED, Page, Result, Table, compared
-from bench.progress import Progress
-from bench.record import Record
 from bench.rounds import Samples, ratio, restored
-from bench.train import LEARNED, Effort, efforts
-from bench.training_cases import Case
+from bench.train import LEARNED, Effort, efforts, settings_of
+from bench.training_cases import BACKENDS, KERAS_CASES, Case, write_data
 
 ESSENTIAL = (OURS, PLAIN)
 FULL: Mapping[str, Effort] = {"mlp": Effort(60, 1, 4), "mnist_cnn": Effort(24, 1, 2)}
@@ -52,54 +48,37 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
     args = _arguments()
-    measurement = begin("keras", args, page_of)
-    effort = QUICK if args.quick else FULL
-    absent = {backend: why for backend in args.backends if (why := missing(backend))}
-    blocks = [(CASES[name], backend) for name in args.cases for backend in args.backends if backend not in absent]
-    wanted = [way for way in WAYS if way.name in args.only]
-    settings = {
-        "effort": {name: dataclasses.asdict(effort[name]) for name in args.cases},
-        "cases": {name: dataclasses.asdict(CASES[name]) for name in args.cases},
-        "contenders": [way.name for way in wanted],
-    }
-    record = measurement.record(settings)
-    # Named as the conductor names its folder, which removes what killed runs left.
-    with tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-") as folder:
-        for case, backend in blocks:
-            data = Path(folder) / f"{case.name}.npz"
-            write_data(case, data)
-            measure(record, case, backend, wanted, data, effort[case.name], measurement.progress)
-    measurement.finish(
-        contenders={way.name: {"kind": way.kind, "about": way.about, "workers": way.workers} for way in wanted},
-        absent=absent,
-        not_measured=NOT_MEASURED,
-        blocks={block_key(case, backend): record.blocks[block_key(case, backend)] for case, backend in blocks},
-    )
+    effort, wanted = QUICK if args.quick else FULL, [way for way in WAYS if way.name in args.only]
+    settings = {**settings_of((KERAS_CASES[name] for name in args.cases), effort), "contenders": args.only}
+    blocks = Blocks(begin("keras", args, page_of), settings, ESSENTIAL)
+    blocks.absent |= {backend: why for backend in args.backends if (why := missing(backend))}
+    with temporary_folder() as folder:
+        for name, backend in product(args.cases, args.backends):
+            if backend not in blocks.absent:
+                measure(blocks, KERAS_CASES[name], backend, wanted, effort[name], folder)
+    blocks.finish(contenders=described(wanted, "workers"), not_measured=NOT_MEASURED)
 
 
-def measure(
-    record: Record, case: Case, backend: str, wanted: Sequence[Way], data: Path, effort: Effort, progress: Progress
-) -> None:
-    """Blocking: one block that `record` does not have yet."""
-    ways = [way for way in wanted if case.name in way.cases and backend in way.backends]
+def measure(blocks: Blocks, case: Case, backend: str, wanted: Sequence[Way], effort: Effort, folder: Path) -> None:
+    """Blocking: one block, whose data are written into the folder."""
+    data = folder / f"{case.name}.npz"
+    write_data(case, data)
+    contenders: dict[int, list[Contender]] = {}
+    for way in sorted(wanted, key=lambda way: way.workers):
+        if case.name in way.cases and backend in way.backends:
+            contenders.setdefault(way.workers, []).append(way.contender(backend, case, data))
 
     def after(groups: Mapping[str, Group]) -> Mapping[str, Any]:
         return {"after": {name: state_after(group) for name, group in groups.items()}, "copies": groups[OURS].ask("count")[0]}
 
-    measure_apart(
-        record,
+    blocks.apart(
         block_key(case, backend),
         {"case": case.name, "backend": backend},
-        {
-            num: [way.contender(backend, case, data) for way in ways if way.workers == num]
-            for num in sorted({way.workers for way in ways})
-        },
-        ("time", {"num_epochs": effort.warm_up}),
+        contenders,
+        [("time", {"num_epochs": effort.warm_up})],
         ("time", {"num_epochs": effort.epochs}),
         effort.rounds,
-        progress,
-        ESSENTIAL,
-        after,
+        after=after,
     )
 
 
@@ -121,17 +100,17 @@ def block_key(case: Case, backend: str) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser, names = parser_of("keras", __doc__), [way.name for way in WAYS]
-    parser.add_argument("--cases", type=some_of(list(CASES), ","), default=list(CASES), metavar="C,C", help=", ".join(CASES))
-    parser.add_argument("--backends", type=some_of(BACKENDS, ","), default=list(BACKENDS), metavar="B,B", help=", ".join(BACKENDS))
-    parser.add_argument("--only", type=some_of(names, ";", ESSENTIAL), default=names, metavar="NAME;NAME", help="; ".join(names))
+    parser = parser_of("keras", __doc__)
+    add_choice(parser, "--cases", list(KERAS_CASES))
+    add_choice(parser, "--backends", BACKENDS)
+    add_choice(parser, "--only", [way.name for way in WAYS], ";", ESSENTIAL)
     return parse(parser)
 
 
 ASKED = Asked("plain", times_as_long=1.1)
 """On one worker, of every model on every backend."""
 
-Blocks = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Samples]]]
+Measured = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Samples]]]
 
 
 def page_of(result: Result) -> Page:
@@ -178,7 +157,7 @@ def _one_worker(result: Result, key: str, block: Mapping[str, Any], samples: Map
     return compared(key, alone, PLAIN, about, {"cores": cores, "loss at the end": loss})
 
 
-def _two_workers(blocks: Blocks) -> list[Table]:
+def _two_workers(blocks: Measured) -> list[Table]:
     """The same global batch on two workers, against one and against tf.distribute."""
     rows = []
     for key, (_, samples) in blocks.items():
@@ -190,7 +169,7 @@ def _two_workers(blocks: Blocks) -> list[Table]:
     return [Table(header, rows, "The same global batch on two workers (no bound):")] if rows else []
 
 
-def _copies(blocks: Blocks) -> list[Table]:
+def _copies(blocks: Measured) -> list[Table]:
     """Number of arrays and their bytes, of one step on one worker."""
 
     def amount(counted: Mapping[str, float]) -> str:

@@ -12,6 +12,10 @@ class Unavailable(Exception):
     """This contender cannot take part here; says why and what would help."""
 
 
+NOISE = "the same again in other processes: its distance from 1 is the noise"
+"""What is said of a contender that is ours a second time."""
+
+
 def nothing() -> None:
     """Local: for contenders that need no preparation, or leave nothing behind."""
 

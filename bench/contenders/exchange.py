@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 
-from bench.contenders.contender import Contender, Unavailable
+from bench.contenders.contender import NOISE, Contender, Unavailable
 from bench.groups import Launch, Seat
 from unisono.testing.ranks import mpirun
 
@@ -49,7 +49,7 @@ PEER = Contender(
 )
 CONTENDERS = (
     SHM,
-    replace(SHM, name="unisono-shm A/A", kind="noise", about="the same again in other processes: its distance from 1 is the noise"),
+    replace(SHM, name="unisono-shm A/A", kind="noise", about=NOISE),
     Contender("unisono-shm plain", "other", "the engine `shm`, vectors in ordinary memory", partial(_unisono, "shm", "plain")),
     Contender(
         "unisono-mpi",

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.contenders import horovod_itself
-from bench.contenders.contender import Contender
+from bench.contenders.contender import NOISE, Contender
 from bench.contenders.training import WAYS, Way
 from bench.groups import Launch, Seat
 
@@ -17,7 +17,6 @@ AGAIN = f"{OURS} A/A"
 ITSELF = "horovod"
 NUM_TENSORS = 200
 _MODULE = "unisono.horovod.torch"
-_NOISE = "the same again in other processes: its distance from 1 is the noise"
 
 
 def _on_unisono(program: Sequence[str], num_ranks: int, engine: str = "auto") -> list[Launch]:
@@ -36,7 +35,7 @@ def _start_training_itself(case: str, data: Path, num_ranks: int, seat: Seat) ->
 
 _OUR_TRAINING = (
     Way(OURS, "ours", "the loop by hand with `DistributedOptimizer` of `unisono.horovod.torch`", (2,), _start_training),
-    Way(AGAIN, "noise", _NOISE, (2,), _start_training),
+    Way(AGAIN, "noise", NOISE, (2,), _start_training),
 )
 TRAINING: Sequence[Way] = (*_OUR_TRAINING, *(way for way in WAYS if way.kind == "ddp"))
 _BUILT = f"{horovod_itself.RELEASE}, built here with C++ 20 in the place of 14, over its gloo"
@@ -70,7 +69,7 @@ _OUR_TENSORS = (
     Contender(
         OURS, "ours", "`allreduce_async_` of each, then `synchronize`, through shared memory", partial(_start_tensors, "auto")
     ),
-    Contender(AGAIN, "noise", _NOISE, partial(_start_tensors, "auto")),
+    Contender(AGAIN, "noise", NOISE, partial(_start_tensors, "auto")),
 )
 TENSORS: Sequence[Contender] = (
     *_OUR_TENSORS,

@@ -13,8 +13,7 @@ from pathlib import Path
 from bench.contenders.contender import Contender
 from bench.contenders.training import free_port
 from bench.groups import Launch, Seat
-from bench.keras_cases import BACKENDS, CASES, CNN
-from bench.training_cases import Case
+from bench.training_cases import BACKENDS, KERAS_CASES, KERAS_CNN, Case
 
 Start = Callable[[str, str, Path, int, Seat], list[Launch]]
 """Backend, name of the case, file of its data, number of ranks, seat."""
@@ -29,7 +28,7 @@ class Way:
     about: str
     start: Start
     workers: int = 1
-    cases: tuple[str, ...] = tuple(CASES)
+    cases: tuple[str, ...] = tuple(KERAS_CASES)
     backends: tuple[str, ...] = BACKENDS
 
     def contender(self, backend: str, case: Case, data: Path) -> Contender:
@@ -92,7 +91,7 @@ WAYS: Sequence[Way] = (
         "the same program as `unisono`, started by `unisono run -n 2`: each worker has half of every batch",
         partial(start_fit, "unisono"),
         workers=2,
-        cases=(CNN.name,),
+        cases=(KERAS_CNN.name,),
     ),
     Way(
         PEER_TWICE,
@@ -101,7 +100,7 @@ WAYS: Sequence[Way] = (
         "of Keras 3 ends with an error under it; each worker is bound to its part of the CPUs, as Unisono binds its own",
         start_tf_distribute,
         workers=2,
-        cases=(CNN.name,),
+        cases=(KERAS_CNN.name,),
         backends=("tensorflow",),
     ),
 )

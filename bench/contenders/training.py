@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.contenders.contender import Contender, nothing
+from bench.contenders.contender import NOISE, Contender, nothing
 from bench.environments import Environment
 from bench.groups import Launch, Seat
 from bench.training_cases import Case
@@ -85,7 +85,7 @@ _TORCH = "bench.ranks.train_torch"
 
 WAYS: Sequence[Way] = (
     Way(OURS, "ours", _UNISONO, (1, 2), start_unisono),
-    Way("unisono A/A", "noise", "the same again in other processes: its distance from 1 is the noise", (1, 2), start_unisono),
+    Way("unisono A/A", "noise", NOISE, (1, 2), start_unisono),
     Way(
         BY_HAND,
         "hand",
