@@ -12,11 +12,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -130,12 +130,7 @@ class Group:
             try:
                 launcher.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                _signal_group(launcher.pid, signal.SIGTERM)  # mpirun ends its ranks, which may lead groups of their own
-                try:
-                    launcher.wait(LEAVE_LIMIT_S)
-                except subprocess.TimeoutExpired:
-                    _signal_group(launcher.pid, signal.SIGKILL)
-                    launcher.wait()
+                end(launcher)
         for process in self._ranks:
             if process.is_running():  # the same process, not another one with its number
                 process.kill()
@@ -165,7 +160,6 @@ class Conductor:
 
     def __init__(self) -> None:
         self._groups: list[Group] = []
-        self._environment = {**plain_environment(), **ONE_THREAD}
 
     def __enter__(self) -> Conductor:
         _remove_what_killed_runs_left()
@@ -194,24 +188,15 @@ class Conductor:
         folder = self._folder / f"group{len(self._groups)}"
         folder.mkdir()
         log = folder / "log"
-        started: list[subprocess.Popen[bytes]] = []
-        group = Group(name, started, log)
+        processes: list[subprocess.Popen[bytes]] = []
+        group = Group(name, processes, log)
         self._groups.append(group)
         with log.open("ab") as sink:
             for launch in launches(num_ranks, Seat(str(self._folder / "conductor"), name, folder)):
                 try:
-                    process = subprocess.Popen(
-                        launch.command,
-                        cwd=ROOT,
-                        env={**self._environment, **launch.environment},
-                        stdin=subprocess.DEVNULL,
-                        stdout=sink,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,  # Ctrl-C is for us; we end them
-                    )
+                    processes.append(started(replace(launch, environment={**ONE_THREAD, **launch.environment}), sink))
                 except OSError as error:
                     raise GroupFailed(f"{name}: {launch.command[0]} cannot be started: {error.strerror}") from error
-                started.append(process)
         try:
             self._seat(group, num_ranks)
         except GroupFailed:
@@ -248,6 +233,28 @@ def _remove_what_killed_runs_left() -> None:
         maker = folder.name.removeprefix(FOLDERS).partition("-")[0]
         if maker.isdigit() and not is_running(int(maker)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def started(launch: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Local: its processes, in a group of their own, as Ctrl-C is for us and we end them; all that they print goes into `log`."""
+    return subprocess.Popen(
+        launch.command,
+        cwd=ROOT,
+        env={**plain_environment(), **launch.environment},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Blocking: end what `started` has started. Idempotent."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):  # mpirun ends its ranks, which may lead groups of their own
+        if process.poll() is None:
+            _signal_group(process.pid, signum)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVE_LIMIT_S)
 
 
 def _signal_group(leader: int, signum: int) -> None:

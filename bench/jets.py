@@ -18,9 +18,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from bench.groups import GroupFailed
+from bench.groups import Conductor, GroupFailed, Launch, Seat
 from bench.jets_cases import FORMS, FULL, LOOPS, PLAIN, QUICK, ROWS, WORKERS, Case
-from bench.jets_loops import run_loops
 from bench.jets_page import last_loss, page_of
 from bench.machine import stolen_s
 from bench.measurement import Measurement, begin, guarded
@@ -94,9 +93,22 @@ def turn(row: str, case: Case) -> dict[str, Any]:
         run = trained(["-n", str(WORKERS[row]), *case.options()], LIMIT_S, task=TORCH)
         found |= {"samples_per_s": after_first([epoch["samples_per_s"] for epoch in run["epochs"]]), **run}
     else:
-        loops = run_loops([str(case.particles), str(case.num_jets), str(case.epochs)], LOOPS[row], LIMIT_S)
+        loops = run_loops((case.particles, case.num_jets, case.epochs), LOOPS[row], LIMIT_S)
         found |= {"samples_per_s": sum(loop["samples_per_s"] for loop in loops), "loops": loops}
     return {**found, "stolen_cpu_s": round(stolen_s() - before, 2)}
+
+
+def run_loops(sizes: Sequence[int], num_loops: int, limit_s: float) -> list[dict[str, Any]]:
+    """Local, blocking: plain loops that are let go at the same moment, each with its part of a batch; what each of them says."""
+
+    def launches(num_ranks: int, seat: Seat) -> list[Launch]:
+        program = [sys.executable, "-m", "bench.ranks.jets_plain", *seat.arguments, *map(str, sizes)]
+        return [Launch([*program, str(part), str(num_ranks)]) for part in range(num_ranks)]
+
+    with Conductor() as conductor:
+        group = conductor.start("plain loops", num_loops, launches)
+        group.ask("warm_up", limit_s)
+        return group.ask("time", limit_s)
 
 
 def after_first(of_epochs: Sequence[float]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,9 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bench.groups import FOLDERS, ROOT, GroupFailed
+from bench.groups import FOLDERS, GroupFailed, Launch, end, started
 from bench.rounds import spread
-from tests.system.processes import plain_environment
 
 TASK = "bench/asynchronous_task.py"
 ALWAYS = ("--checkpoint-every", "never", "--quiet", "--threads", "1")
@@ -37,7 +35,6 @@ KEPT = (
     "versions",
 )
 """Of the summary of a run."""
-END_LIMIT_S = 10.0
 LOOK_EVERY_S = 0.2
 
 Commands = Callable[[Sequence[str]], Sequence[Sequence[str]]]
@@ -60,25 +57,15 @@ class Training:
         self._folder = tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-")
         command = ["train", self._task, *self._options, *ALWAYS, "--out", str(self._run)]
         self._until = time.monotonic() + self._limit_s
-        self._processes = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         with self._log.open("wb") as log:
             for one in self._commands(command):
-                # Ctrl-C is for us; we end them.
-                process = subprocess.Popen(
-                    one, cwd=ROOT, env=plain_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                )
-                self._processes.append(process)
+                self._processes.append(started(Launch(one), log))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for process in self._processes:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                if process.poll() is None:
-                    os.killpg(process.pid, number)
-                    try:
-                        process.wait(END_LIMIT_S)
-                    except subprocess.TimeoutExpired:
-                        continue
+            end(process)
         self._folder.cleanup()
 
     @property

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.bounds import Bound, judge, told
 from bench.figure import Line, Panel
-from bench.groups import FOLDERS
+from bench.groups import temporary_folder
 from bench.page import Page, Result, Table
 from bench.progress import Progress
 from bench.record import Record
@@ -94,13 +90,11 @@ def measure_blocks(record: Record, effort: Effort, progress: Progress) -> None:
 def played(case: Case, is_real: bool = False) -> dict[str, Any]:
     """Local, blocking: what a study was like."""
     about = {"blocks": case.num_blocks, "trials": case.num_trials, "mean_s": case.mean_s, "shares_lock": case.shares_lock}
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
     try:
-        return {**about, **described(in_real_time(case, folder) if is_real else simulate(case, folder), case.num_blocks)}
+        with temporary_folder() as folder:
+            return {**about, **described(in_real_time(case, folder) if is_real else simulate(case, folder), case.num_blocks)}
     except StandsStill as error:
         return {**about, "error": str(error)}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def described(outcome: Outcome, num_blocks: int) -> dict[str, Any]:

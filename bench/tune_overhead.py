@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import shutil
-import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,14 +16,13 @@ import psutil
 
 from bench.contenders.contender import Unavailable
 from bench.contenders.tune import JOURNAL, OURS, WAYS, Way
-from bench.groups import FOLDERS, ONE_THREAD, ROOT, GroupFailed, Launch
+from bench.groups import ONE_THREAD, GroupFailed, Launch, end, started, temporary_folder
 from bench.machine import stolen_s
 from bench.page import one_line
 from bench.progress import Progress
 from bench.ranks.tune_trial import Order, waits_of
 from bench.record import Record
 from bench.rounds import Floats, orders
-from tests.system.processes import plain_environment
 
 NUM_WORKERS = 4
 LIMIT_S = 180.0
@@ -117,8 +112,7 @@ def measure_ahead(record: Record, effort: Effort, progress: Progress) -> None:
 
 def searched(way: Way, order: Order) -> dict[str, Any]:
     """Local, blocking: one study from the start of its program to its end. Raises `GroupFailed`."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
-    try:
+    with temporary_folder() as folder:
         order, before = replace(order, folder=str(folder)), stolen_s()
         began = time.monotonic()
         run_program(way.name, way.start(order), folder / "log")
@@ -142,35 +136,23 @@ def searched(way: Way, order: Order) -> dict[str, Any]:
             found["asked"] = [[round(at - began, 6), is_there] for at, is_there in noted["asked"]]
             found["made"] = [[round(at - began, 6) for at in span] for span in noted["made"]]
         return found
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_program(name: str, launch: Launch, log: Path) -> None:
     """Local, blocking: until the program and all that it started have ended."""
-    environment = {**plain_environment(), **ONE_THREAD, **launch.environment}
     with log.open("wb") as sink:
-        process = subprocess.Popen(
-            launch.command,
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    started: list[psutil.Process] = []
+        process = started(replace(launch, environment={**ONE_THREAD, **launch.environment}), sink)
+    children: list[psutil.Process] = []
     try:
         process.wait(LIMIT_S)
     except subprocess.TimeoutExpired:
-        started = psutil.Process(process.pid).children(recursive=True)
+        children = psutil.Process(process.pid).children(recursive=True)
         raise GroupFailed(f"{name} was not done after {LIMIT_S:g} s and printed: {_said(log)}") from None
     finally:
         if process.poll() is None:
-            started = started or psutil.Process(process.pid).children(recursive=True)
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for one in started:  # Ray's daemons have groups of their own
+            children = children or psutil.Process(process.pid).children(recursive=True)
+            end(process)
+        for one in children:  # Ray's daemons have groups of their own
             if one.is_running():
                 one.kill()
     if process.returncode:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.bounds import Bound, judge, told
 from bench.figure import COLOURS, Line, Panel
-from bench.groups import FOLDERS, Launch
+from bench.groups import Launch, temporary_folder
 from bench.page import Page, Result, Table
 from bench.progress import Progress
 from bench.record import Record
@@ -74,11 +70,8 @@ def search_of_task(problem: Problem, effort: Effort) -> str:
 
 def in_blocks(case: Case) -> list[list[float]]:
     """Local, blocking: when each trial of a simulated study of ours ended, and what it was worth."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
-    try:
+    with temporary_folder() as folder:
         return [[round(at, 4), value] for at, _, value in simulate(case, folder).ended]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def by_optuna(problem: Problem, case: Case, num_at_once: int) -> list[list[float]]:
@@ -102,15 +95,11 @@ def by_optuna(problem: Problem, case: Case, num_at_once: int) -> list[list[float
 
 def in_reality(name: str, effort: Effort) -> float:
     """Local, blocking: the best value of one `un.tune` that is not simulated."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
     numbers = (NUM_BLOCKS, effort.trials, 0, REAL_MEAN_S, effort.sigma, search_of_task(PROBLEMS[name], effort))
-    try:
-        run_program(
-            name, Launch([sys.executable, "-m", "bench.ranks.tune_problem", str(folder), name, *map(str, numbers)]), folder / "log"
-        )
+    with temporary_folder() as folder:
+        program = [sys.executable, "-m", "bench.ranks.tune_problem", str(folder), name, *map(str, numbers)]
+        run_program(name, Launch(program), folder / "log")
         return float(json.loads((folder / "best.json").read_text()))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def best_until(trials: Sequence[Sequence[float]], until_s: float) -> float:
