@@ -21,8 +21,8 @@ from bench.figure import Line, Picture, of_accuracy
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
-from bench.rounds import orders, spread
-from bench.trainings import Runs, accuracy, data_options, grouped, staleness, time_to, trained
+from bench.rounds import spread
+from bench.trainings import Runs, accuracy, data_options, grouped, staleness, time_to, trained_with_seeds
 
 WORKERS = 4
 SEEDS = (0, 1, 2)
@@ -81,15 +81,7 @@ def main() -> None:
     effort, seeds = (QUICK, SEEDS[:1]) if args.quick else (FULL, SEEDS)
     commands = {entry.name: entry.command() for entry in ENTRIES}
     record = measurement.record({**effort, "seeds": seeds, "workers": WORKERS, "options": commands})
-    for seed, order in zip(seeds, orders(list(commands), len(seeds), seed=20), strict=True):
-        for name in order:
-            if (key := f"{name}, seed {seed}") in record.blocks:
-                continue
-            measurement.progress.say(f"{key} ({measurement.watch} so far)")
-            found = trained([*commands[name], "--seed", str(seed), *data_options(args.mnist, effort)], LIMIT_S)
-            record.add(key, {"algorithm": name, "seed": seed, **found})
-            measurement.progress.keep(f"{key}: {accuracy(found):.2f} % in {found['epochs'][-1]['wall_s']:.0f} s")
-    runs = [record.blocks[f"{name}, seed {seed}"] for name in commands for seed in seeds]
+    runs = trained_with_seeds(record, commands, seeds, data_options(args.mnist, effort), LIMIT_S)
     measurement.finish(synchronous=SYNCHRONOUS, not_measured=NOT_MEASURED, runs=runs)
 
 

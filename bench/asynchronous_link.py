@@ -18,9 +18,9 @@ from bench.groups import Conductor, Launch, Seat
 from bench.hosts import LIMITS, RATE, Across, test_hosts
 from bench.measurement import begin
 from bench.page import Page, Result, Table
-from bench.rounds import orders, spread
+from bench.rounds import spread
 from bench.sizes import show_size
-from bench.trainings import Runs, accuracy, data_options, grouped, reached, time_to, trained
+from bench.trainings import Runs, accuracy, data_options, grouped, reached, time_to, trained, trained_with_seeds
 from tests.system.hosts import Host
 
 SEEDS = (0, 1, 2)
@@ -56,19 +56,9 @@ def measure(args: argparse.Namespace) -> None:
     data = data_options(args.mnist, effort)
     with test_hosts(NUM_HOSTS) as hosts:
         across = Across(hosts)
-        if "costs" not in record.blocks:
-            measurement.progress.say("how long a gradient takes to compute and to send")
+        if record.lacks("costs"):
             record.add("costs", costs(hosts, across, [*COMMON, "--lr", "0.01", *data_options(args.mnist, {**effort, "epochs": 1})]))
-        for seed, order in zip(seeds, orders(list(ENTRIES), len(seeds), seed=20), strict=True):
-            for name in order:
-                if (key := f"{name}, seed {seed}") in record.blocks:
-                    continue
-                measurement.progress.say(f"{key} ({measurement.watch} so far)")
-                given = [*options[name], "--seed", str(seed), "--target", str(TARGET), *data]
-                found = trained(given, LIMIT_S, lambda command: across.commands("auto", "-m", "unisono", *command))
-                record.add(key, {"algorithm": name, "seed": seed, **found})
-                measurement.progress.keep(f"{key}: {accuracy(found):.2f} % in {found['epochs'][-1]['wall_s']:.0f} s")
-    runs = [record.blocks[f"{name}, seed {seed}"] for name in ENTRIES for seed in seeds]
+        runs = trained_with_seeds(record, options, seeds, ["--target", str(TARGET), *data], LIMIT_S, across.unisono)
     measurement.finish(not_measured=NOT_MEASURED, costs=record.blocks["costs"], runs=runs)
 
 

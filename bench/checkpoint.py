@@ -67,7 +67,7 @@ def main() -> None:
             return {"saves": {name: saves_of(group, threads, rounds) for name, group in groups.items()}}
 
         with folder_for_files() as folder:
-            able = blocks.able(way.contender(threads, folder, PERIOD) for way in WAYS)
+            able = blocks.able(way.given(threads, folder, PERIOD) for way in WAYS)
             blocks.apart(show_count(threads, "thread"), {"threads": threads}, {1: able}, opening, turn, rounds, after=after)
     blocks.finish(
         ours=OURS,

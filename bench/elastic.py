@@ -12,7 +12,6 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic, sleep
@@ -21,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench.bounds import Bound
-from bench.groups import ROOT, GroupFailed
+from bench.groups import ROOT, GroupFailed, temporary_folder
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
@@ -148,19 +147,17 @@ def main() -> int:
         "--algorithm", "gem", "--lr", "0.05", "--global-batch", "256", "--epochs", str(epochs), "--checkpoint-every", "20s",
         "--set", f"data.mnist={args.mnist.resolve()}", "--set", f"data.num_train={num_train}", "--silence", "5",
     )  # fmt: skip
-    wanted = [name for name in SCENARIOS if name in QUICK or not args.quick]
-    for name in wanted:
-        if name not in record.blocks:
-            measurement.progress.say(name)
+    for name in QUICK if args.quick else SCENARIOS:
+        if record.lacks(name):
             record.add(name, {"scenario": name, **_run(options, SCENARIOS[name])})
-    rows = [record.blocks[name] for name in wanted]
+    rows = list(record.asked().values())
     measurement.finish(not_checked=NOT_CHECKED, rows=rows)
     return 0 if all(holds({"settings": settings, "rows": rows}, row) for row in rows) else 1
 
 
 def _run(options: Sequence[str], act: Callable[[Run], None]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
-        run = Run(Path(folder) / "run", options)
+    with temporary_folder() as folder:
+        run = Run(folder / "run", options)
         try:
             act(run)
             return run.end()

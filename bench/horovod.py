@@ -66,7 +66,7 @@ def main() -> None:
         data = folder / "data.npz"
         write_data(MNIST_CNN, data)
         for part, ways in PARTS.items():
-            able = {WORKERS: blocks.able(way.contender(MNIST_CNN, data) if isinstance(way, Way) else way for way in ways)}
+            able = {WORKERS: blocks.able(way.given(MNIST_CNN.name, data) if isinstance(way, Way) else way for way in ways)}
             if ITSELF in part.lower() and ITSELF in blocks.absent:
                 continue
             if isinstance(ways[0], Way):

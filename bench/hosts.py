@@ -50,6 +50,10 @@ class Across:
         run += ["--engine", "gloo", "--allreduce", allreduce, "--threads", "1"]
         return [host.command(*run, "--node-rank", str(node), *program) for node, host in enumerate(self._hosts)]
 
+    def unisono(self, command: Sequence[str]) -> list[list[str]]:
+        """Local: the commands of one training."""
+        return self.commands("auto", "-m", "unisono", *command)
+
     def launches(self, allreduce: str, program: str, seat: Seat, *arguments: str) -> list[Launch]:
         """Local: one rank of a group on each host: `python -m program SOCKET GROUP arguments`."""
         return [Launch(command) for command in self.commands(allreduce, "-m", program, *seat.arguments, *arguments)]

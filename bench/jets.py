@@ -79,8 +79,7 @@ def _speeds(args: argparse.Namespace, measurement: Measurement) -> Record:
         for number, order in enumerate(orders(ROWS, case.rounds, SEED)):
             keys = {row: f"{case.name}, {row}, round {number}" for row in order}
             for row, key in keys.items():
-                if key not in record.blocks:
-                    measurement.progress.say(f"{key} of {case.rounds} ({measurement.watch} so far)")
+                if record.lacks(key):
                     record.add(key, turn(row, case))
             check_same([record.blocks[keys[row]] for row in (PLAIN, *WORKERS)])
     return record
@@ -130,12 +129,10 @@ def _accuracies(args: argparse.Namespace, measurement: Measurement) -> Record:
     effort = QUICK_WHOLE if args.quick else WHOLE
     options = ["-n", str(NUM_WORKERS), "--set", f"data.num_jets={effort['num_jets']}", *effort["options"]]
     record = measurement.record({**effort, "workers": NUM_WORKERS}, "accuracy")
-    if "bound" not in record.blocks:
-        measurement.progress.say("what the best classifier reaches")
+    if record.lacks("bound"):
         record.add("bound", dict(zip(("best", "error"), best_accuracy(num_jets=effort["bound_jets"]), strict=True)))
     for form, backend in FORMS.items():
-        if form not in record.blocks:
-            measurement.progress.say(f"{form} ({measurement.watch} so far)")
+        if record.lacks(form):
             found = trained(options, LIMIT_S, partial(_commands, backend), TORCH if backend is None else KERAS)
             record.add(form, {"form": form, **found})
             measurement.progress.keep(

@@ -66,7 +66,7 @@ def measure(blocks: Blocks, case: Case, backend: str, wanted: Sequence[Way], eff
     contenders: dict[int, list[Contender]] = {}
     for way in sorted(wanted, key=lambda way: way.workers):
         if case.name in way.cases and backend in way.backends:
-            contenders.setdefault(way.workers, []).append(way.contender(backend, case, data))
+            contenders.setdefault(way.workers, []).append(way.given(backend, case.name, data))
 
     def after(groups: Mapping[str, Group]) -> Mapping[str, Any]:
         return {"after": {name: state_after(group) for name, group in groups.items()}, "copies": groups[OURS].ask("count")[0]}

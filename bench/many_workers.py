@@ -101,14 +101,14 @@ def main() -> None:
     missing = {
         run.name: [*run.options(), "--device", args.device, *data_options(args.mnist, run.limited(effort))]
         for run in wanted
-        if run.name not in record.blocks
+        if record.lacks(run.name)
     }
     by_name = {run.name: run for run in wanted}
     measurement.progress.keep(f"{len(missing)} trainings of {effort['epochs']} epochs, {args.jobs} at a time")
     for name, found in side_by_side(missing, args.jobs, LIMIT_S):
         record.add(name, {**asdict(by_name[name]), **found})
         measurement.progress.keep(f"{name}: {accuracy(found):.2f} % after {measurement.watch}")
-    measurement.finish(machine=_gpu(args.device), not_checked=NOT_CHECKED, runs=[record.blocks[run.name] for run in wanted])
+    measurement.finish(machine=_gpu(args.device), not_checked=NOT_CHECKED, runs=list(record.asked().values()))
 
 
 def _gpu(device: str) -> dict[str, str]:

@@ -31,7 +31,7 @@ class Record:
             if left["settings"] == self.settings and left["code"] == _code():
                 self.blocks, self.sittings = left["blocks"], left["sittings"]
                 progress.keep(f"{len(self.blocks)} blocks of an interrupted run are kept (--fresh measures them again)")
-        self._progress, self._asked = progress, dict[str, None]()
+        self.progress, self._asked = progress, dict[str, None]()
         self.sittings.append(describe_moment())
 
     def lacks(self, key: str) -> bool:
@@ -39,7 +39,7 @@ class Record:
         self._asked[key] = None
         if key in self.blocks:
             return False
-        self._progress.say(key)
+        self.progress.say(key)
         return True
 
     def asked(self) -> dict[str, Any]:

@@ -10,8 +10,7 @@ a single server's vectors pass its one link; two servers have half of them each.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -51,16 +50,10 @@ def main() -> None:
         across = {servers: Across(hosts[: WORKERS + servers]) for servers in set(ROWS.values())}
         for number, order in enumerate(orders(list(ROWS), num_rounds, SEED)):
             for row in order:
-                if (key := f"{row}, round {number}") in record.blocks:
-                    continue
-                measurement.progress.say(f"{key} of {num_rounds} ({measurement.watch} so far)")
-                given = [*OPTIONS, "--servers", str(ROWS[row]), *data_options(args.mnist, EFFORT)]
-                record.add(key, {"row": row, **trained(given, LIMIT_S, partial(_commands, across[ROWS[row]]))})
+                if record.lacks(key := f"{row}, round {number}"):
+                    given = [*OPTIONS, "--servers", str(ROWS[row]), *data_options(args.mnist, EFFORT)]
+                    record.add(key, {"row": row, **trained(given, LIMIT_S, across[ROWS[row]].unisono)})
     measurement.finish(not_measured=NOT_MEASURED, runs=list(record.blocks.values()))
-
-
-def _commands(across: Across, command: Sequence[str]) -> list[list[str]]:
-    return across.commands("auto", "-m", "unisono", *command)
 
 
 def page_of(result: Result) -> Page:

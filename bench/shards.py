@@ -15,7 +15,7 @@ from functools import partial
 from bench.blocks import Blocks
 from bench.bounds import judge, told
 from bench.contenders.contender import NOISE
-from bench.contenders.training import OURS, Start, Way, start_unisono
+from bench.contenders.training import OURS, Way, start_unisono
 from bench.groups import temporary_folder
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
@@ -37,15 +37,21 @@ NOT_MEASURED = (
 )
 
 
-def _in_shards(num_shards: int) -> Start:
-    return partial(start_unisono, shards=num_shards)
-
-
 WAYS: Sequence[Way] = (
-    Way(OURS, "ours", "the plain all-reduce", (1, 2), start_unisono),
-    Way("unisono A/A", "noise", NOISE, (1, 2), start_unisono),
-    Way("2 shards", "shards", "`--shards 2`: with 2 workers one shard each, so micro-batches are as before", (1, 2), _in_shards(2)),
-    Way("8 shards", "shards", "`--shards 8`: with 2 workers four shards each, computed one after another", (1, 2), _in_shards(8)),
+    Way(OURS, "ours", "the plain all-reduce", start_unisono),
+    Way("unisono A/A", "noise", NOISE, start_unisono),
+    Way(
+        "2 shards",
+        "shards",
+        "`--shards 2`: with 2 workers one shard each, so micro-batches are as before",
+        partial(start_unisono, shards=2),
+    ),
+    Way(
+        "8 shards",
+        "shards",
+        "`--shards 8`: with 2 workers four shards each, computed one after another",
+        partial(start_unisono, shards=8),
+    ),
 )
 
 

@@ -85,7 +85,7 @@ def measure(blocks: Blocks, case: Case, workers: int, ways: Iterable[Way], effor
     """Blocking: one block, whose data are written into the folder."""
     data = folder / f"{case.name}.npz"
     write_data(case, data)
-    contenders = blocks.able(way.contender(case, data) for way in ways if workers in way.workers)
+    contenders = blocks.able(way.given(case.name, data) for way in ways if workers in way.workers)
     blocks.apart(
         block_key(case, workers),
         {"case": case.name, "workers": workers},

@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from bench.groups import FOLDERS, GroupFailed, Launch, end, started
-from bench.rounds import spread
+from bench.record import Record
+from bench.rounds import orders, spread
 
 TASK = "bench/asynchronous_task.py"
 ALWAYS = ("--checkpoint-every", "never", "--quiet", "--threads", "1")
@@ -133,6 +134,24 @@ def side_by_side(
             for name in [name for name, training in running.items() if training.is_over()]:
                 yield name, running.pop(name).result()
             time.sleep(LOOK_EVERY_S)
+
+
+def trained_with_seeds(
+    record: Record,
+    algorithms: Mapping[str, Sequence[str]],
+    seeds: Sequence[int],
+    more: Sequence[str],
+    limit_s: float,
+    commands: Commands = on_this_machine,
+) -> list[dict[str, Any]]:
+    """Local, blocking: one training of each algorithm with each seed; in every seed they run in a shuffled order."""
+    for seed, order in zip(seeds, orders(list(algorithms), len(seeds), seed=20), strict=True):
+        for name in order:
+            if record.lacks(key := f"{name}, seed {seed}"):
+                found = trained([*algorithms[name], "--seed", str(seed), *more], limit_s, commands)
+                record.add(key, {"algorithm": name, "seed": seed, **found})
+                record.progress.keep(f"{key}: {accuracy(found):.2f} % in {found['epochs'][-1]['wall_s']:.0f} s")
+    return [record.blocks[f"{name}, seed {seed}"] for name in algorithms for seed in seeds]
 
 
 def accuracy(run: Mapping[str, Any], epoch: int = -1) -> float:

@@ -12,7 +12,6 @@ from bench.bounds import Bound, judge, told
 from bench.figure import Line, Panel
 from bench.groups import temporary_folder
 from bench.page import Page, Result, Table
-from bench.progress import Progress
 from bench.record import Record
 from bench.tune_simulation import Case, Outcome, StandsStill, in_real_time, simulate
 
@@ -66,24 +65,22 @@ FULL = Effort(
 QUICK = Effort((Series("random", 60.0, True, (10, 30)), Series("tpe", 60.0, True, (10, 30))), Case(10, 20, "tpe", 0, 1.0), 10.0)
 
 
-def measure_blocks(record: Record, effort: Effort, progress: Progress) -> None:
+def measure_blocks(record: Record, effort: Effort) -> None:
     """Blocking: all cases that `record` does not have yet."""
     for series in effort.series:
         for num_blocks in series.sizes:
             key = f"{series.name}, {num_blocks} blocks"
-            if key not in record.blocks:
-                progress.say(f"blocks: {key}")
+            if record.lacks(key):
                 record.add(key, {"series": series.name, "search": series.search, **played(series.case(num_blocks))})
             found = record.blocks[key]
             if "error" not in found:
-                progress.keep(f"{key}: busy {found['busy_share']:.1%}, {found['real_s']:.0f} s")
+                record.progress.keep(f"{key}: busy {found['busy_share']:.1%}, {found['real_s']:.0f} s")
             if "error" in found or found["busy_share"] < ENOUGH or found["real_s"] > effort.most_s:
                 break
     for how, case in (("simulated, side by side", effort.real), ("simulated, one lock", replace(effort.real, shares_lock=True))):
-        if (key := f"check: {how}") not in record.blocks:
+        if record.lacks(key := f"check: {how}"):
             record.add(key, {"how": how, **played(case)})
-    if (key := "check: real") not in record.blocks:
-        progress.say("blocks: the same with real waiting")
+    if record.lacks(key := "check: real"):
         record.add(key, {"how": "real waiting, a real thread", **played(effort.real, is_real=True)})
 
 

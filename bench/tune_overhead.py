@@ -19,7 +19,6 @@ from bench.contenders.tune import JOURNAL, OURS, WAYS, Way
 from bench.groups import ONE_THREAD, GroupFailed, Launch, end, started, temporary_folder
 from bench.machine import stolen_s
 from bench.page import one_line
-from bench.progress import Progress
 from bench.ranks.tune_trial import Order, waits_of
 from bench.record import Record
 from bench.rounds import Floats, orders
@@ -66,24 +65,23 @@ AHEAD = (
 AHEAD_RUNS = 2
 
 
-def measure_overhead(record: Record, effort: Effort, names: Sequence[str], progress: Progress) -> None:
+def measure_overhead(record: Record, effort: Effort, names: Sequence[str]) -> None:
     """Blocking: all rounds that `record` does not have yet. A peer that fails is not asked again."""
     failed: dict[str, str] = dict(record.blocks.get("failed", {}))
     ways = {way.name: way for way in WAYS if way.name in names and way.name not in failed}
     for name, way in list(ways.items()):
         try:
-            progress.say(f"{name} is prepared")
+            record.progress.say(f"{name} is prepared")
             way.prepare()
         except Unavailable as error:
             failed[name] = one_line(error)
-            progress.keep(f"{name} takes no part: {error}")
+            record.progress.keep(f"{name} takes no part: {error}")
             del ways[name]
     record.add("failed", failed)
     for number, order in enumerate(orders([way.name for way in WAYS], effort.rounds, SEED)):
         for name in order:
             key = f"{name}, round {number}"
-            if name in ways and key not in record.blocks:
-                progress.say(f"overhead: round {number + 1} of {effort.rounds}, {name}")
+            if name in ways and record.lacks(key):
                 seconds = effort.seconds / NUM_WORKERS if ways[name].is_serial else effort.seconds
                 wanted = Order("", effort.trials, NUM_WORKERS, seconds, SEED + number, "tpe")
                 try:
@@ -93,19 +91,18 @@ def measure_overhead(record: Record, effort: Effort, names: Sequence[str], progr
                         raise
                     failed[name] = one_line(error)
                     record.add("failed", failed)
-                    progress.keep(f"{name} takes no more part: {error}")
+                    record.progress.keep(f"{name} takes no more part: {error}")
                     del ways[name]
 
 
-def measure_ahead(record: Record, effort: Effort, progress: Progress) -> None:
+def measure_ahead(record: Record, effort: Effort) -> None:
     """Blocking: all rows that `record` does not have yet, in interleaved rounds."""
     num_runs = min(AHEAD_RUNS, effort.rounds)
     for number, order in enumerate(orders([row.name for row in AHEAD], num_runs, SEED)):
         for name in order:
             (row,) = (row for row in AHEAD if row.name == name)
             key = f"{name}, round {number}"
-            if key not in record.blocks:
-                progress.say(f"ahead: round {number + 1} of {num_runs}, {name}")
+            if record.lacks(key):
                 wanted = Order("", effort.trials, NUM_WORKERS, row.seconds * effort.seconds, SEED + number, row.search)
                 record.add(key, {"row": name, "search": row.search, "round": number, **searched(row.way, wanted)})
 

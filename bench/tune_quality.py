@@ -15,7 +15,6 @@ from bench.bounds import Bound, judge, told
 from bench.figure import COLOURS, Line, Panel
 from bench.groups import Launch, temporary_folder
 from bench.page import Page, Result, Table
-from bench.progress import Progress
 from bench.record import Record
 from bench.rounds import Estimate, Floats, estimate
 from bench.tune_overhead import run_program
@@ -44,13 +43,12 @@ class Effort:
 FULL, QUICK = Effort(20, 60), Effort(3, 12)
 
 
-def measure_quality(record: Record, effort: Effort, progress: Progress) -> None:
+def measure_quality(record: Record, effort: Effort) -> None:
     """Blocking: all problems and seeds that `record` does not have yet."""
     for name, problem in PROBLEMS.items():
         for seed in range(effort.seeds):
             key = f"{name}, seed {seed}"
-            if key not in record.blocks:
-                progress.say(f"quality: {key} of {effort.seeds}")
+            if record.lacks(key):
                 case = Case(
                     NUM_BLOCKS, effort.trials, "tpe", seed, effort.mean_s, effort.sigma, False, problem.space, problem.value
                 )
@@ -58,8 +56,7 @@ def measure_quality(record: Record, effort: Effort, progress: Progress) -> None:
                 found = {way: by_optuna(problem, case, num_at_once) for way, num_at_once in ways.items()}
                 ours = {DEFAULT: in_blocks(replace(case, search=search_of_task(problem, effort))), TPE: in_blocks(case)}
                 record.add(key, {"problem": name, "seed": seed, **ours, **found})
-        if (key := f"{name}, real") not in record.blocks:
-            progress.say(f"quality: {name}, a real run")
+        if record.lacks(key := f"{name}, real"):
             record.add(key, {"problem": name, "seed": 0, "best": in_reality(name, effort)})
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
 
-from bench.groups import Launch, Seat
+from bench.groups import Launch
 
 
 class Unavailable(Exception):
@@ -29,8 +31,13 @@ class Contender:
     kind: str
     about: str
     """What is called, in words."""
-    start: Callable[[int, Seat], list[Launch]]
+    start: Callable[..., list[Launch]]
+    """Given the number of ranks and the seat, behind what `given` gives."""
     prepare: Callable[[], None] = nothing
     """Local, blocking: install what it needs; raises `Unavailable`."""
     clean: Callable[[], None] = nothing
     """Local: remove what its processes may leave when they are killed."""
+
+    def given(self, *values: Any) -> Self:
+        """Pure: the same, with what it is to do."""
+        return replace(self, start=partial(self.start, *values))

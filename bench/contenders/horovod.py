@@ -41,15 +41,15 @@ def _gloo(how: str, num_ranks: int, seat: Seat) -> list[Launch]:
 
 
 _OUR_TRAINING = (
-    Way(OURS, "ours", "the loop by hand with `DistributedOptimizer` of `unisono.horovod.torch`", (2,), partial(_training, _MODULE)),
-    Way(AGAIN, "noise", NOISE, (2,), partial(_training, _MODULE)),
+    Way(OURS, "ours", "the loop by hand with `DistributedOptimizer` of `unisono.horovod.torch`", partial(_training, _MODULE)),
+    Way(AGAIN, "noise", NOISE, partial(_training, _MODULE)),
 )
 TRAINING: Sequence[Way] = (*_OUR_TRAINING, *(way for way in WAYS if way.kind == "ddp"))
 _BUILT = f"{horovod_itself.RELEASE}, built here with C++ 20 in the place of 14, over its gloo"
 _ABOUT = f"the same loop with Horovod itself ({_BUILT})"
 TRAINING_ITSELF: Sequence[Way] = (
     *_OUR_TRAINING,
-    Way(ITSELF, "horovod", _ABOUT, (2,), partial(_training, _ITS_MODULE), horovod_itself.make),
+    Way(ITSELF, "horovod", _ABOUT, partial(_training, _ITS_MODULE), horovod_itself.make),
 )
 
 

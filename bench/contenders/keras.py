@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -13,27 +13,16 @@ from pathlib import Path
 from bench.contenders.contender import Contender
 from bench.contenders.training import free_port
 from bench.groups import Launch, Seat
-from bench.training_cases import BACKENDS, KERAS_CASES, KERAS_CNN, Case
-
-Start = Callable[[str, str, Path, int, Seat], list[Launch]]
-"""Backend, name of the case, file of its data, number of ranks, seat."""
+from bench.training_cases import BACKENDS, KERAS_CASES, KERAS_CNN
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to train, for the cases and backends where it makes sense."""
+class Way(Contender):
+    """One way to train, for the cases and backends where it makes sense; given backend, name of the case and file of its data."""
 
-    name: str
-    kind: str
-    about: str
-    start: Start
     workers: int = 1
     cases: tuple[str, ...] = tuple(KERAS_CASES)
     backends: tuple[str, ...] = BACKENDS
-
-    def contender(self, backend: str, case: Case, data: Path) -> Contender:
-        """Pure: this way with one case on one backend."""
-        return Contender(self.name, self.kind, self.about, partial(self.start, backend, case.name, data))
 
 
 def missing(backend: str) -> str:

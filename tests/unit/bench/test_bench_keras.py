@@ -60,7 +60,9 @@ def test_all_ways_on_a_backend_have_the_same_surroundings(backend: str, tmp_path
     seen = []
     for way in WAYS:
         if backend in way.backends:
-            launches = way.contender(backend, KERAS_CNN, tmp_path / "data.npz").start(way.workers, Seat("here", way.name, tmp_path))
+            launches = way.given(backend, KERAS_CNN.name, tmp_path / "data.npz").start(
+                way.workers, Seat("here", way.name, tmp_path)
+            )
             seen += [{name: value for name, value in one.environment.items() if name != "TF_CONFIG"} for one in launches]
     assert seen[0]["KERAS_BACKEND"] == backend
     assert all(one == seen[0] for one in seen)
