@@ -10,7 +10,6 @@ Writes algorithms.md (tables, crossings, thresholds for `auto`), algorithms.json
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import math
@@ -51,7 +50,10 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
-    args = _arguments()
+    parser = parser_of("algorithms", __doc__)
+    parser.add_argument("--hosts", type=counts, default=[4, 3], metavar="N,N", help="numbers of hosts (default 4,3)")
+    parser.add_argument("--sizes", type=sizes, default=SIZES, metavar="S,S", help=f"default {SIZES}; with --quick {QUICK_SIZES}")
+    args = parse(parser, sizes=QUICK_SIZES)
     effort = QUICK if args.quick else FULL
     settings = {"effort": dataclasses.asdict(effort), "contenders": list(ALGORITHMS)}
     blocks = Blocks(begin("algorithms", args, page_of), settings, ALGORITHMS)
@@ -66,13 +68,6 @@ def main() -> None:
 def start(across: Across, name: str, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
     """Local: one rank on each host, with the algorithm of that name."""
     return across.launches(name.partition(" ")[0], "bench.ranks.unisono", seat, "plain")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = parser_of("algorithms", __doc__)
-    parser.add_argument("--hosts", type=counts, default=[4, 3], metavar="N,N", help="numbers of hosts (default 4,3)")
-    parser.add_argument("--sizes", type=sizes, default=SIZES, metavar="S,S", help=f"default {SIZES}; with --quick {QUICK_SIZES}")
-    return parse(parser, sizes=QUICK_SIZES)
 
 
 ENGINE = "engine"

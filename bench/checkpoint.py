@@ -10,7 +10,6 @@ Writes checkpoint.md (tables, bound, how it was measured) and checkpoint.json (e
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -55,7 +54,10 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
-    args = _arguments()
+    usual, threads = sorted({1, len(os.sched_getaffinity(0))}), partial(counts, least=1)
+    parser, shown = parser_of("checkpoint", __doc__), ",".join(map(str, usual))
+    parser.add_argument("--threads", type=threads, default=usual, metavar="N,N", help=f"of the worker (here {shown})")
+    args = parse(parser)
     rounds = QUICK_ROUNDS if args.quick else ROUNDS
     settings = {"about": ABOUT, "state_bytes": STATE_BYTES, "rounds": rounds, "quiet": QUIET, "period": PERIOD}
     blocks = Blocks(begin("checkpoint", args, page_of), {**settings, "threads": args.threads}, (OURS,))
@@ -107,13 +109,6 @@ def file_system(path: Path) -> str:
     """Local: the kind of file system that holds a path."""
     held = [one for one in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(one.mountpoint)]
     return max(held, key=lambda one: len(one.mountpoint)).fstype if held else "an unknown file system"
-
-
-def _arguments() -> argparse.Namespace:
-    usual, threads = sorted({1, len(os.sched_getaffinity(0))}), partial(counts, least=1)
-    parser, shown = parser_of("checkpoint", __doc__), ",".join(map(str, usual))
-    parser.add_argument("--threads", type=threads, default=usual, metavar="N,N", help=f"of the worker (here {shown})")
-    return parse(parser)
 
 
 MOST_MS, EVERY_S = 50.0, 30.0

@@ -10,7 +10,6 @@ Writes collectives.md (tables, bounds, how it was measured), collectives.json (e
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -39,7 +38,11 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
-    args = _arguments()
+    parser = parser_of("collectives", __doc__)
+    parser.add_argument("--ranks", type=counts, default=[2, 4], metavar="N,N", help="numbers of ranks (default 2,4)")
+    parser.add_argument("--sizes", type=sizes, default=SIZES, metavar="S,S", help=f"default {SIZES}; with --quick {QUICK_SIZES}")
+    add_choice(parser, "--only", [one.name for one in CONTENDERS], needed=(OURS.name,))
+    args = parse(parser, sizes=QUICK_SIZES)
     effort, wanted = QUICK if args.quick else FULL, [one for one in CONTENDERS if one.name in args.only]
     settings = {"effort": dataclasses.asdict(effort), "contenders": args.only}
     blocks = Blocks(begin("collectives", args, page_of), settings, (OURS.name,))
@@ -47,14 +50,6 @@ def main() -> None:
     for num_ranks in args.ranks:
         blocks.at_sizes(able, num_ranks, about_sizes(num_ranks, args.sizes), effort)
     blocks.finish(ours=OURS.name, contenders=described(able), not_measured=NOT_MEASURED)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = parser_of("collectives", __doc__)
-    parser.add_argument("--ranks", type=counts, default=[2, 4], metavar="N,N", help="numbers of ranks (default 2,4)")
-    parser.add_argument("--sizes", type=sizes, default=SIZES, metavar="S,S", help=f"default {SIZES}; with --quick {QUICK_SIZES}")
-    add_choice(parser, "--only", [one.name for one in CONTENDERS], needed=(OURS.name,))
-    return parse(parser, sizes=QUICK_SIZES)
 
 
 FASTER: Mapping[int, Collection[tuple[str, float, Collection[int]]]] = {

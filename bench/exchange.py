@@ -10,7 +10,6 @@ Writes exchange.md (tables, bounds, how it was measured) and exchange.json (ever
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
@@ -64,7 +63,11 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
-    args = _arguments()
+    parser, whole = parser_of("exchange", __doc__), partial(counts, least=1)
+    for option, kind, usual, quick in (("--workers", whole, WORKERS, QUICK_WORKERS), ("--sizes", sizes, SIZES, QUICK_SIZES)):
+        parser.add_argument(option, type=kind, default=usual, metavar="N,N", help=f"default {usual}; with --quick {quick}")
+    add_choice(parser, "--only", [one.name for one in CONTENDERS], needed=ESSENTIAL)
+    args = parse(parser, sizes=QUICK_SIZES, workers=QUICK_WORKERS)
     effort, sharing = (QUICK, QUICK_SHARING) if args.quick else (FULL, FULL_SHARING)
     settings = {"effort": dataclasses.asdict(effort), "sharing": dataclasses.asdict(sharing), "contenders": args.only}
     blocks = Blocks(begin("exchange", args, page_of), settings, ESSENTIAL)
@@ -99,14 +102,6 @@ def measure_shares(blocks: Blocks, contenders: Sequence[Contender], sharing: Sha
         blocks.record.add("shares", {**dataclasses.asdict(sharing), "failed": field.failed, "served": in_order})
     shares: Mapping[str, Any] = blocks.record.blocks["shares"]
     return shares
-
-
-def _arguments() -> argparse.Namespace:
-    parser, whole = parser_of("exchange", __doc__), partial(counts, least=1)
-    for option, kind, usual, quick in (("--workers", whole, WORKERS, QUICK_WORKERS), ("--sizes", sizes, SIZES, QUICK_SIZES)):
-        parser.add_argument(option, type=kind, default=usual, metavar="N,N", help=f"default {usual}; with --quick {quick}")
-    add_choice(parser, "--only", [one.name for one in CONTENDERS], needed=ESSENTIAL)
-    return parse(parser, sizes=QUICK_SIZES, workers=QUICK_WORKERS)
 
 
 FASTER, FASTER_BYTES = Asked("peer", times_as_fast=3.0), 1_000_000

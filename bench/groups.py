@@ -9,13 +9,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import IO, Any
 
 import psutil
@@ -54,6 +55,15 @@ class Seat:
     def arguments(self) -> list[str]:
         return [self.address, self.group]
 
+    def program(self, module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+        """Pure: the command of a rank, `python -m bench.ranks.MODULE SOCKET GROUP arguments`."""
+        return [python, "-m", f"bench.ranks.{module}", *self.arguments, *arguments]
+
+    def unisono_run(self, num_ranks: int, engine: str, module: str, *arguments: str) -> list[Launch]:
+        """Pure: all ranks by one command."""
+        run = [sys.executable, "-m", "unisono", "run", "-n", str(num_ranks), "--engine", engine, "--threads", "1"]
+        return [Launch([*run, *self.program(module, *arguments)[1:]])]
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -61,6 +71,13 @@ class Launch:
 
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def one_by_one(
+    program: Sequence[str], num_ranks: int, *more: str, variables: Mapping[str, str] = MappingProxyType({})
+) -> list[Launch]:
+    """Pure: each rank by a command of its own, `program RANK SIZE more`."""
+    return [Launch([*program, str(rank), str(num_ranks), *more], variables) for rank in range(num_ranks)]
 
 
 class Group:

@@ -10,7 +10,6 @@ Writes keras.md (tables, bounds, how it was measured) and keras.json (every epoc
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -47,7 +46,11 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
-    args = _arguments()
+    parser = parser_of("keras", __doc__)
+    add_choice(parser, "--cases", list(KERAS_CASES))
+    add_choice(parser, "--backends", BACKENDS)
+    add_choice(parser, "--only", [way.name for way in WAYS], ";", ESSENTIAL)
+    args = parse(parser)
     effort, wanted = QUICK if args.quick else FULL, [way for way in WAYS if way.name in args.only]
     settings = {**settings_of((KERAS_CASES[name] for name in args.cases), effort), "contenders": args.only}
     blocks = Blocks(begin("keras", args, page_of), settings, ESSENTIAL)
@@ -97,14 +100,6 @@ def state_after(group: Group) -> dict[str, float]:
 def block_key(case: Case, backend: str) -> str:
     """Pure: what a block is called in the raw data."""
     return f"{case.name} on {backend}"
-
-
-def _arguments() -> argparse.Namespace:
-    parser = parser_of("keras", __doc__)
-    add_choice(parser, "--cases", list(KERAS_CASES))
-    add_choice(parser, "--backends", BACKENDS)
-    add_choice(parser, "--only", [way.name for way in WAYS], ";", ESSENTIAL)
-    return parse(parser)
 
 
 ASKED = Asked("plain", times_as_long=1.1)

@@ -11,7 +11,6 @@ The last must be at most 1.2 times the longer of the other two. Writes overlap.m
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -50,7 +49,12 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
-    args = _arguments()
+    parser = parser_of("overlap", __doc__)
+    parser.add_argument("--size", type=sizes, default=[25_000_000], metavar="S", help="of the vector (default 25MB)")
+    args = parse(parser)
+    if len(args.size) > 1:
+        parser.error("--size takes one size")
+    (args.size,) = args.size
     measurement = begin("overlap", args, page_of)
     num_rounds = QUICK_ROUNDS if args.quick else ROUNDS
     record = measurement.record({"rounds": num_rounds, "seed": SEED, "bytes": args.size})
@@ -139,16 +143,6 @@ def page_of(result: Result) -> Page:
         versions={name: block["versions"] for name, block in blocks.items()},
         raw="`times_us[turn][rank][round][call]`",
     )
-
-
-def _arguments() -> argparse.Namespace:
-    parser = parser_of("overlap", __doc__)
-    parser.add_argument("--size", type=sizes, default=[25_000_000], metavar="S", help="of the vector (default 25MB)")
-    args = parse(parser)
-    if len(args.size) > 1:
-        parser.error("--size takes one size")
-    (args.size,) = args.size
-    return args
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Writes train.md (tables, bounds, how it was measured) and train.json (every epoc
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -61,7 +60,11 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
-    args = _arguments()
+    parser = parser_of("train", __doc__)
+    add_choice(parser, "--cases", list(CASES))
+    add_choice(parser, "--workers", list(map(str, WORKERS)))
+    add_choice(parser, "--only", [way.name for way in WAYS], ";", (OURS,))
+    args = parse(parser)
     effort, wanted = QUICK if args.quick else FULL, [way for way in WAYS if way.name in args.only]
     settings = {**settings_of((CASES[name] for name in args.cases), effort), "contenders": args.only}
     blocks = Blocks(begin("train", args, page_of), settings, (OURS,))
@@ -118,14 +121,6 @@ def loss_after(group: Group) -> float:
 def block_key(case: Case, workers: int) -> str:
     """Pure: what a block is called in the raw data."""
     return f"{case.name}, {show_count(workers, 'worker')}"
-
-
-def _arguments() -> argparse.Namespace:
-    parser = parser_of("train", __doc__)
-    add_choice(parser, "--cases", list(CASES))
-    add_choice(parser, "--workers", list(map(str, WORKERS)))
-    add_choice(parser, "--only", [way.name for way in WAYS], ";", (OURS,))
-    return parse(parser)
 
 
 BOUNDS: Mapping[str, tuple[Asked, ...]] = {

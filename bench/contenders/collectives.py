@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 
 from bench.contenders import deepspeed_shm
-from bench.contenders.contender import NOISE, Contender, Unavailable
+from bench.contenders.contender import NOISE, Contender, Unavailable, run_or_leave
 from bench.environments import HOMES, Environment
-from bench.groups import ROOT, Launch, Seat
+from bench.groups import ROOT, Launch, Seat, one_by_one
 
 FLOOR_SOURCE, FLOOR_LIBRARY = ROOT / "bench" / "ranks" / "memory_floor.c", HOMES / "memory_floor.so"
 COMPILE_LIMIT_S = 60.0
 
 
 def _unisono(buffers: str, num_ranks: int, seat: Seat) -> list[Launch]:
-    run = [sys.executable, "-m", "unisono", "run", "-n", str(num_ranks), "--engine", "shm", "--threads", "1"]
-    return [Launch([*run, "-m", "bench.ranks.unisono", *seat.arguments, buffers])]
+    return seat.unisono_run(num_ranks, "shm", "unisono", buffers)
 
 
 def _gloo(num_ranks: int, seat: Seat) -> list[Launch]:
-    program = [sys.executable, "-m", "bench.ranks.gloo", *seat.arguments]
-    return [Launch([*program, str(rank), str(num_ranks), str(seat.folder / "store")]) for rank in range(num_ranks)]
+    return one_by_one(seat.program("gloo"), num_ranks, str(seat.folder / "store"))
 
 
 def _mpi(home: Environment, launcher: str, num_ranks: int, seat: Seat) -> list[Launch]:
@@ -34,7 +30,7 @@ def _mpi(home: Environment, launcher: str, num_ranks: int, seat: Seat) -> list[L
         run += ["--allow-run-as-root"] if os.geteuid() == 0 else []
         # Refused otherwise; where it is not needed it would make waiting ranks yield.
         run += ["--oversubscribe"] if num_ranks > len(os.sched_getaffinity(0)) else []
-    return [Launch([*run, home.python, "-m", "bench.ranks.mpi", *seat.arguments], home.variables)]
+    return [Launch([*run, *seat.program("mpi", python=home.python)], home.variables)]
 
 
 def _of_mpi(name: str, package: str, launcher: str, about: str) -> Contender:
@@ -48,14 +44,11 @@ def _compile_floor() -> None:
         raise Unavailable("it compiles a loop and needs cc, which is not installed; apt-get install gcc")
     HOMES.mkdir(exist_ok=True)
     command = ["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(FLOOR_LIBRARY), str(FLOOR_SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_LIMIT_S)
-    if done.returncode:
-        raise Unavailable(f"its loop cannot be compiled: {done.stderr.strip()}")
+    run_or_leave("compile its loop", command, COMPILE_LIMIT_S)
 
 
 def _floor(num_ranks: int, seat: Seat) -> list[Launch]:
-    program = [sys.executable, "-m", "bench.ranks.memory_floor", *seat.arguments]
-    return [Launch([*program, str(rank), str(num_ranks), str(FLOOR_LIBRARY)]) for rank in range(num_ranks)]
+    return one_by_one(seat.program("memory_floor"), num_ranks, str(FLOOR_LIBRARY))
 
 
 OURS = Contender(

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Self
 
-from bench.groups import Launch
+from bench.groups import ROOT, Launch
 
 
 class Unavailable(Exception):
     """This contender cannot take part here; says why and what would help."""
+
+
+def run_or_leave(what: str, command: Sequence[str], limit_s: float, variables: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Local, blocking: a command without which a contender cannot take part. Raises `Unavailable` with the line that tells why."""
+    try:
+        environment = {**os.environ, **variables}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"cannot {what} within {limit_s:g} s") from error
+    if done.returncode:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["it printed nothing"]
+        raise Unavailable(f"cannot {what}: {next((line for line in said if 'error' in line.lower()), said[-1])}")
 
 
 NOISE = "the same again in other processes: its distance from 1 is the noise"

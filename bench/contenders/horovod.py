@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from bench.contenders import horovod_itself
 from bench.contenders.contender import NOISE, Contender
 from bench.contenders.training import WAYS, Way
-from bench.groups import Launch, Seat
+from bench.groups import Launch, Seat, one_by_one
 
 OURS = "unisono.horovod"
 AGAIN = f"{OURS} A/A"
@@ -19,25 +18,23 @@ NUM_TENSORS = 200
 _MODULE, _ITS_MODULE = "unisono.horovod.torch", "horovod.torch"
 
 
-def _started(module: str, program: Sequence[str], num_ranks: int, engine: str = "auto") -> list[Launch]:
+def _started(module: str, engine: str, seat: Seat, num_ranks: int, program: str, *arguments: str) -> list[Launch]:
     if module == _ITS_MODULE:
-        return horovod_itself.started_by_horovod([*program, module], num_ranks)
-    run = [sys.executable, "-m", "unisono", "run", "-n", str(num_ranks), "--threads", "1", "--engine", engine]
-    return [Launch([*run, "-m", *program, module])]
+        return horovod_itself.started_by_horovod(seat.program(program, *arguments, module), num_ranks)
+    return seat.unisono_run(num_ranks, engine, program, *arguments, module)
 
 
 def _training(module: str, case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
-    return _started(module, ["bench.ranks.train_horovod", *seat.arguments, case, str(data)], num_ranks)
+    return _started(module, "auto", seat, num_ranks, "train_horovod", case, str(data))
 
 
 def _tensors(module: str, engine: str, num_ranks: int, seat: Seat) -> list[Launch]:
-    return _started(module, ["bench.ranks.many_tensors", *seat.arguments, str(NUM_TENSORS)], num_ranks, engine)
+    return _started(module, engine, seat, num_ranks, "many_tensors", str(NUM_TENSORS))
 
 
 def _gloo(how: str, num_ranks: int, seat: Seat) -> list[Launch]:
-    program = [sys.executable, "-m", "bench.ranks.many_tensors", *seat.arguments, str(NUM_TENSORS)]
-    place = {"GLOO_SOCKET_IFNAME": "lo"}
-    return [Launch([*program, str(rank), str(num_ranks), str(seat.folder / "store"), how], place) for rank in range(num_ranks)]
+    program, device = seat.program("many_tensors", str(NUM_TENSORS)), {"GLOO_SOCKET_IFNAME": "lo"}
+    return one_by_one(program, num_ranks, str(seat.folder / "store"), how, variables=device)
 
 
 _OUR_TRAINING = (

@@ -56,7 +56,7 @@ def start_tf_distribute(backend: str, case: str, data: Path, num_ranks: int, sea
     def place(rank: int) -> str:
         return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
 
-    program = [sys.executable, "-m", "bench.ranks.keras_tf_distribute", *seat.arguments, case, str(data)]
+    program = seat.program("keras_tf_distribute", case, str(data))
     return [
         Launch([*program, str(rank), str(num_ranks)], {**surroundings(backend), "TF_CONFIG": place(rank)})
         for rank in range(num_ranks)

@@ -23,8 +23,7 @@ class Way(Contender):
 def _running(module: str, *more: str, python: str = sys.executable) -> Callable[..., list[Launch]]:
     def start(threads: int, folder: Path, period: int, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001
         own = folder / seat.group.replace("/", "").replace(" ", "-")
-        command = [python, "-m", f"bench.ranks.{module}", *seat.arguments, str(own), str(period), *more]
-        return [Launch(command, dict.fromkeys(ONE_THREAD, str(threads)))]
+        return [Launch(seat.program(module, str(own), str(period), *more, python=python), dict.fromkeys(ONE_THREAD, str(threads)))]
 
     return start
 

@@ -26,10 +26,10 @@ class Way(Contender):
 
 
 def start_unisono(case: str, data: Path, num_ranks: int, seat: Seat, shards: int | None = None) -> list[Launch]:
-    program = ["-m", "bench.ranks.train_unisono", *seat.arguments, case, str(data), str(seat.folder)]
-    program += [] if shards is None else [str(shards)]
-    run = ["-m", "unisono", "run", "-n", str(num_ranks), "--threads", "1"] if num_ranks > 1 else []
-    return [Launch([sys.executable, *run, *program])]
+    arguments = [case, str(data), str(seat.folder), *([] if shards is None else [str(shards)])]
+    if num_ranks == 1:
+        return [Launch(seat.program("train_unisono", *arguments))]
+    return seat.unisono_run(num_ranks, "auto", "train_unisono", *arguments)
 
 
 def started_as_by_torchrun(python: str, module: str, *more: str) -> Start:
@@ -39,7 +39,7 @@ def started_as_by_torchrun(python: str, module: str, *more: str) -> Start:
         port = free_port()
         return [
             Launch(
-                [python, "-m", module, *seat.arguments, case, str(data), str(rank), str(num_ranks), *more],
+                [*seat.program(module, case, str(data), python=python), str(rank), str(num_ranks), *more],
                 _torchrun(rank, num_ranks, port) if num_ranks > 1 else {},
             )
             for rank in range(num_ranks)
@@ -69,7 +69,7 @@ def free_port() -> int:
 OURS = "unisono"
 BY_HAND = "by hand"
 _UNISONO = "`Trainer.train` with loader, algorithm, accuracy, console and metrics.jsonl as `unisono train` has them"
-_TORCH = "bench.ranks.train_torch"
+_TORCH = "train_torch"
 
 WAYS: Sequence[Way] = (
     Way(OURS, "ours", _UNISONO, start_unisono),
@@ -106,14 +106,14 @@ WAYS: Sequence[Way] = (
         "lightning",
         "lightning",
         "`Trainer(barebones=True)` of Lightning: no logger, no checkpoint, no progress bar; at 2 workers its DDP over gloo",
-        started_as_by_torchrun(HOME.python, "bench.ranks.train_lightning"),
+        started_as_by_torchrun(HOME.python, "train_lightning"),
         HOME.make,
     ),
     Way(
         "accelerate",
         "other",
         "the loop by hand with model, optimiser and backward pass of Accelerate; at 2 workers its DDP over gloo",
-        started_as_by_torchrun(HOME.python, "bench.ranks.train_accelerate"),
+        started_as_by_torchrun(HOME.python, "train_accelerate"),
         HOME.make,
     ),
 )

@@ -7,7 +7,6 @@ The first epoch warms it up; those that are left are timed.
 
 from __future__ import annotations
 
-import os
 import sys
 from time import perf_counter
 from typing import Any
@@ -19,8 +18,8 @@ from torch.nn import functional
 from torch.optim import Adam
 
 from bench.groups import ROOT
-from bench.ranks.seat import attend
-from unisono.data.plan import Plan, cut
+from bench.ranks.seat import attend, stay_on_part
+from unisono.data.plan import Plan
 from unisono.data.source import Source
 from unisono.model.base import StreamKey
 from unisono.optim.curves import make_curve
@@ -72,13 +71,6 @@ class PlainLoop:
 def as_tensors(source: Source) -> tuple[Tensor, Tensor]:
     inputs, targets = source.read(np.arange(len(source)))
     return torch.from_numpy(inputs), torch.from_numpy(targets)
-
-
-def stay_on_part(part: int, num_parts: int) -> None:
-    """Local: on our part of the CPUs, as Unisono keeps its workers there; alone everywhere, as it does too."""
-    cpus = sorted(os.sched_getaffinity(0))
-    if num_parts > 1 and (own := cpus[cut(len(cpus), num_parts, part)]):
-        os.sched_setaffinity(0, own)
 
 
 def main() -> None:

@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from bench.groups import GroupFailed
-from bench.jets import after_first, check_same, run_loops
-from bench.jets_cases import APART, FORMS, FULL, LOOPS, ONE, PLAIN, ROWS, TWO
-from bench.jets_page import page_of
+from bench.jets import APART, FORMS, FULL, LOOPS, ONE, PLAIN, ROWS, TWO, after_first, check_same, page_of, run_loops
 from bench.ranks.jets_plain import PlainLoop
 from tests.numerics.learning import train
 from tests.unit.bench.tables import rows_of
