@@ -156,18 +156,17 @@ def _table(by_algorithm: Mapping[str, Runs], synchronous: str) -> Table:
     for name, runs in by_algorithm.items():
         stale = [found for run in runs if (found := staleness(run))]
         rows.append(
-            [
-                name,
-                str(spread([accuracy(run) for run in runs])),
-                "-" if name == synchronous else f"{points_below(runs, by_algorithm[synchronous]):.2f}",
-                f"{mean(one[0] for one in stale):.2f}" if stale else "-",
-                str(max(one[1] for one in stale)) if stale else "-",
-                time_to(runs, TARGET),
-                f"{spread([run['epochs'][-1]['wall_s'] for run in runs]):.1f} s",
-            ]
+            {
+                "algorithm": name,
+                "accuracy, %": str(spread([accuracy(run) for run in runs])),
+                "points below synchronous": f"{points_below(runs, by_algorithm[synchronous]):.2f}" if name != synchronous else "-",
+                "staleness": f"{mean(one[0] for one in stale):.2f}" if stale else "-",
+                "largest": str(max(one[1] for one in stale)) if stale else "-",
+                f"to {TARGET:.0%}": time_to(runs, TARGET),
+                "to the end": f"{spread([run['epochs'][-1]['wall_s'] for run in runs]):.1f} s",
+            }
         )
-    header = ["algorithm", "accuracy, %", "points below synchronous", "staleness", "largest", f"to {TARGET:.0%}", "to the end"]
-    return Table(header, rows)
+    return Table.of(rows)
 
 
 if __name__ == "__main__":

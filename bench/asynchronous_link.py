@@ -169,15 +169,15 @@ def _table(by_algorithm: Mapping[str, Runs], target: float) -> Table:
     rows = []
     for name, runs in by_algorithm.items():
         steps_ms = [1e3 * run["global_batch"] / row["samples_per_s"] for run in runs for row in run["epochs"]]
+        times = "1" if name == BASE else str(spread(times_as_fast(runs, by_algorithm[BASE], target)))
         rows.append(
-            [
-                name,
-                time_to(runs, target),
-                ", ".join(str(when[0]) if (when := reached(run, target)) else "-" for run in runs),
-                "1" if name == BASE else str(spread(times_as_fast(runs, by_algorithm[BASE], target))),
-                f"{spread(steps_ms):.0f} ms",
-                str(spread([accuracy(run) for run in runs])),
-            ]
+            {
+                "algorithm": name,
+                f"to {target:.0%}": time_to(runs, target),
+                "epochs": ", ".join(str(when[0]) if (when := reached(run, target)) else "-" for run in runs),
+                f"times as fast as {BASE}": times,
+                "a step": f"{spread(steps_ms):.0f} ms",
+                "accuracy at its end, %": str(spread([accuracy(run) for run in runs])),
+            }
         )
-    header = ["algorithm", f"to {target:.0%}", "epochs", f"times as fast as {BASE}", "a step", "accuracy at its end, %"]
-    return Table(header, rows)
+    return Table.of(rows)

@@ -202,21 +202,20 @@ def verdict(where: str, costs: SaveCosts, state_bytes: int) -> Bound:
 
 def _table(result: Result, key: str, block: Mapping[str, Any], costs: Costs) -> Table:
     rows = [
-        [
-            name,
-            f"{np.median(cost.step):.1f}",
-            f"{estimate(cost.blocked[1:]):.0f}",
-            f"{cost.blocked[1:].max():.0f}",
-            f"{cost.blocked[0]:.0f}",
-            f"{estimate(cost.slower[1:]):.0f}" if block["saves"][name]["whole_us"] else "-",
-            f"{estimate(cost.both[1:]):.0f}",
-            f"{estimate(cost.whole[1:]):.0f}",
-            "yes" if result["contenders"][name]["synced"] else "no",
-        ]
+        {
+            key: name,
+            "a step": f"{np.median(cost.step):.1f}",
+            "blocked by a save": f"{estimate(cost.blocked[1:]):.0f}",
+            "longest": f"{cost.blocked[1:].max():.0f}",
+            "by the first": f"{cost.blocked[0]:.0f}",
+            "slower steps while it is written": f"{estimate(cost.slower[1:]):.0f}" if block["saves"][name]["whole_us"] else "-",
+            "both": f"{estimate(cost.both[1:]):.0f}",
+            "the whole save": f"{estimate(cost.whole[1:]):.0f}",
+            "synced": "yes" if result["contenders"][name]["synced"] else "no",
+        }
         for name, cost in costs.items()
     ]
-    header = [key, "a step", "blocked by a save", "longest", "by the first", "slower steps while it is written", "both"]
-    return Table([*header, "the whole save", "synced"], rows)
+    return Table.of(rows)
 
 
 def save_costs(times_us: Sequence[Sequence[float]], saves: Mapping[str, Sequence[float]], save_at: int) -> SaveCosts:

@@ -179,14 +179,14 @@ def page_of(result: Result) -> Page:
     points = [100 * (row["accuracy"] - rows[0]["accuracy"]) for row in rows]
     holding = [holds(result, row) for row in rows]
     table = [
-        [
-            row["scenario"],
-            f"{row['num_samples']:,}",
-            str(row["num_dealt_again"]),
-            f"{100 * row['accuracy']:.2f} %",
-            f"{of_row:+.2f}",
-            "yes" if is_good else "NO",
-        ]
+        {
+            "scenario": row["scenario"],
+            "samples used": f"{row['num_samples']:,}",
+            "batches dealt again": str(row["num_dealt_again"]),
+            "accuracy": f"{100 * row['accuracy']:.2f} %",
+            "points": f"{of_row:+.2f}",
+            "holds": "yes" if is_good else "NO",
+        }
         for row, of_row, is_good in zip(rows, points, holding, strict=True)
     ]
     found, asked = f"{sum(holding)} of {len(rows)} runs", f"{num_samples} samples used, accuracy within {MOST_POINTS:g} point"
@@ -198,7 +198,7 @@ def page_of(result: Result) -> Page:
         measures_time=False,
         setup="Each row is one run of a server and four workers (`--elastic 4 --algorithm gem`) on the first "
         f"{settings['num_train']:,} images of MNIST for {settings['epochs']} epochs; the fault comes after the second epoch.",
-        tables=[Table(["scenario", "samples used", "batches dealt again", "accuracy", "points", "holds"], table)],
+        tables=[Table.of(table)],
         bounds=[Bound("every scenario", found, asked, "holds" if all(holding) else "MISSED")],
         reading=[
             "Accuracy is that of the last epoch on the 10,000 test images; points are against the first row.",

@@ -203,21 +203,20 @@ def _table(runs: Runs) -> Table:
         stale, virtual_s = staleness(run), run["epochs"][-1].get("virtual_s")
         (top, epoch), num_epochs = best(run), len(run["epochs"])
         rows.append(
-            [
-                run["algorithm"],
-                str(run["workers"]),
-                str(run["seed"]),
-                f"{stale[0]:.1f}" if stale else "-",
-                str(stale[1]) if stale else "-",
-                f"{virtual_s:.0f} s" if virtual_s else "-",
-                *(f"{accuracy(run, mark):.2f}" if mark <= num_epochs else "-" for mark in marks),
-                f"{accuracy(run):.2f}" if num_epochs == last else f"{accuracy(run):.2f} ({num_epochs})",
-                f"{top:.2f} (epoch {epoch})",
-                str(run["num_skipped_updates"]),
-            ]
+            {
+                "algorithm": run["algorithm"],
+                "workers": str(run["workers"]),
+                "seed": str(run["seed"]),
+                "staleness": f"{stale[0]:.1f}" if stale else "-",
+                "largest": str(stale[1]) if stale else "-",
+                "virtual time": f"{virtual_s:.0f} s" if virtual_s else "-",
+                **{f"epoch {mark}": f"{accuracy(run, mark):.2f}" if mark <= num_epochs else "-" for mark in marks},
+                f"epoch {last} (last)": f"{accuracy(run):.2f}" + ("" if num_epochs == last else f" ({num_epochs})"),
+                "best": f"{top:.2f} (epoch {epoch})",
+                "updates left out": str(run["num_skipped_updates"]),
+            }
         )
-    header = ["algorithm", "workers", "seed", "staleness", "largest", "virtual time", *(f"epoch {mark}" for mark in marks)]
-    return Table([*header, f"epoch {last} (last)", "best", "updates left out"], rows)
+    return Table.of(rows)
 
 
 def _lines(runs: Runs, x: str) -> list[Line]:

@@ -37,6 +37,12 @@ class Table:
     caption: str = ""
     num_names: int = 1
 
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, str]], caption: str = "", num_names: int = 1) -> Table:
+        """Pure: of rows whose cells stand under the names of their columns; what a row lacks is a dash."""
+        header = list(dict.fromkeys(name for row in rows for name in row))
+        return cls(header, [[row.get(name, "-") for name in header] for row in rows], caption, num_names)
+
     def __str__(self) -> str:
         """Markdown whose columns line up in plain text too."""
         widths = [max(len(row[column]) for row in [self.header, *self.rows]) for column in range(len(self.header))]

@@ -124,15 +124,6 @@ def described(outcome: Outcome, num_blocks: int) -> dict[str, Any]:
 
 
 MANY_BLOCKS = 1000
-HEADER = (
-    "busy, %",
-    "after the first, %",
-    "median gap, ms",
-    "mean gap, ms",
-    "trials/s",
-    "coordinator could, /s",
-    "first / last proposals, ms",
-)
 
 
 def page_of(part: Result) -> Page:
@@ -148,13 +139,9 @@ def page_of(part: Result) -> Page:
         f"are made up. Trials take lognormal times (sigma 0.5), and there are {part['settings']['trials_each']} for each block. "
         "What the coordinator does takes on the virtual clock what it takes in reality, and letters wait in line meanwhile.",
         tables=[
-            Table(
-                ["search, mean trial, proposals", "blocks", *HEADER],
-                [[run["series"], f"{run['blocks']:,}", *_row(run)] for run in runs if "series" in run],
-            ),
-            Table(
-                [f"trials of {check['mean_s']:g} s", "blocks", *HEADER],
-                [[run["how"], f"{run['blocks']:,}", *_row(run)] for run in runs if "how" in run],
+            Table.of([{"search, mean trial, proposals": run["series"], **_row(run)} for run in runs if "series" in run]),
+            Table.of(
+                [{f"trials of {check['mean_s']:g} s": run["how"], **_row(run)} for run in runs if "how" in run],
                 f"The same study simulated in both ways and with real waiting; it has as many trials a second as {as_many:,.0f} "
                 "blocks with trials of 60 s:",
             ),
@@ -184,19 +171,20 @@ def _by_series(part: Result) -> dict[str, list[Result]]:
     return {name: [run for run in runs if run["series"] == name] for name in dict.fromkeys(run["series"] for run in runs)}
 
 
-def _row(run: Result) -> list[str]:
+def _row(run: Result) -> dict[str, str]:
+    blocks = {"blocks": f"{run['blocks']:,}"}
     if "error" in run:
-        return [run["error"], *["-"] * (len(HEADER) - 1)]
-    made_ms = [1e3 * mean_s for mean_s in run["proposal_means_s"]]
-    return [
-        f"{100 * run['busy_share']:.1f}",
-        f"{100 * run['busy_share_after_first']:.1f}",
-        f"{1e3 * run['gap_quantiles_s'][2]:.1f}",
-        f"{1e3 * run['gap_mean_s']:.1f}",
-        f"{run['trials'] / run['took_s']:.2f}",
-        f"{run['coordinator_trials_per_s']:.0f}",
-        f"{made_ms[0]:.1f} / {made_ms[-1]:.1f}",
-    ]
+        return {**blocks, "busy, %": run["error"]}
+    return {
+        **blocks,
+        "busy, %": f"{100 * run['busy_share']:.1f}",
+        "after the first, %": f"{100 * run['busy_share_after_first']:.1f}",
+        "median gap, ms": f"{1e3 * run['gap_quantiles_s'][2]:.1f}",
+        "mean gap, ms": f"{1e3 * run['gap_mean_s']:.1f}",
+        "trials/s": f"{run['trials'] / run['took_s']:.2f}",
+        "coordinator could, /s": f"{run['coordinator_trials_per_s']:.0f}",
+        "first / last proposals, ms": " / ".join(f"{1e3 * run['proposal_means_s'][at]:.1f}" for at in (0, -1)),
+    }
 
 
 def _verdicts(part: Result) -> list[Bound]:

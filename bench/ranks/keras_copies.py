@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -52,6 +52,9 @@ class Tally:
         finally:
             self.depth -= 1
 
+    def step_done(self, *_: Any) -> None:
+        self.num_steps += 1
+
     def per_step(self) -> dict[str, dict[str, float]]:
         steps = max(self.num_steps, 1)
         return {name: {"num": num / steps, "bytes": num_bytes / steps} for name, (num, num_bytes) in self.counts.items()}
@@ -61,63 +64,51 @@ def count_copies(backend: str, train: Callable[[], object]) -> dict[str, dict[st
     """Local, blocking: copies and their bytes in a mean step of `train`, by way."""
     kind: Any = import_module(f"unisono.model.keras.on_{backend}").OfThis
     tally = Tally()
+
+    def stored(values: Iterable[Any], _found: Any) -> None:
+        for value in values:
+            tally.add("stored", value.nbytes)
+
+    def entered(given: Any, found: Any) -> None:
+        tally.add("entered as they lie" if _address(found) == given.data_ptr() else "copied again on entry", given.nbytes)
+
+    def left(array: Any, found: Any) -> None:
+        tally.add("left as they lie" if _address(array) == found.data_ptr() else "copied on leaving", found.nbytes)
+
+    def packed(_tensors: Any, found: Any) -> None:
+        for vector in found.values():
+            tally.add("packed", vector.nbytes)
+
+    watched: list[tuple[Any, str, Callable[[Any, Any], None]]] = [
+        (kind, "learn", tally.step_done),
+        (KerasModule, "keep", stored),
+        (FlatParameters, "take", lambda gradients, found: stored(gradients.vectors.values(), found)),
+    ]
+    if backend != "torch":
+        watched += [
+            (kind, "native", entered),
+            (kind, "copy_in", lambda vector, _: tally.add("packed", vector.nbytes)),
+            (Packing, "packed", packed),
+            (kind, "tensor", left),
+        ]
     with ExitStack() as stack:
-        for owner, name, watched in _watched(kind, tally, backend):
-            stack.enter_context(patch.object(owner, name, watched))
+        for owner, name, note in watched:
+            in_step = tally.inside if name in ("learn", "take") else nullcontext
+            stack.enter_context(patch.object(owner, name, _watched(getattr(owner, name), note, in_step)))
         train()
     return tally.per_step()
 
 
-def _watched(kind: Any, tally: Tally, backend: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    learn, keep, take = kind.learn, KerasModule.keep, FlatParameters.take
+def _watched(call: Callable[..., Any], note: Callable[[Any, Any], None], around: Callable[[], Any]) -> Callable[..., Any]:
+    """Pure: a method that also notes what it was given and what it gave, where both count."""
 
-    def watched_learn(self: Any, *given: Any) -> Any:
-        tally.num_steps += 1
-        with tally.inside():
-            return learn(self, *given)
-
-    def watched_keep(self: Any, values: Any) -> None:
-        for value in values:
-            tally.add("stored", value.nbytes)
-        keep(self, values)
-
-    def watched_take(self: Any, gradients: Any) -> None:
-        with tally.inside():
-            for vector in gradients.vectors.values():
-                tally.add("stored", vector.nbytes)
-        take(self, gradients)
-
-    yield kind, "learn", watched_learn
-    yield KerasModule, "keep", watched_keep
-    yield FlatParameters, "take", watched_take
-    if backend == "torch":
-        return
-    native, tensor, copy_in, packed = kind.native, kind.tensor, kind.copy_in, Packing.packed
-
-    def watched_native(self: Any, given: Any) -> Any:
-        found = native(self, given)
-        tally.add("entered as they lie" if _address(found) == given.data_ptr() else "copied again on entry", given.nbytes)
+    def watched(self: Any, *given: Any) -> Any:
+        with around():
+            found = call(self, *given)
+            note(given[0], found)
         return found
 
-    def watched_copy_in(self: Any, vector: Any) -> Any:
-        tally.add("packed", vector.nbytes)
-        return copy_in(self, vector)
-
-    def watched_packed(self: Any, tensors: Any) -> Any:
-        found = packed(self, tensors)
-        for vector in found.values():
-            tally.add("packed", vector.nbytes)
-        return found
-
-    def watched_tensor(self: Any, array: Any) -> Any:
-        found = tensor(self, array)
-        tally.add("left as they lie" if _address(array) == found.data_ptr() else "copied on leaving", found.nbytes)
-        return found
-
-    yield kind, "native", watched_native
-    yield kind, "copy_in", watched_copy_in
-    yield Packing, "packed", watched_packed
-    yield kind, "tensor", watched_tensor
+    return watched
 
 
 def _address(array: Any) -> int:
