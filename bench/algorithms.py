@@ -67,7 +67,7 @@ def main() -> None:
 
 def start(across: Across, name: str, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
     """Local: one rank on each host, with the algorithm of that name."""
-    return across.launches(name.partition(" ")[0], "bench.ranks.unisono", seat, "plain")
+    return across.launches(name.partition(" ")[0], "bench.ranks.allreduce", seat, "plain")
 
 
 ENGINE = "engine"

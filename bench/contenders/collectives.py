@@ -17,11 +17,11 @@ COMPILE_LIMIT_S = 60.0
 
 
 def _unisono(buffers: str, num_ranks: int, seat: Seat) -> list[Launch]:
-    return seat.unisono_run(num_ranks, "shm", "unisono", buffers)
+    return seat.unisono_run(num_ranks, "shm", "allreduce", buffers)
 
 
 def _gloo(num_ranks: int, seat: Seat) -> list[Launch]:
-    return one_by_one(seat.program("gloo"), num_ranks, str(seat.folder / "store"))
+    return one_by_one(seat.program("allreduce"), num_ranks, str(seat.folder / "store"))
 
 
 def _mpi(home: Environment, launcher: str, num_ranks: int, seat: Seat) -> list[Launch]:
@@ -30,7 +30,7 @@ def _mpi(home: Environment, launcher: str, num_ranks: int, seat: Seat) -> list[L
         run += ["--allow-run-as-root"] if os.geteuid() == 0 else []
         # Refused otherwise; where it is not needed it would make waiting ranks yield.
         run += ["--oversubscribe"] if num_ranks > len(os.sched_getaffinity(0)) else []
-    return [Launch([*run, *seat.program("mpi", python=home.python)], home.variables)]
+    return [Launch([*run, *seat.program("allreduce", "mpi", python=home.python)], home.variables)]
 
 
 def _of_mpi(name: str, package: str, launcher: str, about: str) -> Contender:
