@@ -215,7 +215,8 @@ def _table(result: Result, key: str, block: Mapping[str, Any], costs: Costs) -> 
         }
         for name, cost in costs.items()
     ]
-    return Table.of(rows)
+    blocked = {name: estimate(cost.blocked[1:]) for name, cost in costs.items()}
+    return Table.of(rows, drawn=blocked, drawn_label="ms blocked by a save")
 
 
 def save_costs(times_us: Sequence[Sequence[float]], saves: Mapping[str, Sequence[float]], save_at: int) -> SaveCosts:

@@ -24,6 +24,7 @@ from bench.groups import ROOT, GroupFailed, temporary_folder
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
+from bench.rounds import Estimate
 
 TASK = ROOT / "bench" / "asynchronous_task.py"
 NUM_TRAIN, EPOCHS = 12_000, 6
@@ -178,6 +179,7 @@ def page_of(result: Result) -> Page:
     num_samples = f"{settings['num_train'] * settings['epochs']:,}"
     points = [100 * (row["accuracy"] - rows[0]["accuracy"]) for row in rows]
     holding = [holds(result, row) for row in rows]
+    drawn = {row["scenario"]: Estimate(of_row, of_row, of_row) for row, of_row in zip(rows, points, strict=True)}
     table = [
         {
             "scenario": row["scenario"],
@@ -198,7 +200,7 @@ def page_of(result: Result) -> Page:
         measures_time=False,
         setup="Each row is one run of a server and four workers (`--elastic 4 --algorithm gem`) on the first "
         f"{settings['num_train']:,} images of MNIST for {settings['epochs']} epochs; the fault comes after the second epoch.",
-        tables=[Table.of(table)],
+        tables=[Table.of(table, drawn=drawn, drawn_label="points of accuracy, against no fault")],
         bounds=[Bound("every scenario", found, asked, "holds" if all(holding) else "MISSED")],
         reading=[
             "Accuracy is that of the last epoch on the 10,000 test images; points are against the first row.",

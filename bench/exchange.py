@@ -156,7 +156,8 @@ def _table(peer: str, key: str, block: Mapping[str, Any], samples: Mapping[str, 
         per_s = 1e6 / sample.median
         times = "1" if name == peer else str(ratio(samples[peer], sample))
         rows.append([name, f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.1f}", f"{2 * block['bytes'] * per_s / 1e9:.2f}", times])
-    return Table([key, "round trips/s", "GB/s", f"times {peer}"], rows)
+    drawn, label = {name: ratio(samples[peer], sample) for name, sample in samples.items()}, f"times as fast as {peer}"
+    return Table([key, "round trips/s", "GB/s", f"times {peer}"], rows, drawn=drawn, drawn_label=label)
 
 
 def _shares_table(where: str, shares: Mapping[str, Any]) -> Table:

@@ -139,7 +139,7 @@ def page_of(result: Result) -> Page:
     bounds = [] if result["quick"] else verdicts(runs)  # a quick run lacks the single worker to compare with
     return Page(
         question="How many asynchronous workers can gradient energy matching and Downpour bear?",
-        answer=f"Virtual workers on MNIST: {told(bounds)}.",
+        answer=f"Gradient energy matching with {MANY} virtual workers on MNIST: {told(bounds)}.",
         result=result,
         measures_time=False,
         setup=f"Virtual workers on the {settings['num_train']:,} training images of MNIST, accuracy in percent of the "

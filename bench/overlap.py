@@ -120,7 +120,8 @@ def page_of(result: Result) -> Page:
         samples, (of_longer, of_sum) = restored(block["times_us"]), overlap(block)
         rows.append([name, *(f"{samples[turn].median / 1e3:.1f}" for turn in TURNS), str(of_longer), str(of_sum)])
         bounds.append(judge(f"all-reduce {name}", of_longer, "times the longer of the two", at_most=result["bound"]))
-    first = next(iter(blocks.values()))
+    first, header = next(iter(blocks.values())), ["all-reduce", *(f"{title}, ms" for title in TURNS.values())]
+    drawn = {name: overlap(block)[0] for name, block in blocks.items()}
     return Page(
         question="Does communication overlap with computing, across two hosts at 1 Gbit/s?",
         answer=f"Start + compute + wait takes, for {told(bounds)}.",
@@ -128,7 +129,7 @@ def page_of(result: Result) -> Page:
         setup=f"A float32 vector of {show_size(result['settings']['bytes'])} is summed over two hosts with links of 1 Gbit/s, one "
         "rank with one thread on each, engine gloo, while the rank multiplies matrices. Started all-reduces are checked for their "
         "sums.",
-        tables=[Table(["all-reduce", *(f"{title}, ms" for title in TURNS.values()), "of the longer", "of the sum"], rows)],
+        tables=[Table([*header, "of the longer", "of the sum"], rows, drawn=drawn, drawn_label="times the longer of the two")],
         bounds=bounds,
         reading=[
             f"{result['settings']['rounds']} rounds; in each all three of both rows are timed once, after a barrier. The time is "

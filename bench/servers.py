@@ -67,7 +67,7 @@ def page_of(result: Result) -> Page:
     }
     speeds = {row: np.array([epoch["updates_per_s"] for epoch in epochs]) for row, epochs in last.items()}
     times = {row: estimate(values / speeds["1 server"]) for row, values in speeds.items()}
-    rows = []
+    rows, header = [], ["", "updates/s", "times one server", "workers wait", "load of the first server"]
     for row, epochs in last.items():
         shares = [f"{100 * median(epoch[name] for epoch in epochs):.0f} %" for name in ("waiting", "server_load")]
         rows.append([row, f"{np.median(speeds[row]):.2f}", "1" if row == "1 server" else str(times[row]), *shares])
@@ -78,7 +78,7 @@ def page_of(result: Result) -> Page:
         setup=f"{settings['workers']} workers of Downpour with {num_bytes / 1e6:.1f} MB of weights, each on a host of its own with "
         f"a link of {rate:g} Mbit/s, engine gloo, one thread in each process. A call sends the gradient and brings the weights "
         "back.",
-        tables=[Table(["", "updates/s", "times one server", "workers wait", "load of the first server"], rows)],
+        tables=[Table(header, rows, drawn=times, drawn_label="updates a second, times one server")],
         reading=[
             f"{settings['rounds']} rounds, in which every row is one training.",
             INTERLEAVED,

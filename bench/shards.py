@@ -76,7 +76,8 @@ def page_of(result: Result) -> Page:
         case, losses = result["settings"]["cases"][block["case"]], block["loss_after"]
         about = f"A step of `{block['case']}`: {case['about']}; global batch {case['global_batch']}."
         columns = {"loss at the end": lambda name, losses=losses: f"{losses[name]:.3f}"}
-        tables.append(compared(show_count(block["workers"], "worker"), samples, OURS, about, columns))
+        workers = show_count(block["workers"], "worker")
+        tables.append(compared(workers, samples, OURS, about, columns, f"{block['case']}, {workers}"))
     return Page(
         question="What do the same bits cost?",
         answer=f"A step of {told(bounds)}.",

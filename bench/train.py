@@ -180,7 +180,8 @@ def _table(result: Result, block: Mapping[str, Any], samples: Mapping[str, Sampl
     columns = {f"longer than {base}, us": longer, "loss at the end": lambda name: f"{block['loss_after'][name]:.3f}"}
     case = result["settings"]["cases"][block["case"]]
     about = f"A step of `{block['case']}`: {case['about']}; global batch {case['global_batch']}, {case['optimizer']}."
-    return compared(show_count(block["workers"], "worker"), samples, base, about, columns)
+    workers = show_count(block["workers"], "worker")
+    return compared(workers, samples, base, about, columns, f"{block['case']}, {workers}")
 
 
 if __name__ == "__main__":

@@ -315,7 +315,7 @@ def made(case: Case) -> Search:
 def _begun(blocks: Blocks, folder: Path, search: Search, proposals: Counting) -> tuple[Store, Coordinator]:
     """Local: a study in which all blocks are ready."""
     case = blocks.case
-    store = Store(folder, {}, case.num_trials, new_job("simulated"), read_every_s=READ_EVERY_S)
+    store = Store(folder, {}, case.num_trials, new_job("bench"), read_every_s=READ_EVERY_S)
     plan, layout = Plan([Objective("value", False)]), Layout(case.num_blocks, 1)
     coordinator = Coordinator(plan, layout, blocks, store, search, proposals, Quiet(), ordered, blocks.clock)
     store.record_join({"num_blocks": case.num_blocks})

@@ -32,7 +32,7 @@ from bench import (
     tune,
     tune_gain,
 )
-from bench.bounds import judge, summary
+from bench.bounds import judge, summary, told
 from bench.figure import Line, Panel, Picture
 from bench.groups import ROOT
 from bench.measurement import Measurement, begin
@@ -151,6 +151,18 @@ def test_parts_stand_below_the_page() -> None:
     assert "### How to read it" in lines and lines[-1] == "Raw data: [all.json](all.json)."
 
 
+def test_a_page_without_a_picture_draws_what_its_tables_compare(tmp_path: Path) -> None:
+    drawn = {"ours": Estimate(1.0, 1.0, 1.0), "peer": Estimate(9.0, 8.0, 10.0)}
+    tables = [Table(["row", "times"], [["ours", "1"], ["peer", "9"]], drawn=drawn, drawn_label="times as long") for _ in range(4)]
+    page = Page(question="Is `it` fast?", tables=tables)
+    picture = page.drawn()
+    assert picture is not None and picture.title == "Is it fast?" and [len(row) for row in picture.rows] == [2, 2]
+    assert picture.rows[0][0].settings["xscale"] == "log", "they are far apart"
+    page.publish("speed", tmp_path)
+    assert "](speed.png)" in (tmp_path / "speed.md").read_text() and (tmp_path / "speed.png").exists()
+    assert Page(question="Is it fast?", tables=[Table(["row"], [["ours"]])]).drawn() is None
+
+
 def test_who_keeps_the_cores_busy_is_named() -> None:
     idle = {"ours": 0.0, "horovod": 0.2}
     assert disturbances([{"idle_share_of_a_core": idle}])[-1].startswith("horovod used 20% of a core")
@@ -161,6 +173,13 @@ def test_bounds_are_counted() -> None:
     bounds = [judge("a", 1.0, at_least=1.0), judge("b", 0.5, at_least=1.0), judge("c", Estimate(0.9, 0.8, 1.1), at_least=1.0)]
     assert summary(bounds) == "2 of 3 bounds hold, 1 of them within the noise."
     assert summary([]) == ""
+
+
+def test_many_bounds_on_the_same_thing_are_one_part_of_a_sentence() -> None:
+    three = [judge(name, value, "times", at_most=3.0) for name, value in (("a", 1.0), ("b", 0.5), ("c", 2.0))]
+    other = judge("d", 4.0, "ms", at_most=3.0)
+    assert told([*three, other]) == "0.50 to 2.00 times, in 3 cases; d: 4.00 ms"
+    assert told(three[:2]) == "a: 1.00 times; b: 0.50 times"
 
 
 def measured(measurement: Measurement, part: str = "") -> None:
