@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench.bounds import Bound
-from bench.groups import ROOT, GroupFailed, temporary_folder
+from bench.groups import ROOT, GroupFailed, Launch, end, started, temporary_folder
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
@@ -49,7 +49,7 @@ class Run:
         self.joined: list[subprocess.Popen[bytes]] = []
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "unisono", *arguments], stdout=self._file, stderr=self._file)
+        return started(Launch([sys.executable, "-m", "unisono", *arguments]), self._file)
 
     def join(self) -> None:
         self.joined.append(self._start("join", str(self.out), "--threads", "1"))
@@ -93,9 +93,7 @@ class Run:
     def close(self) -> None:
         """Idempotent: nothing is left running."""
         for one in (self.process, *self.joined):
-            if one.poll() is None:
-                one.kill()
-            one.wait()
+            end(one)
         self._file.close()
 
 

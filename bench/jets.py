@@ -29,6 +29,7 @@ from bench.options import parse, parser_of
 from bench.page import INTERLEAVED, Page, Result, Table
 from bench.record import Record
 from bench.rounds import Estimate, Floats, estimate, orders
+from bench.training_cases import BACKENDS
 from bench.trainings import on_this_machine, trained
 from examples.jets import best_accuracy
 
@@ -37,15 +38,8 @@ WORKERS: Mapping[str, int] = {ONE: 1, AGAIN: 1, TWO: 2}
 LOOPS: Mapping[str, int] = {PLAIN: 1, APART: 2}
 ROWS = (PLAIN, ONE, AGAIN, TWO, APART)
 
-FORMS: Mapping[str, str | None] = {
-    "PyTorch": None,
-    "Keras on torch": "torch",
-    "Keras on tensorflow": "tensorflow",
-    "Keras on jax": "jax",
-}
+FORMS: Mapping[str, str | None] = {"PyTorch": None, **{f"Keras on {backend}": backend for backend in BACKENDS}}
 """Of the network, with the backend of Keras."""
-
-
 TORCH, KERAS = "examples/jedi_net.py", "examples/jedi_net_keras.py"
 LIMIT_S, SEED = 900.0, 20
 SAME_LOSS = 0.05
