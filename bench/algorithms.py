@@ -15,13 +15,11 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import combinations
 
 from bench.blocks import QUICK, Blocks, Effort, about_sizes
 from bench.by_size import BySize, picture, samples_of, tables
 from bench.contenders.contender import Contender
-from bench.groups import Launch, Seat
 from bench.hosts import LIMITS, Across, test_hosts
 from bench.measurement import begin, guarded
 from bench.options import counts, parse, parser_of, sizes
@@ -60,14 +58,12 @@ def main() -> None:
     for num_hosts in args.hosts:
         with test_hosts(num_hosts) as hosts:
             across = Across(hosts)
-            contenders = [Contender(name, "ours", text, partial(start, across, name)) for name, text in ALGORITHMS.items()]
+            contenders = [
+                Contender(name, "ours", text, across.starter(name.partition(" ")[0], "allreduce", "plain"))
+                for name, text in ALGORITHMS.items()
+            ]
             blocks.at_sizes(contenders, num_hosts, about_sizes(num_hosts, args.sizes), effort)
     blocks.finish(contenders=ALGORITHMS, not_measured=NOT_MEASURED)
-
-
-def start(across: Across, name: str, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
-    """Local: one rank on each host, with the algorithm of that name."""
-    return across.launches(name.partition(" ")[0], "bench.ranks.allreduce", seat, "plain")
 
 
 ENGINE = "engine"

@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from statistics import median
 from typing import Any
 
 from bench.bounds import Bound, told
 from bench.figure import Line, Panel, Picture, of_accuracy
-from bench.groups import Conductor, Launch, Seat
+from bench.groups import Conductor
 from bench.hosts import LIMITS, RATE, Across, test_hosts
 from bench.measurement import begin
 from bench.page import Page, Result, Table
@@ -74,7 +73,7 @@ def costs(hosts: Sequence[Host], across: Across, options: Sequence[str]) -> dict
     run = trained([*options, "--global-batch", str(batch)], LIMIT_S, alone)
     num_bytes = 4 * run["num_parameters"]
     with Conductor() as conductor:
-        group = conductor.start("gradient", len(hosts), partial(_launches, across))
+        group = conductor.start("gradient", len(hosts), across.starter("auto", "overlap"))
         group.ask("prepare", num_bytes=num_bytes)
         sent = [max(times[0] for times in group.ask("allreduce", products=0)) / 1e6 for _ in range(SEND_CALLS)]
     return {
@@ -84,10 +83,6 @@ def costs(hosts: Sequence[Host], across: Across, options: Sequence[str]) -> dict
         "send_s": median(sent),
         "all_send_s": sent,
     }
-
-
-def _launches(across: Across, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
-    return across.launches("auto", "bench.ranks.overlap", seat)
 
 
 BASE = "allreduce"

@@ -151,13 +151,13 @@ def unevenness(served: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def _table(peer: str, key: str, block: Mapping[str, Any], samples: Mapping[str, Samples]) -> Table:
-    rows = []
+    times, rows = {name: ratio(samples[peer], sample) for name, sample in samples.items()}, []
     for name, sample in samples.items():
         per_s = 1e6 / sample.median
-        times = "1" if name == peer else str(ratio(samples[peer], sample))
-        rows.append([name, f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.1f}", f"{2 * block['bytes'] * per_s / 1e9:.2f}", times])
-    drawn, label = {name: ratio(samples[peer], sample) for name, sample in samples.items()}, f"times as fast as {peer}"
-    return Table([key, "round trips/s", "GB/s", f"times {peer}"], rows, drawn=drawn, drawn_label=label)
+        row = {key: name, "round trips/s": f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.1f}"}
+        row |= {"GB/s": f"{2 * block['bytes'] * per_s / 1e9:.2f}", f"times {peer}": "1" if name == peer else str(times[name])}
+        rows.append(row)
+    return Table.of(rows, drawn=times, drawn_label=f"times as fast as {peer}")
 
 
 def _shares_table(where: str, shares: Mapping[str, Any]) -> Table:

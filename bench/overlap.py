@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bench.bounds import judge, told
-from bench.groups import Conductor, Group, Launch, Seat
+from bench.groups import Conductor, Group
 from bench.hosts import LIMITS, Across, test_hosts
 from bench.machine import stolen_s
 from bench.measurement import begin, guarded
@@ -62,15 +61,10 @@ def main() -> None:
         with test_hosts(2) as hosts, Conductor() as conductor:
             across = Across(hosts)
             measurement.progress.say("starting")
-            groups = [conductor.start(row, 2, partial(start, across)) for row in ROWS]
+            groups = [conductor.start(row, 2, across.starter("auto", "overlap")) for row in ROWS]
             for row, block in measure(groups, args.size, num_rounds, measurement.progress).items():
                 record.add(row, block)
     measurement.finish(bound=BOUND, not_measured=NOT_MEASURED, blocks=record.blocks)
-
-
-def start(across: Across, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
-    """Local: one rank on each host."""
-    return across.launches("auto", "bench.ranks.overlap", seat)
 
 
 def measure(groups: Sequence[Group], num_bytes: int, num_rounds: int, progress: Progress) -> dict[str, Any]:

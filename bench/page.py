@@ -72,10 +72,12 @@ def compared(
     drawn_title: str = "",
 ) -> Table:
     """Pure: the median of each contender, how many times as long as that of `base`, and further columns, given a name."""
-    times = {name: "1" if name == base else str(ratio(one, samples[base])) for name, one in samples.items()}
-    rows = [[name, f"{one.median:.0f}", times[name], *(cell(name) for cell in columns.values())] for name, one in samples.items()]
-    label, ratios = f"times as long as {base}", {name: ratio(one, samples[base]) for name, one in samples.items()}
-    return Table([title, "us", label, *columns], rows, caption, ratios, label, drawn_title)
+    label, times = f"times as long as {base}", {name: ratio(one, samples[base]) for name, one in samples.items()}
+    rows = [
+        [name, f"{one.median:.0f}", "1" if name == base else str(times[name]), *(cell(name) for cell in columns.values())]
+        for name, one in samples.items()
+    ]
+    return Table([title, "us", label, *columns], rows, caption, times, label, drawn_title)
 
 
 @dataclass(frozen=True, kw_only=True)
