@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ class Bound:
     verdict: str
     note: str = ""
     """Behind what was found."""
+    value: float = 0.0
+    unit: str = ""
+    """Of a bound on a number."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.found}"
@@ -33,9 +37,8 @@ def judge(
     else:
         assert at_most is not None
         holds, nearly, asked = value <= at_most, low <= at_most, f"at most {at_most:g}"
-    return Bound(
-        where, f"{found:.2f} {unit}".strip(), asked, "holds" if holds else "holds within the noise" if nearly else "MISSED"
-    )
+    verdict = "holds" if holds else "holds within the noise" if nearly else "MISSED"
+    return Bound(where, f"{found:.2f} {unit}".strip(), asked, verdict, value=value, unit=unit)
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,14 @@ class Asked:
 
 
 def told(bounds: Sequence[Bound]) -> str:
-    """Pure: what was found, as a part of a sentence."""
-    return "; ".join(map(str, bounds))
+    """Pure: what was found, as a part of a sentence; of three and more on the same thing the least and the largest."""
+    units = Counter(bound.unit for bound in bounds if bound.unit)
+    parts = []
+    for bound in bounds:
+        values = [one.value for one in bounds if one.unit == bound.unit]
+        many = f"{min(values):.2f} to {max(values):.2f} {bound.unit}, in {len(values)} cases"
+        parts.append(many if units[bound.unit] > 2 else str(bound))
+    return "; ".join(dict.fromkeys(parts))
 
 
 def summary(bounds: Sequence[Bound]) -> str:

@@ -12,7 +12,6 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic, sleep
@@ -21,10 +20,11 @@ from typing import Any
 import psutil
 
 from bench.bounds import Bound
-from bench.groups import ROOT, GroupFailed
+from bench.groups import ROOT, GroupFailed, Launch, end, started, temporary_folder
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
+from bench.rounds import Estimate
 
 TASK = ROOT / "bench" / "asynchronous_task.py"
 NUM_TRAIN, EPOCHS = 12_000, 6
@@ -49,7 +49,7 @@ class Run:
         self.joined: list[subprocess.Popen[bytes]] = []
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "unisono", *arguments], stdout=self._file, stderr=self._file)
+        return started(Launch([sys.executable, "-m", "unisono", *arguments]), self._file)
 
     def join(self) -> None:
         self.joined.append(self._start("join", str(self.out), "--threads", "1"))
@@ -93,9 +93,7 @@ class Run:
     def close(self) -> None:
         """Idempotent: nothing is left running."""
         for one in (self.process, *self.joined):
-            if one.poll() is None:
-                one.kill()
-            one.wait()
+            end(one)
         self._file.close()
 
 
@@ -148,19 +146,17 @@ def main() -> int:
         "--algorithm", "gem", "--lr", "0.05", "--global-batch", "256", "--epochs", str(epochs), "--checkpoint-every", "20s",
         "--set", f"data.mnist={args.mnist.resolve()}", "--set", f"data.num_train={num_train}", "--silence", "5",
     )  # fmt: skip
-    wanted = [name for name in SCENARIOS if name in QUICK or not args.quick]
-    for name in wanted:
-        if name not in record.blocks:
-            measurement.progress.say(name)
+    for name in QUICK if args.quick else SCENARIOS:
+        if record.lacks(name):
             record.add(name, {"scenario": name, **_run(options, SCENARIOS[name])})
-    rows = [record.blocks[name] for name in wanted]
+    rows = list(record.asked().values())
     measurement.finish(not_checked=NOT_CHECKED, rows=rows)
     return 0 if all(holds({"settings": settings, "rows": rows}, row) for row in rows) else 1
 
 
 def _run(options: Sequence[str], act: Callable[[Run], None]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
-        run = Run(Path(folder) / "run", options)
+    with temporary_folder() as folder:
+        run = Run(folder / "run", options)
         try:
             act(run)
             return run.end()
@@ -181,15 +177,16 @@ def page_of(result: Result) -> Page:
     num_samples = f"{settings['num_train'] * settings['epochs']:,}"
     points = [100 * (row["accuracy"] - rows[0]["accuracy"]) for row in rows]
     holding = [holds(result, row) for row in rows]
+    drawn = {row["scenario"]: Estimate(of_row, of_row, of_row) for row, of_row in zip(rows, points, strict=True)}
     table = [
-        [
-            row["scenario"],
-            f"{row['num_samples']:,}",
-            str(row["num_dealt_again"]),
-            f"{100 * row['accuracy']:.2f} %",
-            f"{of_row:+.2f}",
-            "yes" if is_good else "NO",
-        ]
+        {
+            "scenario": row["scenario"],
+            "samples used": f"{row['num_samples']:,}",
+            "batches dealt again": str(row["num_dealt_again"]),
+            "accuracy": f"{100 * row['accuracy']:.2f} %",
+            "points": f"{of_row:+.2f}",
+            "holds": "yes" if is_good else "NO",
+        }
         for row, of_row, is_good in zip(rows, points, holding, strict=True)
     ]
     found, asked = f"{sum(holding)} of {len(rows)} runs", f"{num_samples} samples used, accuracy within {MOST_POINTS:g} point"
@@ -201,7 +198,7 @@ def page_of(result: Result) -> Page:
         measures_time=False,
         setup="Each row is one run of a server and four workers (`--elastic 4 --algorithm gem`) on the first "
         f"{settings['num_train']:,} images of MNIST for {settings['epochs']} epochs; the fault comes after the second epoch.",
-        tables=[Table(["scenario", "samples used", "batches dealt again", "accuracy", "points", "holds"], table)],
+        tables=[Table.of(table, drawn=drawn, drawn_label="points of accuracy, against no fault")],
         bounds=[Bound("every scenario", found, asked, "holds" if all(holding) else "MISSED")],
         reading=[
             "Accuracy is that of the last epoch on the 10,000 test images; points are against the first row.",

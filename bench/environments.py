@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.contenders.contender import Unavailable
+from bench.contenders.contender import run_or_leave
 from bench.groups import ROOT
 
 HOMES = ROOT / ".venv-bench"
@@ -44,23 +43,15 @@ class Environment:
         stamp = self.folder / "made"
         if stamp.exists() and stamp.read_text() == self._recipe():
             return
-        self._run([sys.executable, "-m", "venv", "--clear", str(self.folder)])
+        run_or_leave(f"make {self.folder}", [sys.executable, "-m", "venv", "--clear", str(self.folder)], INSTALL_LIMIT_S)
         if self._sees_main:
             purelib = sysconfig.get_path("purelib")
             inside = self.folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
             (inside / "packages_of_the_main_environment.pth").write_text(f"{purelib}\n")
-        self._run([self.python, "-m", "pip", "install", "--quiet", "--constraint", str(self._constraints), *self._requirements])
+        install = [self.python, "-m", "pip", "install", "--quiet", "--constraint", str(self._constraints), *self._requirements]
+        run_or_leave(f"install {' '.join(self._requirements)}", install, INSTALL_LIMIT_S)
         stamp.write_text(self._recipe())  # last, so that an interrupted installation is begun again
 
     def _recipe(self) -> str:
         made_of = repr((sys.version, self._requirements, self._constraints.read_text()))
         return hashlib.sha256(made_of.encode()).hexdigest()
-
-    def _run(self, command: list[str]) -> None:
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, cwd=ROOT)
-        except subprocess.TimeoutExpired as error:
-            raise Unavailable(f"{self.folder.name}: not installed within {INSTALL_LIMIT_S:g} s") from error
-        if done.returncode:
-            errors = [line for line in done.stderr.splitlines() if line.strip()][-1:] or ["it printed nothing"]
-            raise Unavailable(f"{self.folder.name}: {' '.join(self._requirements)} cannot be installed: {errors[0]}")

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
-from bench.rounds import Floats
+from bench.rounds import Estimate, Floats
 
 COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7", "#882255", "#666666", "#000000")
 """Told apart by people who see colours differently, and on grey paper by their markers."""
 MARKERS = "oPs^vDXhd"
+TITLE_WIDTH = 48
+"""Letters of a line of a title, for each panel below it."""
+WIDE = 5.0
+"""Largest value as a multiple of the smallest from which on an axis is logarithmic."""
 ACCURACIES = (10.0, 50.0, 80.0, 90.0, 95.0, 97.0, 98.0, 99.0, 99.5)
 """On an axis on which the share of errors is logarithmic, so that 10 % and 99 % have their place."""
 
@@ -75,6 +80,22 @@ def of_accuracy(title: str, x_label: str, lines: Sequence[Line], target: float |
     return Panel(title, x_label, "accuracy on the test images, %", lines, marks, shows_accuracy=True, settings=settings)
 
 
+def of_estimates(title: str, x_label: str, found: Mapping[str, Estimate]) -> Panel:
+    """Pure: a point with its interval for each name, from above; on a logarithmic axis where they are far apart."""
+    values, places = list(found.values()), list(range(len(found)))
+    reach = [[one.value - one.low for one in values], [one.high - one.value for one in values]]
+    lowest, highest = min(one.low for one in values), max(one.high for one in values)
+    scale = "log" if 0 < WIDE * lowest < highest else "linear"
+    settings = {"yticks": places, "yticklabels": list(found), "ylim": (len(found) - 0.5, -0.5), "xscale": scale}
+    return Panel(
+        title,
+        x_label,
+        "",
+        [Line("", [one.value for one in values], places, look={"linestyle": "", "xerr": reach})],
+        settings=settings,
+    )
+
+
 @dataclass(frozen=True)
 class Picture:
     """Rows of panels with a title and a note. With `is_shared` all panels have one legend and one y axis."""
@@ -104,6 +125,6 @@ class Picture:
                     axes.legend(of_panel.values(), of_panel, fontsize=8)
             if self.is_shared:
                 part.legend(named.values(), named, loc="outside right center", frameon=False, fontsize=9)
-        figure.suptitle(f"{self.title}\n", fontsize=13, x=0.02, ha="left")
+        figure.suptitle(f"{fill(self.title, TITLE_WIDTH * widest)}\n", fontsize=13, x=0.02, ha="left")
         figure.supxlabel(self.note, fontsize=8, color="#555555", x=0.02, ha="left")
         figure.savefig(path, dpi=120, metadata={"Software": None})

@@ -9,13 +9,15 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from types import MappingProxyType, TracebackType
+from typing import IO, Any
 
 import psutil
 
@@ -27,6 +29,13 @@ ANSWER_LIMIT_S = 300.0
 LEAVE_LIMIT_S = 5.0
 FOLDERS = "unisono-bench-"
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Local: a folder that goes at the end; after a run that was killed the next conductor removes it."""
+    with tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 class GroupFailed(Exception):
@@ -46,6 +55,15 @@ class Seat:
     def arguments(self) -> list[str]:
         return [self.address, self.group]
 
+    def program(self, module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+        """Pure: the command of a rank, `python -m bench.ranks.MODULE SOCKET GROUP arguments`."""
+        return [python, "-m", f"bench.ranks.{module}", *self.arguments, *arguments]
+
+    def unisono_run(self, num_ranks: int, engine: str, module: str, *arguments: str) -> list[Launch]:
+        """Pure: all ranks by one command."""
+        run = [sys.executable, "-m", "unisono", "run", "-n", str(num_ranks), "--engine", engine, "--threads", "1"]
+        return [Launch([*run, *self.program(module, *arguments)[1:]])]
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -53,6 +71,13 @@ class Launch:
 
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def one_by_one(
+    program: Sequence[str], num_ranks: int, *more: str, variables: Mapping[str, str] = MappingProxyType({})
+) -> list[Launch]:
+    """Pure: each rank by a command of its own, `program RANK SIZE more`."""
+    return [Launch([*program, str(rank), str(num_ranks), *more], variables) for rank in range(num_ranks)]
 
 
 class Group:
@@ -122,12 +147,7 @@ class Group:
             try:
                 launcher.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                _signal_group(launcher.pid, signal.SIGTERM)  # mpirun ends its ranks, which may lead groups of their own
-                try:
-                    launcher.wait(LEAVE_LIMIT_S)
-                except subprocess.TimeoutExpired:
-                    _signal_group(launcher.pid, signal.SIGKILL)
-                    launcher.wait()
+                end(launcher)
         for process in self._ranks:
             if process.is_running():  # the same process, not another one with its number
                 process.kill()
@@ -157,7 +177,6 @@ class Conductor:
 
     def __init__(self) -> None:
         self._groups: list[Group] = []
-        self._environment = {**plain_environment(), **ONE_THREAD}
 
     def __enter__(self) -> Conductor:
         _remove_what_killed_runs_left()
@@ -186,24 +205,15 @@ class Conductor:
         folder = self._folder / f"group{len(self._groups)}"
         folder.mkdir()
         log = folder / "log"
-        started: list[subprocess.Popen[bytes]] = []
-        group = Group(name, started, log)
+        processes: list[subprocess.Popen[bytes]] = []
+        group = Group(name, processes, log)
         self._groups.append(group)
         with log.open("ab") as sink:
             for launch in launches(num_ranks, Seat(str(self._folder / "conductor"), name, folder)):
                 try:
-                    process = subprocess.Popen(
-                        launch.command,
-                        cwd=ROOT,
-                        env={**self._environment, **launch.environment},
-                        stdin=subprocess.DEVNULL,
-                        stdout=sink,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,  # Ctrl-C is for us; we end them
-                    )
+                    processes.append(started(replace(launch, environment={**ONE_THREAD, **launch.environment}), sink))
                 except OSError as error:
                     raise GroupFailed(f"{name}: {launch.command[0]} cannot be started: {error.strerror}") from error
-                started.append(process)
         try:
             self._seat(group, num_ranks)
         except GroupFailed:
@@ -240,6 +250,28 @@ def _remove_what_killed_runs_left() -> None:
         maker = folder.name.removeprefix(FOLDERS).partition("-")[0]
         if maker.isdigit() and not is_running(int(maker)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def started(launch: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Local: its processes, in a group of their own, as Ctrl-C is for us and we end them; all that they print goes into `log`."""
+    return subprocess.Popen(
+        launch.command,
+        cwd=ROOT,
+        env={**plain_environment(), **launch.environment},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Blocking: end what `started` has started. Idempotent."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):  # mpirun ends its ranks, which may lead groups of their own
+        if process.poll() is None:
+            _signal_group(process.pid, signum)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVE_LIMIT_S)
 
 
 def _signal_group(leader: int, signum: int) -> None:

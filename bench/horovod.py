@@ -9,14 +9,12 @@ Writes horovod.md (tables, bounds, how it was measured) and horovod.json (every 
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from bench.blocks import Ask, idle_shares, prepare, start_all, take_turns
+from bench.blocks import CLOSING, Ask, Blocks, described
+from bench.bounds import Asked, told
 from bench.contenders.contender import Contender
 from bench.contenders.horovod import (
     ITSELF,
@@ -28,16 +26,12 @@ from bench.contenders.horovod import (
     TRAINING_ITSELF,
 )
 from bench.contenders.training import Way
-from bench.groups import FOLDERS, Conductor
-from bench.horovod_page import page_of
-from bench.machine import stolen_s
+from bench.groups import temporary_folder
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
-from bench.page import one_line
-from bench.progress import Progress
-from bench.record import Record
-from bench.rounds import rounded
-from bench.train import Effort, loss_after
+from bench.page import INTERLEAVED, Page, Result, Table, compared
+from bench.rounds import Samples, restored
+from bench.train import Effort, losses_after
 from bench.training_cases import MNIST_CNN, write_data
 
 WORKERS = 2
@@ -50,7 +44,6 @@ PARTS: Mapping[str, Sequence[Contender] | Sequence[Way]] = {
     "tensors, Horovod": TENSORS_ITSELF,
     "training, Horovod": TRAINING_ITSELF,
 }
-Asks = Sequence[Ask]
 
 NOT_MEASURED = (
     "More workers than 2, more than one thread in a worker, more than one machine, GPUs.",
@@ -62,69 +55,68 @@ NOT_MEASURED = (
 def main() -> None:
     """Local, blocking: measure and publish."""
     args = parse(parser_of("horovod", __doc__))
-    measurement = begin("horovod", args, page_of)
-    progress = measurement.progress
     effort, num_rounds = (QUICK, QUICK_ROUNDS) if args.quick else (EFFORT, ROUNDS)
     settings = {
         "training": asdict(effort),
         "case": asdict(MNIST_CNN),
         "tensors": {"rounds": num_rounds, "calls": CALLS, "number": NUM_TENSORS, "bytes": TENSOR_BYTES},
     }
-    record = measurement.record(settings)
-    absent: dict[str, str] = {}
-    # Named as the conductor names its folder, which removes what killed runs left.
-    with tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-") as folder:
-        data = Path(folder) / "data.npz"
+    blocks = Blocks(begin("horovod", args, page_of), settings, (OURS,))
+    with temporary_folder() as folder:
+        data = folder / "data.npz"
         write_data(MNIST_CNN, data)
         for part, ways in PARTS.items():
-            wanted = [way.contender(MNIST_CNN, data) if isinstance(way, Way) else way for way in ways]
-            able, missing = prepare([one for one in wanted if one.name not in absent], progress)
-            absent |= missing
-            if part in record.blocks or (ITSELF in part.lower() and ITSELF in absent):
+            able = {WORKERS: blocks.able(way.given(MNIST_CNN.name, data) if isinstance(way, Way) else way for way in ways)}
+            if ITSELF in part.lower() and ITSELF in blocks.absent:
                 continue
             if isinstance(ways[0], Way):
-                opening: Asks = [("time", {"num_epochs": effort.warm_up})]
-                measure(record, part, able, opening, ("time", {"num_epochs": effort.epochs}), (), effort.rounds, progress)
+                opening: list[Ask] = [("time", {"num_epochs": effort.warm_up})]
+                turn = ("time", {"num_epochs": effort.epochs})
+                blocks.apart(part, {}, able, opening, turn, effort.rounds, after=losses_after)
             else:
                 opening = [("prepare", {"num_bytes": NUM_TENSORS * TENSOR_BYTES}), ("verify", {}), ("time", {"num_calls": 5})]
-                closing: Asks = [("verify", {}), ("drop", {})]
-                measure(record, part, able, opening, ("time", {"num_calls": CALLS}), closing, num_rounds, progress)
-    measurement.finish(
-        ours=OURS,
-        contenders={part: {one.name: {"kind": one.kind, "about": one.about} for one in PARTS[part]} for part in record.blocks},
-        absent=absent,
-        not_measured=NOT_MEASURED,
-        blocks={part: record.blocks[part] for part in PARTS if part in record.blocks},
+                blocks.apart(part, {}, able, opening, ("time", {"num_calls": CALLS}), num_rounds, CLOSING)
+    measured = blocks.record.asked()
+    blocks.finish(ours=OURS, contenders={part: described(PARTS[part]) for part in measured}, not_measured=NOT_MEASURED)
+
+
+BOUNDS: Mapping[str, Asked] = {"training": Asked("ddp", times_as_fast=1.0), "tensors": Asked("gloo", times_as_fast=5.0)}
+
+
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    blocks, settings = result["blocks"], result["settings"]
+    samples = {part: restored(block["times_us"]) for part, block in blocks.items()}
+    kinds = {part: {name: one["kind"] for name, one in of_part.items()} for part, of_part in result["contenders"].items()}
+    bounds = [asked.judge(part, samples[part], kinds[part], result["ours"]) for part, asked in BOUNDS.items() if part in samples]
+    training, tensors = settings["training"], settings["tensors"]
+    return Page(
+        question="How fast are programs written for Horovod, against DistributedDataParallel, gloo and Horovod itself?",
+        answer=f"With `unisono.horovod`: {told(bounds)}.",
+        result=result,
+        setup="Every contender has its own processes, one thread in each, all alive during a part and, but for Horovod's, asleep "
+        "unless it is their turn. Horovod's look for work all the time, which disturbs the others; so it is measured apart. That "
+        "sums are right, that trainings learn, and that the replicas of one hold equal weights, is checked.",
+        tables=[_table(result, part, found) for part, found in samples.items()],
+        bounds=bounds,
+        reading=[
+            f"Training: {training['warm_up']} epochs to warm up, then {training['rounds']} rounds; a turn is one epoch that is not "
+            f"timed and {training['epochs']} timed of {settings['case']['steps']} steps.",
+            f"Tensors: {tensors['rounds']} rounds of {tensors['calls']} timed calls; a call sums all {tensors['number']} tensors.",
+            "The time is that of the slowest rank. Where two contenders are of the kind that a bound names, the faster one counts.",
+            INTERLEAVED,
+        ],
+        versions={f"{name} ({part})": found for part, block in blocks.items() for name, found in block["versions"].items()},
+        raw="`times_us[contender][rank][round][turn]`",
     )
 
 
-def measure(
-    record: Record,
-    part: str,
-    contenders: Sequence[Contender],
-    opening: Asks,
-    turn: Ask,
-    closing: Asks,
-    num_rounds: int,
-    progress: Progress,
-) -> None:
-    """Blocking: one part, in processes of its own."""
-    failed: dict[str, str] = {}
-    with Conductor() as conductor:
-        groups = start_all(conductor, contenders, WORKERS, (OURS,), failed, progress)
-        idle, before = idle_shares(groups), stolen_s()
-        samples, dropped = take_turns(groups, opening, turn, closing, num_rounds, progress, part, (OURS,))
-        block = {
-            "versions": {name: groups[name].versions for name in samples},
-            "idle_share_of_a_core": idle,
-            "stolen_cpu_s": round(stolen_s() - before, 2),
-            "failed": {name: one_line(reason) for name, reason in (failed | dropped).items()},
-            "times_us": rounded(samples),
-        }
-        if part.startswith("training"):
-            block["loss_after"] = {name: loss_after(groups[name]) for name in samples}
-        record.add(part, block)
-    progress.keep(f"{part}: {', '.join(f'{name} {sample.median:.0f}' for name, sample in samples.items())} us")
+def _table(result: Result, part: str, samples: Mapping[str, Samples]) -> Table:
+    case, tensors = result["settings"]["case"], result["settings"]["tensors"]
+    about = f"{tensors['number']} tensors of {tensors['bytes']} bytes summed, 2 workers."
+    if part.startswith("training"):
+        about = f"A step of `{case['name']}`: {case['about']}; global batch {case['global_batch']}, {case['optimizer']}, 2 workers."
+    return compared(part, samples, result["ours"], about)
 
 
 if __name__ == "__main__":

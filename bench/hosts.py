@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from bench.groups import GroupFailed, Launch, Seat
@@ -50,6 +50,14 @@ class Across:
         run += ["--engine", "gloo", "--allreduce", allreduce, "--threads", "1"]
         return [host.command(*run, "--node-rank", str(node), *program) for node, host in enumerate(self._hosts)]
 
-    def launches(self, allreduce: str, program: str, seat: Seat, *arguments: str) -> list[Launch]:
-        """Local: one rank of a group on each host: `python -m program SOCKET GROUP arguments`."""
-        return [Launch(command) for command in self.commands(allreduce, "-m", program, *seat.arguments, *arguments)]
+    def unisono(self, command: Sequence[str]) -> list[list[str]]:
+        """Local: the commands of one training."""
+        return self.commands("auto", "-m", "unisono", *command)
+
+    def starter(self, allreduce: str, module: str, *arguments: str) -> Callable[[int, Seat], list[Launch]]:
+        """Pure: starts one rank of a group on each host, `python -m bench.ranks.MODULE SOCKET GROUP arguments`."""
+
+        def start(num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
+            return [Launch(command) for command in self.commands(allreduce, *seat.program(module, *arguments)[1:])]
+
+        return start

@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.bounds import Bound
-from bench.groups import ROOT
+from bench.groups import ROOT, temporary_folder
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
@@ -85,7 +84,7 @@ def main() -> int:
     parser.add_argument("--gpu", action="store_true", help="processes that share the GPU of this machine, 4 shards")
     args = parse(parser)
     measurement = begin("invariance_gpu" if args.gpu else "invariance", args, page_of)
-    record, rows = measurement.record({"mnist": args.mnist is not None}), []
+    record = measurement.record({"mnist": args.mnist is not None})
     for case in CASES[::2] if args.gpu else CASES:
         if case.needs_mnist and args.mnist is None:
             continue
@@ -93,26 +92,21 @@ def main() -> int:
         options += ["--shards", "4", "--device", "cuda"] if args.gpu else []
         name = re.sub(r"\d+ shards.*", "4 shards", case.name) if args.gpu else case.name
         for workers, engine in _divisions(args.quick, args.gpu):
-            measurement.progress.say(f"{name}: {workers} workers, {engine}")
-            rows.append(_row(record, name, str(workers), engine, partial(_run, options, workers, engine)))
-        if args.gpu:
-            continue
-        changes = (2, 1, 3) if args.quick else CHANGES
-        measurement.progress.say(f"{name}: {' -> '.join(map(str, changes))} workers, killed in between")
-        run = partial(_killed, options, changes, case.num_shards)
-        rows.append(_row(record, name, " -> ".join(map(str, changes)), "shm, killed", run))
+            _row(record, name, str(workers), engine, partial(_run, options, workers, engine))
+        if not args.gpu:
+            changes = (2, 1, 3) if args.quick else CHANGES
+            killed = partial(_killed, options, changes, case.num_shards)
+            _row(record, name, " -> ".join(map(str, changes)), "shm, killed", killed)
+    rows = list(record.asked().values())
     left_out = [f"{case.name}: left out, as --mnist was not given." for case in CASES if case.needs_mnist and args.mnist is None]
     measurement.finish(not_checked=[*left_out, *(NOT_CHECKED_ON_GPU if args.gpu else NOT_CHECKED)], rows=rows)
     return 0 if all(len(hashes) == 1 for hashes in _hashes(rows).values()) else 1
 
 
-def _row(record: Record, case: str, workers: str, engine: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """One run, or what an interrupted command has kept of it."""
-    key = f"{case}: {workers} workers, {engine}"
-    if key not in record.blocks:
+def _row(record: Record, case: str, workers: str, engine: str, run: Callable[[], dict[str, Any]]) -> None:
+    """One run that the record lacks."""
+    if record.lacks(key := f"{case}: {workers} workers, {engine}"):
         record.add(key, {"case": case, "workers": workers, "engine": engine, **run()})
-    found: dict[str, Any] = record.blocks[key]
-    return found
 
 
 def _divisions(quick: bool, gpu: bool) -> Iterator[tuple[int, str]]:
@@ -126,23 +120,23 @@ def _divisions(quick: bool, gpu: bool) -> Iterator[tuple[int, str]]:
 
 
 def _run(options: Sequence[str], workers: int, engine: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
-        _life(Path(folder), options, workers, engine)
-        return _found(Path(folder))
+    with temporary_folder() as folder:
+        _attempt(folder, options, workers, engine)
+        return _found(folder)
 
 
 def _killed(options: Sequence[str], changes: Sequence[int], num_shards: int) -> dict[str, Any]:
-    """Each life but the last is killed, in the middle of an epoch, when it has computed so many shards."""
-    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
+    """Each attempt but the last is killed, in the middle of an epoch, when it has computed so many shards."""
+    with temporary_folder() as folder:
         for number, workers in enumerate(changes):
             is_last = number == len(changes) - 1
             if not is_last:
-                (Path(folder) / "kill-at").write_text(str(3 * -(-num_shards // workers) + 1))
-            _life(Path(folder), options, workers, "shm" if workers > 1 else "single", killed=not is_last)
-        return _found(Path(folder))
+                (folder / "kill-at").write_text(str(3 * -(-num_shards // workers) + 1))
+            _attempt(folder, options, workers, "shm" if workers > 1 else "single", killed=not is_last)
+        return _found(folder)
 
 
-def _life(folder: Path, options: Sequence[str], workers: int, engine: str, killed: bool = False) -> None:
+def _attempt(folder: Path, options: Sequence[str], workers: int, engine: str, killed: bool = False) -> None:
     command = [sys.executable, "-m", "unisono", "train", str(TASK), *options, "--engine", engine, "-n", str(workers)]
     if engine == "mpi":
         as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()

@@ -10,13 +10,16 @@ many_workers.json (every epoch of every run) and many_workers.png. Measures no t
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from bench.many_workers_page import page_of
+from bench.bounds import Bound, judge, told
+from bench.figure import Line, Picture, of_accuracy
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
-from bench.trainings import accuracy, data_options, side_by_side
+from bench.page import Page, Result, Table
+from bench.sizes import show_count
+from bench.trainings import accuracy, best, data_options, side_by_side, staleness
 
 GEM, DOWNPOUR, DOWNPOUR_PLAIN, SGD = "gem", "downpour, momentum", "downpour", "sgd, momentum"
 BATCH, LR, MOMENTUM, EPOCHS = 64, 0.05, 0.9, 30
@@ -98,14 +101,14 @@ def main() -> None:
     missing = {
         run.name: [*run.options(), "--device", args.device, *data_options(args.mnist, run.limited(effort))]
         for run in wanted
-        if run.name not in record.blocks
+        if record.lacks(run.name)
     }
     by_name = {run.name: run for run in wanted}
     measurement.progress.keep(f"{len(missing)} trainings of {effort['epochs']} epochs, {args.jobs} at a time")
     for name, found in side_by_side(missing, args.jobs, LIMIT_S):
         record.add(name, {**asdict(by_name[name]), **found})
         measurement.progress.keep(f"{name}: {accuracy(found):.2f} % after {measurement.watch}")
-    measurement.finish(machine=_gpu(args.device), not_checked=NOT_CHECKED, runs=[record.blocks[run.name] for run in wanted])
+    measurement.finish(machine=_gpu(args.device), not_checked=NOT_CHECKED, runs=list(record.asked().values()))
 
 
 def _gpu(device: str) -> dict[str, str]:
@@ -114,6 +117,118 @@ def _gpu(device: str) -> dict[str, str]:
     import torch
 
     return {"GPU": f"{torch.cuda.get_device_name()}, which all runs shared"}
+
+
+LEAST, MANY = 99.3, 100
+"""Percent that each run of gradient energy matching with so many workers must have after its last epoch."""
+FEW, MORE = 5, 30
+"""Workers between which Downpour must get worse."""
+WORSE = 0.5
+"""Points that count as worse than one worker."""
+LOST = 50.0
+"""Percent below which a run has not learned to read."""
+MARKS = (1, 5, 10, 20)
+"""Epochs that the table shows besides the last."""
+
+Runs = Sequence[Result]
+
+
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    settings, runs = result["settings"], result["runs"]
+    bounds = [] if result["quick"] else verdicts(runs)  # a quick run lacks the single worker to compare with
+    return Page(
+        question="How many asynchronous workers can gradient energy matching and Downpour bear?",
+        answer=f"Gradient energy matching with {MANY} virtual workers on MNIST: {told(bounds)}.",
+        result=result,
+        measures_time=False,
+        setup=f"Virtual workers on the {settings['num_train']:,} training images of MNIST, accuracy in percent of the "
+        f"{settings['num_test']:,} test images. Each worker has batches of 64, the learning rate is 0.05 and never changes, "
+        "momentum is 0.9: of the proxy for gradient energy matching, of the server's SGD for Downpour; rows without `momentum` "
+        "have none. The network has 161,816 parameters, images are shifted by up to two pixels. An epoch uses every training image "
+        "once, whatever the number of workers.",
+        tables=[_table(runs)],
+        bounds=bounds,
+        picture=Picture(
+            "Many asynchronous workers, virtual, on MNIST",
+            [
+                [
+                    of_accuracy("at equal samples", "epochs", _lines(runs, "epoch"), LEAST),
+                    of_accuracy("on the virtual clock", "virtual seconds", _lines(runs, "virtual_s"), LEAST, log_x=True),
+                ]
+            ],
+            f"batch 64 of each worker, learning rate 0.05; {settings['num_train']} images; errors are logarithmic",
+            is_shared=True,
+        ),
+        reading=[
+            "The last epoch is quoted and judged, not the best: the test images are the validation images.",
+            "Staleness: updates of the centre by others between taking it and using it, the mean over the run, and the largest.",
+            "Virtual time is that of the simulated clock at the end, evaluations not counted. `sgd, momentum` is plain synchronous "
+            "training in one process with the same batch, which has no such clock.",
+            "Updates left out: those whose loss or gradient was not finite (`--on-nan skip`).",
+            f"Downpour counts as worse from {WORSE:g} points below one worker on, and as diverged when its loss is not finite in "
+            f"the end or its accuracy below {LOST:g} %.",
+            "Each run: `unisono train bench/asynchronous_task.py --simulate N --algorithm A --local-batch 64 --lr 0.05`, with "
+            "`--set optimizer.momentum=0.9` where it says momentum.",
+        ],
+        not_measured=result["not_checked"],
+        raw="`runs[].epochs[]`",
+    )
+
+
+def verdicts(runs: Runs) -> list[Bound]:
+    """Pure: each bound, with whether it holds."""
+    unit, of_gem = "% after the last epoch", [run for run in runs if run["algorithm"] == "gem" and run["workers"] == MANY]
+    bounds = [judge(f"gem with {MANY} workers, seed {run['seed']}", accuracy(run), unit, at_least=LEAST) for run in of_gem]
+    downpour = {run["workers"]: run for run in runs if run["algorithm"] == "downpour, momentum"}
+    fates = {workers: fate(run, downpour[1]) for workers, run in sorted(downpour.items()) if FEW <= workers <= MORE}
+    found = ", ".join(f"{show_count(workers, 'worker')}: {text or 'as good as one'}" for workers, text in fates.items())
+    verdict = "holds" if any(fates.values()) else "MISSED"
+    return [*bounds, Bound("Downpour with momentum", found, f"gets worse between {FEW} and {MORE} workers", verdict)]
+
+
+def fate(run: Result, one_worker: Result) -> str:
+    """Pure: what became of a run, against the same with one worker; empty if it is as good."""
+    if run["epochs"][-1].get("val_loss") is None or accuracy(run) < LOST:
+        return f"diverges ({accuracy(run):.1f} %)"
+    less = accuracy(one_worker) - accuracy(run)
+    return f"{less:.2f} points worse" if less >= WORSE else ""
+
+
+def _table(runs: Runs) -> Table:
+    last = max(len(run["epochs"]) for run in runs)
+    marks = [epoch for epoch in MARKS if epoch < last]
+    rows = []
+    for run in runs:
+        stale, virtual_s = staleness(run), run["epochs"][-1].get("virtual_s")
+        (top, epoch), num_epochs = best(run), len(run["epochs"])
+        rows.append(
+            {
+                "algorithm": run["algorithm"],
+                "workers": str(run["workers"]),
+                "seed": str(run["seed"]),
+                "staleness": f"{stale[0]:.1f}" if stale else "-",
+                "largest": str(stale[1]) if stale else "-",
+                "virtual time": f"{virtual_s:.0f} s" if virtual_s else "-",
+                **{f"epoch {mark}": f"{accuracy(run, mark):.2f}" if mark <= num_epochs else "-" for mark in marks},
+                f"epoch {last} (last)": f"{accuracy(run):.2f}" + ("" if num_epochs == last else f" ({num_epochs})"),
+                "best": f"{top:.2f} (epoch {epoch})",
+                "updates left out": str(run["num_skipped_updates"]),
+            }
+        )
+    return Table.of(rows)
+
+
+def _lines(runs: Runs, x: str) -> list[Line]:
+    return [
+        Line(
+            run["algorithm"] if run["algorithm"].startswith("sgd") else f"{run['algorithm']}, {run['workers']}",
+            [row[x] for row in run["epochs"]],
+            [100 * row["val_accuracy"] for row in run["epochs"]],
+        )
+        for run in runs
+        if x in run["epochs"][-1]
+    ]
 
 
 if __name__ == "__main__":

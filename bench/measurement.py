@@ -45,9 +45,7 @@ class Measurement:
     def record(self, settings: Mapping[str, Any], part: str = "") -> Record:
         """Local: what an interrupted run with the same settings has measured, which is said; otherwise an empty record."""
         parts = [self._name, *filter(None, [part]), *(["quick"] if self._args.quick else [])]
-        self._record = Record("-".join(parts), settings, self._args.fresh)
-        if self._record.resumed:
-            self.progress.keep(f"{self._record.resumed} blocks of an interrupted run are kept (--fresh measures them again)")
+        self._record = Record("-".join(parts), settings, self._args.fresh, self.progress)
         return self._record
 
     def publish(self) -> str:

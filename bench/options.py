@@ -10,11 +10,6 @@ from bench.groups import ROOT
 from bench.sizes import parse_size
 
 
-def add_sizes(parser: argparse.ArgumentParser, usual: str, quick: str) -> None:
-    """Local: `--sizes`; None stands for the usual ones, which depend on `--quick`."""
-    parser.add_argument("--sizes", type=sizes, metavar="S,S", help=f"sizes (default {usual}; with --quick {quick})")
-
-
 def parser_of(name: str, about: str | None) -> argparse.ArgumentParser:
     """Local: the options of `python -m bench.NAME`, whose help is the docstring of that module."""
     about = f"{about}\nAn interrupted run is resumed by the same command. --page-only writes the page again from the raw data."
@@ -23,8 +18,16 @@ def parser_of(name: str, about: str | None) -> argparse.ArgumentParser:
     )
 
 
-def parse(parser: argparse.ArgumentParser, needs_mnist: bool = False) -> argparse.Namespace:
-    """Local: add the common options and read the command line."""
+def add_choice(
+    parser: argparse.ArgumentParser, option: str, known: Sequence[str], separator: str = ",", needed: Sequence[str] = ()
+) -> None:
+    """Local: an option that takes some of these names (default all), of which some must be among them."""
+    kind = some_of(known, separator, needed)
+    parser.add_argument(option, type=kind, default=list(known), metavar=f"NAME{separator}NAME", help=f"{separator} ".join(known))
+
+
+def parse(parser: argparse.ArgumentParser, needs_mnist: bool = False, **quick: str) -> argparse.Namespace:
+    """Local: add the common options and read the command line. `quick`: defaults that other options have with `--quick`."""
     if needs_mnist:
         parser.add_argument("--mnist", type=Path, metavar="DIR", help="the folder with the four files (unisono data get mnist)")
     parser.add_argument("--quick", action="store_true", help="few calls: shows that it works, measures nothing")
@@ -34,6 +37,9 @@ def parse(parser: argparse.ArgumentParser, needs_mnist: bool = False) -> argpars
         "--out", type=Path, metavar="FOLDER", help="for the results (default docs/results; with --quick runs/bench)"
     )
     args = parser.parse_args()
+    if args.quick and quick:
+        parser.set_defaults(**quick)
+        args = parser.parse_args()
     if needs_mnist and args.mnist is None and not args.page_only:
         parser.error("--mnist DIR is needed: the folder with the four files of MNIST (unisono data get mnist)")
     args.out = args.out or (ROOT / "runs" / "bench" if args.quick else ROOT / "docs" / "results")

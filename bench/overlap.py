@@ -11,16 +11,14 @@ The last must be at most 1.2 times the longer of the other two. Writes overlap.m
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bench.bounds import judge, told
-from bench.groups import Conductor, Group, Launch, Seat
+from bench.groups import Conductor, Group
 from bench.hosts import LIMITS, Across, test_hosts
 from bench.machine import stolen_s
 from bench.measurement import begin, guarded
@@ -50,7 +48,12 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
-    args = _arguments()
+    parser = parser_of("overlap", __doc__)
+    parser.add_argument("--size", type=sizes, default=[25_000_000], metavar="S", help="of the vector (default 25MB)")
+    args = parse(parser)
+    if len(args.size) > 1:
+        parser.error("--size takes one size")
+    (args.size,) = args.size
     measurement = begin("overlap", args, page_of)
     num_rounds = QUICK_ROUNDS if args.quick else ROUNDS
     record = measurement.record({"rounds": num_rounds, "seed": SEED, "bytes": args.size})
@@ -58,15 +61,10 @@ def main() -> None:
         with test_hosts(2) as hosts, Conductor() as conductor:
             across = Across(hosts)
             measurement.progress.say("starting")
-            groups = [conductor.start(row, 2, partial(start, across)) for row in ROWS]
+            groups = [conductor.start(row, 2, across.starter("auto", "overlap")) for row in ROWS]
             for row, block in measure(groups, args.size, num_rounds, measurement.progress).items():
                 record.add(row, block)
     measurement.finish(bound=BOUND, not_measured=NOT_MEASURED, blocks=record.blocks)
-
-
-def start(across: Across, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
-    """Local: one rank on each host."""
-    return across.launches("auto", "bench.ranks.overlap", seat)
 
 
 def measure(groups: Sequence[Group], num_bytes: int, num_rounds: int, progress: Progress) -> dict[str, Any]:
@@ -116,7 +114,8 @@ def page_of(result: Result) -> Page:
         samples, (of_longer, of_sum) = restored(block["times_us"]), overlap(block)
         rows.append([name, *(f"{samples[turn].median / 1e3:.1f}" for turn in TURNS), str(of_longer), str(of_sum)])
         bounds.append(judge(f"all-reduce {name}", of_longer, "times the longer of the two", at_most=result["bound"]))
-    first = next(iter(blocks.values()))
+    first, header = next(iter(blocks.values())), ["all-reduce", *(f"{title}, ms" for title in TURNS.values())]
+    drawn = {name: overlap(block)[0] for name, block in blocks.items()}
     return Page(
         question="Does communication overlap with computing, across two hosts at 1 Gbit/s?",
         answer=f"Start + compute + wait takes, for {told(bounds)}.",
@@ -124,7 +123,7 @@ def page_of(result: Result) -> Page:
         setup=f"A float32 vector of {show_size(result['settings']['bytes'])} is summed over two hosts with links of 1 Gbit/s, one "
         "rank with one thread on each, engine gloo, while the rank multiplies matrices. Started all-reduces are checked for their "
         "sums.",
-        tables=[Table(["all-reduce", *(f"{title}, ms" for title in TURNS.values()), "of the longer", "of the sum"], rows)],
+        tables=[Table([*header, "of the longer", "of the sum"], rows, drawn=drawn, drawn_label="times the longer of the two")],
         bounds=bounds,
         reading=[
             f"{result['settings']['rounds']} rounds; in each all three of both rows are timed once, after a barrier. The time is "
@@ -139,16 +138,6 @@ def page_of(result: Result) -> Page:
         versions={name: block["versions"] for name, block in blocks.items()},
         raw="`times_us[turn][rank][round][call]`",
     )
-
-
-def _arguments() -> argparse.Namespace:
-    parser = parser_of("overlap", __doc__)
-    parser.add_argument("--size", type=sizes, default=[25_000_000], metavar="S", help="of the vector (default 25MB)")
-    args = parse(parser)
-    if len(args.size) > 1:
-        parser.error("--size takes one size")
-    (args.size,) = args.size
-    return args
 
 
 if __name__ == "__main__":

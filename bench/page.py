@@ -6,18 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from bench.bounds import Bound, summary
-from bench.figure import Picture
-from bench.rounds import Samples, ratio
+from bench.figure import Picture, of_estimates
+from bench.rounds import Estimate, Samples, ratio
 
 IDLE_SHARE = 0.05
 """Of a core; a contender whose processes use more while they wait is named."""
 BUSY_LOAD = 0.5
 """Runnable processes, mean of a minute: above this others use the cores too."""
+MOST_PANELS = 3
+"""Beside each other in a picture."""
 INTERLEAVED = (
     "In each round all rows have their turn, in a shuffled order, and two rows are compared round by round. Ratios and differences "
     "are medians over rounds; in brackets is the 95 % interval of a bootstrap over rounds. A bound is missed when the whole "
@@ -35,7 +38,18 @@ class Table:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+    drawn: Mapping[str, Estimate] = field(default_factory=dict)
+    """What a picture shows of it, by row."""
+    drawn_label: str = ""
+    drawn_title: str = ""
+    """Otherwise the name of the first column."""
     num_names: int = 1
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, str]], caption: str = "", **drawn: Any) -> Table:
+        """Pure: of rows whose cells stand under the names of their columns; what a row lacks is a dash."""
+        header = list(dict.fromkeys(name for row in rows for name in row))
+        return cls(header, [[row.get(name, "-") for name in header] for row in rows], caption, **drawn)
 
     def __str__(self) -> str:
         """Markdown whose columns line up in plain text too."""
@@ -55,11 +69,15 @@ def compared(
     base: str,
     caption: str,
     columns: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
+    drawn_title: str = "",
 ) -> Table:
     """Pure: the median of each contender, how many times as long as that of `base`, and further columns, given a name."""
-    times = {name: "1" if name == base else str(ratio(one, samples[base])) for name, one in samples.items()}
-    rows = [[name, f"{one.median:.0f}", times[name], *(cell(name) for cell in columns.values())] for name, one in samples.items()]
-    return Table([title, "us", f"times as long as {base}", *columns], rows, caption)
+    label, times = f"times as long as {base}", {name: ratio(one, samples[base]) for name, one in samples.items()}
+    rows = [
+        [name, f"{one.median:.0f}", "1" if name == base else str(times[name]), *(cell(name) for cell in columns.values())]
+        for name, one in samples.items()
+    ]
+    return Table([title, "us", label, *columns], rows, caption, times, label, drawn_title)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +96,7 @@ class Page:
     tables: Sequence[Table] = ()
     bounds: Sequence[Bound] = ()
     picture: Picture | None = None
+    """Otherwise what the tables say is drawn, where they are of numbers."""
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Further sections: title -> points."""
     reading: Sequence[str] = ()
@@ -92,9 +111,18 @@ class Page:
         """Local: write NAME.md, and NAME.png where there is a picture; gives answers, tables and bounds as text."""
         out.mkdir(parents=True, exist_ok=True)
         (out / f"{name}.md").write_text(self.text(name) + "\n")
-        if self.picture:
-            self.picture.save(out / f"{name}.png")
+        if picture := self.drawn():
+            picture.save(out / f"{name}.png")
         return joined(*(text for part in (self, *self.parts) for text in part._findings())) + "\n"
+
+    def drawn(self) -> Picture | None:
+        """Pure: the picture that is given, or one of the tables."""
+        drawn = [one for one in self.tables if one.drawn]
+        if self.picture or not drawn:
+            return self.picture
+        panels = [of_estimates(one.drawn_title or one.header[0], one.drawn_label, one.drawn) for one in drawn]
+        width = ceil(len(panels) / ceil(len(panels) / MOST_PANELS))
+        return Picture(self.question.replace("`", ""), [panels[at : at + width] for at in range(0, len(panels), width)])
 
     def _findings(self) -> list[str]:
         """Answer, tables and bounds; a quick run answers and judges nothing."""
@@ -128,7 +156,7 @@ class Page:
             answer,
             self._warning(),
             self.setup,
-            f"![{self.picture.title}]({name}.png)" if self.picture else "",
+            f"![{picture.title}]({name}.png)" if level == 1 and (picture := self.drawn()) else "",
             *numbers,
             *(part.text(name, level + 1) for part in self.parts),
             *(_section(f"{mark}# {title}", points) for title, points in lists.items()),

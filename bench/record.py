@@ -11,6 +11,7 @@ from typing import Any
 from bench.environments import HOMES
 from bench.groups import ROOT
 from bench.machine import describe_moment
+from bench.progress import Progress
 
 UNFINISHED = HOMES / "unfinished"
 
@@ -18,7 +19,7 @@ UNFINISHED = HOMES / "unfinished"
 class Record:
     """Blocks by key, on disk as soon as they are finished. Local."""
 
-    def __init__(self, name: str, settings: Mapping[str, Any], fresh: bool) -> None:
+    def __init__(self, name: str, settings: Mapping[str, Any], fresh: bool, progress: Progress) -> None:
         """Takes up what an interrupted run with the same settings and the same code left, unless `fresh`."""
         self._path = UNFINISHED / f"{name}.json"
         # As it comes back from the file, so that it can be compared with it.
@@ -29,8 +30,21 @@ class Record:
             left = json.loads(self._path.read_text())
             if left["settings"] == self.settings and left["code"] == _code():
                 self.blocks, self.sittings = left["blocks"], left["sittings"]
-        self.resumed = len(self.blocks)
+                progress.keep(f"{len(self.blocks)} blocks of an interrupted run are kept (--fresh measures them again)")
+        self.progress, self._asked = progress, dict[str, None]()
         self.sittings.append(describe_moment())
+
+    def lacks(self, key: str) -> bool:
+        """Whether a block of this run must be measured, which is said."""
+        self._asked[key] = None
+        if key in self.blocks:
+            return False
+        self.progress.say(key)
+        return True
+
+    def asked(self) -> dict[str, Any]:
+        """The blocks of this run, in the order in which they were asked for."""
+        return {key: self.blocks[key] for key in self._asked}
 
     def add(self, key: str, block: Mapping[str, Any]) -> None:
         """Keep a finished block."""

@@ -10,8 +10,7 @@ a single server's vectors pass its one link; two servers have half of them each.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -51,16 +50,10 @@ def main() -> None:
         across = {servers: Across(hosts[: WORKERS + servers]) for servers in set(ROWS.values())}
         for number, order in enumerate(orders(list(ROWS), num_rounds, SEED)):
             for row in order:
-                if (key := f"{row}, round {number}") in record.blocks:
-                    continue
-                measurement.progress.say(f"{key} of {num_rounds} ({measurement.watch} so far)")
-                given = [*OPTIONS, "--servers", str(ROWS[row]), *data_options(args.mnist, EFFORT)]
-                record.add(key, {"row": row, **trained(given, LIMIT_S, partial(_commands, across[ROWS[row]]))})
+                if record.lacks(key := f"{row}, round {number}"):
+                    given = [*OPTIONS, "--servers", str(ROWS[row]), *data_options(args.mnist, EFFORT)]
+                    record.add(key, {"row": row, **trained(given, LIMIT_S, across[ROWS[row]].unisono)})
     measurement.finish(not_measured=NOT_MEASURED, runs=list(record.blocks.values()))
-
-
-def _commands(across: Across, command: Sequence[str]) -> list[list[str]]:
-    return across.commands("auto", "-m", "unisono", *command)
 
 
 def page_of(result: Result) -> Page:
@@ -74,7 +67,7 @@ def page_of(result: Result) -> Page:
     }
     speeds = {row: np.array([epoch["updates_per_s"] for epoch in epochs]) for row, epochs in last.items()}
     times = {row: estimate(values / speeds["1 server"]) for row, values in speeds.items()}
-    rows = []
+    rows, header = [], ["", "updates/s", "times one server", "workers wait", "load of the first server"]
     for row, epochs in last.items():
         shares = [f"{100 * median(epoch[name] for epoch in epochs):.0f} %" for name in ("waiting", "server_load")]
         rows.append([row, f"{np.median(speeds[row]):.2f}", "1" if row == "1 server" else str(times[row]), *shares])
@@ -85,7 +78,7 @@ def page_of(result: Result) -> Page:
         setup=f"{settings['workers']} workers of Downpour with {num_bytes / 1e6:.1f} MB of weights, each on a host of its own with "
         f"a link of {rate:g} Mbit/s, engine gloo, one thread in each process. A call sends the gradient and brings the weights "
         "back.",
-        tables=[Table(["", "updates/s", "times one server", "workers wait", "load of the first server"], rows)],
+        tables=[Table(header, rows, drawn=times, drawn_label="updates a second, times one server")],
         reading=[
             f"{settings['rounds']} rounds, in which every row is one training.",
             INTERLEAVED,

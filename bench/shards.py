@@ -8,26 +8,22 @@ Writes shards.md (tables, bound, how it was measured) and shards.json (every epo
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
-from bench.blocks import prepare
+from bench.blocks import Blocks
 from bench.bounds import judge, told
-from bench.contenders.training import OURS, Start, Way, start_unisono
-from bench.groups import FOLDERS
+from bench.contenders.contender import NOISE
+from bench.contenders.training import OURS, Way, start_unisono
+from bench.groups import temporary_folder
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import INTERLEAVED, Page, Result, compared
 from bench.rounds import ratio, restored
 from bench.sizes import show_count
-from bench.train import Effort, block_key, measure
-from bench.train_page import efforts
-from bench.training_cases import CASES, write_data
+from bench.train import Effort, efforts, measure, settings_of
+from bench.training_cases import CASES
 
 MOST = 1.10
 """Times as long as the plain all-reduce: what 2 workers with 2 shards may take for mnist_cnn."""
@@ -41,39 +37,33 @@ NOT_MEASURED = (
 )
 
 
-def _in_shards(num_shards: int) -> Start:
-    return partial(start_unisono, shards=num_shards)
-
-
 WAYS: Sequence[Way] = (
-    Way(OURS, "ours", "the plain all-reduce", (1, 2), start_unisono),
-    Way("unisono A/A", "noise", "the same again in other processes: its distance from 1 is the noise", (1, 2), start_unisono),
-    Way("2 shards", "shards", "`--shards 2`: with 2 workers one shard each, so micro-batches are as before", (1, 2), _in_shards(2)),
-    Way("8 shards", "shards", "`--shards 8`: with 2 workers four shards each, computed one after another", (1, 2), _in_shards(8)),
+    Way(OURS, "ours", "the plain all-reduce", start_unisono),
+    Way("unisono A/A", "noise", NOISE, start_unisono),
+    Way(
+        "2 shards",
+        "shards",
+        "`--shards 2`: with 2 workers one shard each, so micro-batches are as before",
+        partial(start_unisono, shards=2),
+    ),
+    Way(
+        "8 shards",
+        "shards",
+        "`--shards 8`: with 2 workers four shards each, computed one after another",
+        partial(start_unisono, shards=8),
+    ),
 )
 
 
 def main() -> None:
     """Local, blocking: measure and publish."""
     args = parse(parser_of("shards", __doc__))
-    measurement = begin("shards", args, page_of)
     effort = QUICK if args.quick else FULL
-    settings = {
-        "effort": {name: dataclasses.asdict(one) for name, one in effort.items()},
-        "cases": {name: dataclasses.asdict(CASES[name]) for name in effort},
-    }
-    record = measurement.record(settings)
-    with tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-") as folder:
+    blocks = Blocks(begin("shards", args, page_of), settings_of((CASES[name] for name in effort), effort), (OURS,))
+    with temporary_folder() as folder:
         for name, workers in BLOCKS:
-            data = Path(folder) / f"{name}.npz"
-            write_data(CASES[name], data)
-            able, _ = prepare([way.contender(CASES[name], data) for way in WAYS], measurement.progress)
-            measure(record, CASES[name], workers, able, effort[name], measurement.progress)
-    measurement.finish(
-        contenders={way.name: way.about for way in WAYS},
-        not_measured=NOT_MEASURED,
-        blocks={key: record.blocks[key] for key in (block_key(CASES[name], workers) for name, workers in BLOCKS)},
-    )
+            measure(blocks, CASES[name], workers, WAYS, effort[name], folder)
+    blocks.finish(contenders={way.name: way.about for way in WAYS}, not_measured=NOT_MEASURED)
 
 
 def page_of(result: Result) -> Page:
@@ -86,7 +76,8 @@ def page_of(result: Result) -> Page:
         case, losses = result["settings"]["cases"][block["case"]], block["loss_after"]
         about = f"A step of `{block['case']}`: {case['about']}; global batch {case['global_batch']}."
         columns = {"loss at the end": lambda name, losses=losses: f"{losses[name]:.3f}"}
-        tables.append(compared(show_count(block["workers"], "worker"), samples, OURS, about, columns))
+        workers = show_count(block["workers"], "worker")
+        tables.append(compared(workers, samples, OURS, about, columns, f"{block['case']}, {workers}"))
     return Page(
         question="What do the same bits cost?",
         answer=f"A step of {told(bounds)}.",

@@ -12,16 +12,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bench.bounds import judge
 from bench.figure import Line, Panel, Picture
-from bench.groups import ROOT
+from bench.groups import ROOT, temporary_folder
 from bench.machine import describe_moment
 from bench.measurement import begin, guarded
 from bench.options import counts, parse, parser_of
@@ -51,28 +49,18 @@ def main() -> None:
         parser.error("--data DIR is needed: the folder that holds the folder mnist (unisono data get mnist)")
     record = measurement.record({})
     for workers in args.workers:
-        if (key := show_count(workers, "worker")) not in record.blocks:
+        if record.lacks(key := show_count(workers, "worker")):
             record.add(key, _run(workers, args.data, ["--epochs", "1"] if args.quick else []))
-    runs = [record.blocks[show_count(workers, "worker")] for workers in args.workers]
-    measurement.finish(target=TARGET, not_measured=NOT_MEASURED, runs=runs)
+    measurement.finish(target=TARGET, not_measured=NOT_MEASURED, runs=list(record.asked().values()))
 
 
 def _run(workers: int, data: str, more: Sequence[str]) -> dict[str, Any]:
     moment = describe_moment()
-    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
-        train = [
-            "train",
-            "examples/mnist_cnn.py",
-            "-n",
-            str(workers),
-            "--set",
-            f"data.root={data}",
-            "--out",
-            f"{folder}/run",
-            *more,
-        ]
+    with temporary_folder() as folder:
+        place = ("--set", f"data.root={data}", "--out", str(folder / "run"))
+        train = ["train", "examples/mnist_cnn.py", "-n", str(workers), *place, *more]
         subprocess.run([sys.executable, "-m", "unisono", *train], cwd=ROOT, check=True)
-        summary = json.loads((Path(folder) / "run" / "summary.json").read_text())
+        summary = json.loads((folder / "run" / "summary.json").read_text())
     return {
         **{name: summary[name] for name in KEPT},
         "moment": moment,

@@ -10,27 +10,23 @@ Writes train.md (tables, bounds, how it was measured) and train.json (every epoc
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import math
-import os
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bench.blocks import measure_apart, prepare
-from bench.contenders.contender import Contender
-from bench.contenders.training import BY_HAND, OURS, WAYS
-from bench.groups import FOLDERS, Group, GroupFailed
+from bench.blocks import Blocks, described
+from bench.bounds import Asked, told
+from bench.contenders.training import BY_HAND, OURS, WAYS, Way
+from bench.groups import Group, GroupFailed, temporary_folder
 from bench.measurement import begin, guarded
-from bench.options import parse, parser_of, some_of
-from bench.progress import Progress
-from bench.record import Record
+from bench.options import add_choice, parse, parser_of
+from bench.page import INTERLEAVED, Page, Result, Table, compared
+from bench.rounds import Samples, difference, restored
 from bench.sizes import show_count
-from bench.train_page import page_of
 from bench.training_cases import CASES, Case, write_data
 
 WORKERS = (1, 2)
@@ -64,50 +60,49 @@ NOT_MEASURED = (
 
 def main() -> None:
     """Local, blocking: measure what is asked for and publish it."""
-    args = _arguments()
-    measurement = begin("train", args, page_of)
-    effort = QUICK if args.quick else FULL
-    blocks = [(CASES[name], workers) for name in args.cases for workers in args.workers]
-    wanted = [way for way in WAYS if way.name in args.only]
-    settings = {
-        "effort": {name: dataclasses.asdict(effort[name]) for name in args.cases},
-        "cases": {name: dataclasses.asdict(CASES[name]) for name in args.cases},
-        "contenders": [way.name for way in wanted],
+    parser = parser_of("train", __doc__)
+    add_choice(parser, "--cases", list(CASES))
+    add_choice(parser, "--workers", list(map(str, WORKERS)))
+    add_choice(parser, "--only", [way.name for way in WAYS], ";", (OURS,))
+    args = parse(parser)
+    effort, wanted = QUICK if args.quick else FULL, [way for way in WAYS if way.name in args.only]
+    settings = {**settings_of((CASES[name] for name in args.cases), effort), "contenders": args.only}
+    blocks = Blocks(begin("train", args, page_of), settings, (OURS,))
+    with temporary_folder() as folder:
+        for name, workers in product(args.cases, map(int, args.workers)):
+            measure(blocks, CASES[name], workers, wanted, effort[name], folder)
+    able = [way for way in wanted if way.name not in blocks.absent]
+    blocks.finish(ours=OURS, by_hand=BY_HAND, contenders=described(able), not_measured=NOT_MEASURED)
+
+
+def settings_of(cases: Iterable[Case], effort: Mapping[str, Effort]) -> dict[str, Any]:
+    """Pure: what the raw data say of these cases."""
+    by_name = {case.name: case for case in cases}
+    return {
+        "effort": {name: asdict(effort[name]) for name in by_name},
+        "cases": {name: asdict(case) for name, case in by_name.items()},
     }
-    record, absent = measurement.record(settings), dict[str, str]()
-    # Named as the conductor names its folder, which removes what killed runs left.
-    with tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-") as folder:
-        for case, workers in blocks:
-            data = Path(folder) / f"{case.name}.npz"
-            write_data(case, data)
-            contenders = [way.contender(case, data) for way in wanted if workers in way.workers and way.name not in absent]
-            able, missing = prepare(contenders, measurement.progress)
-            absent |= missing
-            measure(record, case, workers, able, effort[case.name], measurement.progress)
-    measurement.finish(
-        ours=OURS,
-        by_hand=BY_HAND,
-        contenders={way.name: {"kind": way.kind, "about": way.about} for way in wanted if way.name not in absent},
-        absent=absent,
-        not_measured=NOT_MEASURED,
-        blocks={block_key(case, workers): record.blocks[block_key(case, workers)] for case, workers in blocks},
-    )
 
 
-def measure(record: Record, case: Case, workers: int, contenders: Sequence[Contender], effort: Effort, progress: Progress) -> None:
-    """Blocking: one block that `record` does not have yet."""
-    measure_apart(
-        record,
+def measure(blocks: Blocks, case: Case, workers: int, ways: Iterable[Way], effort: Effort, folder: Path) -> None:
+    """Blocking: one block, whose data are written into the folder."""
+    data = folder / f"{case.name}.npz"
+    write_data(case, data)
+    contenders = blocks.able(way.given(case.name, data) for way in ways if workers in way.workers)
+    blocks.apart(
         block_key(case, workers),
         {"case": case.name, "workers": workers},
         {workers: contenders},
-        ("time", {"num_epochs": effort.warm_up}),
+        [("time", {"num_epochs": effort.warm_up})],
         ("time", {"num_epochs": effort.epochs}),
         effort.rounds,
-        progress,
-        essential=(OURS,),
-        after=lambda groups: {"loss_after": {name: loss_after(group) for name, group in groups.items()}},
+        after=losses_after,
     )
+
+
+def losses_after(groups: Mapping[str, Group]) -> dict[str, Any]:
+    """Blocking: what each training has reached."""
+    return {"loss_after": {name: loss_after(group) for name, group in groups.items()}}
 
 
 def loss_after(group: Group) -> float:
@@ -128,18 +123,65 @@ def block_key(case: Case, workers: int) -> str:
     return f"{case.name}, {show_count(workers, 'worker')}"
 
 
-def _arguments() -> argparse.Namespace:
-    parser, names = parser_of("train", __doc__), [way.name for way in WAYS]
-    parser.add_argument("--cases", type=some_of(list(CASES), ","), default=list(CASES), metavar="C,C", help=", ".join(CASES))
-    parser.add_argument(
-        "--workers",
-        type=lambda text: [int(number) for number in some_of(list(map(str, WORKERS)), ",")(text)],
-        default=list(WORKERS),
-        metavar="N,N",
-        help="1, 2 or both (default)",
+BOUNDS: Mapping[str, tuple[Asked, ...]] = {
+    "mnist_cnn, 1 worker": (Asked("hand", times_as_long=1.03),),
+    "mnist_cnn, 2 workers": (Asked("ddp", times_as_fast=1.0),),
+    "digits, 1 worker": (Asked("hand", longer_us=100.0),),
+    "digits, 2 workers": (Asked("ddp", times_as_fast=2.0), Asked("lightning", times_as_fast=2.0)),
+}
+
+
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    blocks = {key: (block, restored(block["times_us"])) for key, block in result["blocks"].items()}
+    kinds = {name: one["kind"] for name, one in result["contenders"].items()}
+    bounds = [
+        asked.judge(key, samples, kinds, result["ours"]) for key, (_, samples) in blocks.items() for asked in BOUNDS.get(key, ())
+    ]
+    return Page(
+        question="What does a step of training cost, against loops by hand, DistributedDataParallel, Lightning and Accelerate?",
+        answer=f"A step of Unisono: {told(bounds)}.",
+        result=result,
+        setup="The same model, optimiser, data in memory, global batch and number of steps for all, one thread in each worker. "
+        "Every contender has its own processes, all alive during the whole block and asleep unless it is their turn. That they "
+        "learn, and that the replicas of one training hold equal weights, is checked at the end.",
+        tables=[_table(result, block, samples) for block, samples in blocks.values()],
+        bounds=bounds,
+        reading=[
+            *efforts(result),
+            "What is timed is from the end of an epoch to the end of the next: with Unisono also the line on the console, the "
+            "lines of metrics.jsonl and the sums of the epoch. No evaluation. The time of an epoch is that of its slowest rank.",
+            INTERLEAVED,
+            "Where two contenders are of the kind that a bound names, the faster one counts.",
+            "Numbers too small for float32's usual form count as zero in all processes (`torch.set_flush_denormal`): how many a "
+            "training makes is chance, and they slow it down.",
+        ],
+        raw="`times_us[contender][rank][round][epoch]`, the time of an epoch divided by its steps",
     )
-    parser.add_argument("--only", type=some_of(names, ";", (OURS,)), default=names, metavar="NAME;NAME", help="; ".join(names))
-    return parse(parser)
+
+
+def efforts(result: Result) -> list[str]:
+    """Pure: how often each case was timed."""
+    cases = result["settings"]["cases"]
+    return [
+        f"{name}: {one['warm_up']} epochs to warm up, then {one['rounds']} rounds; a turn is one epoch that is not timed and "
+        f"{one['epochs']} timed of {cases[name]['steps']} steps."
+        for name, one in result["settings"]["effort"].items()
+    ]
+
+
+def _table(result: Result, block: Mapping[str, Any], samples: Mapping[str, Samples]) -> Table:
+    """One worker is compared with the loop by hand, several with ours."""
+    base = result["by_hand"] if result["by_hand"] in samples else result["ours"]
+
+    def longer(name: str) -> str:
+        return "0" if name == base else f"{difference(samples[name], samples[base]):.0f}"
+
+    columns = {f"longer than {base}, us": longer, "loss at the end": lambda name: f"{block['loss_after'][name]:.3f}"}
+    case = result["settings"]["cases"][block["case"]]
+    about = f"A step of `{block['case']}`: {case['about']}; global batch {case['global_batch']}, {case['optimizer']}."
+    workers = show_count(block["workers"], "worker")
+    return compared(workers, samples, base, about, columns, f"{block['case']}, {workers}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What `bench.train` trains: two models with their data, batch and optimiser, the same for everybody."""
+"""What `bench.train` and `bench.keras` train: models with their data, batch and optimiser, the same for everybody."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,8 @@ class Case:
     """Of an epoch, which is what is timed."""
     optimizer: str
     lr: float
+    shape: tuple[int, ...]
+    """Of one sample."""
     optimizer_options: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -37,6 +39,7 @@ MNIST_CNN = Case(
     steps=4,
     optimizer="Adam",
     lr=0.001,
+    shape=(1, 28, 28),
 )
 DIGITS = Case(
     name="digits",
@@ -45,14 +48,20 @@ DIGITS = Case(
     steps=20,
     optimizer="SGD",
     lr=0.1,
+    shape=(64,),
     optimizer_options={"momentum": 0.9},
 )
 CASES: Mapping[str, Case] = {case.name: case for case in (MNIST_CNN, DIGITS)}
+KERAS_MLP = replace(DIGITS, name="mlp", about="64-64-64-10, the size of `examples/digits.py`", steps=50, lr=0.05)
+KERAS_CNN = replace(MNIST_CNN, global_batch=64, steps=6, shape=(28, 28, 1))
+KERAS_CASES: Mapping[str, Case] = {case.name: case for case in (KERAS_MLP, KERAS_CNN)}
+"""The same on every backend; the samples of the first are patterns too."""
+BACKENDS = ("torch", "tensorflow", "jax")
 
 
 def write_data(case: Case, path: Path) -> None:
     """Local: all samples of an epoch as one file, so that every contender holds the same in memory."""
-    inputs, targets = _digits(case.num_samples) if case is DIGITS else patterns(case.num_samples, (1, 28, 28))
+    inputs, targets = _digits(case.num_samples) if case is DIGITS else patterns(case)
     np.savez(path, inputs=np.ascontiguousarray(inputs, np.float32), targets=np.ascontiguousarray(targets, np.int64))
 
 
@@ -63,9 +72,9 @@ def _digits(num_samples: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.i
     return inputs[:num_samples], targets[:num_samples]
 
 
-def patterns(num_samples: int, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+def patterns(case: Case) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Pure: ten patterns and noise. What can be learned keeps every number in its usual range, and nothing must be downloaded."""
     source = np.random.default_rng(SEED)
-    each = source.random((10, *shape))
-    targets = source.integers(0, 10, num_samples)
-    return (0.5 * each[targets] + 0.5 * source.random((num_samples, *shape))).astype(np.float32), targets
+    each = source.random((10, *case.shape))
+    targets = source.integers(0, 10, case.num_samples)
+    return (0.5 * each[targets] + 0.5 * source.random((case.num_samples, *case.shape))).astype(np.float32), targets

@@ -4,20 +4,17 @@ every epoch is kept."""
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from bench.groups import FOLDERS, ROOT, GroupFailed
-from tests.system.processes import plain_environment
+from bench.groups import GroupFailed, Launch, end, started, temporary_folder
+from bench.record import Record
+from bench.rounds import orders, spread
 
 TASK = "bench/asynchronous_task.py"
 ALWAYS = ("--checkpoint-every", "never", "--quiet", "--threads", "1")
@@ -36,11 +33,11 @@ KEPT = (
     "versions",
 )
 """Of the summary of a run."""
-END_LIMIT_S = 10.0
 LOOK_EVERY_S = 0.2
 
 Commands = Callable[[Sequence[str]], Sequence[Sequence[str]]]
 """The commands that together are one training, from that of one process."""
+Runs = Sequence[Mapping[str, Any]]
 
 
 def on_this_machine(command: Sequence[str]) -> list[Sequence[str]]:
@@ -48,65 +45,35 @@ def on_this_machine(command: Sequence[str]) -> list[Sequence[str]]:
     return [[sys.executable, "-m", "unisono", *command]]
 
 
-class Training:
-    """A training that has been started. Local; use it in a `with` statement, which ends it in any case."""
+@contextmanager
+def training(
+    options: Sequence[str], limit_s: float, commands: Commands, task: str
+) -> Iterator[Callable[[], dict[str, Any] | None]]:
+    """Local: a training that has been started, and that ends with the context. What it gives tells its result, and None before the
+    end; it raises `GroupFailed` where the training fails or takes longer than allowed."""
+    until, processes = time.monotonic() + limit_s, list[subprocess.Popen[bytes]]()
+    with temporary_folder() as folder, ExitStack() as held:
+        log, out = folder / "log", folder / "run"
+        with log.open("wb") as sink:
+            for command in commands(["train", task, *options, *ALWAYS, "--out", str(out)]):
+                processes.append(started(Launch(command), sink))
+                held.callback(end, processes[-1])
 
-    def __init__(self, options: Sequence[str], limit_s: float, commands: Commands = on_this_machine, task: str = TASK) -> None:
-        self._options, self._limit_s, self._commands, self._task = options, limit_s, commands, task
+        def failed(how: str) -> GroupFailed:
+            printed = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            return GroupFailed(f"unisono train {task} {' '.join(options)} {how} and printed:\n{printed}")
 
-    def __enter__(self) -> Training:
-        self._folder = tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-")
-        command = ["train", self._task, *self._options, *ALWAYS, "--out", str(self._run)]
-        self._until = time.monotonic() + self._limit_s
-        self._processes = []
-        with self._log.open("wb") as log:
-            for one in self._commands(command):
-                # Ctrl-C is for us; we end them.
-                process = subprocess.Popen(
-                    one, cwd=ROOT, env=plain_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                )
-                self._processes.append(process)
-        return self
+        def result() -> dict[str, Any] | None:
+            codes = [process.poll() for process in processes]
+            if None not in codes:
+                if any(codes):
+                    raise failed(f"ended with {codes}")
+                return kept(json.loads((out / "summary.json").read_text()))
+            if time.monotonic() > until:
+                raise failed(f"was not done after {limit_s:g} s")
+            return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for process in self._processes:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                if process.poll() is None:
-                    os.killpg(process.pid, number)
-                    try:
-                        process.wait(END_LIMIT_S)
-                    except subprocess.TimeoutExpired:
-                        continue
-        self._folder.cleanup()
-
-    @property
-    def _run(self) -> Path:
-        return Path(self._folder.name) / "run"
-
-    @property
-    def _log(self) -> Path:
-        return Path(self._folder.name) / "log"
-
-    def is_over(self) -> bool:
-        """Local: whether all its processes have ended. Raises `GroupFailed` when it takes longer than allowed."""
-        if all(process.poll() is not None for process in self._processes):
-            return True
-        if time.monotonic() > self._until:
-            raise GroupFailed(f"{self} was not done after {self._limit_s:g} s and printed:\n{self._printed()}")
-        return False
-
-    def result(self) -> dict[str, Any]:
-        """Local: what is kept of a training that is over."""
-        codes = [process.returncode for process in self._processes]
-        if any(codes):
-            raise GroupFailed(f"{self} ended with {codes} and printed:\n{self._printed()}")
-        return kept(json.loads((self._run / "summary.json").read_text()))
-
-    def _printed(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
-
-    def __str__(self) -> str:
-        return f"unisono train {self._task} {' '.join(self._options)}"
+        yield result
 
 
 def kept(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,14 +103,34 @@ def side_by_side(
     """Local, blocking: the trainings of these options, `num_jobs` at a time, each as soon as it is over."""
     waiting = list(wanted.items())
     with ExitStack() as stack:
-        running: dict[str, Training] = {}
+        running: dict[str, Callable[[], dict[str, Any] | None]] = {}
         while waiting or running:
             while waiting and len(running) < num_jobs:
                 name, options = waiting.pop(0)
-                running[name] = stack.enter_context(Training(options, limit_s, commands, task))
-            for name in [name for name, training in running.items() if training.is_over()]:
-                yield name, running.pop(name).result()
+                running[name] = stack.enter_context(training(options, limit_s, commands, task))
+            for name, result in list(running.items()):
+                if found := result():
+                    del running[name]
+                    yield name, found
             time.sleep(LOOK_EVERY_S)
+
+
+def trained_with_seeds(
+    record: Record,
+    algorithms: Mapping[str, Sequence[str]],
+    seeds: Sequence[int],
+    more: Sequence[str],
+    limit_s: float,
+    commands: Commands = on_this_machine,
+) -> list[dict[str, Any]]:
+    """Local, blocking: one training of each algorithm with each seed; in every seed they run in a shuffled order."""
+    for seed, order in zip(seeds, orders(list(algorithms), len(seeds), seed=20), strict=True):
+        for name in order:
+            if record.lacks(key := f"{name}, seed {seed}"):
+                found = trained([*algorithms[name], "--seed", str(seed), *more], limit_s, commands)
+                record.add(key, {"algorithm": name, "seed": seed, **found})
+                record.progress.keep(f"{key}: {accuracy(found):.2f} % in {found['epochs'][-1]['wall_s']:.0f} s")
+    return [record.blocks[f"{name}, seed {seed}"] for name in algorithms for seed in seeds]
 
 
 def accuracy(run: Mapping[str, Any], epoch: int = -1) -> float:
@@ -168,3 +155,17 @@ def staleness(run: Mapping[str, Any]) -> tuple[float, int] | None:
     if not rows:
         return None
     return sum(row["staleness"] for row in rows) / len(rows), int(max(row["staleness_max"] for row in rows))
+
+
+def grouped(runs: Runs) -> dict[str, list[Mapping[str, Any]]]:
+    """Pure: the runs of each algorithm, by seed."""
+    return {name: [run for run in runs if run["algorithm"] == name] for name in dict.fromkeys(run["algorithm"] for run in runs)}
+
+
+def time_to(runs: Runs, target: float) -> str:
+    """Pure: seconds until the end of the first epoch that was this good."""
+    times = [found[1] for run in runs if (found := reached(run, target))]
+    if not times:
+        return "not reached"
+    missing = len(runs) - len(times)
+    return f"{spread(times):.1f} s" + (f", not reached by {missing}" if missing else "")

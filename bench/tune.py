@@ -17,13 +17,14 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from bench import tune_blocks, tune_overhead, tune_quality
+from bench import tune_blocks, tune_overhead, tune_overhead_page, tune_quality
+from bench.blocks import described
 from bench.contenders.tune import OURS, WAYS
+from bench.figure import Panel, Picture
 from bench.measurement import begin, guarded
-from bench.options import parse, parser_of, some_of
-from bench.progress import Progress
+from bench.options import add_choice, parse, parser_of
+from bench.page import Page, Result
 from bench.record import Record
-from bench.tune_page import PARTS, page_of
 from bench.tune_problems import PROBLEMS
 
 PACKAGES = ("unisono", "optuna", "numpy", "scikit-learn")
@@ -50,20 +51,20 @@ class Part(NamedTuple):
     """One of the measurements."""
 
     settings: Mapping[str, Any]
-    measure: Callable[[Record, Progress], None]
+    measure: Callable[[Record], None]
     more: Mapping[str, Any]
 
 
 def main() -> None:
     """Local, blocking: measure what is asked for, and publish what is known of all parts."""
-    parser, names = parser_of("tune", __doc__), [way.name for way in WAYS]
-    parser.add_argument("--part", type=some_of(PARTS, ","), default=list(PARTS), metavar="NAME,NAME", help=", ".join(PARTS))
-    parser.add_argument("--only", type=some_of(names, ",", (OURS.name,)), default=names, metavar="NAME,NAME", help=", ".join(names))
+    parser = parser_of("tune", __doc__)
+    add_choice(parser, "--part", PARTS)
+    add_choice(parser, "--only", [way.name for way in WAYS], needed=(OURS.name,))
     args = parse(parser)
     for name, part in _parts(args).items():
         measurement = begin("tune", args, page_of)
         record = measurement.record(part.settings, name)
-        part.measure(record, measurement.progress)
+        part.measure(record)
         versions = {package: version(package) for package in PACKAGES}
         measurement.finish(name, versions=versions, not_measured=NOT_MEASURED[name], **part.more, runs=record.blocks)
 
@@ -72,16 +73,15 @@ def _parts(args: argparse.Namespace) -> dict[str, Part]:
     overhead = tune_overhead.QUICK if args.quick else tune_overhead.FULL
     blocks = tune_blocks.QUICK if args.quick else tune_blocks.FULL
     quality = tune_quality.QUICK if args.quick else tune_quality.FULL
-    about_ways = {way.name: {"kind": way.kind, "about": way.about} for way in WAYS}
     all_parts = {
         "overhead": Part(
             {**asdict(overhead), "contenders": args.only},
-            lambda record, progress: tune_overhead.measure_overhead(record, overhead, args.only, progress),
-            {"contenders": {name: about_ways[name] for name in args.only}},
+            lambda record: tune_overhead.measure_overhead(record, overhead, args.only),
+            {"contenders": described(way for way in WAYS if way.name in args.only)},
         ),
         "ahead": Part(
             asdict(overhead),
-            lambda record, progress: tune_overhead.measure_ahead(record, overhead, progress),
+            lambda record: tune_overhead.measure_ahead(record, overhead),
             {"rows": [row.name for row in tune_overhead.AHEAD]},
         ),
         "blocks": Part(
@@ -90,7 +90,7 @@ def _parts(args: argparse.Namespace) -> dict[str, Part]:
                 "trials_each": tune_blocks.TRIALS_EACH,
                 "most_s": blocks.most_s,
             },
-            lambda record, progress: tune_blocks.measure_blocks(record, blocks, progress),
+            lambda record: tune_blocks.measure_blocks(record, blocks),
             {},
         ),
         "quality": Part(
@@ -100,11 +100,39 @@ def _parts(args: argparse.Namespace) -> dict[str, Part]:
                 "real_mean_s": tune_quality.REAL_MEAN_S,
                 "default_search": tune_quality.search_of_task(PROBLEMS["Branin"], quality),
             },
-            lambda record, progress: tune_quality.measure_quality(record, quality, progress),
+            lambda record: tune_quality.measure_quality(record, quality),
             {"problems": {name: {"about": problem.about, "best": problem.best} for name, problem in PROBLEMS.items()}},
         ),
     }
     return {name: all_parts[name] for name in PARTS if name in args.part}
+
+
+PAGES: Mapping[str, Callable[[Result], Page]] = {
+    "overhead": tune_overhead_page.overhead,
+    "ahead": tune_overhead_page.ahead,
+    "blocks": tune_blocks.page_of,
+    "quality": tune_quality.page_of,
+}
+PARTS = tuple(PAGES)
+"""Each may be measured by a command of its own; a result has some of them."""
+TOP: Mapping[str, Callable[[Result], Panel]] = {"overhead": tune_overhead_page.panel, "blocks": tune_blocks.panel}
+
+
+def page_of(result: Result) -> Page:
+    """Pure: the page of these raw data."""
+    parts = [page(result[name]) for name, page in PAGES.items() if name in result]
+    rows = [[panel(result[name]) for name, panel in TOP.items() if name in result]]
+    rows.append(tune_quality.panels(result["quality"]) if "quality" in result else [])
+    shown = [row for row in rows if row]
+    return Page(
+        question="How long is a block of a search without a trial, how many does one coordinator keep busy, and what do they find?",
+        answer=" ".join(part.answer for part in parts),
+        picture=Picture("Searching with many blocks", shown) if shown else None,
+        parts=parts,
+        raw="`overhead.runs[].waits[worker]` and `ahead.runs[].waits[worker]`, when each trial began and ended, in seconds since "
+        "the start of its program; `blocks.runs[]`; `quality.runs[].unisono` and `.optuna`, when each trial ended in virtual "
+        "seconds, and what it was worth",
+    )
 
 
 if __name__ == "__main__":

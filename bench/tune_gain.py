@@ -16,14 +16,13 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.bounds import Bound, judge
 from bench.figure import COLOURS, Line, Panel, Picture
-from bench.groups import ROOT
+from bench.groups import ROOT, temporary_folder
 from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
@@ -49,21 +48,20 @@ def main() -> None:
     seeds = range(1, 2 if args.quick else args.seeds + 1)
     record = measurement.record({"starts": args.starts})
     for seed in seeds:
-        if str(seed) not in record.blocks:
-            measurement.progress.say(f"seed {seed} of {len(seeds)}")
+        if record.lacks(str(seed)):
             record.add(str(seed), _search(args, seed))
-    searches = [record.blocks[str(seed)] for seed in seeds]
+    searches = list(record.asked().values())
     measurement.finish(browser=searches[0].pop("browser"), task=args.task, not_measured=NOT_MEASURED, searches=searches)
 
 
 def _search(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Local, blocking: one search with its trainings; the report of the first seed is kept and looked at."""
-    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
-        found = _searched(args.task, args.data, seed, args.starts, Path(folder))
+    with temporary_folder() as folder:
+        found = _searched(args.task, args.data, seed, args.starts, folder)
         if seed == 1:
             args.out.mkdir(parents=True, exist_ok=True)
             report = args.out / f"tune_{args.task}_report.html"
-            shutil.copy(Path(folder) / "study" / "report.html", report)
+            shutil.copy(folder / "study" / "report.html", report)
             found["browser"] = _look_at(report)
     return found
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import shutil
-import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,14 +16,12 @@ import psutil
 
 from bench.contenders.contender import Unavailable
 from bench.contenders.tune import JOURNAL, OURS, WAYS, Way
-from bench.groups import FOLDERS, ONE_THREAD, ROOT, GroupFailed, Launch
+from bench.groups import ONE_THREAD, GroupFailed, Launch, end, started, temporary_folder
 from bench.machine import stolen_s
 from bench.page import one_line
-from bench.progress import Progress
 from bench.ranks.tune_trial import Order, waits_of
 from bench.record import Record
 from bench.rounds import Floats, orders
-from tests.system.processes import plain_environment
 
 NUM_WORKERS = 4
 LIMIT_S = 180.0
@@ -71,24 +65,23 @@ AHEAD = (
 AHEAD_RUNS = 2
 
 
-def measure_overhead(record: Record, effort: Effort, names: Sequence[str], progress: Progress) -> None:
+def measure_overhead(record: Record, effort: Effort, names: Sequence[str]) -> None:
     """Blocking: all rounds that `record` does not have yet. A peer that fails is not asked again."""
     failed: dict[str, str] = dict(record.blocks.get("failed", {}))
     ways = {way.name: way for way in WAYS if way.name in names and way.name not in failed}
     for name, way in list(ways.items()):
         try:
-            progress.say(f"{name} is prepared")
+            record.progress.say(f"{name} is prepared")
             way.prepare()
         except Unavailable as error:
             failed[name] = one_line(error)
-            progress.keep(f"{name} takes no part: {error}")
+            record.progress.keep(f"{name} takes no part: {error}")
             del ways[name]
     record.add("failed", failed)
     for number, order in enumerate(orders([way.name for way in WAYS], effort.rounds, SEED)):
         for name in order:
             key = f"{name}, round {number}"
-            if name in ways and key not in record.blocks:
-                progress.say(f"overhead: round {number + 1} of {effort.rounds}, {name}")
+            if name in ways and record.lacks(key):
                 seconds = effort.seconds / NUM_WORKERS if ways[name].is_serial else effort.seconds
                 wanted = Order("", effort.trials, NUM_WORKERS, seconds, SEED + number, "tpe")
                 try:
@@ -98,27 +91,25 @@ def measure_overhead(record: Record, effort: Effort, names: Sequence[str], progr
                         raise
                     failed[name] = one_line(error)
                     record.add("failed", failed)
-                    progress.keep(f"{name} takes no more part: {error}")
+                    record.progress.keep(f"{name} takes no more part: {error}")
                     del ways[name]
 
 
-def measure_ahead(record: Record, effort: Effort, progress: Progress) -> None:
+def measure_ahead(record: Record, effort: Effort) -> None:
     """Blocking: all rows that `record` does not have yet, in interleaved rounds."""
     num_runs = min(AHEAD_RUNS, effort.rounds)
     for number, order in enumerate(orders([row.name for row in AHEAD], num_runs, SEED)):
         for name in order:
             (row,) = (row for row in AHEAD if row.name == name)
             key = f"{name}, round {number}"
-            if key not in record.blocks:
-                progress.say(f"ahead: round {number + 1} of {num_runs}, {name}")
+            if record.lacks(key):
                 wanted = Order("", effort.trials, NUM_WORKERS, row.seconds * effort.seconds, SEED + number, row.search)
                 record.add(key, {"row": name, "search": row.search, "round": number, **searched(row.way, wanted)})
 
 
 def searched(way: Way, order: Order) -> dict[str, Any]:
     """Local, blocking: one study from the start of its program to its end. Raises `GroupFailed`."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
-    try:
+    with temporary_folder() as folder:
         order, before = replace(order, folder=str(folder)), stolen_s()
         began = time.monotonic()
         run_program(way.name, way.start(order), folder / "log")
@@ -142,35 +133,23 @@ def searched(way: Way, order: Order) -> dict[str, Any]:
             found["asked"] = [[round(at - began, 6), is_there] for at, is_there in noted["asked"]]
             found["made"] = [[round(at - began, 6) for at in span] for span in noted["made"]]
         return found
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_program(name: str, launch: Launch, log: Path) -> None:
     """Local, blocking: until the program and all that it started have ended."""
-    environment = {**plain_environment(), **ONE_THREAD, **launch.environment}
     with log.open("wb") as sink:
-        process = subprocess.Popen(
-            launch.command,
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    started: list[psutil.Process] = []
+        process = started(replace(launch, environment={**ONE_THREAD, **launch.environment}), sink)
+    children: list[psutil.Process] = []
     try:
         process.wait(LIMIT_S)
     except subprocess.TimeoutExpired:
-        started = psutil.Process(process.pid).children(recursive=True)
+        children = psutil.Process(process.pid).children(recursive=True)
         raise GroupFailed(f"{name} was not done after {LIMIT_S:g} s and printed: {_said(log)}") from None
     finally:
         if process.poll() is None:
-            started = started or psutil.Process(process.pid).children(recursive=True)
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for one in started:  # Ray's daemons have groups of their own
+            children = children or psutil.Process(process.pid).children(recursive=True)
+            end(process)
+        for one in children:  # Ray's daemons have groups of their own
             if one.is_running():
                 one.kill()
     if process.returncode:

@@ -17,7 +17,7 @@ LEAST_BUSY = 0.95
 """Share of its time in which a block must have a trial, with four blocks."""
 MOST_GAP = 0.5
 """What our gap may be, as a multiple of the best peer's."""
-OURS = "unisono"
+OURS, AT_ONCE = "unisono", "answered at once, %"
 
 
 def overhead(part: Result) -> Page:
@@ -84,18 +84,17 @@ def _table(part: Result) -> Table:
     for name, runs in found.items():
         means, medians = of_rounds(runs, mean_gap), of_rounds(runs, median_gap)
         rows.append(
-            [
-                name,
-                f"{1e3 * np.median(medians):.1f}",
-                f"{1e3 * np.median(means):.1f}",
-                "1" if name == OURS else str(estimate(means / ours)),
-                f"{np.median(of_rounds(runs, mean_busy)):.1f}",
-                f"{100 * min(of_rounds(runs, lambda waits: float(busy_shares(waits).min()))):.1f}",
-                f"{np.median(of_rounds(runs, begins_after)):.1f}",
-            ]
+            {
+                "4 at a time": name,
+                "median gap, ms": f"{1e3 * np.median(medians):.1f}",
+                "mean gap, ms": f"{1e3 * np.median(means):.1f}",
+                "mean gap, times unisono": "1" if name == OURS else str(estimate(means / ours)),
+                "busy, %": f"{np.median(of_rounds(runs, mean_busy)):.1f}",
+                "least block, %": f"{100 * min(of_rounds(runs, lambda waits: float(busy_shares(waits).min()))):.1f}",
+                "start, s": f"{np.median(of_rounds(runs, begins_after)):.1f}",
+            }
         )
-    header = ["4 at a time", "median gap, ms", "mean gap, ms", "mean gap, times unisono", "busy, %", "least block, %", "start, s"]
-    return Table(header, rows)
+    return Table.of(rows)
 
 
 def _verdicts(part: Result) -> list[Bound]:
@@ -138,33 +137,25 @@ def ahead(part: Result) -> Page:
         made = [1e3 * (end - begin) for run in runs for begin, end in run.get("made", ())]
         at_once = [answered_at_once(run) for run in runs if "asked" in run]
         rows.append(
-            [
-                name,
-                f"{runs[0]['seconds']:g} s",
-                f"{np.median(made):.1f} / {np.max(made):.0f}" if made else "-",
-                f"{100 * float(np.mean(at_once)):.0f}" if at_once else "-",
-                f"{np.median(gaps):.1f}",
-                f"{gaps.mean():.1f}",
-                f"{gaps.max():.0f}",
-                f"{float(np.mean(of_rounds(runs, mean_busy))):.1f}",
-            ]
+            {
+                "4 at a time": name,
+                "a trial": f"{runs[0]['seconds']:g} s",
+                "a proposal, median / longest, ms": f"{np.median(made):.1f} / {np.max(made):.0f}" if made else "-",
+                AT_ONCE: f"{100 * float(np.mean(at_once)):.0f}" if at_once else "-",
+                "median gap, ms": f"{np.median(gaps):.1f}",
+                "mean": f"{gaps.mean():.1f}",
+                "longest": f"{gaps.max():.0f}",
+                "busy, %": f"{float(np.mean(of_rounds(runs, mean_busy))):.1f}",
+            }
         )
-    header = [
-        "4 at a time",
-        "a trial",
-        "a proposal, median / longest, ms",
-        "answered at once, %",
-        "median gap, ms",
-        "mean",
-        "longest",
-    ]
+    answers = [f"{row[AT_ONCE]} % ({row['4 at a time']})" for row in rows if row[AT_ONCE] != "-"]
     return Page(
         question="Is the next proposal there when a block asks for it?",
-        answer=f"Answered at once: {', '.join(f'{row[3]} % ({row[0]})' for row in rows if row[3] != '-')}.",
+        answer=f"Answered at once: {', '.join(answers)}.",
         result=part,
         setup="Points are proposed before blocks ask for them, by a thread beside the one that answers. A Gaussian process takes "
         "long to propose; where proposals are ahead, a block does not wait for it.",
-        tables=[Table([*header, "busy, %"], rows)],
+        tables=[Table.of(rows)],
         reading=[
             "Answered at once: the share of trials, but for each block's first, in whose gap nobody asked for a proposal in vain; "
             "gaps of several blocks overlap, so a block may be counted as waiting because of another. Where a proposal takes less "

@@ -142,6 +142,12 @@ class Blocks:
     def place_of(self, rank: int) -> Mapping[str, Any]:  # noqa: ARG002 - as a crew has it
         return PLACE
 
+    def letters(self, until: float) -> Iterator[tuple[int, bytes]]:
+        """Those that have come by then, from whom and what they say."""
+        while self.coming and self.coming[0][0] <= until:
+            _, rank, text = heapq.heappop(self.coming)
+            yield rank, text
+
     def send(self, rank: int, letter: Message) -> None:
         if letter["do"] == "drop":
             self._drop(rank, letter["id"])
@@ -306,17 +312,26 @@ def made(case: Case) -> Search:
     return Search(case.space, case.search, [False], case.seed, num_trials=case.num_trials)
 
 
+def _begun(blocks: Blocks, folder: Path, search: Search, proposals: Counting) -> tuple[Store, Coordinator]:
+    """Local: a study in which all blocks are ready."""
+    case = blocks.case
+    store = Store(folder, {}, case.num_trials, new_job("bench"), read_every_s=READ_EVERY_S)
+    plan, layout = Plan([Objective("value", False)]), Layout(case.num_blocks, 1)
+    coordinator = Coordinator(plan, layout, blocks, store, search, proposals, Quiet(), ordered, blocks.clock)
+    store.record_join({"num_blocks": case.num_blocks})
+    ready = json.dumps({"is": "ready", "pid": 0}).encode()
+    blocks.coming = [(0.0, rank, ready) for rank in range(case.num_blocks)]
+    return store, coordinator
+
+
 def simulate(case: Case, folder: Path) -> Outcome:
     """Local, blocking: a whole study, with its journal in an empty folder. Raises `StandsStill`."""
     began, clock = perf_counter(), Clock()
     search = made(case)
     blocks, prepared = Blocks(case, clock), Prepared(search)
     with patch("unisono.tuning.study.store.monotonic", clock), patch("unisono.tuning.search.prefetch.perf_counter", prepared.timer):
-        store = Store(folder, {}, case.num_trials, new_job("simulated"), read_every_s=READ_EVERY_S)
         proposals = Stepped(prepared, case.num_blocks, clock, case.shares_lock)
-        plan, layout = Plan([Objective("value", False)]), Layout(case.num_blocks, 1)
-        coordinator = Coordinator(plan, layout, blocks, store, search, proposals, Quiet(), ordered, clock)
-        store.record_join({"num_blocks": case.num_blocks})
+        store, coordinator = _begun(blocks, folder, search, proposals)
         durations = _go_round(case, coordinator, blocks, proposals, store, clock)
         proposals.close()
         store.record_leave("done")
@@ -333,8 +348,6 @@ def simulate(case: Case, folder: Path) -> Outcome:
 
 def _go_round(case: Case, coordinator: Coordinator, blocks: Blocks, proposals: Stepped, store: Store, clock: Clock) -> list[float]:
     """The loop of a job; gives how long each round took."""
-    ready = json.dumps({"is": "ready", "pid": 0}).encode()
-    blocks.coming = [(0.0, rank, ready) for rank in range(case.num_blocks)]
     proposals.begin(0.0)
     now, durations, num_quiet = 0.0, list[float](), 0
     while num_open := store.num_open():
@@ -349,11 +362,9 @@ def _go_round(case: Case, coordinator: Coordinator, blocks: Blocks, proposals: S
         start = max(now, min(news, now + coordinator.max_wait_s(TICK_S)))
         proposals.catch_up(start)
         proposals.is_woken = False
-        letters = []
-        while blocks.coming and blocks.coming[0][0] <= start:
-            letters.append(heapq.heappop(blocks.coming))
+        letters = list(blocks.letters(start))
         with clock.runs_from(start):
-            for _, rank, text in letters:
+            for rank, text in letters:
                 coordinator.on_message(rank, json.loads(text))
             coordinator.tick()
             store.num_open()
@@ -371,21 +382,15 @@ def in_real_time(case: Case, folder: Path) -> Outcome:
     sys.setswitchinterval(SWITCH_S)
     with wake, woken:
         woken.setblocking(False)
-        store = Store(folder, {}, case.num_trials, new_job("real"), read_every_s=READ_EVERY_S)
         proposals = Counting(cast(Search, timed), case.num_blocks, partial(wake.sendall, b"1"))
         try:
-            plan, layout = Plan([Objective("value", False)]), Layout(case.num_blocks, 1)
-            coordinator = Coordinator(plan, layout, blocks, store, search, proposals, Quiet(), ordered, clock)
-            store.record_join({"num_blocks": case.num_blocks})
-            ready = json.dumps({"is": "ready", "pid": 0}).encode()
-            blocks.coming = [(0.0, rank, ready) for rank in range(case.num_blocks)]
+            store, coordinator = _begun(blocks, folder, search, proposals)
             while store.num_open():
                 wait_s = coordinator.max_wait_s(min(TICK_S, max(0.0, blocks.coming[0][0] - clock())) if blocks.coming else TICK_S)
                 if select.select([woken], [], [], wait_s)[0]:
                     woken.recv(4096)
                 start = clock()
-                while blocks.coming and blocks.coming[0][0] <= start:
-                    _, rank, text = heapq.heappop(blocks.coming)
+                for rank, text in blocks.letters(start):
                     coordinator.on_message(rank, json.loads(text))
                 coordinator.tick()
                 durations.append(clock() - start)

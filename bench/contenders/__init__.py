@@ -1,1 +1,1 @@
-"""One file a contender: where it comes from and how its ranks are started. What they run is in `bench/ranks/`."""
+"""One file a benchmark: where its contenders come from and how their ranks are started. What they run is in `bench/ranks/`."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
-from bench.contenders.contender import Contender, Unavailable
+from bench.contenders.contender import Contender, Unavailable, run_or_leave
 from bench.environments import Environment
-from bench.groups import ROOT, Launch, Seat
+from bench.groups import Launch, Seat
 
 HOME = Environment("deepspeed", ("deepspeed",), sees_main=True)
 COMPILE_LIMIT_S = 900.0
@@ -31,25 +30,12 @@ def prepare() -> None:
     HOME.make()
     compile_once = [HOME.python, "-c", "from bench.ranks.deepspeed import load; load()"]
     (HOME.folder / "extensions" / "deepspeed_shm_comm" / "lock").unlink(missing_ok=True)  # of a compilation that was killed
-    try:
-        done = subprocess.run(
-            compile_once,
-            cwd=ROOT,
-            env={**os.environ, **variables()},
-            capture_output=True,
-            text=True,
-            timeout=COMPILE_LIMIT_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"DeepSpeed's operator was not compiled within {COMPILE_LIMIT_S:g} s") from error
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
-        raise Unavailable(f"DeepSpeed's operator cannot be compiled or loaded: {last[0]}")
+    run_or_leave("compile or load DeepSpeed's operator", compile_once, COMPILE_LIMIT_S, variables())
 
 
 def start(num_ranks: int, seat: Seat) -> list[Launch]:
     environment = {**variables(), "LOCAL_SIZE": str(num_ranks), "MASTER_ADDR": ADDRESS, "MASTER_PORT": str(os.getpid())}
-    program = [HOME.python, "-m", "bench.ranks.deepspeed", *seat.arguments]
+    program = seat.program("deepspeed", python=HOME.python)
     return [Launch([*program, str(rank), str(num_ranks), str(segment(rank))], environment) for rank in range(num_ranks)]
 
 

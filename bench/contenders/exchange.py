@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from dataclasses import replace
 from functools import partial
 
-from bench.contenders.contender import Contender, Unavailable
-from bench.groups import Launch, Seat
+from bench.contenders.contender import NOISE, Contender, Unavailable
+from bench.groups import Launch, Seat, one_by_one
 from unisono.testing.ranks import mpirun
-
-PROGRAM = "bench.ranks.exchange"
 
 
 def _unisono(engine: str, how: str, num_ranks: int, seat: Seat) -> list[Launch]:
-    run = [sys.executable, "-m", "unisono", "run", "-n", str(num_ranks), "--engine", engine, "--threads", "1"]
-    return [Launch([*run, "-m", PROGRAM, *seat.arguments, how, str(seat.folder / "door")])]
+    return seat.unisono_run(num_ranks, engine, "exchange", how, str(seat.folder / "door"))
 
 
 def _unisono_mpi(num_ranks: int, seat: Seat) -> list[Launch]:
@@ -25,12 +21,11 @@ def _unisono_mpi(num_ranks: int, seat: Seat) -> list[Launch]:
     if num_ranks > len(os.sched_getaffinity(0)):
         options += ["--oversubscribe"]
     run = [mpirun() or "mpirun", *options, "--bind-to", "none", "-n", str(num_ranks)]
-    return [Launch([*run, sys.executable, "-m", PROGRAM, *seat.arguments, "plain"], {"UNISONO_ENGINE": "mpi"})]
+    return [Launch([*run, *seat.program("exchange", "plain")], {"UNISONO_ENGINE": "mpi"})]
 
 
 def _gloo(num_ranks: int, seat: Seat) -> list[Launch]:
-    program = [sys.executable, "-m", "bench.ranks.exchange_gloo", *seat.arguments]
-    return [Launch([*program, str(rank), str(num_ranks), str(seat.folder / "store")]) for rank in range(num_ranks)]
+    return one_by_one(seat.program("exchange_gloo"), num_ranks, str(seat.folder / "store"))
 
 
 def _needs(package: str, remedy: str) -> None:
@@ -49,7 +44,7 @@ PEER = Contender(
 )
 CONTENDERS = (
     SHM,
-    replace(SHM, name="unisono-shm A/A", kind="noise", about="the same again in other processes: its distance from 1 is the noise"),
+    replace(SHM, name="unisono-shm A/A", kind="noise", about=NOISE),
     Contender("unisono-shm plain", "other", "the engine `shm`, vectors in ordinary memory", partial(_unisono, "shm", "plain")),
     Contender(
         "unisono-mpi",

@@ -2,84 +2,76 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from bench.contenders import horovod_itself
-from bench.contenders.contender import Contender
+from bench.contenders.contender import NOISE, Contender
 from bench.contenders.training import WAYS, Way
-from bench.groups import Launch, Seat
+from bench.groups import Launch, Seat, one_by_one
 
 OURS = "unisono.horovod"
 AGAIN = f"{OURS} A/A"
 ITSELF = "horovod"
 NUM_TENSORS = 200
-_MODULE = "unisono.horovod.torch"
-_NOISE = "the same again in other processes: its distance from 1 is the noise"
+_MODULE, _ITS_MODULE = "unisono.horovod.torch", "horovod.torch"
 
 
-def _on_unisono(program: Sequence[str], num_ranks: int, engine: str = "auto") -> list[Launch]:
-    run = [sys.executable, "-m", "unisono", "run", "-n", str(num_ranks), "--threads", "1", "--engine", engine]
-    return [Launch([*run, "-m", *program], {})]
+def _started(module: str, engine: str, seat: Seat, num_ranks: int, program: str, *arguments: str) -> list[Launch]:
+    if module == _ITS_MODULE:
+        return horovod_itself.started_by_horovod(seat.program(program, *arguments, module), num_ranks)
+    return seat.unisono_run(num_ranks, engine, program, *arguments, module)
 
 
-def _start_training(case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
-    return _on_unisono(["bench.ranks.train_horovod", *seat.arguments, case, str(data), _MODULE], num_ranks)
+def _training(module: str, case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
+    return _started(module, "auto", seat, num_ranks, "train_horovod", case, str(data))
 
 
-def _start_training_itself(case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
-    program = ["bench.ranks.train_horovod", *seat.arguments, case, str(data), "horovod.torch"]
-    return horovod_itself.started_by_horovod(program, num_ranks)
+def _tensors(module: str, engine: str, num_ranks: int, seat: Seat) -> list[Launch]:
+    return _started(module, engine, seat, num_ranks, "many_tensors", str(NUM_TENSORS))
+
+
+def _gloo(how: str, num_ranks: int, seat: Seat) -> list[Launch]:
+    program, device = seat.program("many_tensors", str(NUM_TENSORS)), {"GLOO_SOCKET_IFNAME": "lo"}
+    return one_by_one(program, num_ranks, str(seat.folder / "store"), how, variables=device)
 
 
 _OUR_TRAINING = (
-    Way(OURS, "ours", "the loop by hand with `DistributedOptimizer` of `unisono.horovod.torch`", (2,), _start_training),
-    Way(AGAIN, "noise", _NOISE, (2,), _start_training),
+    Way(OURS, "ours", "the loop by hand with `DistributedOptimizer` of `unisono.horovod.torch`", partial(_training, _MODULE)),
+    Way(AGAIN, "noise", NOISE, partial(_training, _MODULE)),
 )
 TRAINING: Sequence[Way] = (*_OUR_TRAINING, *(way for way in WAYS if way.kind == "ddp"))
 _BUILT = f"{horovod_itself.RELEASE}, built here with C++ 20 in the place of 14, over its gloo"
 _ABOUT = f"the same loop with Horovod itself ({_BUILT})"
-TRAINING_ITSELF: Sequence[Way] = (*_OUR_TRAINING, Way(ITSELF, "horovod", _ABOUT, (2,), _start_training_itself, horovod_itself.make))
-
-
-def _start_tensors(engine: str, num_ranks: int, seat: Seat) -> list[Launch]:
-    program = ["bench.ranks.tensors_horovod", *seat.arguments, _MODULE, str(NUM_TENSORS)]
-    return _on_unisono(program, num_ranks, engine)
-
-
-def _start_tensors_itself(num_ranks: int, seat: Seat) -> list[Launch]:
-    program = ["bench.ranks.tensors_horovod", *seat.arguments, "horovod.torch", str(NUM_TENSORS)]
-    return horovod_itself.started_by_horovod(program, num_ranks)
-
-
-def _gloo(how: str) -> Callable[[int, Seat], list[Launch]]:
-    def start(num_ranks: int, seat: Seat) -> list[Launch]:
-        program = [sys.executable, "-m", "bench.ranks.tensors_gloo", *seat.arguments]
-        store = str(seat.folder / "store")
-        return [
-            Launch([*program, str(rank), str(num_ranks), store, str(NUM_TENSORS), how], {"GLOO_SOCKET_IFNAME": "lo"})
-            for rank in range(num_ranks)
-        ]
-
-    return start
+TRAINING_ITSELF: Sequence[Way] = (
+    *_OUR_TRAINING,
+    Way(ITSELF, "horovod", _ABOUT, partial(_training, _ITS_MODULE), horovod_itself.make),
+)
 
 
 _OUR_TENSORS = (
     Contender(
-        OURS, "ours", "`allreduce_async_` of each, then `synchronize`, through shared memory", partial(_start_tensors, "auto")
+        OURS, "ours", "`allreduce_async_` of each, then `synchronize`, through shared memory", partial(_tensors, _MODULE, "auto")
     ),
-    Contender(AGAIN, "noise", _NOISE, partial(_start_tensors, "auto")),
+    Contender(AGAIN, "noise", NOISE, partial(_tensors, _MODULE, "auto")),
 )
 TENSORS: Sequence[Contender] = (
     *_OUR_TENSORS,
-    Contender(f"{OURS} on gloo", "other", "the same with `--engine gloo`", partial(_start_tensors, "gloo")),
-    Contender("gloo, one by one", "gloo", "`torch.distributed.all_reduce` of each, blocking", _gloo("one by one")),
-    Contender("gloo, in flight", "gloo", "`all_reduce(async_op=True)` of each, then all are waited for", _gloo("in flight")),
+    Contender(f"{OURS} on gloo", "other", "the same with `--engine gloo`", partial(_tensors, _MODULE, "gloo")),
+    Contender("gloo, one by one", "gloo", "`torch.distributed.all_reduce` of each, blocking", partial(_gloo, "one by one")),
+    Contender(
+        "gloo, in flight", "gloo", "`all_reduce(async_op=True)` of each, then all are waited for", partial(_gloo, "in flight")
+    ),
 )
 TENSORS_ITSELF: Sequence[Contender] = (
     *_OUR_TENSORS,
-    Contender(ITSELF, "horovod", f"the same calls of Horovod itself ({_BUILT})", _start_tensors_itself, horovod_itself.make),
+    Contender(
+        ITSELF,
+        "horovod",
+        f"the same calls of Horovod itself ({_BUILT})",
+        partial(_tensors, _ITS_MODULE, "auto"),
+        horovod_itself.make,
+    ),
 )
 """Horovod's processes do not sleep while they wait for their turn, so it is measured apart: only we are disturbed by it."""

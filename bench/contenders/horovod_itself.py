@@ -6,15 +6,13 @@ files, and nothing else is changed. CMake and a compiler are needed (Debian: apt
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.contenders.contender import Unavailable
+from bench.contenders.contender import Unavailable, run_or_leave
 from bench.environments import Environment
 from bench.groups import Launch
 
@@ -39,14 +37,14 @@ def make() -> None:
     if not stamp.exists() or stamp.read_text() != recipe:
         with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
             _build(Path(folder))
-    _run([ENVIRONMENT.python, "-c", "import horovod.torch as hvd; assert hvd.gloo_built()"], LIMIT_S, "import it")
+    _run([ENVIRONMENT.python, "-c", "import horovod.torch as hvd; assert hvd.gloo_built()"], LIMIT_S, "import")
     stamp.write_text(recipe)
 
 
 def _build(folder: Path) -> None:
     pip = [ENVIRONMENT.python, "-m", "pip"]
     download = ["download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--dest", str(folder), RELEASE]
-    _run([*pip, *download], BUILD_LIMIT_S, "download it")
+    _run([*pip, *download], BUILD_LIMIT_S, "download")
     (packed,) = folder.glob("*.tar.gz")
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
@@ -56,21 +54,14 @@ def _build(folder: Path) -> None:
         if OLD not in text:
             raise Unavailable(f"{RELEASE}: {name} does not say {OLD}; this is not the release that the recipe is for")
         (source / name).write_text(text.replace(OLD, NEW))
-    _run([*pip, "install", "--no-deps", "--no-build-isolation", "--force-reinstall", str(source)], BUILD_LIMIT_S, "build it")
+    _run([*pip, "install", "--no-deps", "--no-build-isolation", "--force-reinstall", str(source)], BUILD_LIMIT_S, "build")
 
 
 def _run(command: Sequence[str], limit_s: float, what: str) -> None:
-    variables = {**os.environ, **ENVIRONMENT.variables, **PARTS}
-    try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=limit_s)
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{RELEASE}: cannot {what} within {limit_s:g} s") from error
-    if done.returncode:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["it printed nothing"]
-        raise Unavailable(f"{RELEASE}: cannot {what}: {next((line for line in said if 'error' in line.lower()), said[-1])}")
+    run_or_leave(f"{what} {RELEASE}", command, limit_s, {**ENVIRONMENT.variables, **PARTS})
 
 
 def started_by_horovod(program: Sequence[str], num_ranks: int) -> list[Launch]:
     """Ranks that its own launcher starts, over its gloo on this machine."""
     run = [ENVIRONMENT.program("horovodrun"), "-np", str(num_ranks), "--gloo", "--network-interfaces", "lo"]
-    return [Launch([ENVIRONMENT.python, *run, ENVIRONMENT.python, "-m", *program], ENVIRONMENT.variables)]
+    return [Launch([ENVIRONMENT.python, *run, ENVIRONMENT.python, *program[1:]], ENVIRONMENT.variables)]

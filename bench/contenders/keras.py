@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -13,28 +13,16 @@ from pathlib import Path
 from bench.contenders.contender import Contender
 from bench.contenders.training import free_port
 from bench.groups import Launch, Seat
-from bench.keras_cases import BACKENDS, CASES, CNN
-from bench.training_cases import Case
-
-Start = Callable[[str, str, Path, int, Seat], list[Launch]]
-"""Backend, name of the case, file of its data, number of ranks, seat."""
+from bench.training_cases import BACKENDS, KERAS_CASES, KERAS_CNN
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to train, for the cases and backends where it makes sense."""
+class Way(Contender):
+    """One way to train, for the cases and backends where it makes sense; given backend, name of the case and file of its data."""
 
-    name: str
-    kind: str
-    about: str
-    start: Start
     workers: int = 1
-    cases: tuple[str, ...] = tuple(CASES)
+    cases: tuple[str, ...] = tuple(KERAS_CASES)
     backends: tuple[str, ...] = BACKENDS
-
-    def contender(self, backend: str, case: Case, data: Path) -> Contender:
-        """Pure: this way with one case on one backend."""
-        return Contender(self.name, self.kind, self.about, partial(self.start, backend, case.name, data))
 
 
 def missing(backend: str) -> str:
@@ -68,7 +56,7 @@ def start_tf_distribute(backend: str, case: str, data: Path, num_ranks: int, sea
     def place(rank: int) -> str:
         return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
 
-    program = [sys.executable, "-m", "bench.ranks.keras_tf_distribute", *seat.arguments, case, str(data)]
+    program = seat.program("keras_tf_distribute", case, str(data))
     return [
         Launch([*program, str(rank), str(num_ranks)], {**surroundings(backend), "TF_CONFIG": place(rank)})
         for rank in range(num_ranks)
@@ -92,7 +80,7 @@ WAYS: Sequence[Way] = (
         "the same program as `unisono`, started by `unisono run -n 2`: each worker has half of every batch",
         partial(start_fit, "unisono"),
         workers=2,
-        cases=(CNN.name,),
+        cases=(KERAS_CNN.name,),
     ),
     Way(
         PEER_TWICE,
@@ -101,7 +89,7 @@ WAYS: Sequence[Way] = (
         "of Keras 3 ends with an error under it; each worker is bound to its part of the CPUs, as Unisono binds its own",
         start_tf_distribute,
         workers=2,
-        cases=(CNN.name,),
+        cases=(KERAS_CNN.name,),
         backends=("tensorflow",),
     ),
 )

@@ -6,42 +6,30 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from bench.contenders.contender import Contender, nothing
+from bench.contenders.contender import NOISE, Contender
 from bench.environments import Environment
 from bench.groups import Launch, Seat
-from bench.training_cases import Case
 
 HOME = Environment("training", ("lightning", "accelerate"), sees_main=True)
 """Lightning and Accelerate, with the PyTorch of our own environment."""
 
 Start = Callable[[str, Path, int, Seat], list[Launch]]
-"""Name of the case, file of its data, number of ranks, seat."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to train, at the numbers of workers where it makes sense."""
+class Way(Contender):
+    """One way to train, at the numbers of workers where it makes sense; given the name of the case and the file of its data."""
 
-    name: str
-    kind: str
-    about: str
-    workers: tuple[int, ...]
-    start: Start
-    prepare: Callable[[], None] = nothing
-
-    def contender(self, case: Case, data: Path) -> Contender:
-        """Pure: this way with one case."""
-        return Contender(self.name, self.kind, self.about, partial(self.start, case.name, data), self.prepare)
+    workers: tuple[int, ...] = (1, 2)
 
 
 def start_unisono(case: str, data: Path, num_ranks: int, seat: Seat, shards: int | None = None) -> list[Launch]:
-    program = ["-m", "bench.ranks.train_unisono", *seat.arguments, case, str(data), str(seat.folder)]
-    program += [] if shards is None else [str(shards)]
-    run = ["-m", "unisono", "run", "-n", str(num_ranks), "--threads", "1"] if num_ranks > 1 else []
-    return [Launch([sys.executable, *run, *program])]
+    arguments = [case, str(data), str(seat.folder), *([] if shards is None else [str(shards)])]
+    if num_ranks == 1:
+        return [Launch(seat.program("train_unisono", *arguments))]
+    return seat.unisono_run(num_ranks, "auto", "train_unisono", *arguments)
 
 
 def started_as_by_torchrun(python: str, module: str, *more: str) -> Start:
@@ -51,7 +39,7 @@ def started_as_by_torchrun(python: str, module: str, *more: str) -> Start:
         port = free_port()
         return [
             Launch(
-                [python, "-m", module, *seat.arguments, case, str(data), str(rank), str(num_ranks), *more],
+                [*seat.program(module, case, str(data), python=python), str(rank), str(num_ranks), *more],
                 _torchrun(rank, num_ranks, port) if num_ranks > 1 else {},
             )
             for rank in range(num_ranks)
@@ -80,54 +68,52 @@ def free_port() -> int:
 
 OURS = "unisono"
 BY_HAND = "by hand"
-_UNISONO = "`Trainer.run` with loader, algorithm, accuracy, console and metrics.jsonl as `unisono train` has them"
-_TORCH = "bench.ranks.train_torch"
+_UNISONO = "`Trainer.train` with loader, algorithm, accuracy, console and metrics.jsonl as `unisono train` has them"
+_TORCH = "train_torch"
 
 WAYS: Sequence[Way] = (
-    Way(OURS, "ours", _UNISONO, (1, 2), start_unisono),
-    Way("unisono A/A", "noise", "the same again in other processes: its distance from 1 is the noise", (1, 2), start_unisono),
+    Way(OURS, "ours", _UNISONO, start_unisono),
+    Way("unisono A/A", "noise", NOISE, start_unisono),
     Way(
         BY_HAND,
         "hand",
         "a plain PyTorch loop that learns and does nothing else; its loss and accuracy stay unknown",
-        (1,),
         started_as_by_torchrun(sys.executable, _TORCH),
+        workers=(1,),
     ),
     Way(
         "by hand, followed",
         "other",
         "the same loop that also knows loss and accuracy in every step, as Unisono does, and prints them after an epoch",
-        (1,),
         started_as_by_torchrun(sys.executable, _TORCH, "follow"),
+        workers=(1,),
     ),
     Way(
         "ddp",
         "ddp",
         "the loop by hand with `DistributedDataParallel(model, gradient_as_bucket_view=True)` over gloo",
-        (2,),
         started_as_by_torchrun(sys.executable, _TORCH),
+        workers=(2,),
     ),
     Way(
         "ddp, bound",
         "ddp",
         "the same, each rank bound to its part of the CPUs as Unisono binds its workers",
-        (2,),
         started_as_by_torchrun(sys.executable, _TORCH, "bind"),
+        workers=(2,),
     ),
     Way(
         "lightning",
         "lightning",
         "`Trainer(barebones=True)` of Lightning: no logger, no checkpoint, no progress bar; at 2 workers its DDP over gloo",
-        (1, 2),
-        started_as_by_torchrun(HOME.python, "bench.ranks.train_lightning"),
+        started_as_by_torchrun(HOME.python, "train_lightning"),
         HOME.make,
     ),
     Way(
         "accelerate",
         "other",
         "the loop by hand with model, optimiser and backward pass of Accelerate; at 2 workers its DDP over gloo",
-        (1, 2),
-        started_as_by_torchrun(HOME.python, "bench.ranks.train_accelerate"),
+        started_as_by_torchrun(HOME.python, "train_accelerate"),
         HOME.make,
     ),
 )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.contenders.contender import nothing
+from bench.contenders.contender import NOISE, nothing
 from bench.environments import Environment
 from bench.groups import ROOT, Launch
 from bench.ranks.tune_trial import Order
@@ -62,7 +62,7 @@ JOURNAL = Way(
 )
 WAYS: Sequence[Way] = (
     OURS,
-    replace(OURS, name="unisono A/A", kind="noise", about="the same again in other processes: its distance from 1 is the noise"),
+    replace(OURS, name="unisono A/A", kind="noise", about=NOISE),
     Way(
         "optuna alone",
         "tpe",

@@ -1,14 +1,12 @@
-"""JEDI-net in a plain PyTorch loop, without any communication layer: `... PARTICLES NUM_JETS EPOCHS PART PARTS`.
+"""JEDI-net in a plain PyTorch loop, without any communication layer: `... SOCKET GROUP PARTICLES NUM_JETS EPOCHS PART PARTS`.
 
 Model, jets, initial weights, batches and learning rates are those of `unisono train examples/jedi_net.py` with one worker and
 nothing else: no messages, no loss or accuracy on the way. Of each batch it takes part PART of PARTS and knows of no other loop.
-After the first epoch it says so, waits for a line, and times the epochs that are left.
+The first epoch warms it up; those that are left are timed.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from time import perf_counter
 from typing import Any
@@ -20,7 +18,8 @@ from torch.nn import functional
 from torch.optim import Adam
 
 from bench.groups import ROOT
-from unisono.data.plan import Plan, cut
+from bench.ranks.seat import attend, stay_on_part
+from unisono.data.plan import Plan
 from unisono.data.source import Source
 from unisono.model.base import StreamKey
 from unisono.optim.curves import make_curve
@@ -74,30 +73,23 @@ def as_tensors(source: Source) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
-def stay_on_part(part: int, num_parts: int) -> None:
-    """Local: on our part of the CPUs, as Unisono keeps its workers there; alone everywhere, as it does too."""
-    cpus = sorted(os.sched_getaffinity(0))
-    if num_parts > 1 and (own := cpus[cut(len(cpus), num_parts, part)]):
-        os.sched_setaffinity(0, own)
-
-
 def main() -> None:
-    particles, num_jets, num_epochs, part, num_parts = map(int, sys.argv[1:])
+    particles, num_jets, num_epochs, part, num_parts = map(int, sys.argv[3:])
     stay_on_part(part, num_parts)
     torch.set_num_threads(1)
     loop = PlainLoop(particles, num_jets, num_epochs, part, num_parts)
-    loop.epoch(0)
-    print("warm", flush=True)
-    if not sys.stdin.readline():  # whoever would have asked for more is gone
-        return
-    began = perf_counter()
-    num_samples = sum(loop.epoch(number) for number in range(1, num_epochs))
-    samples_per_s = num_samples / (perf_counter() - began)
-    loaded = {name.split(".")[1] for name in sys.modules if name.startswith("unisono.")} & LAYERS
-    if loaded:
-        raise RuntimeError(f"this loop is to do without the communication layer, and has loaded {', '.join(sorted(loaded))}")
-    found: dict[str, Any] = {"samples_per_s": samples_per_s, "val_loss": loop.validation_loss()}
-    print(json.dumps(found), flush=True)
+
+    def timed() -> dict[str, Any]:
+        """Blocking: the epochs that are left."""
+        began = perf_counter()
+        num_samples = sum(loop.epoch(number) for number in range(1, num_epochs))
+        samples_per_s = num_samples / (perf_counter() - began)
+        loaded = {name.split(".")[1] for name in sys.modules if name.startswith("unisono.")} & LAYERS
+        if loaded:
+            raise RuntimeError(f"this loop is to do without the communication layer, and has loaded {', '.join(sorted(loaded))}")
+        return {"samples_per_s": samples_per_s, "val_loss": loop.validation_loss()}
+
+    attend(part, num_parts, {}, {"warm_up": lambda: loop.epoch(0), "time": timed})
 
 
 if __name__ == "__main__":

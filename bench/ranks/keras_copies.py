@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -53,6 +53,9 @@ class Tally:
         finally:
             self.depth -= 1
 
+    def step_done(self, *_: Any) -> None:
+        self.num_steps += 1
+
     def per_step(self) -> dict[str, dict[str, float]]:
         steps = max(self.num_steps, 1)
         return {name: {"num": num / steps, "bytes": num_bytes / steps} for name, (num, num_bytes) in self.counts.items()}
@@ -62,67 +65,51 @@ def count_copies(backend: str, train: Callable[[], object]) -> dict[str, dict[st
     """Local, blocking: copies and their bytes in a mean step of `train`, by way."""
     kind: Any = getattr(import_module(f"unisono.model.keras.on_{backend}"), BACKENDS[backend])
     tally = Tally()
+
+    def stored(values: Iterable[Any], _found: Any) -> None:
+        for value in values:
+            tally.add("stored", value.nbytes)
+
+    def entered(given: Any, found: Any) -> None:
+        tally.add("entered as they lie" if _address(found) == given.data_ptr() else "copied again on entry", given.nbytes)
+
+    def left(array: Any, found: Any) -> None:
+        tally.add("left as they lie" if _address(array) == found.data_ptr() else "copied on leaving", found.nbytes)
+
+    def packed(_tensors: Any, found: Any) -> None:
+        for vector in found.values():
+            tally.add("packed", vector.nbytes)
+
+    watched: list[tuple[Any, str, Callable[[Any, Any], None]]] = [
+        (kind, "compute_gradients", tally.step_done),
+        (KerasModule, "update_non_trainable", stored),
+        (FlatParameters, "add_gradients", lambda gradients, found: stored(gradients.vectors.values(), found)),
+    ]
+    if backend != "torch":
+        watched += [
+            (kind, "as_array", entered),
+            (kind, "copy_to_array", lambda vector, _: tally.add("packed", vector.nbytes)),
+            (Packing, "pack", packed),
+            (kind, "as_tensor", left),
+        ]
     with ExitStack() as stack:
-        for owner, name, watched in _watched(kind, tally, backend):
-            stack.enter_context(patch.object(owner, name, watched))
+        for owner, name, note in watched:
+            in_step = tally.inside if name in ("compute_gradients", "add_gradients") else nullcontext
+            stack.enter_context(patch.object(owner, name, _watched(getattr(owner, name), note, in_step)))
         train()
     return tally.per_step()
 
 
-def _watched(kind: Any, tally: Tally, backend: str) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    compute_gradients, update_non_trainable, add_gradients = (
-        kind.compute_gradients,
-        KerasModule.update_non_trainable,
-        FlatParameters.add_gradients,
-    )
+def _watched(call: Callable[..., Any], note: Callable[[Any, Any], None], around: Callable[[], Any]) -> Callable[..., Any]:
+    """Pure: a method that also notes what it was given and what it gave, where both count."""
 
-    def watched_compute_gradients(self: Any, *given: Any) -> Any:
-        tally.num_steps += 1
-        with tally.inside():
-            return compute_gradients(self, *given)
-
-    def watched_update_non_trainable(self: Any, values: Any) -> None:
-        for value in values:
-            tally.add("stored", value.nbytes)
-        update_non_trainable(self, values)
-
-    def watched_add_gradients(self: Any, gradients: Any) -> None:
-        with tally.inside():
-            for vector in gradients.vectors.values():
-                tally.add("stored", vector.nbytes)
-        add_gradients(self, gradients)
-
-    yield kind, "compute_gradients", watched_compute_gradients
-    yield KerasModule, "update_non_trainable", watched_update_non_trainable
-    yield FlatParameters, "add_gradients", watched_add_gradients
-    if backend == "torch":
-        return
-    as_array, as_tensor, copy_to_array, pack = kind.as_array, kind.as_tensor, kind.copy_to_array, Packing.pack
-
-    def watched_as_array(self: Any, given: Any) -> Any:
-        found = as_array(self, given)
-        tally.add("entered as they lie" if _address(found) == given.data_ptr() else "copied again on entry", given.nbytes)
+    def watched(self: Any, *given: Any) -> Any:
+        with around():
+            found = call(self, *given)
+            note(given[0], found)
         return found
 
-    def watched_copy_to_array(self: Any, vector: Any) -> Any:
-        tally.add("packed", vector.nbytes)
-        return copy_to_array(self, vector)
-
-    def watched_pack(self: Any, tensors: Any) -> Any:
-        found = pack(self, tensors)
-        for vector in found.values():
-            tally.add("packed", vector.nbytes)
-        return found
-
-    def watched_as_tensor(self: Any, array: Any) -> Any:
-        found = as_tensor(self, array)
-        tally.add("left as they lie" if _address(array) == found.data_ptr() else "copied on leaving", found.nbytes)
-        return found
-
-    yield kind, "as_array", watched_as_array
-    yield kind, "copy_to_array", watched_copy_to_array
-    yield Packing, "pack", watched_pack
-    yield kind, "as_tensor", watched_as_tensor
+    return watched
 
 
 def _address(array: Any) -> int:

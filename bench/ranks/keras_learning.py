@@ -16,9 +16,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from bench.keras_cases import CASES, MLP, SHAPES
 from bench.ranks.seat import attend
-from bench.training_cases import SEED, Case
+from bench.training_cases import KERAS_CASES, KERAS_MLP, SEED, Case
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch",),
@@ -43,7 +42,7 @@ class KerasLearning:
     """One rank: `... SOCKET GROUP CASE DATA`."""
 
     def __init__(self) -> None:
-        self.case: Case = CASES[sys.argv[3]]
+        self.case: Case = KERAS_CASES[sys.argv[3]]
         self.backend: str = keras.config.backend()
         with np.load(sys.argv[4]) as data:
             self.inputs, self.targets = data["inputs"], data["targets"]
@@ -105,7 +104,7 @@ def make_model(case: Case) -> Any:
     layers = keras.layers
     inside = (
         [layers.Dense(64, activation="relu"), layers.Dense(64, activation="relu")]
-        if case is MLP
+        if case is KERAS_MLP
         else [
             layers.Conv2D(32, 3, activation="relu"),
             layers.Conv2D(64, 3, activation="relu"),
@@ -116,7 +115,7 @@ def make_model(case: Case) -> Any:
             layers.Dropout(0.5),
         ]
     )
-    model = keras.Sequential([keras.Input(SHAPES[case.name]), *inside, layers.Dense(10)])
+    model = keras.Sequential([keras.Input(case.shape), *inside, layers.Dense(10)])
     optimizer = getattr(keras.optimizers, case.optimizer)(case.lr, **case.optimizer_options)
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     return model

@@ -7,16 +7,17 @@ epoch.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from time import perf_counter, process_time
 from typing import Any
 
+from bench.ranks.seat import stay_on_part
+
 
 def main() -> None:
     rank, size = int(sys.argv[5]), int(sys.argv[6])
-    stay_on_own_cpus(rank, size)
+    stay_on_part(rank, size)
     import tensorflow as tf
 
     from bench.ranks.keras_learning import KerasLearning, make_model
@@ -64,13 +65,6 @@ def main() -> None:
 
     versions = {"how": f"{size} workers of MultiWorkerMirroredStrategy, ring over gRPC"}
     learning.attend(rank, size, versions, model, lambda num_epochs: list(epochs(num_epochs)))
-
-
-def stay_on_own_cpus(rank: int, size: int) -> None:
-    """Local, before a framework counts them: as Unisono binds its workers."""
-    cpus = sorted(os.sched_getaffinity(0))
-    first, last = (part * len(cpus) // size for part in (rank, rank + 1))
-    os.sched_setaffinity(0, cpus[first:last])
 
 
 if __name__ == "__main__":

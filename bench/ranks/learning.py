@@ -69,6 +69,27 @@ class Turns:
         """Local: the training is over when its turn is."""
         self._asked.put(0)
 
+    def attend(
+        self,
+        rank: int,
+        size: int,
+        versions: Mapping[str, str],
+        actions: Mapping[str, Callable[..., Any]],
+        train: Callable[[], object],
+    ) -> None:
+        """Blocking: train here, while another thread serves the conductor, until it hangs up."""
+
+        def listen() -> None:
+            try:
+                attend(rank, size, {"torch": torch.__version__, **versions}, actions)
+            finally:
+                self.end()
+
+        listening = threading.Thread(target=listen)
+        listening.start()
+        self.run(train)
+        listening.join()
+
     def _wait(self) -> None:
         self._wanted, self._times = self._asked.get(), []
         if not self._wanted:
@@ -129,17 +150,7 @@ class Learning:
             taken = self.turns.take(num_epochs + 1)[1:]
             return [round(seconds / self.case.steps * 1e6, 1) for seconds in taken]
 
-        def listen() -> None:
-            try:
-                actions: dict[str, Callable[..., Any]] = {"time": take, "state": lambda: self._state(model)}
-                attend(self.rank, self.size, {"torch": torch.__version__, **versions}, actions)
-            finally:
-                self.turns.end()
-
-        listening = threading.Thread(target=listen)
-        listening.start()
-        self.turns.run(train)
-        listening.join()
+        self.turns.attend(self.rank, self.size, versions, {"time": take, "state": lambda: self._state(model)}, train)
 
     def _state(self, model: nn.Module) -> dict[str, Any]:
         """Local, between turns: the mean loss over all samples, the weights as a hash, the threads."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +20,6 @@ from torch.nn import functional
 from torch.optim import Adam, Optimizer
 
 from bench.ranks.learning import Batches, Turns
-from bench.ranks.seat import attend
 from bench.saving_case import BATCH, CLASSES, FEATURES, LR, SIZES, STEPS_PER_EPOCH
 from bench.training_cases import SEED
 
@@ -70,16 +68,7 @@ class SavedTraining:
                 "loss": self._loss(model),
             }
 
-        def listen() -> None:
-            try:
-                attend(0, 1, {"torch": torch.__version__, **versions}, {"time": time, "saves": saves})
-            finally:
-                self._turns.end()
-
-        listening = threading.Thread(target=listen)
-        listening.start()
-        self._turns.run(train)
-        listening.join()
+        self._turns.attend(0, 1, versions, {"time": time, "saves": saves}, train)
 
     def keep_newest(self) -> None:
         """Local: for contenders that remove nothing themselves."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import torch
@@ -16,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from bench.ranks.learning import Learning, make_model
+from bench.ranks.seat import stay_on_part
 
 
 def learn(learning: Learning, model: nn.Module, optimizer: Optimizer | None = None) -> None:
@@ -53,9 +53,7 @@ def learn_and_follow(learning: Learning, model: nn.Module) -> None:
 def main() -> None:
     learning, how = Learning(), sys.argv[7:]
     if "bind" in how:
-        cpus = sorted(os.sched_getaffinity(0))
-        first, last = (part * len(cpus) // learning.size for part in (learning.rank, learning.rank + 1))
-        os.sched_setaffinity(0, cpus[first:last])
+        stay_on_part(learning.rank, learning.size)
     model = made = make_model(learning.case)
     if learning.size > 1:
         torch.distributed.init_process_group("gloo")

@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from tests.system.fork_server import ForkServer
 
 from tests.system.documented import ROOT, Command, commands, given, how_tos
-from tests.system.nursery import Nursery
 from tests.system.processes import plain_environment, run_together
 from unisono.errors import STOPPED_CODE
 
@@ -109,12 +109,12 @@ RUN_HERE = [command for command in OTHERS if reason(command) is None]
 class Workshop:
     """Runs and studies that commands refer to, made once."""
 
-    nursery: Nursery
+    fork_server: ForkServer
     folder: Path
 
     def unisono(self, words: Sequence[str], ranks: int = 1) -> str:
         """Local, blocking: the command on forked ranks, here."""
-        ended = self.nursery.run(["-m", "unisono", *words], ranks, "auto", LIMIT_S)
+        ended = self.fork_server.run(["-m", "unisono", *words], ranks, "auto", LIMIT_S)
         assert ended.exit_code == 0, f"unisono {' '.join(words)} on {ranks} ranks:\n{ended}"
         return ended.output
 
@@ -147,10 +147,10 @@ def furnish(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def workshop(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+def workshop(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     folder = tmp_path_factory.mktemp("workshop")
     furnish(folder)
-    return Workshop(nursery, folder)
+    return Workshop(fork_server, folder)
 
 
 @pytest.fixture

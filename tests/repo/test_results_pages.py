@@ -10,7 +10,9 @@ import pytest
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 INDEX = RESULTS / "README.md"
 PAGES = sorted(file for file in RESULTS.glob("*.md") if file != INDEX)
-SECTIONS = ("How to repeat it", "What was not measured")
+SECTIONS = ("# How to repeat it\n", "# What was not measured\n")
+WITHOUT_PICTURE = {"horovod_programs", "invariance", "invariance_gpu", "kill_fuzz", "slurm_chain"}
+"""Their tables hold hashes, counts and exit codes."""
 MOST_WORDS_OUTSIDE_THE_TABLE = 150
 
 
@@ -36,13 +38,18 @@ def test_the_index_is_no_diary() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_has_question_answer_table_and_what_was_not_measured(page: Path) -> None:
+def test_a_page_has_the_fixed_form(page: Path) -> None:
+    """Question, answer, picture, table, how to repeat it, what was not measured, raw data; in this order."""
     text = page.read_text()
     first, answer, *_ = text.split("\n\n")
     assert first.startswith("# ") and first.endswith("?"), first
-    assert answer and not answer.startswith(("|", "#", "!", "**")), answer
-    assert "| " in text and "Raw data: [" in text
-    assert [section for section in SECTIONS if f"# {section}\n" not in text] == []
+    assert answer.endswith(".") and "\n" not in answer and not answer.startswith(("|", "#", "!", "**", "-")), answer
+    picture = f"]({page.stem}.png)"
+    drawn = [] if page.stem in WITHOUT_PICTURE else [picture]
+    places = [text.rfind(part) if part.startswith("# ") else text.find(part) for part in (*drawn, "\n| ", *SECTIONS, "Raw data: [")]
+    assert -1 not in places and places == sorted(places), dict(zip((*drawn, "table", *SECTIONS, "raw data"), places, strict=True))
+    assert (picture in text) == page.with_suffix(".png").exists()
+    assert page.with_suffix(".json").exists()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

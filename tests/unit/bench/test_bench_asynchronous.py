@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bench import asynchronous_link_page, asynchronous_page
+from bench import asynchronous, asynchronous_link
 from bench.asynchronous import ENTRIES
 from bench.groups import GroupFailed
-from bench.trainings import kept, side_by_side, trained
+from bench.trainings import kept, side_by_side, time_to, trained
 from tests.unit.bench.tables import rows_of, verdicts_of
 
 
@@ -46,7 +46,7 @@ def test_half_a_point_below_synchronous_training(tmp_path: Path) -> None:
         *(run("gem", seed, (0.97, last), 2.0, staleness=3.0, staleness_max=7.0) for seed, last in enumerate((0.979, 0.983))),
         *(run("downpour", seed, (0.90, 0.979)) for seed in (0, 1)),
     ]
-    asynchronous_page.page_of(result(runs)).publish("asynchronous", tmp_path)
+    asynchronous.page_of(result(runs)).publish("asynchronous", tmp_path)
     page = (tmp_path / "asynchronous.md").read_text()
     assert ["gem", "0.40 points below allreduce", "at most 0.5", "**holds**"] in rows_of(page)
     assert ["downpour", "0.60 points below allreduce", "at most 0.5", "**MISSED**"] in rows_of(page)
@@ -58,15 +58,15 @@ def test_half_a_point_below_synchronous_training(tmp_path: Path) -> None:
 
 
 def test_curves_are_means_over_seeds() -> None:
-    curve = asynchronous_page.mean_curve("gem", [run("gem", 0, (0.9, 0.98)), run("gem", 1, (0.8, 0.96), 3.0)], "wall_s")
+    curve = asynchronous.mean_curve("gem", [run("gem", 0, (0.9, 0.98)), run("gem", 1, (0.8, 0.96), 3.0)], "wall_s")
     assert curve.x == pytest.approx([2.0, 4.0])
     assert curve.y == pytest.approx([85.0, 97.0])
 
 
 def test_a_run_below_the_target_at_its_end_has_not_reached_it() -> None:
     runs = [run("gem", 0, (0.9, 0.98)), run("gem", 1, (0.9, 0.95))]
-    assert asynchronous_page.time_to(runs, 0.97) == "2.0 [2.0, 2.0] s, not reached by 1"
-    assert asynchronous_page.time_to(runs, 0.99) == "not reached"
+    assert time_to(runs, 0.97) == "2.0 [2.0, 2.0] s, not reached by 1"
+    assert time_to(runs, 0.99) == "not reached"
 
 
 @pytest.mark.parametrize(("epoch_s", "send_s", "judgements"), [(1.0, 0.2, ["holds", "holds"]), (9.0, 0.01, ["MISSED", "MISSED"])])
@@ -76,7 +76,7 @@ def test_a_slow_link(tmp_path: Path, epoch_s: float, send_s: float, judgements: 
         *(run("allreduce", seed, (0.9, 0.97), 5.0) for seed in (0, 1)),
         *(run("local_sgd", seed, (0.9, 0.95, 0.96), epoch_s) for seed in (0, 1)),
     ]
-    text = asynchronous_link_page.page_of(result(runs, costs=costs)).publish("asynchronous_link", tmp_path)
+    text = asynchronous_link.page_of(result(runs, costs=costs)).publish("asynchronous_link", tmp_path)
     assert verdicts_of(text) == judgements
     assert f"{10 / (3 * epoch_s):.2f}" in text
     assert f"takes {1e3 * send_s:.0f} ms to sum over the link" in (tmp_path / "asynchronous_link.md").read_text()
@@ -85,8 +85,8 @@ def test_a_slow_link(tmp_path: Path, epoch_s: float, send_s: float, judgements: 
 
 def test_all_reduce_that_never_arrives_counts_with_its_whole_time() -> None:
     slow, fast = [run("allreduce", 0, (0.5, 0.6), 5.0)], [run("diloco", 0, (0.9, 0.97), 1.0)]
-    assert asynchronous_link_page.times_as_fast(fast, slow, 0.96) == [5.0]
-    assert asynchronous_link_page.times_as_fast(slow, fast, 0.96) == [0.0]
+    assert asynchronous_link.times_as_fast(fast, slow, 0.96) == [5.0]
+    assert asynchronous_link.times_as_fast(slow, fast, 0.96) == [0.0]
 
 
 def test_a_server_is_a_process_more() -> None:

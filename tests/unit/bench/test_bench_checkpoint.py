@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.checkpoint import file_system
-from bench.checkpoint_page import page_of, verdict
+from bench.checkpoint import SaveCosts, file_system, page_of, save_costs, verdict
 from bench.contenders.saving import BY_HAND, OURS, WAYS
-from bench.save_costs import SaveCosts, save_costs
 from bench.saving_case import NUM_PARAMETERS, STATE_BYTES
 from tests.unit.bench.tables import rows_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.exchange_page import page_of, unevenness
+from bench.exchange import page_of, unevenness
 from bench.ranks.serving import Ends, Serving
 from tests.unit.bench.tables import rows_of, verdicts_of
 

@@ -12,8 +12,7 @@ import pytest
 from bench.contenders import horovod_itself
 from bench.contenders.contender import Unavailable
 from bench.contenders.horovod import NUM_TENSORS
-from bench.horovod import EFFORT, NOT_MEASURED, PARTS, ROUNDS
-from bench.horovod_page import BOUNDS, page_of
+from bench.horovod import BOUNDS, EFFORT, NOT_MEASURED, PARTS, ROUNDS, page_of
 from bench.ranks.many_tensors import cut
 from bench.ranks.reducing import Reducing
 from tests.unit.bench.tables import rows_of, verdicts_of
@@ -93,5 +92,5 @@ def test_tensors_share_one_memory_and_wrong_sums_are_refused() -> None:
 
 def test_what_cannot_be_built_says_the_first_error_and_takes_no_part() -> None:
     says = "print('compiling'); print('a.h:1: error: needs C++20'); print('make: *** [all] Error 2'); raise SystemExit(1)"
-    with pytest.raises(Unavailable, match=r"horovod==0\.28\.1: cannot build it: a\.h:1: error: needs C\+\+20"):
-        horovod_itself._run([sys.executable, "-c", says], 60.0, "build it")
+    with pytest.raises(Unavailable, match=r"cannot build horovod==0\.28\.1: a\.h:1: error: needs C\+\+20"):
+        horovod_itself._run([sys.executable, "-c", says], 60.0, "build")

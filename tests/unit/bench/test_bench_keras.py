@@ -11,11 +11,10 @@ import pytest
 
 from bench.contenders.keras import OURS, OURS_TWICE, PEER_TWICE, PLAIN, WAYS, missing
 from bench.groups import Seat
-from bench.keras import block_key
-from bench.keras_cases import BACKENDS, CASES, CNN, SHAPES, write_data
-from bench.keras_page import ASKED, page_of
+from bench.keras import ASKED, block_key, page_of
 from bench.ranks.keras_copies import Tally
 from bench.rounds import Samples, rounded
+from bench.training_cases import BACKENDS, KERAS_CASES, KERAS_CNN, write_data
 from tests.unit.bench.tables import rows_of
 
 
@@ -61,7 +60,9 @@ def test_all_ways_on_a_backend_have_the_same_surroundings(backend: str, tmp_path
     seen = []
     for way in WAYS:
         if backend in way.backends:
-            launches = way.contender(backend, CNN, tmp_path / "data.npz").start(way.workers, Seat("here", way.name, tmp_path))
+            launches = way.given(backend, KERAS_CNN.name, tmp_path / "data.npz").start(
+                way.workers, Seat("here", way.name, tmp_path)
+            )
             seen += [{name: value for name, value in one.environment.items() if name != "TF_CONFIG"} for one in launches]
     assert seen[0]["KERAS_BACKEND"] == backend
     assert all(one == seen[0] for one in seen)
@@ -71,12 +72,12 @@ def test_a_backend_that_is_not_installed_is_named_with_its_remedy() -> None:
     assert "no_such_backend is not installed; pip install 'unisono[no_such_backend]'" in missing("no_such_backend")
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", list(KERAS_CASES))
 def test_data_have_the_shape_and_ten_classes(name: str, tmp_path: Path) -> None:
-    write_data(CASES[name], tmp_path / "data.npz")
+    write_data(KERAS_CASES[name], tmp_path / "data.npz")
     with np.load(tmp_path / "data.npz") as data:
         inputs, targets = data["inputs"], data["targets"]
-    assert inputs.shape == (CASES[name].num_samples, *SHAPES[name]) and inputs.dtype == np.float32
+    assert inputs.shape == (KERAS_CASES[name].num_samples, *KERAS_CASES[name].shape) and inputs.dtype == np.float32
     assert set(targets.tolist()) == set(range(10))
 
 
@@ -93,7 +94,7 @@ def test_only_copies_during_a_step_count() -> None:
 
 def _result(samples: Mapping[str, Samples], failed: Mapping[str, str] | None = None) -> dict[str, Any]:
     block = {
-        "case": CNN.name,
+        "case": KERAS_CNN.name,
         "backend": "tensorflow",
         "versions": {name: {"keras": "3"} for name in samples},
         "idle_share_of_a_core": dict.fromkeys(samples, 0.0),
@@ -110,11 +111,11 @@ def _result(samples: Mapping[str, Samples], failed: Mapping[str, str] | None = N
         "sittings": [{"at": "now", "commit": "none", "load": "0.01"}],
         "took": "1 min",
         "settings": {
-            "effort": {CNN.name: {"rounds": 30, "epochs": 1, "warm_up": 2}},
-            "cases": {CNN.name: {"about": "a model", "global_batch": 64, "steps": 4, "optimizer": "Adam"}},
+            "effort": {KERAS_CNN.name: {"rounds": 30, "epochs": 1, "warm_up": 2}},
+            "cases": {KERAS_CNN.name: {"about": "a model", "global_batch": 64, "steps": 4, "optimizer": "Adam"}},
         },
         "contenders": {way.name: {"kind": way.kind, "about": way.about, "workers": way.workers} for way in WAYS},
         "absent": {},
         "not_measured": ["much"],
-        "blocks": {block_key(CNN, "tensorflow"): block},
+        "blocks": {block_key(KERAS_CNN, "tensorflow"): block},
     }

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.many_workers import RUNS
-from bench.many_workers_page import fate, page_of, verdicts
+from bench.many_workers import RUNS, fate, page_of, verdicts
 from tests.unit.bench.tables import rows_of
 
 

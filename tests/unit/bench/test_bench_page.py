@@ -11,28 +11,28 @@ from typing import Any
 import pytest
 
 from bench import (
-    asynchronous_link_page,
-    asynchronous_page,
-    checkpoint_page,
-    collectives_page,
+    asynchronous,
+    asynchronous_link,
+    checkpoint,
+    collectives,
     elastic,
-    exchange_page,
-    horovod_page,
+    exchange,
+    horovod,
     horovod_programs,
     invariance,
-    jets_page,
-    keras_page,
-    many_workers_page,
+    jets,
+    keras,
+    many_workers,
     overlap,
     record,
     servers,
     shards,
     time_to_accuracy,
-    train_page,
+    train,
+    tune,
     tune_gain,
-    tune_page,
 )
-from bench.bounds import judge, summary
+from bench.bounds import judge, summary, told
 from bench.figure import Line, Panel, Picture
 from bench.groups import ROOT
 from bench.measurement import Measurement, begin
@@ -42,26 +42,26 @@ from tests.faults import kill_page
 
 RESULTS = ROOT / "docs" / "results"
 PAGES: Mapping[str, Callable[[Any], Page]] = {
-    "asynchronous": asynchronous_page.page_of,
-    "asynchronous_link": asynchronous_link_page.page_of,
-    "checkpoint": checkpoint_page.page_of,
-    "collectives": collectives_page.page_of,
+    "asynchronous": asynchronous.page_of,
+    "asynchronous_link": asynchronous_link.page_of,
+    "checkpoint": checkpoint.page_of,
+    "collectives": collectives.page_of,
     "elastic": elastic.page_of,
-    "exchange": exchange_page.page_of,
-    "horovod": horovod_page.page_of,
+    "exchange": exchange.page_of,
+    "horovod": horovod.page_of,
     "horovod_programs": horovod_programs.page_of,
     "invariance": invariance.page_of,
     "invariance_gpu": invariance.page_of,
-    "jets": jets_page.page_of,
-    "keras": keras_page.page_of,
+    "jets": jets.page_of,
+    "keras": keras.page_of,
     "kill_fuzz": kill_page.page_of,
-    "many_workers": many_workers_page.page_of,
+    "many_workers": many_workers.page_of,
     "mnist_cnn": time_to_accuracy.page_of,
     "overlap": overlap.page_of,
     "servers": servers.page_of,
     "shards": shards.page_of,
-    "train": train_page.page_of,
-    "tune": tune_page.page_of,
+    "train": train.page_of,
+    "tune": tune.page_of,
     "tune_digits": tune_gain.page_of,
     "tune_indian_pines": tune_gain.page_of,
 }
@@ -151,6 +151,18 @@ def test_parts_stand_below_the_page() -> None:
     assert "### How to read it" in lines and lines[-1] == "Raw data: [all.json](all.json)."
 
 
+def test_a_page_without_a_picture_draws_what_its_tables_compare(tmp_path: Path) -> None:
+    drawn = {"ours": Estimate(1.0, 1.0, 1.0), "peer": Estimate(9.0, 8.0, 10.0)}
+    tables = [Table(["row", "times"], [["ours", "1"], ["peer", "9"]], drawn=drawn, drawn_label="times as long") for _ in range(4)]
+    page = Page(question="Is `it` fast?", tables=tables)
+    picture = page.drawn()
+    assert picture is not None and picture.title == "Is it fast?" and [len(row) for row in picture.rows] == [2, 2]
+    assert picture.rows[0][0].settings["xscale"] == "log", "they are far apart"
+    page.publish("speed", tmp_path)
+    assert "](speed.png)" in (tmp_path / "speed.md").read_text() and (tmp_path / "speed.png").exists()
+    assert Page(question="Is it fast?", tables=[Table(["row"], [["ours"]])]).drawn() is None
+
+
 def test_a_process_that_keeps_the_cores_busy_is_named() -> None:
     idle = {"ours": 0.0, "horovod": 0.2}
     assert disturbances([{"idle_share_of_a_core": idle}])[-1].startswith("horovod used 20% of a core")
@@ -161,6 +173,13 @@ def test_bounds_are_counted() -> None:
     bounds = [judge("a", 1.0, at_least=1.0), judge("b", 0.5, at_least=1.0), judge("c", Estimate(0.9, 0.8, 1.1), at_least=1.0)]
     assert summary(bounds) == "2 of 3 bounds hold, 1 of them within the noise."
     assert summary([]) == ""
+
+
+def test_many_bounds_on_the_same_thing_are_one_part_of_a_sentence() -> None:
+    three = [judge(name, value, "times", at_most=3.0) for name, value in (("a", 1.0), ("b", 0.5), ("c", 2.0))]
+    other = judge("d", 4.0, "ms", at_most=3.0)
+    assert told([*three, other]) == "0.50 to 2.00 times, in 3 cases; d: 4.00 ms"
+    assert told(three[:2]) == "a: 1.00 times; b: 0.50 times"
 
 
 def measured(measurement: Measurement, part: str = "") -> None:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from bench.algorithms import crossings
 from bench.bounds import judge
-from bench.collectives_page import verdicts
-from bench.crossings import crossings
+from bench.collectives import verdicts
 from bench.page import Table
 from bench.rounds import Estimate, Samples, estimate, interleave, orders, ratio, restored, rounded
 from bench.sizes import parse_size, show_size

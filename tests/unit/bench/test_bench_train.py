@@ -15,7 +15,7 @@ from bench.bounds import Bound
 from bench.contenders.training import BY_HAND, OURS, WAYS
 from bench.ranks.learning import Batches, Turns, make_model
 from bench.rounds import Samples, difference, rounded
-from bench.train_page import BOUNDS, page_of
+from bench.train import BOUNDS, page_of
 from bench.training_cases import CASES, DIGITS, write_data
 from tests.unit.bench.tables import rows_of, verdicts_of
 
