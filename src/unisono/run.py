@@ -227,9 +227,9 @@ def _attempt(run: RunContext, notes: Sequence[str]) -> RunResult:
         if output.directory.changes:
             output.directory.write_json("config.json", output.record)
         if run.config.comes_and_goes:
-            from unisono.training.server.joining import write_invitation
+            from unisono.training.server.joining import write_join_info
 
-            write_invitation(output.directory.path, run.config)
+            write_join_info(output.directory.path, run.config)
     with recorded_attempt(run.status, trainer):
         test = _train(run, trainer, notes)
         result = _finish(run, trainer, test, mixed)

@@ -18,7 +18,7 @@ from unisono.algorithms.server.protocol import PUSH, STATE
 from unisono.algorithms.server.server_algorithm import ServerAlgorithm, ServerModel
 from unisono.algorithms.server.server_layout import ServerLayout
 from unisono.algorithms.server.service import Service
-from unisono.algorithms.server.worker import Outgoing, Work, Worker
+from unisono.algorithms.server.worker import Work, Worker, WorkerCall
 from unisono.comm.engines.single import alone
 from unisono.comm.exchange.base import Reply, Request
 from unisono.data.loader import Portion
@@ -105,7 +105,7 @@ class Run:
         self.bowls = [Bowl() for _ in range(NUM_WORKERS)]
         self.workers = [self._worker(bowl) for bowl in self.bowls]
         self.work: list[Work] = [worker.run() for worker in self.workers]
-        self.said: dict[int, Outgoing] = {number: next(work) for number, work in enumerate(self.work)}
+        self.said: dict[int, WorkerCall] = {number: next(work) for number, work in enumerate(self.work)}
 
     def _worker(self, bowl: Bowl) -> Worker:
         read: Callable[[int], Portion] = lambda unit: Portion(np.array([unit]), ())  # noqa: E731
@@ -122,7 +122,7 @@ class Run:
         self.answer()
 
     def answer(self) -> None:
-        for caller, kind, vector, tail in self.service.take_answers():
+        for caller, kind, vector, tail in self.service.pop_answers():
             self.said[caller] = self.work[caller].send(Reply(kind, np.asarray(tail, dtype=np.float64), vector))
 
     def save_and_restart(self) -> None:

@@ -15,7 +15,7 @@ import unisono as un
 from tests.numerics.learning import train, weights_of
 from unisono.algorithms.base import find_algorithm, known_algorithms
 from unisono.algorithms.roles import LayoutOptions
-from unisono.algorithms.server.call_record import read_arrivals
+from unisono.algorithms.server.call_record import read_call_record
 from unisono.comm.engines.single import alone
 from unisono.task.overrides import change
 from unisono.task.task import Task
@@ -38,15 +38,15 @@ def trained(
     algorithm: str,
     num_workers: int,
     changes: Mapping[str, Any] | None = None,
-    arrivals: Path | None = None,
+    call_record: Path | None = None,
     replay: Path | None = None,
 ) -> tuple[Weights, Progress]:
     """A whole training with virtual workers."""
     comm = alone(torch.device("cpu"))
-    record = None if replay is None else read_arrivals(replay)
+    record = None if replay is None else read_call_record(replay)
     options = AssemblyOptions(layout=LayoutOptions(simulate=num_workers), replay=record)
     parts = assemble(change(task, changes or {}), algorithm, comm, options)
-    done = ServerTrainer(comm=comm, parts=parts, evaluation_batch=16, server=ServerSettings(arrivals=arrivals)).train()
+    done = ServerTrainer(comm=comm, parts=parts, evaluation_batch=16, server=ServerSettings(call_record=call_record)).train()
     return weights_of(parts.adapter.model), done
 
 
@@ -145,7 +145,7 @@ def digits(**more: Any) -> Task:
 def test_each_learns_and_its_statistics_are_those_of_the_data(algorithm: str, tmp_path: Path) -> None:
     """With batch-norm and dropout; the same command gives the same bits, and so does its record on another clock."""
     task = digits(**({} if algorithm == "gem" else MOMENTUM))
-    weights, done = trained(task, algorithm, 3, arrivals=tmp_path / "arrivals.txt")
+    weights, done = trained(task, algorithm, 3, call_record=tmp_path / "arrivals.txt")
     assert done.history[-1]["metrics"]["val_accuracy"] > 0.85
     assert done.num_samples == 4 * 600 and done.reason == "finished"
     inputs = change(task, {}).task.data().train.read(np.arange(600))[0]

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unisono.algorithms.base import AlgorithmOptions, Examples, LockStepAlgorithm, StepInfo, Traffic, Weights, is_finite
+from unisono.algorithms.base import AlgorithmOptions, Examples, LockStepAlgorithm, ModelSize, StepInfo, Traffic, is_finite
 from unisono.algorithms.rounds.statistics import RunningStatistics
 from unisono.comm.base import Communicator, Work
 from unisono.comm.replicate import replicate
@@ -34,7 +34,7 @@ from unisono.task.options import option
 
 @dataclass(frozen=True)
 class Options(AlgorithmOptions):
-    """Of `--algorithm allreduce`."""
+    """Options of `--algorithm allreduce`."""
 
     bucket_mb: float = option(8.0, "gradients travel in pieces of about so many megabytes during the backward pass", above=0)
 
@@ -48,7 +48,7 @@ class AllReduce(LockStepAlgorithm):
     examples: ClassVar[Examples] = ({"optimizer.momentum": 0.5}, {"algorithm.bucket_mb": 0.0001})
 
     @classmethod
-    def traffic(cls, options: Any, weights: Weights) -> Traffic:  # noqa: ARG003
+    def traffic(cls, options: Any, weights: ModelSize) -> Traffic:  # noqa: ARG003
         return Traffic(summed=weights.num_bytes)
 
     def start(self) -> None:
@@ -56,7 +56,7 @@ class AllReduce(LockStepAlgorithm):
         self.begin()
 
     def begin(self) -> None:
-        """Local: be ready for the first step of replicas that are equal already."""
+        """Local: prepares the first step of replicas that are equal already."""
         # A worker by itself sends nothing early: one bucket, whose gradients are copied at once instead of added to zeros.
         most_bytes = int(self.options.bucket_mb * 1e6) if self.comm.size > 1 else sys.maxsize
         self._exchanges = {name: _Exchange(self.comm, part, most_bytes) for name, part in self.adapter.parts.items()}
@@ -79,8 +79,8 @@ class AllReduce(LockStepAlgorithm):
         return found
 
     def gradient(self, micro_batches: Sequence[Any], at: StepInfo) -> int:
-        """Collective, blocking: the sums over all workers of gradient and tail, without an update. Gives when this worker's own
-        computation was over."""
+        """Collective, blocking: computes the sums over all workers of gradient and tail, without an update. Returns the time, in
+        nanoseconds of `perf_counter_ns`, at which this worker's own computation was over."""
         adapter, exchange = self.adapter, self._exchanges[""]
         adapter.clear_gradients()
         if at.stop or at.save:
@@ -104,14 +104,14 @@ class AllReduce(LockStepAlgorithm):
             return adapter.tail.arrived(leave=1)
         stats, uses = adapter.tail.read(at.step)
         if not stats.weight > 0 and is_finite(stats):
-            return (stats,)  # nothing counts, so there is nothing to learn; the trainer says so
+            return (stats,)  # no sample counts, so there is no update; the trainer says so
         used = uses[: len(adapter.parts[part].tensors)]
         if is_finite(stats) and adapter.apply_gradients(at.settings[part], stats.weight, used, part):
             return (stats,)
         return (stats.as_not_finite(),)
 
     def _own_step(self, user: StepFunction, batch: Any, at: StepInfo) -> Sequence[StepStats]:
-        """The user's step; each of its updates is exchanged where it stands."""
+        """Runs the task's own step; each of its updates is exchanged when it calls `minimise`."""
         adapter = self.adapter
         found: dict[str, list[StepStats]] = {}
         num_samples = at.num_samples
@@ -136,7 +136,7 @@ class AllReduce(LockStepAlgorithm):
             user(own, adapter.to_device(batch))
         if not found:
             raise UsageError("the task's own step called minimise for nothing; call self.minimise(losses, name) for each update")
-        return (_joined(found),)
+        return (_combine_updates(found),)
 
     def flush_stats(self) -> Sequence[StepStats]:
         return () if self._waits else self.adapter.tail.arrived(leave=0)
@@ -149,13 +149,13 @@ class AllReduce(LockStepAlgorithm):
             self._statistics.restore(state["settled"])
 
     def synchronise(self) -> None:
-        """Running statistics of all workers become their mean. Counters become those of rank 0."""
+        """Replaces running statistics by their mean over all workers, and counters by those of rank 0."""
         replicate(self.comm, self.adapter.counters())
         self._statistics.synchronise(self.comm)
 
 
 class _Exchange:
-    """The reduction of one part's gradient: buckets as they come, the last with the tail."""
+    """Reduces one part's gradient: each bucket as soon as it is complete, the last one with the tail."""
 
     def __init__(self, comm: Communicator, part: FlatParameters, most_bytes: int) -> None:
         self._comm = comm
@@ -165,7 +165,7 @@ class _Exchange:
         self._works: list[Work[None]] = []
 
     def begin(self) -> Callable[[Bucket], None] | None:
-        """Local: whom to tell of complete buckets; None where there is nobody to send them to, or nothing to send early."""
+        """Local: returns the function to call with each complete bucket; None where no bucket is sent early."""
         return self._send if self._comm.size > 1 and len(self._slices) > 1 else None
 
     def _send(self, bucket: Bucket) -> None:
@@ -173,10 +173,10 @@ class _Exchange:
             self._works.append(self._comm.start_allreduce(self._slices[id(bucket)]))
 
     def end(self, tail: Tensor) -> None:
-        """Collective, blocking: the last bucket with the tail; then all that was sent before is there too."""
+        """Collective, blocking: reduces the last bucket with the tail, and waits for the buckets that were sent before."""
         if self._comm.size == 1:
             return
-        if not self._works:  # nothing went ahead: one grouped operation
+        if not self._works:  # nothing was sent early: one grouped operation
             self._comm.allreduce([*self._slices.values(), tail])
             return
         self._comm.allreduce([self._slices[self._last], tail])
@@ -185,8 +185,8 @@ class _Exchange:
         self._works.clear()
 
 
-def _joined(found: dict[str, list[StepStats]]) -> StepStats:
-    """The updates of one step as one: its loss is the sum of the mean losses of its parts."""
+def _combine_updates(found: dict[str, list[StepStats]]) -> StepStats:
+    """Combines the updates of one step into one: its loss is the sum of the mean losses of its parts."""
     first = next(iter(found.values()))[0]
     named = {
         loss_name(name): (sum(one.loss_sum for one in several), sum(one.weight for one in several))

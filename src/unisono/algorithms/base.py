@@ -34,25 +34,25 @@ from unisono.registry import load
 from unisono.task.options import check
 
 GroupSettings = Sequence[Mapping[str, float]]
-"""Learning rate and so on of each group of an optimiser."""
+"""Learning rate, momentum and other settings of each parameter group of an optimiser."""
 Examples = Sequence[Mapping[str, Any]]
 """Settings of a training, as `--set NAME=VALUE` takes them; options of the algorithm have names like algorithm.period."""
 Settings = Mapping[str, GroupSettings]
-"""The same for each part of the model."""
+"""The group settings of each part of the model."""
 
 
 class StepInfo(NamedTuple):
-    """What an algorithm must know of the step it takes."""
+    """Number, random key, settings and votes of the step that an algorithm takes."""
 
     step: int
     key: StreamKey
     settings: Settings
     num_samples: int
-    """Of this worker."""
+    """Number of samples of this worker."""
     stop: bool = False
-    """A stop of this rank was requested: its vote travels with the step."""
+    """Whether a stop of this rank was requested; the vote travels with the step."""
     save: bool = False
-    """This rank asks for a checkpoint after this step; its vote travels likewise."""
+    """Whether this rank requests a checkpoint after this step; the vote travels likewise."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class AlgorithmOptions:
         check(self, lambda one: f"--set algorithm.{one.field}")
 
 
-class Weights(NamedTuple):
-    """How much the weights of a model are."""
+class ModelSize(NamedTuple):
+    """Number and bytes of a model's weights."""
 
     numel: int
     itemsize: int
-    """Bytes of one number."""
+    """Bytes per weight."""
 
     @property
     def num_bytes(self) -> int:
@@ -76,33 +76,34 @@ class Weights(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Bytes of weights, gradients and the like that travel for one step of one worker, in the long run. The few numbers beside them
-    (losses, metrics, votes) and running statistics are not counted."""
+    """Bytes of weights and gradients that are sent for one step of one worker, on average. The few numbers beside them (losses,
+    metrics, votes) and running statistics are not counted."""
 
     summed: float = 0.0
-    """Over all workers, by an all-reduce: over a ring each process sends 2 (N - 1) / N times as many."""
+    """Bytes summed over all workers by an all-reduce: over a ring each process sends 2 (N - 1) / N times as many."""
     pushed: float = 0.0
-    """To the server."""
+    """Bytes sent to the server."""
     pulled: float = 0.0
-    """From the server."""
+    """Bytes received from the server."""
 
 
 @dataclass
 class Algorithm(ABC):
-    """What the trainers, the checkpoints and the summary of a run use of every algorithm. The object is one rank's part of a
+    """Base of every algorithm: what trainers, checkpoints and the summary of a run use of it. An object is one rank's part of a
     training; the class methods are pure and need no training.
 
     Methods are collective over `comm`, and blocking, unless they say otherwise."""
 
     Options: ClassVar[type[Any]]
-    """Its `AlgorithmOptions`: the names of `--set algorithm.NAME=VALUE`."""
+    """The class of its options, an `AlgorithmOptions`: the names of `--set algorithm.NAME=VALUE`."""
     examples: ClassVar[Examples] = (MappingProxyType({}),)
-    """With which the contract suite tries it."""
+    """The settings with which the contract suite tests it."""
     has_server: ClassVar[bool] = False
     keeps_equal: ClassVar[bool] = False
     """Whether replicas are equal after every step, running statistics too."""
     has_own_replicas: ClassVar[bool] = False
-    """Whether workers may hold weights and optimisers of their own between two exchanges; a checkpoint then has those of each."""
+    """Whether workers may hold different weights and optimiser states between two exchanges; a checkpoint then has those of
+    each."""
     takes_group: ClassVar[bool] = False
     """Whether a worker may be a group of processes (`--group`)."""
 
@@ -114,28 +115,28 @@ class Algorithm(ABC):
     group: int = 1
     """Processes of `comm` that form one worker."""
     shard_state: Any = field(default=None, init=False)
-    """Of one that computes shard by shard: what every shard begins with."""
+    """Of an algorithm that computes shard by shard: the state with which every shard begins."""
 
-    # ---- what can be asked before a training -------------------------------------------------------------------------
+    # ---- known before a training -------------------------------------------------------------------------------------
 
     @classmethod
     def name(cls) -> str:
-        """Pure: as users type it, the name of its file."""
+        """Pure: the name that users type, which is the name of its file."""
         return cls.__module__.rpartition(".")[2]
 
     @classmethod
     @abstractmethod
-    def plan(cls, options: Any, size: int, asked: LayoutOptions = DEFAULT_LAYOUT) -> Roles:
+    def plan(cls, options: Any, size: int, layout: LayoutOptions = DEFAULT_LAYOUT) -> Roles:
         """Pure: the roles of `size` processes; refuses what cannot be divided and what has no effect."""
 
     @classmethod
     @abstractmethod
-    def traffic(cls, options: Any, weights: Weights) -> Traffic:
-        """Pure: its cost in bytes. The contract suite compares it with what is sent."""
+    def traffic(cls, options: Any, weights: ModelSize) -> Traffic:
+        """Pure: its cost in bytes per step. The contract suite compares it with what is sent."""
 
     @classmethod
     def equals_plain_training(cls, options: Any) -> bool:  # noqa: ARG003 - most do with any
-        """Pure: whether one worker learns what plain training with SGD learns, but for rounding."""
+        """Pure: whether one worker gives the weights of plain training with SGD, up to rounding."""
         return True
 
     # ---- one rank's part of a training -------------------------------------------------------------------------------
@@ -143,34 +144,34 @@ class Algorithm(ABC):
     @property
     @abstractmethod
     def num_workers(self) -> int:
-        """Local: that have a part of every batch; a group of processes counts once."""
+        """Local: number of workers, each of which computes a part of every batch; a group of processes counts once."""
 
     @property
     def num_servers(self) -> int:
-        """Local: processes that hold what the workers agree on."""
+        """Local: number of processes that serve: they hold the weights on which the workers agree."""
         return 0
 
     @property
     def replicas_differ(self) -> bool:
-        """Local: whether a checkpoint must now hold the state of every worker; alike on all ranks."""
+        """Local: whether a checkpoint must now hold the state of every worker; the same on all ranks."""
         return self.has_own_replicas
 
     @property
     def depends_on_call_order(self) -> bool:
-        """Local: whether chance has a part in the result, because workers call a server in an order of their own."""
+        """Local: whether the result depends on chance, because workers call a server in no fixed order."""
         return False
 
     @abstractmethod
     def start(self) -> None:
-        """Make all replicas equal."""
+        """Makes all replicas equal."""
 
     @abstractmethod
     def synchronise(self) -> None:
-        """Make all replicas equal where they may differ between steps (running statistics, or the weights of workers that learn by
-        themselves): before an evaluation, and at the end."""
+        """Makes all replicas equal where they may differ between steps (running statistics, or the weights of workers that take
+        steps by themselves). Called before an evaluation, and at the end."""
 
     def summary(self) -> Mapping[str, Any]:
-        """Local: what it adds to the summary of a run."""
+        """Local: the entries that it adds to the summary of a run."""
         return {}
 
     def state(self) -> dict[str, Any]:
@@ -179,19 +180,19 @@ class Algorithm(ABC):
         return {}
 
     def restore(self, state: Mapping[str, Any], size: int) -> None:  # noqa: B027 - most have no state
-        """Local, after `start`: resume with what `state` gave to `size` ranks."""
+        """Local, after `start`: resumes with what `state` gave in a training of `size` ranks."""
 
 
 @dataclass
 class LockStepAlgorithm(Algorithm):
-    """One whose workers take every step at the same time."""
+    """Base of algorithms whose workers take every step at the same time."""
 
     suspects: set[int] = field(default_factory=set, init=False)
-    """Steps whose update was left out here and whose sums `step` has not given yet."""
+    """Steps whose update was left out on this rank and whose sums `step` has not returned yet."""
 
     @classmethod
-    def plan(cls, options: Any, size: int, asked: LayoutOptions = DEFAULT_LAYOUT) -> LockStepRoles:  # noqa: ARG003
-        return lock_step_roles(cls.name(), cls.takes_group, size, asked)
+    def plan(cls, options: Any, size: int, layout: LayoutOptions = DEFAULT_LAYOUT) -> LockStepRoles:  # noqa: ARG003
+        return lock_step_roles(cls.name(), cls.takes_group, size, layout)
 
     @property
     def num_workers(self) -> int:
@@ -199,24 +200,24 @@ class LockStepAlgorithm(Algorithm):
 
     @abstractmethod
     def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
-        """One update from this worker's part of the batch, which may be empty. Gives the sums of the steps that are known by now:
-        this one, or on a GPU the one before, or those of a round at its end; the same on all ranks."""
+        """Makes one update from this worker's part of the batch, which may be empty. Returns the sums of the steps that are known
+        by now: this one, or on a GPU the one before, or those of a round at its end; the same on all ranks."""
 
     def flush_stats(self) -> Sequence[StepStats]:
-        """The sums of the steps that `step` has not given yet. Replicas stay as they are."""
+        """Returns the sums of the steps that `step` has not returned yet. Replicas stay as they are."""
         return ()
 
     def finish(self) -> None:
-        """Leave no message in flight."""
+        """Ends all communication: no message stays in flight."""
 
 
 def lr_of_group(settings: GroupSettings) -> float:
-    """Pure: the learning rate of rules that have but one."""
+    """Pure: the learning rate of the first group, for rules that use a single one."""
     return settings[0]["lr"]
 
 
 def is_finite(stats: StepStats) -> bool:
-    """Pure: whether the loss of every worker was a number."""
+    """Pure: whether the loss of every worker was finite."""
     return not stats.num_not_finite and math.isfinite(stats.loss_sum)
 
 
@@ -224,14 +225,14 @@ def is_finite(stats: StepStats) -> bool:
 
 
 def known_algorithms() -> tuple[str, ...]:
-    """Local: the names that users may type: the files beside this one that define ALGORITHM."""
+    """Local: the names of algorithms that users may type: those of the files beside this one that define ALGORITHM."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return tuple(file.stem for file in files if "\nALGORITHM = " in file.read_text())
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """Local: the class of this name. `my_package.my_algorithm` is a module of the user, `folder/my_algorithm.py` a file; each has
-    its class in the constant ALGORITHM."""
+    """Local: the algorithm class of a name. `my_package.my_algorithm` is a module of the user, `folder/my_algorithm.py` a file;
+    each has its class in the constant ALGORITHM."""
     if name.endswith(".py"):
         module = _from_file(Path(name))
     elif "." in name:
@@ -245,7 +246,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 
 def make_options(algorithm: type[Algorithm], name: str, values: Mapping[str, Any]) -> Any:
-    """Local: its options from --set algorithm.NAME=VALUE; refuses names that it does not read."""
+    """Local: the options of an algorithm from --set algorithm.NAME=VALUE; refuses names that it does not have."""
     known = [entry.name for entry in fields(algorithm.Options)]
     for key in values:
         if key not in known:

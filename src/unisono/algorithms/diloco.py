@@ -1,4 +1,4 @@
-"""DiLoCo: local steps, and an outer optimiser that learns from how far they went.
+"""DiLoCo: local steps, and an outer optimiser that uses their total change as its gradient.
 
 Common to all workers are the weights W and the outer velocity V, at first 0. A round, on each worker i of N:
 
@@ -7,11 +7,11 @@ Common to all workers are the weights W and the outer velocity V, at first 0. A 
     exchanged:     d    = (sum over workers of d_i) / N
     outer step:    V   <- outer_momentum V + d                         SGD with Nesterov momentum
                    W   <- W - outer_lr (d + outer_momentum V)
-    taken:         w_i <- W + (w_i - s_i)
+    resumed from:  w_i <- W + (w_i - s_i)
 
-With `overlap=0` the last line is w_i <- W, as nothing was learned since. With `overlap=K` the exchange goes on beside the first K
-steps of the next round; after them the outer step is made and what the worker learned meanwhile is kept on top. Every process
-computes W and V by itself from the same d, so they are equal everywhere and nobody sends them.
+With `overlap=0` the last line is w_i <- W, as no step was taken since. With `overlap=K` the exchange runs beside the first K steps
+of the next round; after them the outer step is made and the worker's change since it sent s_i is added. Every process computes W
+and V by itself from the same d, so they are equal everywhere and need not be sent.
 
 With `wire=bf16` each d_i is rounded to bfloat16 before it travels; the N of them are summed in float32, the sum is rounded to
 bfloat16 once, and d is that sum divided by N in the type of the weights. With `wire=full` all is in the type of the weights.
@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unisono.algorithms.base import AlgorithmOptions, Examples, Settings, Traffic, Weights
+from unisono.algorithms.base import AlgorithmOptions, Examples, ModelSize, Settings, Traffic
 from unisono.algorithms.rounds.local_steps import LocalRounds
 from unisono.errors import UsageError
 from unisono.task.options import option
@@ -40,24 +40,24 @@ WIRES = ("full", "bf16")
 
 
 def mean_difference(total: Tensor, num_workers: int, dtype: torch.dtype) -> Tensor:
-    """Pure: d from the sum that has travelled."""
+    """Pure: d, the mean of the workers' differences, from their sum."""
     return total.to(dtype) / num_workers
 
 
 def outer_step(common: Tensor, velocity: Tensor, difference: Tensor, lr: float, momentum: float) -> tuple[Tensor, Tensor]:
-    """Pure: W and V after the outer step with d."""
+    """Pure: W and V after an outer step with d."""
     velocity = momentum * velocity + difference
     return common - lr * (difference + momentum * velocity), velocity
 
 
-def progress_kept(common: Tensor, weights: Tensor, sent: Tensor) -> Tensor:
-    """Pure: w_i on top of the new W, with what was learned since s_i."""
+def add_local_progress(common: Tensor, weights: Tensor, sent: Tensor) -> Tensor:
+    """Pure: the weights of a worker after an outer step: the new W plus the worker's change since it sent s_i."""
     return common + (weights - sent)
 
 
 @dataclass(frozen=True)
 class Options(AlgorithmOptions):
-    """Of `--algorithm diloco`."""
+    """Options of `--algorithm diloco`."""
 
     period: int = option(50, "steps of a round (H)", least=1)
     outer_lr: float = option(0.7, "learning rate of the outer optimiser", above=0)
@@ -90,7 +90,7 @@ class DiLoCo(LocalRounds):
         return (options.outer_lr, options.outer_momentum, options.wire) == (1, 0, "full")
 
     @classmethod
-    def traffic(cls, options: Any, weights: Weights) -> Traffic:
+    def traffic(cls, options: Any, weights: ModelSize) -> Traffic:
         itemsize = torch.bfloat16.itemsize if options.wire == "bf16" else weights.itemsize
         return Traffic(summed=weights.numel * itemsize / options.period)
 
@@ -132,7 +132,7 @@ class DiLoCo(LocalRounds):
             common, velocity = outer_step(self._common[place], self._velocity[place], difference, lr, momentum)
             self._common[place].copy_(common)
             self._velocity[place].copy_(velocity)
-            self.weights[place].copy_(progress_kept(common, self.weights[place], self._sent[place]))
+            self.weights[place].copy_(add_local_progress(common, self.weights[place], self._sent[place]))
         self._sent, self._differences = [], []
 
     def rule_state(self, in_flight: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from unisono.algorithms.base import AlgorithmOptions, Examples, GroupSettings, Traffic, Weights, lr_of_group
+from unisono.algorithms.base import AlgorithmOptions, Examples, GroupSettings, ModelSize, Traffic, lr_of_group
 from unisono.algorithms.server.server_algorithm import Push, ServerAlgorithm, ServerModel, WorkerState
 from unisono.task.options import option
 
@@ -24,7 +24,7 @@ DAMPING = ("none", "staleness")
 
 @dataclass(frozen=True)
 class Options(AlgorithmOptions):
-    """Of `--algorithm downpour`."""
+    """Options of `--algorithm downpour`."""
 
     push_every: int = option(1, "steps between two pushes", least=1)
     pull_every: int = option(1, "steps between two pulls", least=1)
@@ -32,8 +32,8 @@ class Options(AlgorithmOptions):
     damping: str = option("none", "staleness: a gradient counts less, the older its weights are", choices=DAMPING)
 
 
-def damped(gradient: Tensor, staleness: int) -> Tensor:
-    """Pure: a stale gradient divided by its age in updates."""
+def damp_by_staleness(gradient: Tensor, staleness: int) -> Tensor:
+    """Pure: a stale gradient, divided by its age in updates."""
     return gradient / max(1, staleness)
 
 
@@ -53,7 +53,7 @@ class Downpour(ServerAlgorithm):
         return bool(options.push_every == options.pull_every == 1)
 
     @classmethod
-    def traffic(cls, options: Any, weights: Weights) -> Traffic:
+    def traffic(cls, options: Any, weights: ModelSize) -> Traffic:
         return Traffic(pushed=weights.num_bytes / options.push_every, pulled=weights.num_bytes / options.pull_every)
 
     def steps_until_call(self, num_steps: int) -> int:
@@ -89,7 +89,7 @@ class Downpour(ServerAlgorithm):
     def _apply_one(self, server: ServerModel, push: Push) -> Tensor | None:
         has_gradient, pulls = push.numbers[:2]
         if has_gradient:
-            gradient = damped(push.vector, push.staleness) if self.options.damping == "staleness" else push.vector
+            gradient = damp_by_staleness(push.vector, push.staleness) if self.options.damping == "staleness" else push.vector
             server.optimise(gradient, push.numbers[2:])
         return server.values if pulls else None
 

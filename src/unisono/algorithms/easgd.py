@@ -1,4 +1,5 @@
-"""Elastic averaging SGD: workers explore by themselves, tied to a centre by a spring (Zhang, Choromanska, LeCun 2015, NIPS).
+"""Elastic averaging SGD: workers take steps of their own and are pulled, as by a spring, towards the server's weights, the paper's
+centre (Zhang, Choromanska, LeCun 2015, NIPS).
 
     every `period` steps      e       = alpha (x - centre)
                               centre <- centre + e                       the server, in one atomic call
@@ -20,14 +21,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unisono.algorithms.base import AlgorithmOptions, Examples, GroupSettings, Traffic, Weights, lr_of_group
+from unisono.algorithms.base import AlgorithmOptions, Examples, GroupSettings, ModelSize, Traffic, lr_of_group
 from unisono.algorithms.server.server_algorithm import Push, ServerAlgorithm, ServerModel, WorkerState, refuse_optimizer
 from unisono.task.options import option
 
 
 @dataclass(frozen=True)
 class Options(AlgorithmOptions):
-    """Of `--algorithm easgd`."""
+    """Options of `--algorithm easgd`."""
 
     period: int = option(10, "steps between two calls", least=1)
     elastic: float = option(0.9, "the paper's beta: alpha times the number of workers", above=0, most=1)
@@ -36,9 +37,9 @@ class Options(AlgorithmOptions):
     synchronous: bool = option(False, "the server waits for all workers")
 
 
-def elastic_differences(centre: Tensor, workers: Sequence[Tensor], alpha: float) -> list[Tensor]:
-    """Pure: the pull of the spring on each worker; the centre moves by their sum."""
-    return [alpha * (values - centre) for values in workers]
+def elastic_differences(server_weights: Tensor, workers: Sequence[Tensor], alpha: float) -> list[Tensor]:
+    """Pure: the elastic difference e of each worker; the server's weights move by their sum."""
+    return [alpha * (values - server_weights) for values in workers]
 
 
 def nesterov(velocity: Tensor, gradient: Tensor, lr: float, momentum: float) -> Tensor:
@@ -63,7 +64,7 @@ class ElasticAveraging(ServerAlgorithm):
         return False
 
     @classmethod
-    def traffic(cls, options: Any, weights: Weights) -> Traffic:
+    def traffic(cls, options: Any, weights: ModelSize) -> Traffic:
         return Traffic(pushed=weights.num_bytes / options.period, pulled=weights.num_bytes / options.period)
 
     def read_optimizer(self, optimizer: object, options: Mapping[str, Any], clip_norm: float | None) -> None:

@@ -1,16 +1,16 @@
 """Gradient energy matching: the server scales every update so that all workers together move like one optimiser with momentum
 (Hermans, Louppe 2018, arXiv:1805.08469). Element by element, for the worker whose call it is:
 
-    worker    u       = - lr g(s)                                        s: the centre as it last took it
+    worker    u       = - lr g(s)                                        s: the server's weights (the centre) that it last pulled
     server    m      <- mu m + u                                         the proxy: how far momentum SGD would move
-              pi      = (kappa |m| - |centre - s|) / (|u| + eps)         what of that is left, as the others have moved it meanwhile
+              pi      = (kappa |m| - |centre - s|) / (|u| + eps)         what is left of that after the updates of the others
               centre <- centre + pi u
               s      <- centre                                           the reply
 
-m and s of each worker live at the server, so that one call is the whole step: nobody's update comes between taking the centre and
-changing it. kappa 1 is the paper's algorithm 1, larger ones its proxies of higher energy. `clip` keeps pi in 0..clip, as the
-program of its authors did with 5. The paper's formula has no bounds (`--set algorithm.clip=none`): then an update whose sign is not
-that of what the others did pushes on in their direction, by more than they moved, which can diverge.
+m and s of each worker are kept at the server, so that one call is the whole step: no other update comes between reading the
+server's weights and changing them. kappa 1 is the paper's algorithm 1, larger ones its proxies of higher energy. `clip` keeps pi
+in 0..clip, as the authors' program did with 5. The paper's formula has no bounds (`--set algorithm.clip=none`): then an update
+whose sign differs from that of the others' updates moves further in their direction, by more than they moved, which can diverge.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEFAULT_MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class Options(AlgorithmOptions):
-    """Of `--algorithm gem`."""
+    """Options of `--algorithm gem`."""
 
     momentum: float | None = option(None, "of the proxy (default: that of the task's sgd, or 0.9)", least=0, below=1)
     kappa: float = option(1.0, "energy of the proxy", above=0)
@@ -46,15 +46,23 @@ class Options(AlgorithmOptions):
     eps: float = option(1e-16, "keeps the factor finite where an update is 0", above=0)
 
 
-def matched(
-    centre: Tensor, taken: Tensor, momentum: Tensor, update: Tensor, *, mu: float, kappa: float, clip: float | None, eps: float
+def apply_matched_update(
+    server_weights: Tensor,
+    pulled_weights: Tensor,
+    momentum: Tensor,
+    update: Tensor,
+    *,
+    mu: float,
+    kappa: float,
+    clip: float | None,
+    eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """Pure: the centre and the worker's momentum after its update."""
+    """Pure: the server's weights and the worker's momentum after the worker's update."""
     momentum = mu * momentum + update
-    factor = (kappa * momentum.abs() - (centre - taken).abs()) / (update.abs() + eps)
+    factor = (kappa * momentum.abs() - (server_weights - pulled_weights).abs()) / (update.abs() + eps)
     if clip is not None:
         factor = factor.clamp(0, clip)
-    return centre + factor * update, momentum
+    return server_weights + factor * update, momentum
 
 
 @dataclass
@@ -95,7 +103,7 @@ class GradientEnergyMatching(ServerAlgorithm):
         options = self.options
         for push in pushes:
             held = push.worker.state
-            values, momentum = matched(
+            values, momentum = apply_matched_update(
                 server.values, held["taken"], held["momentum"], push.vector,
                 mu=self.momentum, kappa=options.kappa, clip=options.clip, eps=options.eps,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Local SGD: every worker learns by itself for H steps, then all weights become their mean.
+"""Local SGD: every worker takes H steps by itself, then all weights are replaced by their mean.
 
     H times, on worker i:   w_i <- optimiser_i(w_i, g_i)        g_i: of its own part of the batch, divided by its own loss weight
     then, on all:           w_i <- (sum over workers j of w_j) / (number of workers)
@@ -25,13 +25,13 @@ MOMENTUM = ("keep", "reset")
 
 
 def average(total: Tensor, num_workers: int) -> Tensor:
-    """Pure: the mean of vectors whose sum this is."""
+    """Pure: the mean of vectors, from their sum."""
     return total / num_workers
 
 
 @dataclass(frozen=True)
 class Options(AlgorithmOptions):
-    """Of `--algorithm local_sgd`."""
+    """Options of `--algorithm local_sgd`."""
 
     period: int = option(8, "steps of a round (H)", least=1)
     momentum: str = option("keep", "what a round leaves of the optimiser's state: all (keep) or none (reset)", choices=MOMENTUM)

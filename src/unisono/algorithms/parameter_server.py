@@ -21,11 +21,11 @@ from unisono.algorithms.server.server_algorithm import Push, ServerAlgorithm, Se
 
 @dataclass(frozen=True)
 class Options(AlgorithmOptions):
-    """Of `--algorithm parameter_server`: none."""
+    """Options of `--algorithm parameter_server`: none."""
 
 
 def weighted_mean(gradients: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Pure: the mean gradient of all samples, from the mean of each worker."""
+    """Pure: the mean gradient of all samples, from the means of the workers and their loss weights."""
     total = torch.zeros_like(gradients[0])
     for gradient, weight in zip(gradients, weights, strict=True):
         total.add_(gradient, alpha=weight)

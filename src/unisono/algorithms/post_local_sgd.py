@@ -27,7 +27,7 @@ from unisono.task.options import option
 
 @dataclass(frozen=True)
 class Options(LocalSGDOptions):
-    """Of `--algorithm post_local_sgd`."""
+    """Options of `--algorithm post_local_sgd`."""
 
     switch_step: int | None = option(None, "the first step that workers take on their own; required", least=0)
 
@@ -53,19 +53,19 @@ class PostLocalSGD(LocalSGD):
 
     def begin(self) -> None:
         self._is_local = False
-        self._together = AllReduce(self.comm, self.adapter, AllReduceOptions(), self.spans)
-        self._together.begin()
+        self._allreduce = AllReduce(self.comm, self.adapter, AllReduceOptions(), self.spans)
+        self._allreduce.begin()
 
     def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
         if at.step < self.options.switch_step:
-            return self._together.step(micro_batches, at)
+            return self._allreduce.step(micro_batches, at)
         if not self._is_local:
-            self._known += self._together.flush_stats()
+            self._known += self._allreduce.flush_stats()
             self._go_local()
         return super().step(micro_batches, at)
 
     def flush_stats(self) -> Sequence[StepStats]:
-        return super().flush_stats() if self._is_local else self._together.flush_stats()
+        return super().flush_stats() if self._is_local else self._allreduce.flush_stats()
 
     def synchronise(self) -> None:
         if self._is_local:
@@ -83,7 +83,7 @@ class PostLocalSGD(LocalSGD):
             self._go_local()
 
     def _go_local(self) -> None:
-        """Local: from now on each worker learns by itself."""
+        """Local: switches to local SGD."""
         self._is_local = True
         super().begin()
 

@@ -1,4 +1,4 @@
-"""Which processes work and which serve, and which part of the samples each of them reads."""
+"""Which processes work and which serve, and which samples each of them reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_CLOCK: Mapping[str, Any] = MappingProxyType({})
 
 
 class LayoutOptions(NamedTuple):
-    """What the command line says about the processes of a training; None where it says nothing."""
+    """Options of the command line about the processes of a training; None where an option is not given."""
 
     group: int | None = None
     """Processes that form one worker."""
@@ -29,7 +29,7 @@ class LayoutOptions(NamedTuple):
     """Settings of the virtual clock (`--set simulate.NAME=VALUE`)."""
 
     def check_clock(self) -> None:
-        """Pure: refuse settings of a clock where there is none."""
+        """Pure: refuses settings of a virtual clock where there is none."""
         if self.clock and self.simulate is None:
             raise UsageError(f"--set simulate.{next(iter(self.clock))} has no effect without --simulate; leave it out")
 
@@ -48,25 +48,25 @@ class Roles(ABC):
     @property
     @abstractmethod
     def num_workers(self) -> int:
-        """A group of processes counts once."""
+        """Number of workers; a group of processes counts once."""
 
     @property
     @abstractmethod
     def num_parts(self) -> int:
-        """Into so many parts the global batch is divided."""
+        """Number of parts into which the global batch is divided."""
 
     @abstractmethod
     def batch(self, global_batch: int) -> int:
-        """Pure: samples of one step."""
+        """Pure: number of samples of one step."""
 
     @property
     @abstractmethod
     def num_shards(self) -> int:
-        """Into so many shards the batch of a step is cut."""
+        """Number of shards into which the batch of a step is cut."""
 
     @abstractmethod
     def shard(self, rank: int) -> int:
-        """Pure: which of them a rank reads; the first one, if several."""
+        """Pure: the shard that a rank reads; the first one, if several."""
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,16 @@ class LockStepRoles(Roles):
         return rank if self.shards is None else self.shards[rank].start
 
 
-def lock_step_roles(name: str, takes_group: bool, size: int, asked: LayoutOptions) -> LockStepRoles:
+def lock_step_roles(name: str, takes_group: bool, size: int, layout: LayoutOptions) -> LockStepRoles:
     """Pure: the roles of an algorithm without a server; refuses options that have no effect with it."""
     for option in ("servers", "simulate", "elastic", "replays"):
-        if getattr(asked, option):
+        if getattr(layout, option):
             shown = "replay" if option == "replays" else option
             raise UsageError(
                 f"--{shown} has no effect with --algorithm {name}, which has no server; leave it out, or choose gem, which has one"
             )
-    asked.check_clock()
-    group = asked.group
+    layout.check_clock()
+    group = layout.group
     if group is None:
         return LockStepRoles(size)
     if not takes_group:

@@ -32,7 +32,7 @@ from unisono.model.torch.shard_state import ShardState
 
 @dataclass(frozen=True)
 class Options(AlgorithmOptions):
-    """Of `--algorithm sharded`."""
+    """Options of `--algorithm sharded`."""
 
     num_shards: int = 0
     """Set from `--shards`."""
@@ -47,13 +47,13 @@ class Sharded(AllReduce):
     keeps_equal: ClassVar[bool] = True
 
     @classmethod
-    def plan(cls, options: Any, size: int, asked: LayoutOptions = DEFAULT_LAYOUT) -> LockStepRoles:
+    def plan(cls, options: Any, size: int, layout: LayoutOptions = DEFAULT_LAYOUT) -> LockStepRoles:
         if size > options.num_shards:
             raise UsageError(
                 f"{size} workers are more than the {options.num_shards} shards (--shards), so some would have nothing to do; "
                 f"use at most {options.num_shards} workers, or more shards, which is another experiment"
             )
-        return replace(super().plan(options, size, asked), shards=shards_of_all(options.num_shards, size))
+        return replace(super().plan(options, size, layout), shards=shards_of_all(options.num_shards, size))
 
     def start(self) -> None:
         adapter = self.adapter
@@ -94,7 +94,7 @@ class Sharded(AllReduce):
         return found
 
     def _empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """Where peers can read it, if the model computes there."""
+        """An empty vector in memory that peers can read, if the model computes there."""
         device = self.adapter.device
         return self.comm.empty(numel, dtype) if device == self.comm.device else torch.empty(numel, dtype=dtype, device=device)
 
@@ -102,10 +102,10 @@ class Sharded(AllReduce):
         return {}
 
     def restore(self, state: Mapping[str, Any], size: int) -> None:
-        """There is nothing besides the replicas."""
+        """Does nothing: there is no state besides the replicas."""
 
     def synchronise(self) -> None:
-        """Nothing differs between steps."""
+        """Does nothing: replicas never differ between steps."""
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def _explained(shard: int, step: int) -> Iterator[None]:
 
 
 def shards_of_all(num_shards: int, size: int) -> list[range]:
-    """Pure: the shards that each of `size` workers computes: a stretch, in the order of ranks."""
+    """Pure: the shards that each of `size` workers computes: consecutive ones, in the order of ranks."""
     return [range(num_shards * rank // size, num_shards * (rank + 1) // size) for rank in range(size)]
 
 

@@ -23,7 +23,7 @@ from unisono.task.options import option
 
 @dataclass(frozen=True)
 class Options(LocalSGDOptions):
-    """Of `--algorithm slowmo`."""
+    """Options of `--algorithm slowmo`."""
 
     slow_lr: float = option(1.0, "factor of the slow step", above=0)
     slow_momentum: float = option(0.7, "momentum of the slow steps (beta)", least=0, below=1)

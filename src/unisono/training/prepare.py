@@ -98,6 +98,6 @@ def _recorded_calls(config: TrainConfig) -> Sequence[str] | None:
     """Local: of the run that is to be repeated."""
     if config.replay is None:
         return None
-    from unisono.algorithms.server.call_record import read_arrivals
+    from unisono.algorithms.server.call_record import read_call_record
 
-    return read_arrivals(Path(config.replay))
+    return read_call_record(Path(config.replay))

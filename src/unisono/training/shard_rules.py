@@ -14,8 +14,8 @@ SHARDED = "sharded"
 """The algorithm that --shards stands for."""
 
 
-def agreement(task: Task, name: str, given: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Pure: the algorithm and its options; refuses what cannot be cut into shards."""
+def choose_algorithm(task: Task, name: str, given: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Pure: the name and options of the algorithm: that of shards if the task has them; refuses what cannot be cut into shards."""
     if task.shards is None:
         if name == SHARDED:
             raise UsageError("--algorithm sharded needs the number of shards: --shards S")
@@ -37,7 +37,7 @@ def agreement(task: Task, name: str, given: Mapping[str, Any]) -> tuple[str, Map
 
 
 def shard_note(task: Task) -> str:
-    """Pure: which sizes the shards have where they are not all of one; empty where they are."""
+    """Pure: a note on the sizes of shards where they differ; empty where all are equal."""
     if task.shards is None or not task.global_batch % task.shards:
         return ""
     small, num_large = divmod(task.global_batch, task.shards)
@@ -48,7 +48,7 @@ def shard_note(task: Task) -> str:
 
 
 def lonely_note(task: Task, model: nn.Module, num_samples: int) -> str:
-    """Pure: a warning where a shard would have one sample and the model batch-norm; empty where there is nothing to warn of."""
+    """Pure: a warning where a shard would have one sample and the model has batch-norm; else empty."""
     sizes = {task.global_batch, num_samples % task.global_batch or task.global_batch}
     norms = [name for name, one in model.named_modules() if isinstance(one, nn.BatchNorm1d)]
     alone = [size for size in sizes if task.shards is not None and size < 2 * task.shards]
@@ -61,7 +61,7 @@ def lonely_note(task: Task, model: nn.Module, num_samples: int) -> str:
 
 
 def refuse_synchronised(model: nn.Module) -> None:
-    """Pure: batch-norm over all workers needs what all shards of a step have in common before any of them is done."""
+    """Pure: refuses batch-norm over all workers, which needs all shards of a step before any of them is done."""
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
             what = f"module {name}" if name else "the model"

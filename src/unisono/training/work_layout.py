@@ -9,30 +9,31 @@ from unisono.algorithms.base import Algorithm, find_algorithm, make_options
 from unisono.algorithms.roles import DEFAULT_LAYOUT, LayoutOptions, Roles
 from unisono.errors import UsageError
 from unisono.task.overrides import ResolvedTask
-from unisono.training.shard_rules import agreement
+from unisono.training.shard_rules import choose_algorithm
 
 
-class Agreement(NamedTuple):
-    """How the processes of a training agree."""
+class AlgorithmSetup(NamedTuple):
+    """The algorithm of a training, its options, and the roles of the processes."""
 
     name: str
     kind: type[Algorithm]
     options: Any
     roles: Roles
     batch: int
-    """Samples of a step: of all workers together, or through a server of each."""
+    """Number of samples of a step: of all workers together, or of one worker where there is a server."""
     replay: Sequence[str] | None = None
     """The recorded order of calls that is to be repeated."""
 
 
-def agreement_of(
+def set_up_algorithm(
     resolved: ResolvedTask,
     algorithm_name: str,
     size: int,
     layout: LayoutOptions = DEFAULT_LAYOUT,
     replay: Sequence[str] | None = None,
-) -> Agreement:
-    """Local: of `size` processes; refuses options that the algorithm does not read and numbers that it cannot divide."""
+) -> AlgorithmSetup:
+    """Local: chooses the algorithm and the roles of `size` processes; refuses options that the algorithm does not read and numbers
+    that it cannot divide."""
     name, kind, options, roles = _planned(resolved, algorithm_name, size, layout._replace(replays=replay is not None))
     global_batch = resolved.task.global_batch
     if global_batch < roles.num_parts:
@@ -40,18 +41,18 @@ def agreement_of(
             f"global_batch {global_batch} is smaller than the {roles.num_parts} workers (--global-batch); "
             f"use at least {roles.num_parts}, or fewer workers"
         )
-    return Agreement(name, kind, options, roles, roles.batch(global_batch), replay)
+    return AlgorithmSetup(name, kind, options, roles, roles.batch(global_batch), replay)
 
 
 def count_parts(resolved: ResolvedTask, algorithm_name: str, size: int, layout: LayoutOptions) -> int:
-    """Local: into how many parts such a training divides every global batch."""
+    """Local: the number of parts into which such a training divides every global batch."""
     return _planned(resolved, algorithm_name, size, layout)[-1].num_parts
 
 
 def _planned(
     resolved: ResolvedTask, algorithm_name: str, size: int, layout: LayoutOptions
 ) -> tuple[str, type[Algorithm], Any, Roles]:
-    name, given = agreement(resolved.task, algorithm_name, resolved.algorithm)
+    name, given = choose_algorithm(resolved.task, algorithm_name, resolved.algorithm)
     kind = find_algorithm(name)
     options = make_options(kind, name, given)
     return name, kind, options, kind.plan(options, size, layout._replace(clock=resolved.simulate))

@@ -10,7 +10,7 @@ from torch import nn
 from unisono.algorithms.sharded import Options, Sharded, shards_of_all
 from unisono.errors import UsageError
 from unisono.task.task import Task
-from unisono.training.shard_rules import agreement, lonely_note, refuse_synchronised, shard_note
+from unisono.training.shard_rules import choose_algorithm, lonely_note, refuse_synchronised, shard_note
 
 
 def task(**settings: Any) -> Task:
@@ -18,8 +18,8 @@ def task(**settings: Any) -> Task:
 
 
 def test_shards_choose_their_algorithm() -> None:
-    assert agreement(task(), "allreduce", {}) == ("sharded", {"num_shards": 8})
-    assert agreement(task(shards=None), "allreduce", {"bucket_mb": 1}) == ("allreduce", {"bucket_mb": 1})
+    assert choose_algorithm(task(), "allreduce", {}) == ("sharded", {"num_shards": 8})
+    assert choose_algorithm(task(shards=None), "allreduce", {"bucket_mb": 1}) == ("allreduce", {"bucket_mb": 1})
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_shards_choose_their_algorithm() -> None:
 )
 def test_what_is_refused(settings: dict[str, Any], algorithm: str, given: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        agreement(task(**settings), algorithm, given)
+        choose_algorithm(task(**settings), algorithm, given)
 
 
 def test_more_workers_than_shards() -> None:

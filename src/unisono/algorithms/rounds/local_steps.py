@@ -1,4 +1,4 @@
-"""Rounds of workers that learn by themselves: each takes some steps alone, then they agree, and so on.
+"""Rounds of local steps: each worker takes some steps by itself, then all workers agree, and so on.
 
 A worker is one process, or a group of them (`--group G`) that does exact all-reduce within itself: its steps are those of
 `AllReduce` on the communicator of the group. A round ends after `period` steps and at the end of every epoch, so that all replicas
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unisono.algorithms.allreduce import AllReduce
 from unisono.algorithms.allreduce import Options as AllReduceOptions
-from unisono.algorithms.base import LockStepAlgorithm, Settings, StepInfo, Traffic, Weights, lr_of_group
+from unisono.algorithms.base import LockStepAlgorithm, ModelSize, Settings, StepInfo, Traffic, lr_of_group
 from unisono.algorithms.rounds.statistics import RunningStatistics
 from unisono.algorithms.rounds.tails import Rows, Tails
 from unisono.comm.base import Communicator, Work
@@ -44,8 +44,8 @@ class LocalRounds(LockStepAlgorithm):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Local, when all replicas are equal: at the start, and once more where the run of another algorithm is resumed. Vectors
-        that belong in a checkpoint go into `kept`."""
+        """Local: makes the vectors of the rule. Called when all replicas are equal: at the start, and again where the run of
+        another algorithm is resumed. Vectors that belong in a checkpoint go into `kept`."""
 
     @abstractmethod
     def to_reduce(self, settings: Settings) -> Sequence[Tensor]:
@@ -54,36 +54,36 @@ class LocalRounds(LockStepAlgorithm):
 
     @abstractmethod
     def on_reduced(self) -> None:
-        """Local: the sums are there; they must not depend on the number of workers any more."""
+        """Local: called when the sums have come: makes them independent of the number of workers."""
 
     @abstractmethod
     def set_weights(self, settings: Settings) -> None:
-        """Local: the new weights."""
+        """Local: computes the new weights from the sums."""
 
     def rule_state(self, in_flight: bool) -> dict[str, Any]:  # noqa: ARG002 - most have nothing in flight
-        """Local: what a checkpoint holds of the rule; `in_flight`: also what was reduced and is not in the weights yet. Tensors
+        """Local: what a checkpoint holds of the rule; with `in_flight` also what was reduced and is not in the weights yet. Tensors
         are not copied."""
         return dict(self.kept)
 
     def restore_rule(self, state: Mapping[str, Any]) -> None:
-        """Local, after `prepare`: resume with what `rule_state` gave, or another algorithm's."""
+        """Local, after `prepare`: resumes with what `rule_state` gave, of this or of another algorithm."""
         for name, vectors in self.kept.items():
             for own, saved in zip(vectors, state.get(name, vectors), strict=True):
                 own.copy_(saved)
 
     def learning_rates(self, settings: Settings) -> list[float]:
-        """Pure: for each of `weights` that of its optimiser's first group."""
+        """Pure: the learning rate of each of `weights`, that of its optimiser's first group."""
         return [lr_of_group(settings[name]) for name, part in self.adapter.parts.items() for _ in part.values]
 
     # ---- the round -------------------------------------------------------------------------------------------------
 
     @classmethod
-    def traffic(cls, options: Any, weights: Weights) -> Traffic:
+    def traffic(cls, options: Any, weights: ModelSize) -> Traffic:
         return Traffic(summed=weights.num_bytes / options.period)
 
     @property
     def overlap(self) -> int:
-        """Steps that are computed while an exchange is under way."""
+        """Number of steps that are computed while an exchange is under way."""
         return 0
 
     def start(self) -> None:
@@ -96,9 +96,9 @@ class LocalRounds(LockStepAlgorithm):
         self._statistics = RunningStatistics(self.adapter, comm.size)
         self._tails = Tails(comm, self.adapter, self.is_group_leader)
         self._num_steps = 0
-        """Since the last round."""
+        """Steps since the last round."""
         self._settings: Settings = {}
-        """Of the last step."""
+        """Settings of the last step."""
         self._exchange: _Exchange | None = None
         self._known: list[StepStats] = []
         self.kept: dict[str, Sequence[Tensor]] = {}
@@ -107,11 +107,11 @@ class LocalRounds(LockStepAlgorithm):
         self.begin()
 
     def begin(self) -> None:
-        """Local: be ready for steps within the groups."""
+        """Local: prepares steps within the groups."""
         self._inner.begin()
 
     def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
-        self._note(self._inner.step(micro_batches, at))
+        self._add_own_stats(self._inner.step(micro_batches, at))
         self._num_steps += 1
         self._settings = at.settings
         if self._exchange is not None and self._num_steps >= self.overlap:
@@ -120,20 +120,20 @@ class LocalRounds(LockStepAlgorithm):
             self._begin_exchange(self._aside)
             if not self.overlap:
                 self._finish_exchange()
-        return self._take_known()
+        return self._pop_known_stats()
 
     def flush_stats(self) -> Sequence[StepStats]:
         if self._exchange is not None:
             self._receive(self._exchange)
-        self._note(self._inner.flush_stats())
+        self._add_own_stats(self._inner.flush_stats())
         if len(self._tails):
-            rows = self._tails.rows(apart=True)
+            rows = self._tails.pop_rows(apart=True)
             self.comm.allreduce(rows.matrix)
             self._known += rows.read()
-        return self._take_known()
+        return self._pop_known_stats()
 
     def synchronise(self) -> None:
-        """End the round that is open: all replicas are equal then."""
+        """Ends the round that is open, so that all replicas are equal."""
         if self._exchange is not None:
             self._finish_exchange()
         if self._num_steps:
@@ -174,16 +174,16 @@ class LocalRounds(LockStepAlgorithm):
         assert found is not None
         return found
 
-    def _note(self, own: Sequence[StepStats]) -> None:
-        """Local: steps of this worker."""
+    def _add_own_stats(self, own: Sequence[StepStats]) -> None:
+        """Local: keeps the sums of this worker's steps for the next exchange."""
         self._tails.add(own)
         self.suspects.update(stats.step for stats in own if stats.num_not_finite)
 
     def _begin_exchange(self, aside: Communicator | None) -> None:
-        """Collective: the end of a round; the exchange is over when this returns unless it runs on `aside`."""
+        """Collective: ends a round by starting its exchange, which is over when this returns unless it runs on `aside`."""
         began = perf_counter_ns()
-        self._note(self._inner.flush_stats())
-        rows = self._tails.rows() if len(self._tails) else None
+        self._add_own_stats(self._inner.flush_stats())
+        rows = self._tails.pop_rows() if len(self._tails) else None
         travelling = [*self.to_reduce(self._settings), *self._statistics.changes(), *([] if rows is None else [rows.matrix])]
         work = None
         if aside is None:
@@ -196,7 +196,7 @@ class LocalRounds(LockStepAlgorithm):
             self.spans.add("communication", "round", began, perf_counter_ns())
 
     def _receive(self, exchange: _Exchange) -> None:
-        """Blocking: the exchange is over, and the sums of its steps are known; the weights wait for their step."""
+        """Blocking: waits for the exchange and reads the sums of its steps. The weights are set later (`_finish_exchange`)."""
         if not exchange.is_new:
             return
         exchange.is_new = False
@@ -219,7 +219,7 @@ class LocalRounds(LockStepAlgorithm):
         self.set_weights(exchange.settings)
         self._statistics.apply()
 
-    def _take_known(self) -> Sequence[StepStats]:
+    def _pop_known_stats(self) -> Sequence[StepStats]:
         known, self._known = self._known, []
         self.suspects.difference_update(stats.step for stats in known)
         return known
@@ -227,18 +227,18 @@ class LocalRounds(LockStepAlgorithm):
 
 @dataclass
 class _Exchange:
-    """The exchange at the end of a round, until its result is in the weights."""
+    """An exchange at the end of a round, until its result is in the weights."""
 
     settings: Settings
-    """Of the round's last step."""
+    """Settings of the round's last step."""
     work: Work[None] | None = None
     rows: Rows | None = None
     is_new: bool = False
-    """Whether its result was not received yet; that of an earlier attempt was."""
+    """Whether its result was not received yet; that of a resumed exchange was received in the earlier attempt."""
 
 
 def _plain(settings: Settings) -> dict[str, list[dict[str, float]]]:
-    """Pure: the numbers among them, as a checkpoint holds them."""
+    """Pure: the numbers among the settings, as a checkpoint holds them."""
     return {
         name: [{key: value for key, value in group.items() if isinstance(value, (int, float))} for group in groups]
         for name, groups in settings.items()

@@ -1,4 +1,4 @@
-"""Running statistics of all workers become their mean, which is that of their changes since they were last equal:
+"""Replaces running statistics by their mean over all workers, computed from their changes since they were last equal:
 
     b <- before + (sum over workers of (b_i - before)) / (number of workers)
 
@@ -18,7 +18,8 @@ from unisono.model.base import ModelAdapter
 
 
 class RunningStatistics:
-    """Of one worker among `num_workers`, whose statistics are equal when this is made. Each sees as much data as the others."""
+    """Averages the running statistics of `num_workers` workers, which are equal when this is made. Each sees as much data as the
+    others."""
 
     def __init__(self, adapter: ModelAdapter, num_workers: int) -> None:
         self._adapter = adapter
@@ -30,7 +31,7 @@ class RunningStatistics:
         self._is_out = False
 
     def changes(self) -> Sequence[Tensor]:
-        """Local: what is to be summed over the workers, in place; then come `on_reduced` and `apply`."""
+        """Local: the vectors to be summed over the workers, in place; call `on_reduced` and `apply` afterwards."""
         self._adapter.statistics()  # takes back what the user's code has put in their place
         self._make_buffers()
         for vector, before, change, sent in zip(self._vectors, self.before, self._changes, self._sent, strict=True):
@@ -40,12 +41,12 @@ class RunningStatistics:
         return self._changes
 
     def on_reduced(self) -> None:
-        """Local: the sums are there."""
+        """Local: turns the sums over the workers into means."""
         for change in self._changes:
             change.div_(self._num_workers)
 
     def apply(self) -> None:
-        """Local: the mean takes the place of what was sent."""
+        """Local: replaces what was sent by the mean."""
         if not self._is_out:
             return
         self._is_out = False
@@ -55,18 +56,18 @@ class RunningStatistics:
             vector.copy_(before + later)
 
     def synchronise(self, comm: Communicator) -> None:
-        """Collective, blocking: all three at once."""
+        """Collective, blocking: sums the changes and applies their mean, in one call."""
         if self._vectors:
             comm.allreduce(list(self.changes()))
             self.on_reduced()
             self.apply()
 
     def in_flight(self) -> dict[str, Any]:
-        """Local: between `on_reduced` and `apply`, what `restore` needs. Tensors are not copied."""
+        """Local: what `restore` needs of an exchange between `on_reduced` and `apply`. Tensors are not copied."""
         return {"changes": self._changes, "sent": self._sent}
 
     def restore(self, before: Sequence[Tensor], in_flight: Mapping[str, Any] | None = None) -> None:
-        """Local: resume with the attribute `before` and with what `in_flight` gave, to as many workers."""
+        """Local: resumes with the attribute `before` and with what `in_flight` gave, on the same number of workers."""
         for own, saved in zip(self.before, before, strict=True):
             own.copy_(saved)
         if in_flight is None:

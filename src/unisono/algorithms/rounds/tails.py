@@ -1,4 +1,4 @@
-"""The sums of the steps of a round, as rows of one matrix that travels with the weights: one exchange tells of many steps."""
+"""The sums of the steps of a round, as rows of one matrix that travels with the weights: one exchange reports many steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unisono.model.torch.own_step import loss_name
 
 
 class Rows:
-    """Steps that travel: this worker's sums, and once `matrix` is summed over the workers those of all."""
+    """The sums of several steps as a matrix: those of this worker, and once `matrix` is summed over the workers those of all."""
 
     def __init__(self, steps: Sequence[int], matrix: Tensor, num_metric_sums: int, names: Sequence[str]) -> None:
         self.matrix = matrix
@@ -25,7 +25,7 @@ class Rows:
         self._names = names
 
     def read(self) -> list[StepStats]:
-        """Local; waits for the device: one for each step, in their order."""
+        """Local; waits for the device: the sums of each step, in their order."""
         return [self._stats(step, row) for step, row in zip(self._steps, self.matrix.cpu().numpy(), strict=True)]
 
     def _stats(self, step: int, row: npt.NDArray[np.float64]) -> StepStats:
@@ -37,12 +37,12 @@ class Rows:
 
 
 class Tails:
-    """The steps of this worker that the others do not know of yet. Local."""
+    """Keeps the sums of this worker's steps until they are exchanged. Local."""
 
     def __init__(self, comm: Communicator, adapter: TorchAdapter, is_group_leader: bool) -> None:
         self._comm = comm
         self._is_group_leader = is_group_leader
-        """Of the processes that form a worker all know the same, and one tells it."""
+        """All processes that form a worker have the same sums, and its first one sends them."""
         self._num_metric_sums = adapter.tail.metric_sums.numel()
         self._names = [] if adapter.own_step is None else [loss_name(part) for part in adapter.parts]
         self._waiting: list[StepStats] = []
@@ -54,8 +54,9 @@ class Tails:
     def add(self, stats: Iterable[StepStats]) -> None:
         self._waiting.extend(stats)
 
-    def rows(self, apart: bool = False) -> Rows:
-        """Local: all that wait, as what travels; then none of them waits. `apart`: the memory of those before is in use."""
+    def pop_rows(self, apart: bool = False) -> Rows:
+        """Local: returns the sums that wait as a matrix and forgets them. `apart`: the memory of the matrix before is still in
+        use."""
         width = HEAD + self._num_metric_sums + 2 * len(self._names)
         steps, found = [stats.step for stats in self._waiting], np.zeros((len(self._waiting), width))
         if self._is_group_leader:

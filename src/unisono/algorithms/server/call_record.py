@@ -1,12 +1,12 @@
-"""The order in which an asynchronous run came about, and how it is repeated.
+"""The recorded order of calls of an asynchronous run, and how a run repeats it.
 
-What a worker computes is a function of the replies it has got, and what the server replies a function of the calls before; so the
-order of calls, of losses and of the decisions to stop is all that chance has decided. It is written down, one line each:
+What a worker computes is a function of the replies it has got, and a reply is a function of the calls before it; so the order of
+calls, of losses and of the decisions to stop is all that chance has decided. It is recorded, one line each:
 
     3            a call of worker 3 was served: it joined, or had done its batches
     lost 3       worker 3 was counted as dead
-    stop WHY     nothing was dealt out any more; not in the record of a run that went on
-    anew WHY     the run went on in another way than the lines before say, so that nobody can repeat it
+    stop WHY     no more work was assigned; not in the record of a run that was resumed
+    anew WHY     the run continued in another way than the lines before say, so it cannot be repeated
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from unisono.errors import TrainingFailed, UsageError
 from unisono.files.atomic import atomic_replacement
 
 FILE = "arrivals.txt"
-LOST, STOP, ANEW = "lost ", "stop ", "anew "
+LOST, STOP, REPLAY_BREAK = "lost ", "stop ", "anew "
 MOST_SILENCES = 3
-"""Looks in vain, while nothing is answered, after which virtual workers will never call again."""
+"""Receives without a call, while nothing is answered, after which virtual workers will never call again."""
 
 
-class Arrivals:
-    """Writes the order down. Local, of the server."""
+class CallRecorder:
+    """Writes the order of calls to a file. Local to the server."""
 
-    def __init__(self, path: Path, num_lines: int = 0, anew: str = "") -> None:
-        """`num_lines` of an earlier attempt are kept: those before the state that is resumed. That it stopped then is no longer
-        true. `anew`: why nobody can repeat what comes now after those."""
+    def __init__(self, path: Path, num_lines: int = 0, why_not_replayable: str = "") -> None:
+        """`num_lines` lines of an earlier attempt are kept: those before the state that is resumed. Lines that say why it stopped
+        are removed. `why_not_replayable`: why the calls from now on cannot be repeated after those lines."""
         kept = [line for line in path.read_text().splitlines() if not line.startswith(STOP)] if path.exists() else []
         if len(kept) < num_lines:
-            anew = anew or f"{num_lines - len(kept)} lines before this one are missing"
+            why_not_replayable = why_not_replayable or f"{num_lines - len(kept)} lines before this one are missing"
         del kept[num_lines:]
         self.num_lines = len(kept)
-        """Without those that say why it stopped."""
+        """Number of lines in the file, without those that say why the run stopped."""
         with atomic_replacement(path) as draft:  # another attempt may need them, should this one end before it has saved
             draft.write_text("".join(f"{line}\n" for line in kept))
         self._file: IO[str] = path.open("a")
-        if anew:
-            self.write(f"{ANEW}{anew}")
+        if why_not_replayable:
+            self.write(f"{REPLAY_BREAK}{why_not_replayable}")
 
     def write(self, line: str) -> None:
-        """Local."""
+        """Local: adds a line."""
         self._file.write(f"{line}\n")
         self.num_lines += not line.startswith(STOP)
 
     def flush(self) -> None:
-        """Local: what was written is there for a reader, and for another attempt."""
+        """Local: makes all lines visible to readers and to another attempt."""
         self._file.flush()
 
     def close(self) -> None:
@@ -61,8 +61,8 @@ class Arrivals:
         self._file.close()
 
 
-def read_arrivals(path: Path) -> list[str]:
-    """Local: the lines of a record, each checked."""
+def read_call_record(path: Path) -> list[str]:
+    """Local: reads and checks the lines of a record, the file or the run directory that holds it."""
     if path.is_dir():
         path = path / FILE
     try:
@@ -72,8 +72,8 @@ def read_arrivals(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read (--replay): {error}") from error
     for number, line in enumerate(lines, 1):
-        if line.startswith(ANEW):
-            why = line.removeprefix(ANEW)
+        if line.startswith(REPLAY_BREAK):
+            why = line.removeprefix(REPLAY_BREAK)
             raise UsageError(
                 f"this run cannot be repeated (--replay): {why} ({path}, line {number}); give one that went on unchanged"
             )
@@ -85,7 +85,7 @@ def read_arrivals(path: Path) -> list[str]:
 
 
 def check_numbers(lines: Sequence[str], num_workers: int) -> None:
-    """Pure: refuse a record of other workers than there are here, which would wait for each other for ever."""
+    """Pure: refuses a record of another number of workers, which would wait for each other for ever."""
     if any(line.startswith(LOST) for line in lines):
         raise UsageError(
             "workers of the run that is to be repeated (--replay) came and went; give the same --elastic, and all of them are "
@@ -100,12 +100,12 @@ def check_numbers(lines: Sequence[str], num_workers: int) -> None:
 
 
 def callers_in(lines: Sequence[str]) -> set[int]:
-    """Pure: the workers that call in a record, or in the rest of one."""
+    """Pure: the numbers of the workers that call in a record, or in the rest of one."""
     return {int(line) for line in lines if line.isdecimal()}
 
 
 def after(lines: Sequence[str], num_lines: int) -> Sequence[str]:
-    """Pure: the rest of a record, after so many lines that do not say why it stopped."""
+    """Pure: the rest of a record after `num_lines` lines, not counting those that say why it stopped."""
     left = num_lines
     for number, line in enumerate(lines):
         if not left:
@@ -114,8 +114,8 @@ def after(lines: Sequence[str], num_lines: int) -> Sequence[str]:
     return ()
 
 
-class InOrder(Server):
-    """Another server's calls in a recorded order; calls that come too early wait."""
+class ReplayServer(Server):
+    """Gives the calls of another server in a recorded order; calls that come too early wait."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class InOrder(Server):
         is_recorded: Callable[[Request], bool],
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`is_recorded`: whether a call has a line of its own; others change nothing and are served at once. No line is followed
-        before it `is_ready`."""
+        """`is_recorded`: whether a call has a line in the record; others change nothing and are served at once. The record is
+        followed once `is_ready` is true."""
         self._server = server
         self._is_ready = is_ready
         self._num_silences = 0
@@ -134,19 +134,19 @@ class InOrder(Server):
         self._early: dict[int, Request] = {}
         self._lost: list[int] = []
         self._gone: set[int] = set()
-        """Workers that were lost: what they would have said nobody hears."""
+        """Workers that were lost; their later calls are dropped."""
         self.is_past_end = False
         """Whether a call came after all that were recorded."""
 
     def decision(self) -> str | None:
-        """Local: why the run is to stop here; None if the record says no such thing at this place."""
+        """Local: the reason to stop that the record has at this place; None if the run continues."""
         if self._is_ready() and self._lines and self._lines[0].startswith(STOP):
             return self._lines.popleft().removeprefix(STOP)
         return None
 
     def lets_save(self, busy: Collection[int]) -> bool:
-        """Local: whether each of these workers comes next, before one of them comes again: a save answers nobody until it has heard
-        all, so in another order it would wait for ever."""
+        """Local: whether each of these workers calls next, before one of them calls again: a save answers no worker until all have
+        called, so in another order it would wait for ever."""
         missing, seen = set(busy), set[int]()
         for line in self._lines:
             if not missing:
@@ -158,12 +158,12 @@ class InOrder(Server):
         return True
 
     def give_up(self) -> None:
-        """Local: from now on calls come as they come."""
+        """Local: drops the rest of the record: from now on calls are served as they come."""
         self._lines.clear()
 
     def receive(self, timeout_s: float | None = None) -> Request | None:
         if not self._is_ready():
-            request = self._heard(timeout_s)
+            request = self._receive_next(timeout_s)
             if request is None or not self._is_recorded(request):
                 return request
             self._early[request.caller] = request
@@ -178,12 +178,12 @@ class InOrder(Server):
         if self._lines and not self._lines[0].isdecimal():
             return None
         if not self._lines:
-            request = self._early.pop(next(iter(self._early))) if self._early else self._heard(timeout_s)
+            request = self._early.pop(next(iter(self._early))) if self._early else self._receive_next(timeout_s)
             self.is_past_end = self.is_past_end or (request is not None and self._is_recorded(request))
             return request
         wanted = int(self._lines[0])
         while wanted not in self._early:
-            request = self._heard(timeout_s)
+            request = self._receive_next(timeout_s)
             if request is None:
                 return None
             if not self._is_recorded(request):
@@ -192,8 +192,8 @@ class InOrder(Server):
         self._lines.popleft()
         return self._early.pop(wanted)
 
-    def _heard(self, timeout_s: float | None) -> Request | None:
-        """The next call of somebody who is there."""
+    def _receive_next(self, timeout_s: float | None) -> Request | None:
+        """The next call of a worker that is not lost."""
         request = self._server.receive(timeout_s)
         while request is not None and request.caller in self._gone:
             request = self._server.receive(timeout_s)

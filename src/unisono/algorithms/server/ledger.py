@@ -1,4 +1,4 @@
-"""Who computes which batch: every batch of every epoch is dealt out, done once, and dealt out again if its worker is lost.
+"""Which worker computes which batch: every batch of every epoch is assigned, done once, and assigned again if its worker is lost.
 
 A unit is one worker's batch, counted from 0 over all epochs. A lease is what one worker has in hand between two calls.
 """
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Lease(NamedTuple):
-    """Units that one worker has in hand."""
+    """The units assigned to one worker until its next call."""
 
     number: int
     worker: int
@@ -21,7 +21,7 @@ class Lease(NamedTuple):
 
 @dataclass
 class Ledger:
-    """Local; the server's. Plain values in and out, so that it can be saved."""
+    """Assigns units to workers and knows which are done. Local to the server; plain values in and out, so that it can be saved."""
 
     units_per_epoch: int
     num_epochs: int
@@ -46,7 +46,7 @@ class Ledger:
         return self.num_done == self.num_units
 
     def deal(self, worker: int, wanted: int) -> Lease | None:
-        """Up to `wanted` units for a worker that has none in hand; None if there are none just now."""
+        """Assigns up to `wanted` units to a worker that has none; None if none are left at the moment."""
         assert worker not in self.leases, f"worker {worker} has units in hand"
         end = self.num_units
         if self.epoch_by_epoch:
@@ -65,13 +65,13 @@ class Ledger:
         return lease
 
     def done(self, worker: int) -> Lease:
-        """What a worker had in hand was used."""
+        """Counts the lease of a worker as done and returns it."""
         lease = self.leases.pop(worker)
         self.num_done += len(lease.units)
         return lease
 
     def lose(self, worker: int) -> int:
-        """A worker is gone: what it had in hand is dealt out again, before anything else. Gives how many units."""
+        """Takes back the lease of a worker that is gone: its units are assigned again before any others. Returns how many."""
         lease = self.leases.pop(worker, None)
         if lease is None:
             return 0
@@ -80,11 +80,11 @@ class Ledger:
         return len(lease.units)
 
     def skip_to(self, unit: int) -> None:
-        """Local, before anything was dealt out: all units before this one count as done."""
+        """Local, before anything is assigned: counts all units before this one as done."""
         self.num_done = self.next_unit = unit
 
     def state(self) -> dict[str, Any]:
-        """Pure: plain values for `restore`."""
+        """Pure: the state in plain values, for `restore`."""
         return {
             "next_unit": self.next_unit,
             "num_done": self.num_done,
@@ -95,7 +95,7 @@ class Ledger:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Local: resume with what `state` gave."""
+        """Local: resumes with what `state` gave."""
         for name in ("next_unit", "num_done", "num_leases", "num_dealt_again"):
             setattr(self, name, int(state[name]))
         self.returned = deque(int(unit) for unit in state["returned"])

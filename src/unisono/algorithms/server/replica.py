@@ -1,6 +1,6 @@
 """A model as a worker of a server sees it: its weights, gradient and running statistics as one flat vector each.
 
-Virtual workers share one model: each has a `Home` where its own vectors wait while the others compute.
+Virtual workers share one model: each has a `VirtualWorkerState` that keeps its own vectors while the others compute.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from unisono.model.torch.optimizer_state import own_copy
 
 
 @dataclass
-class Home:
-    """What one of several virtual workers owns of the model that they share."""
+class VirtualWorkerState:
+    """The model state of one of several virtual workers, which share one model."""
 
     values: Tensor
     statistics: Tensor
     counters: list[Tensor]
     running: Optimizer
     optimizer: defaultdict[Any, Any]
-    """The state that `running` has here."""
+    """The state of `running` for this worker."""
 
 
 class Replica:
@@ -48,7 +48,7 @@ class Replica:
         (self.gradient,) = part.gradients.values()
         running = _running(adapter)
         self.statistics = running[0] if running else self.values[:0]
-        self._guest: Home | None = None
+        self._loaded: VirtualWorkerState | None = None
 
     @property
     def num_tensors(self) -> int:
@@ -56,11 +56,12 @@ class Replica:
 
     @property
     def num_sums(self) -> int:
-        """Of the metrics that are computed in every step."""
+        """Number of sums of the metrics that are computed in every step."""
         return self.adapter.tail.metric_sums.numel()
 
     def compute(self, portion: Portion, at: StepInfo) -> StepStats:
-        """Collective over the group, blocking: `gradient` becomes the mean over the batch, 0 where that is no finite number."""
+        """Collective over the group, blocking: computes a batch. `gradient` becomes the mean over its samples, or 0 where that is
+        not finite. Returns the sums of the batch."""
         began = perf_counter_ns()
         computed = self.inside.gradient(portion.micro_batches, at)
         if self.inside.spans is not None:
@@ -78,58 +79,58 @@ class Replica:
         return stats if finite else stats.as_not_finite()
 
     def synchronise_statistics(self) -> None:
-        """Collective over the group, blocking: each has its own of its part of the batch; they become their mean."""
+        """Collective over the group, blocking: replaces the running statistics of each process by the mean over the group."""
         if self.inside.comm.size > 1:
             self.inside.synchronise()
 
     def optimise(self, settings: GroupSettings) -> None:
-        """Local: the optimiser of the task."""
+        """Local: moves the weights by `gradient` with the optimiser of the task."""
         self.adapter.apply_gradients(settings, 1.0, self.uses)
 
-    def home(self) -> Home:
-        """Local: a copy of all that belongs to one worker."""
+    def copy_worker(self) -> VirtualWorkerState:
+        """Local: returns a copy of everything in the model that belongs to one worker."""
         counters = [counter.clone() for counter in self.adapter.counters()]
         running = self.part.running
-        return Home(self.values.clone(), self.statistics.clone(), counters, running, _copied(running.state))
+        return VirtualWorkerState(self.values.clone(), self.statistics.clone(), counters, running, _copied(running.state))
 
-    def move_in(self, home: Home) -> None:
-        """Local: the model becomes that of one virtual worker."""
-        self.values.copy_(home.values)
-        self.statistics.copy_(home.statistics)
-        for counter, own in zip(self.adapter.counters(), home.counters, strict=True):
+    def load_worker(self, state: VirtualWorkerState) -> None:
+        """Local: loads the state of one virtual worker into the model."""
+        self.values.copy_(state.values)
+        self.statistics.copy_(state.statistics)
+        for counter, own in zip(self.adapter.counters(), state.counters, strict=True):
             counter.copy_(own)
-        if self.part.running is not home.running:  # since a batch left out a parameter, each has a state of its own
-            home.optimizer = self.part.taken_apart(home.optimizer)
-            home.running = self.part.running
-        home.running.state = home.optimizer
-        self._guest = home
+        if self.part.running is not state.running:  # since a batch left out a parameter, each has a state of its own
+            state.optimizer = self.part.taken_apart(state.optimizer)
+            state.running = self.part.running
+        state.running.state = state.optimizer
+        self._loaded = state
 
-    def move_out(self, home: Home) -> None:
-        """Local: keep what it has become, if it was here at all."""
-        if self._guest is not home:
+    def store_worker(self, state: VirtualWorkerState) -> None:
+        """Local: stores the model into the state of a virtual worker, if it is the one that is loaded."""
+        if self._loaded is not state:
             return
-        home.values.copy_(self.values)
-        home.statistics.copy_(self.statistics)
-        for counter, own in zip(self.adapter.counters(), home.counters, strict=True):
+        state.values.copy_(self.values)
+        state.statistics.copy_(self.statistics)
+        for counter, own in zip(self.adapter.counters(), state.counters, strict=True):
             own.copy_(counter)
-        home.running, home.optimizer = self.part.running, self.part.running.state
+        state.running, state.optimizer = self.part.running, self.part.running.state
 
-    def reset(self, start: Home) -> None:
-        """Local: as a worker that has just come, from a copy of the home that it had then."""
-        self.move_in(replace(start, optimizer=_copied(start.optimizer)))
+    def reset(self, start: VirtualWorkerState) -> None:
+        """Local: resets the model to `start`, a copy of the state that it had when it joined."""
+        self.load_worker(replace(start, optimizer=_copied(start.optimizer)))
 
     def state(self) -> dict[str, Any]:
-        """Local: of a real worker, any nesting of tensors, which are not copied, and plain values."""
+        """Local: what `restore` needs of a worker in a process of its own: nested tensors, not copied, and plain values."""
         return {**self.adapter.state(), "kept": self.adapter.kept()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Local."""
+        """Local: resumes with what `state` gave."""
         with torch.no_grad():
             self.adapter.restore(state)
 
 
 def check_model(adapter: TorchAdapter, name: str) -> None:
-    """Local: refuse what cannot travel as one vector."""
+    """Local: refuses a model whose weights cannot travel as one vector."""
     if adapter.own_step is not None:
         raise UsageError(
             f"--algorithm {name} sends one gradient for each step, and the task's own step makes several; use allreduce"

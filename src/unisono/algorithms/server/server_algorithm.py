@@ -1,14 +1,14 @@
 """The interface of algorithms whose workers call a server: Downpour, elastic averaging, gradient energy matching.
 
-Such an algorithm is a rule: mathematics on flat vectors with explicit state. Its methods neither talk nor wait: the loops of the
-server and of the workers (service.py, worker.py) carry its vectors, on real machines or on a virtual clock. The same object serves
-every worker of a process, or the server. Where there are several servers, each holds a slice of all vectors.
+Such an algorithm is a rule: mathematics on flat vectors with explicit state. Its methods neither communicate nor wait: the loops
+of the server and of the workers (service.py, worker.py) move its vectors, on real machines or on a virtual clock. The same object
+serves every worker of a process, or the server. Where there are several servers, each holds a slice of all vectors.
 
     worker                                                     server
-    before_gradient   where the gradient is computed
-    on_gradient       the local move
-    message           what it sends, when a call is due   -->  apply_update   changes the server's weights
-    on_reply          what it does with the reply         <--                 and says what comes back
+    before_gradient   sets where the gradient is computed
+    on_gradient       makes the local step
+    message           forms what is sent, when a call is due   -->  apply_update   changes the server's weights
+    on_reply          uses the reply                           <--                 and returns the replies
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from unisono.algorithms.base import Algorithm, GroupSettings, Traffic, Weights
+from unisono.algorithms.base import Algorithm, GroupSettings, ModelSize, Traffic
 from unisono.algorithms.roles import DEFAULT_LAYOUT, LayoutOptions
 from unisono.algorithms.server.server_layout import ServerLayout
 from unisono.comm.base import Communicator
@@ -36,27 +36,27 @@ if TYPE_CHECKING:
 
 @dataclass
 class WorkerState:
-    """One worker, as the rule sees it there. Vectors are flat."""
+    """The state of one worker that a rule sees on that worker. Vectors are flat."""
 
     values: Tensor
-    """Its weights. The gradient is computed there."""
+    """Its weights, at which the gradient is computed."""
     gradient: Tensor
     """The mean over its batch, in `on_gradient`."""
     out: Tensor
-    """What it sends."""
+    """The vector that it sends."""
     optimise: Callable[[GroupSettings], None]
-    """Move `values` by `gradient` with the optimiser of the task."""
+    """Moves `values` by `gradient` with the optimiser of the task."""
     uses: npt.NDArray[np.float64]
     """Not 0 for each tensor that the batches since the last message used."""
     cut_short: bool = False
-    """Whether this call comes early, as there was no more to do: nothing may be kept back."""
+    """Whether this call comes early, as no more batches were assigned: nothing may be kept back."""
     state: dict[str, Tensor] = field(default_factory=dict)
     """What the rule keeps for it; saved with it."""
 
 
 @dataclass
 class WorkerRecord:
-    """One worker, as the server knows it."""
+    """The state of one worker that the server keeps."""
 
     number: int
     version: int = 0
@@ -67,29 +67,29 @@ class WorkerRecord:
 
 @dataclass
 class ServerModel:
-    """What the server holds, as the rule sees it."""
+    """The server's weights and counters that a rule sees on the server."""
 
     values: Tensor
-    """Its weights, the papers' centre."""
+    """The server's weights, the papers' centre."""
     optimise: Callable[[Tensor, npt.NDArray[np.float64]], None]
-    """Move `values` by such a gradient with the optimiser of the task; unused tensors are left alone."""
+    """Moves `values` by a gradient with the optimiser of the task; unused tensors stay as they are."""
     step: int = 0
     """The server's counter: batches whose updates were applied before."""
     lr: float = 0.0
     """The learning rate of this step."""
     num_workers: int = 1
-    """That exist now; a group of processes that act as one counts once."""
+    """Number of workers that exist now; a group of processes that act as one counts once."""
 
 
 @dataclass(frozen=True)
 class Push:
-    """What a worker sent, at the server."""
+    """One message of a worker, at the server."""
 
     worker: WorkerRecord
     vector: Tensor
-    """May be changed; empty where only numbers came."""
+    """The vector, which may be changed; empty where only numbers came."""
     numbers: npt.NDArray[np.float64]
-    """What `message` returned."""
+    """The numbers that `message` returned."""
     weight: float
     """Sum of the loss weights behind it."""
     staleness: int
@@ -104,7 +104,7 @@ class ServerAlgorithm(Algorithm):
 
     has_server: ClassVar[bool] = True
     replies_with_weights: ClassVar[bool] = True
-    """Whether a reply is the server's weights; then its running statistics come with them. Else a worker keeps its own."""
+    """Whether a reply is the server's weights; then its running statistics come with them. Otherwise a worker keeps its own."""
     server_optimises: ClassVar[bool] = False
     """Whether `apply_update` moves the weights with the optimiser of the task."""
     needs_whole: ClassVar[bool] = False
@@ -121,7 +121,7 @@ class ServerAlgorithm(Algorithm):
     _saved: Mapping[str, Any] | None = field(default=None, init=False)
 
     def read_optimizer(self, optimizer: object, options: Mapping[str, Any], clip_norm: float | None) -> None:
-        """Local: take what the rule uses of the optimiser of the task, and refuse what would have no effect."""
+        """Local: reads what the rule uses of the task's optimiser, and refuses what would have no effect."""
 
     @property
     def waits_for_all(self) -> bool:
@@ -131,57 +131,57 @@ class ServerAlgorithm(Algorithm):
     # ---- the rule: worker ------------------------------------------------------------------------------------------
 
     def steps_until_call(self, num_steps: int) -> int:  # noqa: ARG002
-        """Pure: how many steps a worker that has done so many takes before its next call."""
+        """Pure: number of steps that a worker takes until its next call, after `num_steps` steps so far."""
         return 1
 
     def begin(self, worker: WorkerState) -> None:
-        """Local: a worker joins; its weights are the server's."""
+        """Local: called on a worker that joins, when its weights are the server's."""
 
     def before_gradient(self, worker: WorkerState) -> None:
-        """Local: put `values` where the gradient is to be computed."""
+        """Local: moves `values` to the point at which the gradient is to be computed."""
 
     @abstractmethod
     def on_gradient(self, worker: WorkerState, settings: GroupSettings) -> None:
-        """Local: the gradient is there."""
+        """Local: called on a worker with each gradient: makes its local step."""
 
     @abstractmethod
     def message(self, worker: WorkerState, num_steps: int) -> Sequence[float]:
-        """Local: fill `out`; gives numbers that travel beside it."""
+        """Local: fills `out`; returns numbers that are sent with it."""
 
     def sends_vector(self, worker: WorkerState, num_steps: int) -> bool:  # noqa: ARG002
-        """Pure: whether `out` travels with the call after so many steps, or only numbers."""
+        """Pure: whether the call after `num_steps` steps sends `out`, or only numbers."""
         return True
 
     def on_reply(self, worker: WorkerState, reply: Tensor | None, num_steps: int) -> None:  # noqa: ARG002
-        """Local: the reply has come."""
+        """Local: called on a worker with each reply; by default the reply replaces its weights."""
         if reply is not None:
             worker.values.copy_(reply)
 
     def end(self, worker: WorkerState) -> None:
-        """Local: no gradient comes after the last reply."""
+        """Local: called on a worker after the last reply; no gradient follows."""
 
     # ---- the rule: server ------------------------------------------------------------------------------------------
 
     def on_join(self, server: ServerModel, worker: WorkerRecord) -> None:
-        """Local: a worker has come; it gets the weights as they are."""
+        """Local: called on the server when a worker joins; the worker gets the current weights."""
 
     def on_pull(self, server: ServerModel, worker: WorkerRecord) -> None:
-        """Local: a worker is given the weights as they are now."""
+        """Local: called on the server when a worker is sent the current weights."""
 
     @abstractmethod
     def apply_update(self, server: ServerModel, pushes: Sequence[Push]) -> Sequence[Tensor | None]:
-        """Local: change the server's weights; what goes back to each worker: a vector, `server.values` themselves, or None for
+        """Local: changes the server's weights. Returns the reply to each worker: a vector, `server.values` themselves, or None for
         nothing."""
 
     # ---- what trainers and checkpoints use -------------------------------------------------------------------------
 
     @classmethod
-    def plan(cls, options: Any, size: int, asked: LayoutOptions = DEFAULT_LAYOUT) -> ServerLayout:  # noqa: ARG003
-        return ServerLayout.of(size, asked)
+    def plan(cls, options: Any, size: int, layout: LayoutOptions = DEFAULT_LAYOUT) -> ServerLayout:  # noqa: ARG003
+        return ServerLayout.of(size, layout)
 
     @classmethod
-    def traffic(cls, options: Any, weights: Weights) -> Traffic:  # noqa: ARG003
-        """Pure: a vector to the server and one back in every step."""
+    def traffic(cls, options: Any, weights: ModelSize) -> Traffic:  # noqa: ARG003
+        """Pure: the cost in bytes; by default a vector to the server and one back in every step."""
         return Traffic(pushed=weights.num_bytes, pulled=weights.num_bytes)
 
     @property
@@ -200,15 +200,15 @@ class ServerAlgorithm(Algorithm):
         replicate(self.world, self.adapter.shared_state())
 
     def synchronise(self) -> None:
-        """All take the server's weights."""
+        """Replaces the weights of all workers by the server's."""
         replicate(self.world, self.adapter.shared_state())
 
     def serve_with(self, service: Service) -> None:
-        """Local, on the first server: from now on `state` is that of this service."""
+        """Local, on the first server: sets the service whose state `state` returns."""
         self._service = service
 
     def summary(self) -> Mapping[str, Any]:
-        """Local: batches that were computed again, as their worker was lost."""
+        """Local: for the summary of a run, how many batches were computed again because their worker was lost."""
         return {} if self._service is None else {"num_dealt_again": self._service.ledger.num_dealt_again}
 
     def state(self) -> dict[str, Any]:
@@ -219,12 +219,12 @@ class ServerAlgorithm(Algorithm):
 
     @property
     def saved_service(self) -> Mapping[str, Any] | None:
-        """Local: what an earlier attempt left of its service."""
+        """Local: the state of the service that an earlier attempt left; None where there is none."""
         return self._saved
 
 
 def refuse_optimizer(name: str, optimizer: object, options: Mapping[str, Any], clip_norm: float | None, instead: str) -> None:
-    """Pure: of a rule that moves everything by itself: refuse what would have no effect."""
+    """Pure: refuses an optimiser, options or clipping of the task that have no effect with a rule that moves the weights itself."""
     shown = repr(optimizer) if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
     unread = [f"optimizer {shown}"] if optimizer not in (None, "sgd") else []
     unread += [f"optimizer.{option}" for option in options]

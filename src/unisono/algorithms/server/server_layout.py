@@ -1,4 +1,4 @@
-"""Who serves and who works, where workers call a server."""
+"""Which ranks serve and which work, where workers call a server."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class ServerLayout(Roles):
     """Of virtual workers."""
 
     @classmethod
-    def of(cls, size: int, asked: LayoutOptions) -> ServerLayout:
-        """Pure: of so many processes; refuses what cannot be divided."""
-        asked.check_clock()
+    def of(cls, size: int, layout: LayoutOptions) -> ServerLayout:
+        """Pure: the layout of `size` processes; refuses what cannot be divided."""
+        layout.check_clock()
         known = [entry.name for entry in fields(VirtualClock)]
-        for name in asked.clock:
+        for name in layout.clock:
             if name not in known:
                 raise unknown_name("setting of a simulation (--set simulate.NAME)", name, known)
-        clock = NO_TIME if asked.simulate is None else VirtualClock(**asked.clock)
-        return cls(size, asked.group or 1, asked.simulate, asked.elastic, asked.servers or 1, asked.replays, clock)
+        clock = NO_TIME if layout.simulate is None else VirtualClock(**layout.clock)
+        return cls(size, layout.group or 1, layout.simulate, layout.elastic, layout.servers or 1, layout.replays, clock)
 
     def __post_init__(self) -> None:
         if self.servers > 1:
@@ -73,22 +73,22 @@ class ServerLayout(Roles):
 
     @property
     def num_others(self) -> int:
-        """Processes that do not serve."""
+        """Number of processes that do not serve."""
         return self.size - self.servers
 
     def is_server(self, rank: int) -> bool:
-        """Pure."""
+        """Pure: whether a rank serves."""
         return rank < self.servers
 
     @property
     def num_workers(self) -> int:
-        """A group counts once."""
+        """Number of workers; a group of processes counts once."""
         if self.elastic is not None:
             return self.elastic
         return (self.simulate or 1) if self.is_virtual else self.num_others // self.group
 
     def worker(self, rank: int) -> int:
-        """Pure: which worker a rank belongs to."""
+        """Pure: the number of the worker to which a rank belongs."""
         return (rank - self.servers) // self.group
 
     @property
@@ -100,11 +100,11 @@ class ServerLayout(Roles):
         return self.group
 
     def shard(self, rank: int) -> int:
-        """Pure: which member of its group a rank is; a server is alone."""
+        """Pure: the place of a rank in its group; a server is alone."""
         return 0 if self.is_server(rank) else (rank - self.servers) % self.group
 
     def batch(self, global_batch: int) -> int:
-        """Pure: samples of one step, which is one worker's; the global batch is that of all of them."""
+        """Pure: number of samples of one step, which is one worker's; the global batch is that of all workers."""
         num = self.num_workers
         if global_batch % num:
             low = global_batch // num * num

@@ -1,4 +1,4 @@
-"""What the server does with each call: apply its update, deal out the next batches, answer. It neither waits nor talks, so that
+"""What the server does with each call: apply its update, assign the next batches, answer. It neither waits nor communicates, so
 the same code serves real workers, a recorded order and a virtual clock.
 
 A save changes nothing: while it gathers the states of the workers, updates are applied and replies formed as ever, and only held
@@ -25,8 +25,8 @@ from unisono.algorithms.server.protocol import (
     SEND_STATE,
     STATE,
     TAKE_STATE,
-    Order,
     Report,
+    WorkAssignment,
     read_report,
 )
 from unisono.algorithms.server.server_algorithm import Push, ServerAlgorithm, ServerModel, WorkerRecord
@@ -36,11 +36,11 @@ from unisono.errors import CommError
 from unisono.model.tail import StepStats
 
 MakeBuffer = Callable[[int, int, torch.dtype], Tensor]
-"""For a reply to this caller, of this length and type: in memory that the caller sees, where the carrier can."""
+"""Makes a buffer for a reply to a caller, of a length and type: in memory that the caller sees, where the carrier can."""
 
 
 class Answer(NamedTuple):
-    """A reply that is to be sent."""
+    """A reply that is ready to be sent."""
 
     caller: int
     kind: int
@@ -67,7 +67,7 @@ class _Pushed(NamedTuple):
 
 @dataclass
 class Service:
-    """The server's part of a training, call by call."""
+    """Handles the calls of workers one by one: applies their updates and assigns their next batches."""
 
     rule: ServerAlgorithm
     model: ServerModel
@@ -77,63 +77,65 @@ class Service:
     lr: Callable[[int], float]
     """A function of the step."""
     num_sums: int
-    """Of metrics, in every report."""
+    """Number of sums of metrics in every report."""
     make_buffer: MakeBuffer
     expected: int = 0
-    """Workers that will come; until one is lost, the rule counts so many."""
+    """Number of workers that will join; until one is lost, the rule counts so many."""
     certain: int = 0
-    """Workers that are part of the job, so they will come: before they have, nothing is saved or over, and no round is complete."""
+    """Number of workers that are part of the job, so they will join: before that nothing is saved or over, and no round is
+    complete."""
     version: int = 0
     """Updates so far."""
     is_ending: bool = False
     workers: dict[int, WorkerRecord] = field(default_factory=dict)
     states: dict[int, Tensor] = field(default_factory=dict)
-    """Of the workers, packed: as they came for a save, or from a checkpoint until their workers take them."""
+    """Packed states of the workers: as they came for a save, or from a checkpoint until their workers take them."""
     _arrived: dict[int, _Pushed] = field(default_factory=dict)
     """Pushes that wait for those of the others."""
     _idle: dict[int, tuple[int, Tensor | None]] = field(default_factory=dict)
-    """Workers for whom there is nothing to do just now: what they want, and what they will be answered."""
-    _held: dict[int, Answer] = field(default_factory=dict)
+    """Workers without work at the moment: how many units they want, and the reply that they will get."""
+    _held_replies: dict[int, Answer] = field(default_factory=dict)
     """Replies that are ready, held back by a save."""
-    _awaited: dict[int, Answer | tuple[int, Tensor | None]] = field(default_factory=dict)
-    """Workers of an earlier attempt that have not come yet, with what they will be answered: as in `_held` or `_idle`."""
-    _come: set[int] = field(default_factory=set)
-    """Workers that have called in this attempt."""
+    _expected_to_rejoin: dict[int, Answer | tuple[int, Tensor | None]] = field(default_factory=dict)
+    """Workers of an earlier attempt that have not rejoined yet, with the reply that they will get, as in `_held_replies` or
+    `_idle`."""
+    _joined: set[int] = field(default_factory=set)
+    """Workers that have joined in this attempt."""
     _asked: set[int] | None = None
     """While a save gathers states: the workers that were asked for theirs."""
     _answers: list[Answer] = field(default_factory=list)
 
     @property
     def step(self) -> int:
-        """The number of units done."""
+        """Number of units done."""
         return self.ledger.num_done
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will come any more: every worker was told so."""
-        return self.is_ending and not self.workers and self._are_all_here
+        """Whether the training is over: every worker was told to end."""
+        return self.is_ending and not self.workers and self._all_joined
 
     @property
-    def _are_all_here(self) -> bool:
-        return len(self._come) >= self.certain
+    def _all_joined(self) -> bool:
+        return len(self._joined) >= self.certain
 
-    def take_answers(self) -> list[Answer]:
-        """Local: the replies that are due by now; whoever takes them sends them."""
+    def pop_answers(self) -> list[Answer]:
+        """Local: returns the replies that are due and forgets them; the caller sends them."""
         answers, self._answers = self._answers, []
         return answers
 
-    def is_of_consequence(self, request: Request) -> bool:
-        """Local: whether a call changes anything: not if it only brings or asks for the state of a worker."""
+    def changes_state(self, request: Request) -> bool:
+        """Local: whether a call changes the state of the training: not if it only brings or requests the state of a worker."""
         return request.kind == PUSH or (request.kind == HELLO and request.caller not in self.workers)
 
     def handle(self, request: Request) -> list[Applied]:
-        """Local: one call. Gives the updates that were applied because of it."""
+        """Local: handles one call. Returns the updates that were applied because of it."""
         caller, kind = request.caller, request.kind
         if kind == HELLO:
-            self._come.add(caller)
+            self._joined.add(caller)
             self._join(caller, int(request.tail[0]))
         elif kind == READY:
-            self._take_up(caller)
+            self._complete_rejoin(caller)
         elif kind == STATE:
             assert request.vector is not None
             self.states[caller] = request.vector.clone()
@@ -147,9 +149,16 @@ class Service:
         return self.apply_round()
 
     def lose(self, caller: int) -> int:
-        """Local: a worker is gone. Gives how many units are dealt out again."""
+        """Local: removes a worker that is gone. Returns how many units are assigned again."""
         num = self.ledger.lose(caller)
-        held: tuple[dict[int, Any], ...] = (self.workers, self._arrived, self._idle, self._held, self._awaited, self.states)
+        held: tuple[dict[int, Any], ...] = (
+            self.workers,
+            self._arrived,
+            self._idle,
+            self._held_replies,
+            self._expected_to_rejoin,
+            self.states,
+        )
         for one in held:
             one.pop(caller, None)
         self.expected -= 1
@@ -158,12 +167,12 @@ class Service:
         return num
 
     def apply_round(self) -> list[Applied]:
-        """Local, after a call or a loss: apply the updates of a round where that was the last call it waited for."""
-        is_complete = self._arrived and self._are_all_here and self._arrived.keys() >= self.ledger.leases.keys()
+        """Local, after a call or a loss: applies the updates of a round if it waits for no further call."""
+        is_complete = self._arrived and self._all_joined and self._arrived.keys() >= self.ledger.leases.keys()
         return self._apply() if is_complete else []
 
     def end(self) -> None:
-        """Local: deal out nothing any more: each worker is told to end with its next reply."""
+        """Local: assigns no more work: each worker is told to end with its next reply."""
         self.is_ending = True
         self._deal_to_idle()
 
@@ -171,21 +180,22 @@ class Service:
 
     @property
     def can_save(self) -> bool:
-        """Whether a save can begin: none is under way, and all workers are here, with what they had in an earlier attempt."""
-        return self._asked is None and not self._awaited and self._are_all_here
+        """Whether a save can begin: none is under way, and all workers have joined, with the state that they had in an earlier
+        attempt."""
+        return self._asked is None and not self._expected_to_rejoin and self._all_joined
 
     @property
     def awaits_workers(self) -> bool:
-        """Whether workers of an earlier attempt have not taken up yet what they had."""
-        return bool(self._awaited)
+        """Whether workers of an earlier attempt have not rejoined yet."""
+        return bool(self._expected_to_rejoin)
 
     @property
     def busy(self) -> set[int]:
-        """Workers that will call before they are answered."""
+        """Workers that will call again before they are answered."""
         return self.workers.keys() - self._idle.keys() - self._arrived.keys()
 
     def begin_save(self) -> None:
-        """Local: from now on every worker is asked for its state before it is answered."""
+        """Local: begins a save: every worker is asked for its state before it is answered."""
         self._asked = set()
         self.states.clear()
         for caller in self._idle:
@@ -193,41 +203,41 @@ class Service:
 
     @property
     def has_all_states(self) -> bool:
-        """Whether the state is consistent: no worker is on its way."""
+        """Whether the states of all workers have come, so that the state is consistent."""
         return self._asked is not None and self.states.keys() >= self.workers.keys()
 
     # Where there are several servers, the first has more to do here (servers.py).
 
     def show(self) -> None:
-        """Local: put the weights of all servers into the model of this process."""
+        """Local: copies the weights of all servers into the model of this process."""
 
     def gather(self) -> None:
-        """Local, before `state` of a consistent moment is saved: fetch what others hold of it."""
+        """Local, before a consistent `state` is saved: fetches the parts of it that other servers hold."""
 
     @property
     def stop_requested(self) -> bool:
-        """Whether another server was."""
+        """Whether a stop was requested of another server."""
         return False
 
     def close(self) -> None:
-        """Local: after the last reply; let the others go."""
+        """Local, after the last reply: ends the other servers."""
 
     def end_save(self) -> None:
-        """Local: answer those that were held back."""
+        """Local: ends a save: the replies that were held back become due."""
         self._asked = None
         self.states.clear()
-        for answer in self._held.values():
+        for answer in self._held_replies.values():
             if self.is_ending:
                 self.ledger.leases.pop(answer.caller, None)
                 del self.workers[answer.caller]
                 self._answers.append(answer._replace(kind=END, tail=()))
             else:
                 self._answers.append(answer)
-        self._held.clear()
+        self._held_replies.clear()
         self._deal_to_idle()
 
     def state(self) -> dict[str, Any]:
-        """Local: what must be kept besides the weights; tensors are not copied. The names are those of files on disk."""
+        """Local: what a checkpoint must hold besides the weights; tensors are not copied. The names are those of files on disk."""
         return {
             "version": self.version,
             "expected": self.expected,
@@ -244,8 +254,8 @@ class Service:
         }
 
     def restore(self, state: Mapping[str, Any], callers: Collection[int]) -> bool:
-        """Local, before any call: resume with what `state` gave. False if these callers are not the ones it knew: then each begins
-        with the server's weights, and what the others had in hand is dealt out again."""
+        """Local, before any call: resumes with what `state` gave. False if these callers are not the ones of that state: then each
+        begins with the server's weights, and the leases of the others are assigned again."""
         self.version = int(state["version"])
         self.ledger.restore(state["ledger"])
         known = {int(number): held for number, held in state["members"].items()}
@@ -258,9 +268,12 @@ class Service:
             self.workers[number] = WorkerRecord(number, int(held["version"]), dict(held["state"]))
             self.states[number] = held["worker"]
             if held["order"] is not None:
-                self._awaited[number] = Answer(number, GO, held["reply"], np.array(held["order"], dtype=np.float64))
+                self._expected_to_rejoin[number] = Answer(number, GO, held["reply"], np.array(held["order"], dtype=np.float64))
             else:
-                self._awaited[number] = (int(held["wanted"]), self.model.values if held["takes_centre"] else held["reply"])
+                self._expected_to_rejoin[number] = (
+                    int(held["wanted"]),
+                    self.model.values if held["takes_centre"] else held["reply"],
+                )
         self._count()
         return True
 
@@ -279,8 +292,8 @@ class Service:
     def _count(self) -> None:
         self.model.num_workers = max(1, self.expected, len(self.workers))
 
-    def _take_up(self, caller: int) -> None:
-        answer = self._awaited.pop(caller)
+    def _complete_rejoin(self, caller: int) -> None:
+        answer = self._expected_to_rejoin.pop(caller)
         if isinstance(answer, Answer):
             self._answers.append(answer)
         else:
@@ -288,8 +301,8 @@ class Service:
             self._deal_to_idle()
 
     def _reply_of(self, number: int) -> dict[str, Any]:
-        """What a worker that has sent its state will be answered, as it is kept."""
-        answer = self._held.get(number)
+        """The reply to a worker that has sent its state, as a checkpoint holds it."""
+        answer = self._held_replies.get(number)
         if answer is not None and answer.kind == GO:
             return {"order": [float(number) for number in answer.tail], "reply": answer.vector, "wanted": 0, "takes_centre": False}
         wanted, reply = self._idle.get(number, (1, None)) if answer is None else (1, answer.vector)
@@ -327,7 +340,7 @@ class Service:
         )
 
     def _blend(self, of_worker: Tensor) -> None:
-        """Running statistics are no gradients: the server's move towards a worker's by its share of the workers."""
+        """Moves the server's running statistics towards a worker's, by that worker's share of all workers."""
         if of_worker.numel():
             self.statistics.lerp_(of_worker.to(self.statistics.device), 1.0 / self.model.num_workers)
 
@@ -339,10 +352,10 @@ class Service:
         return body
 
     def _offer(self, caller: int, wanted: int, reply: Tensor | None) -> None:
-        """The next lease, or a place among the idle."""
+        """Sends a worker its next lease, or puts it among the idle ones."""
         lease = None if self.is_ending else self.ledger.deal(caller, wanted)
         if lease is not None:
-            self._send(caller, GO, reply, Order(self.step, lease.units).numbers())
+            self._send(caller, GO, reply, WorkAssignment(self.step, lease.units).numbers())
             return
         if reply is not None and reply is not self.model.values:
             reply = reply.clone()
@@ -351,7 +364,7 @@ class Service:
             self._ask(caller)
 
     def _send(self, caller: int, kind: int, reply: Tensor | None, tail: Numbers | Sequence[float]) -> None:
-        """Now, or after the save that is under way."""
+        """Makes a reply due now, or after the save that is under way."""
         body = None if reply is None else self._body(caller, reply)
         if reply is not None:
             self.workers[caller].version = self.version
@@ -360,7 +373,7 @@ class Service:
         if self._asked is None:
             self._answers.append(Answer(caller, kind, body, tail))
             return
-        self._held[caller] = Answer(caller, kind, None if body is None else body.clone(), tail)
+        self._held_replies[caller] = Answer(caller, kind, None if body is None else body.clone(), tail)
         self._ask(caller)
 
     def _ask(self, caller: int) -> None:
@@ -370,9 +383,9 @@ class Service:
             self._answers.append(Answer(caller, SEND_STATE, None, ()))
 
     def _deal_to_idle(self) -> None:
-        """Those who had nothing to do may have now; at the end they are told so."""
-        if any(not isinstance(one, Answer) for one in self._awaited.values()):
-            return  # those of an earlier attempt are dealt to together: the order of their return must not decide
+        """Assigns work to idle workers, where there is some again; at the end tells them to end."""
+        if any(not isinstance(one, Answer) for one in self._expected_to_rejoin.values()):
+            return  # workers of an earlier attempt get their work together: the order of their return must not decide
         for caller in sorted(self._idle):
             wanted, reply = self._idle.pop(caller)
             if self.is_ending:

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from unisono.algorithms.server.virtual_clock import VirtualClock
-from unisono.algorithms.server.worker import Outgoing, Work
+from unisono.algorithms.server.worker import Work, WorkerCall
 from unisono.comm.exchange.base import Numbers, Reply, Request, Server
 
 
@@ -26,12 +26,12 @@ class SimulatedServer(Server):
     seed: int
     work: Mapping[int, Work]
     now_s: float = 0.0
-    """Virtual time."""
+    """The virtual time."""
     busy_s: float = 0.0
-    """Of that the server has worked."""
+    """Virtual time that the server has worked."""
     waited_s: dict[int, float] = field(default_factory=dict)
     """By worker: virtual time between its calls and their answers."""
-    _calls: list[tuple[float, int, int, Outgoing]] = field(default_factory=list)
+    _calls: list[tuple[float, int, int, WorkerCall]] = field(default_factory=list)
     _num: int = 0
     _sent_at_s: dict[int, float] = field(default_factory=dict)
 
@@ -61,7 +61,8 @@ class SimulatedServer(Server):
         return not self._calls
 
     def metrics(self) -> dict[str, float]:
-        """Local: for the watchers of an epoch, in virtual seconds since the beginning."""
+        """Local: the virtual time in seconds, and the shares of it in which the server worked and workers waited; empty at the
+        start."""
         if not self.now_s:
             return {}
         waited_s = sum(self.waited_s.values()) / len(self.work)
@@ -71,7 +72,7 @@ class SimulatedServer(Server):
         for work in self.work.values():
             work.close()
 
-    def _send(self, caller: int, said: Outgoing, since_s: float) -> None:
+    def _send(self, caller: int, said: WorkerCall, since_s: float) -> None:
         compute_s = 0.0
         for _ in range(said.num_units):
             self._num += 1

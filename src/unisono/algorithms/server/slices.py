@@ -22,14 +22,15 @@ NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Where each server's slice of the weights begins and ends."""
+class SliceLayout:
+    """Where each server's slice of the vector of weights begins and ends."""
 
     bounds: tuple[int, ...]
 
     @classmethod
-    def of(cls, values: Tensor, num_servers: int) -> Cut:
-        """Pure: slices that begin on the boundaries on which tensors do, so that copies of them are quick."""
+    def of(cls, values: Tensor, num_servers: int) -> SliceLayout:
+        """Pure: the layout of `num_servers` slices of `values`. Slices begin on the boundaries on which tensors do, so copies of
+        them are quick."""
         step = ALIGN_BYTES // values.dtype.itemsize
         num_blocks = -(-values.numel() // step)
         if num_blocks < num_servers:
@@ -46,22 +47,22 @@ class Cut:
     def numel(self) -> int:
         return self.bounds[-1]
 
-    def where(self, server: int) -> slice:
-        """Pure."""
+    def slice_of(self, server: int) -> slice:
+        """Pure: the slice of the weights that a server holds."""
         return slice(self.bounds[server], self.bounds[server + 1])
 
     def lengths(self, numel: int) -> list[int]:
-        """Pure: of a vector with so many numbers, those beyond the weights included, what each server gets."""
+        """Pure: how many numbers each server gets of a vector of `numel` numbers, which may be longer than the weights."""
         lengths = [after - before for before, after in zip(self.bounds, self.bounds[1:], strict=False)]
         return [lengths[0] + numel - self.numel, *lengths[1:]]
 
-    def share(self, vector: Tensor, server: int) -> list[Tensor]:
-        """Local: what a server gets of a vector, as views; what lies beyond the weights is the first one's too."""
-        own = vector[self.where(server)]
+    def part_of(self, vector: Tensor, server: int) -> list[Tensor]:
+        """Local: views of what a server gets of a vector; the first server also gets what lies beyond the weights."""
+        own = vector[self.slice_of(server)]
         return [own] if server else [own, vector[self.numel :]]
 
-    def joined(self, shares: Sequence[Tensor]) -> Tensor:
-        """Local: the vector of which each server had a share."""
+    def join(self, shares: Sequence[Tensor]) -> Tensor:
+        """Local: the whole vector from the parts of all servers, in their order."""
         first = self.bounds[1]
         return torch.cat([shares[0][:first], *shares[1:], shares[0][first:]])
 
@@ -69,7 +70,7 @@ class Cut:
 
     def share_of_state(self, state: Mapping[str, Any], server: int) -> dict[str, Any]:
         """Local: the part of a service's state with which a server resumes."""
-        found = with_vectors(state, [torch.cat(self.share(vector, server)) for vector in vectors_in(state)])
+        found = with_vectors(state, [torch.cat(self.part_of(vector, server)) for vector in vectors_in(state)])
         if server:
             for held in found["members"].values():
                 held["worker"] = None if held["worker"] is None else NOTHING
@@ -77,14 +78,14 @@ class Cut:
 
 
 def vectors_in(state: Mapping[str, Any]) -> list[Tensor]:
-    """Pure: those of a service's state that are cut as the weights are, in an order that all servers share."""
+    """Pure: the vectors of a service's state that are sliced as the weights are, in an order that is the same on all servers."""
     return [
         vector for held in state["members"].values() for vector in (*held["state"].values(), held["reply"]) if vector is not None
     ]
 
 
 def with_vectors(state: Mapping[str, Any], vectors: Iterable[Tensor]) -> dict[str, Any]:
-    """Pure: the same state with others in their places."""
+    """Pure: the same state with other vectors in the places of those that `vectors_in` gives."""
     left = iter(vectors)
     members = {
         number: {
@@ -99,31 +100,33 @@ def with_vectors(state: Mapping[str, Any], vectors: Iterable[Tensor]) -> dict[st
 
 class SlicedCaller(Caller):
     """A worker's end towards all servers. Each gets the call with its slice of the vector, the first one last: it sets the order in
-    which all of them serve, so what it orders is mostly there already."""
+    which all of them serve, so the calls that it commands have mostly arrived already."""
 
-    def __init__(self, callers: Sequence[Caller], cut: Cut, like: Tensor) -> None:
+    def __init__(self, callers: Sequence[Caller], slices: SliceLayout, like: Tensor) -> None:
         self.number = callers[0].number
         self._callers = callers
-        self._cut = cut
-        self._buffers = [caller.empty(numel, like.dtype) for caller, numel in zip(callers, cut.lengths(like.numel()), strict=True)]
+        self._slices = slices
+        self._buffers = [
+            caller.empty(numel, like.dtype) for caller, numel in zip(callers, slices.lengths(like.numel()), strict=True)
+        ]
         self._joined = torch.empty(like.numel(), dtype=like.dtype)
-        self._taken: list[Reply] = []
+        self._replies: list[Reply] = []
 
     def post(self, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
         is_cut = vector is not None and vector.dtype == self._joined.dtype
-        for server in reversed(range(self._cut.num_servers)):
+        for server in reversed(range(self._slices.num_servers)):
             share = vector if server == 0 or vector is None else NOTHING
             if is_cut:
                 assert vector is not None
-                share = _fill(self._buffers[server], self._cut.share(vector, server))
+                share = _fill(self._buffers[server], self._slices.part_of(vector, server))
             self._callers[server].post(kind, share, tail)
 
     def wait_reply(self, timeout_s: float | None = None) -> Reply:
         until = None if timeout_s is None else monotonic() + timeout_s
-        while len(self._taken) < len(self._callers):
-            caller = self._callers[len(self._taken)]
-            self._taken.append(caller.wait_reply(None if until is None else max(0.0, until - monotonic())))
-        replies, self._taken = self._taken, []
+        while len(self._replies) < len(self._callers):
+            caller = self._callers[len(self._replies)]
+            self._replies.append(caller.wait_reply(None if until is None else max(0.0, until - monotonic())))
+        replies, self._replies = self._replies, []
         first = replies[0]
         if any(reply.kind != first.kind for reply in replies):
             kinds = ", ".join(str(reply.kind) for reply in replies)
@@ -132,7 +135,7 @@ class SlicedCaller(Caller):
             return first
         for server, reply in enumerate(replies):
             assert reply.vector is not None
-            _spread(reply.vector, self._cut.share(self._joined, server))
+            _spread(reply.vector, self._slices.part_of(self._joined, server))
         return first._replace(vector=self._joined)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How long things take in a simulation: drawn around the times that were asked for, as functions of (seed, worker, number)."""
+"""How long things take in a simulation: drawn around the given times, as functions of (seed, worker, number)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPEED, _COMPUTE, _THERE, _BACK = range(4)
 
 @dataclass(frozen=True)
 class VirtualClock:
-    """Of `--simulate`: how long things take, in virtual seconds."""
+    """How long things take with `--simulate`, in virtual seconds."""
 
     compute_s: float = option(0.1, "one batch, on a worker of middle speed", least=0)
     network_s: float = option(0.001, "one message, one way", least=0)
@@ -33,15 +33,15 @@ class VirtualClock:
                 raise UsageError(f"{name} must be a number of at least 0 (--set simulate.{name}); received {value!r}")
 
     def speed(self, seed: int, worker: int) -> float:
-        """Pure: by what factor this worker's batches take longer."""
+        """Pure: the factor by which this worker's batches take longer."""
         return _around(1.0, self.speeds, seed, worker, _SPEED, 0)
 
     def compute(self, seed: int, worker: int, number: int) -> float:
-        """Pure: how long a worker's batch takes."""
+        """Pure: the virtual seconds that a worker's batch takes."""
         return self.speed(seed, worker) * _around(self.compute_s, self.jitter, seed, worker, _COMPUTE, number)
 
     def message(self, seed: int, worker: int, number: int, is_reply: bool) -> float:
-        """Pure: how long a message is under way."""
+        """Pure: the virtual seconds that a message travels."""
         return _around(self.network_s, self.jitter, seed, worker, _BACK if is_reply else _THERE, number)
 
 

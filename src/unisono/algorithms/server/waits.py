@@ -1,4 +1,4 @@
-"""How an asynchronous run proceeds: how old gradients are, who waits, how busy the server is."""
+"""Measures of an asynchronous run: how old gradients are, how long workers wait, how busy the server is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEPT = ("num_updates", "staleness_sum", "staleness_max", "busy_s", "wait_s", "w
 
 @dataclass
 class Waits:
-    """Of one epoch. Local, of the server."""
+    """Staleness, waits and load in one epoch. Local to the server."""
 
     began_s: float = field(default_factory=perf_counter)
     num_updates: int = 0
@@ -28,7 +28,7 @@ class Waits:
     """How long it took in earlier attempts."""
 
     def add(self, applied: Applied) -> None:
-        """Local."""
+        """Local: counts an update that was applied."""
         self.num_updates += 1
         self.staleness_sum += applied.staleness
         self.staleness_max = max(self.staleness_max, applied.staleness)
@@ -36,25 +36,25 @@ class Waits:
         self.work_s += applied.report.work_s
 
     def add_busy(self, seconds: float) -> None:
-        """Local: the server spent it with a call."""
+        """Local: adds seconds that the server spent on a call."""
         self.busy_s += seconds
 
     def took_s(self) -> float:
-        """Local: since it began in this attempt."""
+        """Local: seconds since the epoch began in this attempt."""
         return perf_counter() - self.began_s
 
     def state(self) -> dict[str, float]:
-        """Local: plain values for `restore`."""
+        """Local: the state in plain values, for `restore`."""
         found = {name: getattr(self, name) for name in _KEPT}
         return {**found, "before_s": self.before_s + self.took_s()}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Local: resume with what `state` gave."""
+        """Local: resumes with what `state` gave."""
         for name in (*_KEPT, "before_s"):
             setattr(self, name, state[name])
 
     def metrics(self) -> dict[str, float]:
-        """Local: for the watchers of an epoch."""
+        """Local: the metrics of the epoch: staleness, waiting, load of the server."""
         took_s, workers_s = self.before_s + self.took_s(), self.wait_s + self.work_s
         return {
             "staleness": self.staleness_sum / max(1, self.num_updates),

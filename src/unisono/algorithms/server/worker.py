@@ -1,4 +1,4 @@
-"""A worker's part of a training through a server, as a generator: it gives what it wants to send, and is given the reply.
+"""A worker's part of a training through a server, as a generator that yields calls to the server and receives the replies.
 
 So the same lines run in a process of their own, in each member of a group that acts as one, and a thousand times over on a virtual
 clock.
@@ -27,33 +27,34 @@ from unisono.algorithms.server.protocol import (
     STATE,
     TAKE_STATE,
     Report,
-    read_order,
+    read_assignment,
 )
-from unisono.algorithms.server.replica import Home, Replica
+from unisono.algorithms.server.replica import Replica, VirtualWorkerState
 from unisono.algorithms.server.server_algorithm import ServerAlgorithm, WorkerState
 from unisono.comm.exchange.base import Numbers, Reply
 from unisono.data.loader import Portion
 from unisono.model.base import StreamKey
 
 
-class Outgoing(NamedTuple):
-    """What a worker sends."""
+class WorkerCall(NamedTuple):
+    """One call of a worker: its kind, its vector, and the numbers beside it."""
 
     kind: int
     vector: Tensor | None
     tail: Numbers | tuple[float, ...]
     num_units: int = 0
-    """Computed before it, for a virtual clock."""
+    """Units computed before the call; a virtual clock needs their number."""
 
 
 NOTHING = Report(0, 0, 0, 0.0, 0.0, 0, 0, 0.0, 0.0)
 
-Work = Generator[Outgoing, Reply, None]
+Work = Generator[WorkerCall, Reply, None]
 
 
 @dataclass
 class Worker:
-    """One worker. `run` is collective over the processes of its group, which are all given the same replies."""
+    """One worker of a training through a server. `run` is collective over the processes of its group, which all receive the same
+    replies."""
 
     rule: ServerAlgorithm
     replica: Replica
@@ -67,32 +68,32 @@ class Worker:
     out: Tensor
     """What travels: weights or gradient, then running statistics."""
     stop_requested: Callable[[], bool] = bool
-    home: Home | None = None
-    """Of a virtual worker."""
+    virtual_state: VirtualWorkerState | None = None
+    """Its own part of the model, for a virtual worker, which shares the model with others."""
     most_units: int = MOST_UNITS
-    """Of one lease."""
+    """Most units of one lease."""
     num_steps: int = 0
     _report: Report = NOTHING
 
     def run(self) -> Work:
-        """Local between two of its yields: join, compute, call, until the server says that it is over."""
+        """Joins, computes and calls until the server ends the training. Local between two yields."""
         replica, rule = self.replica, self.rule
         num = replica.values.numel()
         self._state = state = WorkerState(
             replica.values, replica.gradient, self.out[:num], replica.optimise, np.zeros(replica.num_tensors)
         )
         self._sums = np.zeros(replica.num_sums)
-        reply = yield from self._call(Outgoing(HELLO, None, (float(self._wanted()),)))
+        reply = yield from self._call(WorkerCall(HELLO, None, (float(self._wanted()),)))
         if reply.kind == TAKE_STATE:
             rule.begin(state)
             self._restore(reply)
-            reply = yield from self._call(Outgoing(READY, None, ()))
+            reply = yield from self._call(WorkerCall(READY, None, ()))
             self._answer(reply)
         else:
-            self._take_weights(reply)
+            self._set_weights(reply)
             rule.begin(state)
         while reply.kind != END:
-            order, wanted, began = read_order(reply.tail), self._wanted(), perf_counter()
+            order, wanted, began = read_assignment(reply.tail), self._wanted(), perf_counter()
             for place, unit in enumerate(order.units):
                 self._step(unit, order.step + place)
             state.cut_short = len(order.units) < wanted
@@ -100,7 +101,7 @@ class Worker:
             vector = self._fill() if rule.sends_vector(state, self.num_steps) else None
             asked = perf_counter()
             self._report = self._report._replace(wanted=self._wanted(), num_steps=self.num_steps, work_s=asked - began)
-            said = Outgoing(PUSH, vector, self._report.numbers(self._sums, of_rule), len(order.units))
+            said = WorkerCall(PUSH, vector, self._report.numbers(self._sums, of_rule), len(order.units))
             if vector is not None:
                 state.uses.fill(0)
             self._report = NOTHING
@@ -136,27 +137,27 @@ class Worker:
             self._report = self._report._replace(loss_sum=said.loss_sum + stats.loss_sum, weight=said.weight + stats.weight)
             self._sums += stats.metric_sums
 
-    def _call(self, said: Outgoing) -> Generator[Outgoing, Reply, Reply]:
+    def _call(self, said: WorkerCall) -> Generator[WorkerCall, Reply, Reply]:
         while True:
             self._leave()
             reply = yield said
-            if self.home is not None:
-                self.replica.move_in(self.home)
+            if self.virtual_state is not None:
+                self.replica.load_worker(self.virtual_state)
             if reply.kind != SEND_STATE:
                 return reply
-            said = Outgoing(STATE, self._packed(), ())
+            said = WorkerCall(STATE, self._packed(), ())
 
     def _leave(self) -> None:
-        if self.home is not None:
-            self.replica.move_out(self.home)
+        if self.virtual_state is not None:
+            self.replica.store_worker(self.virtual_state)
 
     def _fill(self) -> Tensor:
-        """The statistics beside what the rule has put there."""
+        """Returns the vector to send: what the rule has put there, followed by the running statistics."""
         self.replica.synchronise_statistics()
         self.out[self.replica.values.numel() :].copy_(self.replica.statistics)
         return self.out
 
-    def _take_weights(self, reply: Reply) -> None:
+    def _set_weights(self, reply: Reply) -> None:
         assert reply.vector is not None
         num = self.replica.values.numel()
         self.replica.values.copy_(reply.vector[:num])
@@ -169,7 +170,7 @@ class Worker:
             self.replica.statistics.copy_(reply.vector[num:])
 
     def _packed(self) -> Tensor:
-        """All that is this worker's own, as bytes."""
+        """The worker's own state as bytes."""
         held = {
             "replica": self.replica.state(),
             "rule": dict(self._state.state),

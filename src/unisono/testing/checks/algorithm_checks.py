@@ -9,7 +9,7 @@ from time import monotonic
 import torch
 from torch import Tensor, nn
 
-from unisono.algorithms.base import LockStepAlgorithm, Weights
+from unisono.algorithms.base import LockStepAlgorithm, ModelSize
 from unisono.comm.base import Communicator
 from unisono.errors import UnisonoError
 from unisono.task.train_config import TrainConfig
@@ -47,7 +47,7 @@ def check_one_worker_is_plain_training(comm: Communicator, case: Case, folder: P
     """Where the algorithm says so (`equals_plain_training`): the weights of PyTorch's own loop, but for rounding."""
     if comm.size > 1:
         raise NotHere("it is about one worker alone")
-    if not case.kind.equals_plain_training(case.agreement(1).options):
+    if not case.kind.equals_plain_training(case.setup(1).options):
         raise NotHere("one worker learns something else, as the algorithm says")
     found = train(comm, case, folder / "run").model.state_dict()
     for name, value in plain_training(case).items():
@@ -84,7 +84,7 @@ def check_resuming_equals_going_through(comm: Communicator, case: Case, folder: 
         cut.summary["reason"] == "interrupted", f"it ended as {cut.summary['reason']!r} instead of stopping after {STOPS_AT} steps"
     )
     resumed = train(comm, case, folder / "cut", task)
-    is_by_chance = case.kind.has_server and case.agreement(comm.size).roles.num_workers > 1
+    is_by_chance = case.kind.has_server and case.setup(comm.size).roles.num_workers > 1
     through = train(comm, case, folder / "through", task, replay=folder / "cut" if is_by_chance else None)
     expect(
         (resumed.summary["steps"], resumed.losses) == (through.summary["steps"], through.losses),
@@ -157,7 +157,7 @@ def check_a_quadratic_converges(comm: Communicator, case: Case, folder: Path) ->
 
 def check_it_sends_as_many_bytes_as_it_states(comm: Communicator, case: Case, folder: Path) -> None:
     """`traffic`, within a few percent for what travels beside the weights."""
-    roles = case.agreement(comm.size).roles
+    roles = case.setup(comm.size).roles
     if comm.size == 1:
         raise NotHere("nothing is sent")
     if case.kind.has_server and roles.num_workers > 1:
@@ -170,7 +170,7 @@ def check_it_sends_as_many_bytes_as_it_states(comm: Communicator, case: Case, fo
         sent.append(sum(comm.allgather_object(counting.tally.num_bytes)))
     found = (sent[1] - sent[0]) / (MANY_STEPS - FEW_STEPS)
     numel = sum(parameter.numel() for parameter in wide().parameters())
-    stated = case.kind.traffic(case.agreement(comm.size).options, Weights(numel, torch.float64.itemsize))
+    stated = case.kind.traffic(case.setup(comm.size).options, ModelSize(numel, torch.float64.itemsize))
     expected = 2 * (comm.size - 1) * stated.summed + stated.pushed + stated.pulled
     expect(
         abs(found - expected) <= TRAFFIC_TOLERANCE * max(expected, 1.0),

@@ -20,7 +20,7 @@ from unisono.run import execute
 from unisono.task.overrides import change
 from unisono.task.task import Task
 from unisono.task.train_config import TrainConfig
-from unisono.training.work_layout import Agreement, agreement_of
+from unisono.training.work_layout import AlgorithmSetup, set_up_algorithm
 
 SAMPLES, FEATURES, BATCH = 48, 5, 12
 """Four steps in an epoch; the batch can be divided by 1, 2, 3 and 4."""
@@ -47,9 +47,9 @@ class Case:
         """As `--set` gives them."""
         return self.kind.examples[self.number]
 
-    def agreement(self, size: int) -> Agreement:
+    def setup(self, size: int) -> AlgorithmSetup:
         """Local: what it makes of so many processes."""
-        return agreement_of(change(make_task(), self.changes), self.name, size)
+        return set_up_algorithm(change(make_task(), self.changes), self.name, size)
 
     def __str__(self) -> str:
         shown = ", ".join(f"{name}={value}" for name, value in self.changes.items())

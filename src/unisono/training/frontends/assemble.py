@@ -29,7 +29,7 @@ from unisono.training.progress import Goals
 from unisono.training.shard_rules import refuse_synchronised
 from unisono.training.train_metrics import TrainMetrics
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
-from unisono.training.work_layout import Agreement, agreement_of
+from unisono.training.work_layout import AlgorithmSetup, set_up_algorithm
 
 
 def assemble(
@@ -41,7 +41,7 @@ def assemble(
     """Local, blocking: all parts of this rank's training."""
     task = resolved.task
     device = compute_device(options.device, comm, task.shards is not None)
-    agreed = agreement_of(resolved, algorithm_name, comm.size, options.layout, options.replay)
+    setup = set_up_algorithm(resolved, algorithm_name, comm.size, options.layout, options.replay)
     if task.step is not None and task.accumulate > 1:
         raise UsageError(f"accumulate {task.accumulate} has no effect on a task's own step, which sees its whole part")
     splits = make_splits(resolved)
@@ -76,19 +76,19 @@ def assemble(
     front.try_losses(adapter, splits, metrics)
     front.share_metrics(comm)
     settings = _settings(front.schedules(adapter, plan))
-    if agreed.kind.has_server:
-        front.check_server(agreed.name)
-        algorithm = _server_algorithm(front, agreed, adapter, comm, options)
-        steps_of_workers = replace(plan, global_batch=agreed.batch).steps_per_epoch
-        settings = partial(_settings_of_worker, settings, agreed.roles.num_workers, steps_of_workers, plan.steps_per_epoch)
+    if setup.kind.has_server:
+        front.check_server(setup.name)
+        algorithm = _server_algorithm(front, setup, adapter, comm, options)
+        steps_of_workers = replace(plan, global_batch=setup.batch).steps_per_epoch
+        settings = partial(_settings_of_worker, settings, setup.roles.num_workers, steps_of_workers, plan.steps_per_epoch)
     else:
-        algorithm = agreed.kind(comm, adapter, agreed.options, options.spans, agreed.roles.group)
+        algorithm = setup.kind(comm, adapter, setup.options, options.spans, setup.roles.group)
     return TrainingParts(
         task=task,
         splits=splits,
         adapter=adapter,
         algorithm=algorithm,
-        loader=_loader(task, splits, plan, agreed, comm, device),
+        loader=_loader(task, splits, plan, setup, comm, device),
         metrics=metrics,
         train_metrics=train_metrics,
         settings=settings,
@@ -101,13 +101,13 @@ def _empty(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor
     return torch.empty(numel, dtype=dtype, device=device)
 
 
-def _loader(task: Task, splits: Splits, plan: Plan, agreed: Agreement, comm: Communicator, device: torch.device) -> Loader:
+def _loader(task: Task, splits: Splits, plan: Plan, setup: AlgorithmSetup, comm: Communicator, device: torch.device) -> Loader:
     """Local: the part of every batch that this rank computes."""
-    roles = agreed.roles
+    roles = setup.roles
     own_shards = roles.shards[comm.rank] if isinstance(roles, LockStepRoles) and roles.shards is not None else None
     return Loader(
         splits.train,
-        replace(plan, global_batch=agreed.batch),
+        replace(plan, global_batch=setup.batch),
         roles.shard(comm.rank),
         roles.num_shards,
         accumulate=task.accumulate,
@@ -119,7 +119,7 @@ def _loader(task: Task, splits: Splits, plan: Plan, agreed: Agreement, comm: Com
 
 
 def _server_algorithm(
-    front: FrontEnd, agreed: Agreement, adapter: TorchAdapter, comm: Communicator, options: AssemblyOptions
+    front: FrontEnd, setup: AlgorithmSetup, adapter: TorchAdapter, comm: Communicator, options: AssemblyOptions
 ) -> Algorithm:
     from unisono.training.server.background_evaluation import copy_of
     from unisono.training.server.server_parts import make_server_algorithm
@@ -130,7 +130,7 @@ def _server_algorithm(
         empty = partial(_empty, adapter.device)
         return TorchAdapter(copied.model, copied.body(), copied.parameters(), adapter.device, empty, precision=front.task.precision)
 
-    return make_server_algorithm(agreed, comm, adapter, front.task, make_evaluator, options.spans)
+    return make_server_algorithm(setup, comm, adapter, front.task, make_evaluator, options.spans)
 
 
 def _settings(schedules: Mapping[str, Schedule]) -> Callable[[int], Settings]:

@@ -1,4 +1,4 @@
-"""Evaluates a copy of the server's weights in a thread; workers do not wait."""
+"""Evaluates a copy of the server's weights in a thread, so that workers do not wait."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Metrics = dict[str, float] | None
 
 
 class BackgroundEvaluation(Generic[T]):
-    """One evaluation at a time, while the server serves."""
+    """Runs one evaluation at a time while the server serves."""
 
     def __init__(self, copy: TorchAdapter, evaluate: Callable[[TorchAdapter], Metrics], in_background: bool) -> None:
         self.copy = copy
-        """A replica of its own."""
+        """The replica that is evaluated, with memory of its own."""
         self._evaluate = evaluate
         self._in_background = in_background
         self._thread: Thread | None = None
@@ -31,12 +31,12 @@ class BackgroundEvaluation(Generic[T]):
 
     @property
     def about(self) -> T | None:
-        """Local: what the evaluation was begun with that is under way, or finished and not taken."""
+        """Local: the `about` of the evaluation that is under way, or finished and not collected; None where there is none."""
         return self._about
 
     def begin(self, model: nn.Module, about: T) -> None:
-        """Local, blocking for a copy: evaluate a model as it is now."""
-        assert self._about is None, "take the one before first"
+        """Local, blocking for a copy: begins to evaluate a model as it is now; `about` is returned with the result."""
+        assert self._about is None, "collect the one before first"
         with torch.no_grad():
             for target, source in zip(self.copy.model.state_dict().values(), model.state_dict().values(), strict=True):
                 if isinstance(target, torch.Tensor):
@@ -49,11 +49,11 @@ class BackgroundEvaluation(Generic[T]):
             self._run()
 
     def is_finished(self) -> bool:
-        """Local: whether there is one to take."""
+        """Local: whether a result can be collected without waiting."""
         return self._about is not None and (self._thread is None or not self._thread.is_alive())
 
-    def take(self) -> tuple[T, Metrics]:
-        """Local, blocking: the evaluation that was begun, and what it was begun with; None if it was stopped."""
+    def collect(self) -> tuple[T, Metrics]:
+        """Local, blocking: waits for the evaluation and returns its `about` and its metrics; None for those if it was stopped."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -64,19 +64,19 @@ class BackgroundEvaluation(Generic[T]):
         return about, self._found
 
     def close(self) -> None:
-        """Local, blocking: until nothing runs. Idempotent."""
+        """Local, blocking: waits until no evaluation runs. Idempotent."""
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
         try:
             self._found = self._evaluate(self.copy)
-        except BaseException as error:  # noqa: BLE001 - raised where it is taken
+        except BaseException as error:  # noqa: BLE001 - raised where it is collected
             self._error = error
 
 
 def copy_of(model: nn.Module) -> nn.Module:
-    """Local: a model like this one, with memory of its own."""
+    """Local: returns a copy of a model with memory of its own and without gradients."""
     found = copy.deepcopy(model)
     found.zero_grad(set_to_none=True)
     return found

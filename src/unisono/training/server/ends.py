@@ -1,4 +1,4 @@
-"""Where the processes of a training through a server find each other: which ends of an exchange each of them has."""
+"""Opens the exchanges between the processes of a training through a server: which ends of them each process has."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from unisono.algorithms.server.server_layout import ServerLayout
-from unisono.algorithms.server.slices import Cut, SlicedCaller
+from unisono.algorithms.server.slices import SlicedCaller, SliceLayout
 from unisono.comm.base import Communicator
 from unisono.comm.exchange.base import Caller, Server
 from unisono.comm.exchange.over_comm import MessageCaller, open_exchange
-from unisono.training.server.servers import Orders
+from unisono.training.server.servers import FollowerCommands
 
 
 @dataclass(frozen=True)
 class Ends:
-    """Those of one rank, by what it is."""
+    """The ends of exchanges that one rank has, according to its role."""
 
-    cut: Cut
+    slices: SliceLayout
     server: Server | None = None
     caller: Caller | None = None
-    """Of the first of a worker's processes."""
-    orders: Orders | None = None
-    """Of the first of several servers."""
+    """The end of a worker's first process towards all servers."""
+    commands: FollowerCommands | None = None
+    """The end of the first of several servers towards the others."""
 
 
 def open_ends(world: Communicator, layout: ServerLayout, values: Tensor, like: Tensor, most_numbers: int, held: ExitStack) -> Ends:
-    """Collective, blocking: between the first server and the first of each group; where there are more servers, also between those
-    and all of these. `values` are the weights, `like` a vector that travels; `held` closes them."""
-    cut = Cut.of(values, layout.servers)
-    num_bytes = [length * like.dtype.itemsize for length in cut.lengths(like.numel())]
+    """Collective, blocking: opens the exchange between the first server and the first process of each worker; with several servers
+    also the one between the other servers and all of these. `values` are the weights, `like` a vector that travels; `held` closes
+    the ends."""
+    slices = SliceLayout.of(values, layout.servers)
+    num_bytes = [length * like.dtype.itemsize for length in slices.lengths(like.numel())]
     serves, is_first = layout.is_server(world.rank), layout.shard(world.rank) == 0
 
     def opened(has_part: bool, servers: Sequence[int], most_bytes: int) -> Server | list[MessageCaller]:
@@ -50,9 +51,9 @@ def open_ends(world: Communicator, layout: ServerLayout, values: Tensor, like: T
     if serves:
         own = first if world.rank == 0 else others
         assert isinstance(own, Server)
-        return Ends(cut, own, orders=Orders(others) if isinstance(others, list) and others else None)
+        return Ends(slices, own, commands=FollowerCommands(others) if isinstance(others, list) and others else None)
     assert isinstance(first, list)
     assert isinstance(others, list)
     if others:
-        return Ends(cut, caller=SlicedCaller([*first, *others], cut, like))
-    return Ends(cut, caller=first[0] if first else None)
+        return Ends(slices, caller=SlicedCaller([*first, *others], slices, like))
+    return Ends(slices, caller=first[0] if first else None)

@@ -1,4 +1,4 @@
-"""Workers that come, go and die: what the server leaves in the run directory for them, and how they join (`unisono join RUN`)."""
+"""Workers that join, leave and die: the join info in the run directory, and how they join with it (`unisono join RUN`)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from unisono.errors import UsageError
 from unisono.stopping.stop_request import StopRequest
 from unisono.task.train_config import TrainConfig
 from unisono.training.prepare import prepare
-from unisono.training.server.calling import Calling, Left
 from unisono.training.server.server_parts import WorkerMaker, like, replica_of
 from unisono.training.server.server_trainer import CONNECTION_FILE
+from unisono.training.server.worker_connection import WorkerConnection, WorkerLeft
 
-INVITATION = "join.json"
-"""What a worker must know of the training."""
+JOIN_FILE = "join.json"
+"""Join info: what a worker must know of the training."""
 NOT_FOR_WORKERS = (
     "out",
     "host",
@@ -41,8 +41,8 @@ POLL_S = 0.2
 Say = Callable[[str], object]
 
 
-def write_invitation(directory: Path, config: TrainConfig) -> None:
-    """Local: before the door opens."""
+def write_join_info(directory: Path, config: TrainConfig) -> None:
+    """Local: writes what workers need to join into the run directory, before the server accepts any."""
     held = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in NOT_FOR_WORKERS}
     held["task_file"] = str(Path(config.task_file).resolve())
     if config.init_from is not None:  # of the weights that do not learn, which no reply brings
@@ -51,17 +51,18 @@ def write_invitation(directory: Path, config: TrainConfig) -> None:
         text = json.dumps(held, indent=1)
     except TypeError as error:
         raise UsageError(f"a worker that joins cannot be told the changes of the task: {error}; use plain values") from error
-    draft = directory / f".{INVITATION}"
+    draft = directory / f".{JOIN_FILE}"
     draft.write_text(text)
-    draft.replace(directory / INVITATION)
+    draft.replace(directory / JOIN_FILE)
 
 
-def read_invitation(directory: Path, wait_s: float, is_enough: Callable[[], bool]) -> TrainConfig:
-    """Local, blocking: what the server has left there; waits for a server that is about to start."""
-    path, until = directory / INVITATION, monotonic() + wait_s
+def read_join_info(directory: Path, wait_s: float, is_enough: Callable[[], bool]) -> TrainConfig:
+    """Local, blocking: the configuration with which to join; waits up to `wait_s` for a server that is about to start. Raises
+    `WorkerLeft` once `is_enough` is true."""
+    path, until = directory / JOIN_FILE, monotonic() + wait_s
     while not path.exists():
         if is_enough():
-            raise Left
+            raise WorkerLeft
         if monotonic() >= until:
             raise UsageError(
                 f"there is no {path}, so no server has started there; start one: unisono train TASK.py --elastic W "
@@ -75,12 +76,12 @@ def read_invitation(directory: Path, wait_s: float, is_enough: Callable[[], bool
 
 
 def join(directory: Path, *, say: Say, threads: int | None = None, device: str = "auto", wait_s: float = 0.0) -> int:
-    """Local, blocking: be one worker until the training is over, or until a stop of this process is requested. Gives how many
+    """Local, blocking: works as one worker until the training is over or a stop of this process is requested. Returns how many
     batches it has done."""
     with StopRequest() as stop:
         try:
-            config = replace(read_invitation(directory, wait_s, stop.requested), device=device)
-        except Left:
+            config = replace(read_join_info(directory, wait_s, stop.requested), device=device)
+        except WorkerLeft:
             return 0
         set_threads(threads)
         comm = alone()
@@ -88,23 +89,25 @@ def join(directory: Path, *, say: Say, threads: int | None = None, device: str =
         assert isinstance(parts.algorithm, ServerAlgorithm)
         replica = replica_of(parts.adapter, comm)
         workers = WorkerMaker(parts.algorithm, replica, parts.loader, parts.settings, parts.task.seed)
-        start = replica.home()
+        start = replica.copy_worker()
         caller = ZmqCaller(directory / CONNECTION_FILE, say=say)
         num_done = 0
         try:
             while True:
                 number = caller.join()
                 say(f"joined as worker {number}")
-                calling = Calling(comm, caller, like(replica), most_numbers(replica.num_sums, replica.num_tensors), stop.requested)
-                worker = workers.make(calling.out())
+                connection = WorkerConnection(
+                    comm, caller, like(replica), most_numbers(replica.num_sums, replica.num_tensors), stop.requested
+                )
+                worker = workers.make(connection.out())
                 try:
-                    calling.drive(worker.run())
+                    connection.drive(worker.run())
                 except UnknownWorker:
                     num_done += worker.num_steps
                     replica.reset(start)
                     say(f"warning: the server does not know worker {number} any more; what it had in hand is lost, it joins again")
                     continue
-                except Left:
+                except WorkerLeft:
                     say("stop requested; left the run")
                 return num_done + worker.num_steps
         finally:

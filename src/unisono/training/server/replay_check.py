@@ -1,4 +1,4 @@
-"""Whether a run can repeat another one: only the same experiment gives its recorded calls a meaning."""
+"""Checks whether a run can repeat another one: recorded calls make sense only in the same experiment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHO = ("group", "simulate")
 
 
 def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:
-    """Local: refuse to repeat a run that was another experiment. Whether its workers were groups of processes does not matter."""
+    """Local: refuses to repeat a run that was another experiment. Whether its workers were groups of processes does not matter."""
     beside = (replay if replay.is_dir() else replay.parent) / "config.json"
     if not beside.exists():  # a record by itself
         return

@@ -1,4 +1,4 @@
-"""From a task to an algorithm with a server: this rank's part, and the workers that it makes."""
+"""Makes an algorithm with a server from a task: this rank's part of it, and its workers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from unisono.algorithms.allreduce import ALGORITHM as AllReduce
 from unisono.algorithms.base import GroupSettings, Settings
 from unisono.algorithms.server.call_record import check_numbers
 from unisono.algorithms.server.protocol import MOST_UNITS
-from unisono.algorithms.server.replica import Home, Replica, check_model
+from unisono.algorithms.server.replica import Replica, VirtualWorkerState, check_model
 from unisono.algorithms.server.server_algorithm import ServerAlgorithm
 from unisono.algorithms.server.server_layout import ServerLayout
-from unisono.algorithms.server.slices import Cut
+from unisono.algorithms.server.slices import SliceLayout
 from unisono.algorithms.server.worker import Worker
 from unisono.comm.base import Communicator
 from unisono.comm.engines.single import alone
@@ -25,25 +25,25 @@ from unisono.errors import UsageError
 from unisono.events import Spans
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.task.task import Task
-from unisono.training.work_layout import Agreement
+from unisono.training.work_layout import AlgorithmSetup
 
 
 def make_server_algorithm(
-    agreement: Agreement,
+    setup: AlgorithmSetup,
     world: Communicator,
     adapter: TorchAdapter,
     task: Task,
     make_evaluator: Callable[[], TorchAdapter],
     spans: Spans | None,
 ) -> ServerAlgorithm:
-    """Local: the algorithm of this rank; refuses what its rule cannot use."""
-    kind, layout, replay = agreement.kind, agreement.roles, agreement.replay
+    """Local: makes the algorithm of this rank; refuses what its rule cannot use."""
+    kind, layout, replay = setup.kind, setup.roles, setup.replay
     assert issubclass(kind, ServerAlgorithm)
     assert isinstance(layout, ServerLayout)
     algorithm = kind(
         alone(adapter.device),
         adapter,
-        agreement.options,
+        setup.options,
         spans,
         world=world,
         layout=layout,
@@ -55,9 +55,9 @@ def make_server_algorithm(
         raise UsageError("--elastic needs ZeroMQ, which is not installed here; pip install 'unisono[zmq]'")
     if replay is not None and layout.elastic is None:
         check_numbers(replay, layout.num_workers)
-    check_model(adapter, agreement.name)
+    check_model(adapter, setup.name)
     if layout.servers > 1:
-        _check_servers(algorithm, agreement.name, task)
+        _check_servers(algorithm, setup.name, task)
     return algorithm
 
 
@@ -70,27 +70,27 @@ def _check_servers(algorithm: ServerAlgorithm, name: str, task: Task) -> None:
             f"{what} needs a norm of the whole vector, of which each of {num_servers} servers has a slice (--servers); {remedy}"
         )
     part = algorithm.adapter.parts[""]
-    Cut.of(next(iter(part.values.values())), num_servers)
+    SliceLayout.of(next(iter(part.values.values())), num_servers)
     if algorithm.server_optimises:
         part.check_narrow()
 
 
 def replica_of(adapter: TorchAdapter, group: Communicator, spans: Spans | None = None) -> Replica:
-    """Collective over a group of processes that act as one worker."""
+    """Makes the replica of a worker. Collective over the group of processes that act as that worker."""
     inside = AllReduce(group, adapter, AllReduce.Options(), spans)
     inside.start()
     return Replica(adapter, inside)
 
 
 def like(replica: Replica) -> Tensor:
-    """Local: a vector like those that travel: weights, then running statistics."""
+    """Local: an empty vector like those that travel: weights, then running statistics."""
     num = replica.values.numel() + replica.statistics.numel()
     return torch.empty(num, dtype=replica.values.dtype, device=replica.values.device)
 
 
 @dataclass(frozen=True)
 class WorkerMaker:
-    """What all workers of this process have in common."""
+    """Makes the workers of this process."""
 
     algorithm: ServerAlgorithm
     replica: Replica
@@ -98,8 +98,14 @@ class WorkerMaker:
     settings: Callable[[int], Settings]
     seed: int
 
-    def make(self, out: Tensor, shard: int = 0, stop_requested: Callable[[], bool] = bool, home: Home | None = None) -> Worker:
-        """Local: a worker that forms in `out` what it sends; a virtual one has a `home`."""
+    def make(
+        self,
+        out: Tensor,
+        shard: int = 0,
+        stop_requested: Callable[[], bool] = bool,
+        virtual_state: VirtualWorkerState | None = None,
+    ) -> Worker:
+        """Local: makes a worker that forms in `out` what it sends; a virtual one has a `virtual_state`."""
         units = self.loader.plan.steps_per_epoch
         return Worker(
             rule=self.algorithm,
@@ -110,7 +116,7 @@ class WorkerMaker:
             shard=shard,
             out=out,
             stop_requested=stop_requested,
-            home=home,
+            virtual_state=virtual_state,
             most_units=min(MOST_UNITS, max(1, units // self.algorithm.num_workers)),
         )
 

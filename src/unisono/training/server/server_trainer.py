@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from unisono.algorithms.server.call_record import FILE, Arrivals, InOrder, after, callers_in
+from unisono.algorithms.server.call_record import FILE, CallRecorder, ReplayServer, after, callers_in
 from unisono.algorithms.server.ledger import Ledger
 from unisono.algorithms.server.protocol import most_numbers
 from unisono.algorithms.server.replica import Replica
@@ -32,63 +32,63 @@ from unisono.training.epoch_sums import EpochSums
 from unisono.training.evaluation import EvaluationPlan, evaluate
 from unisono.training.progress import Progress
 from unisono.training.server.background_evaluation import BackgroundEvaluation
-from unisono.training.server.calling import Calling
 from unisono.training.server.ends import Ends, open_ends
 from unisono.training.server.server_parts import WorkerMaker, like, replica_of
 from unisono.training.server.servers import Follower, LeadingService, buffer_of_follower
 from unisono.training.server.serving import EndedEpoch, Serving
+from unisono.training.server.worker_connection import WorkerConnection
 from unisono.training.trainer_base import TrainerBase, shown_lr
 
 CONNECTION_FILE = "exchange.json"
 """In the run directory: where the server is and what opens it, for the user alone (comm/exchange/zmq_keys.py)."""
 OTHER_WORKERS = "it went on with other workers"
 STATE_FACTOR, STATE_BYTES = 8, 64 * 2**20
-"""A worker's state may be so many times as large as its weights, and so many bytes more."""
+"""Limit of a worker's state: so many times the size of its weights, and so many bytes more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
     """What the first server needs besides the task."""
 
-    arrivals: Path | None = None
-    """Where it writes down the order of calls."""
+    call_record: Path | None = None
+    """The file in which it records the order of calls."""
     silence_s: float = 10.0
     host: str = "127.0.0.1"
     """The address at which workers that come and go reach it."""
 
     @classmethod
     def of(cls, config: TrainConfig, directory: Path | None) -> ServerSettings:
-        """Pure: of a run in this directory."""
+        """Pure: the settings of a run in this directory."""
         if directory is None:
             return cls()
         host = config.host if config.comes_and_goes and config.host else cls.host
-        return cls(arrivals=directory / FILE, silence_s=config.silence_s, host=host)
+        return cls(call_record=directory / FILE, silence_s=config.silence_s, host=host)
 
 
 class Resumed(NamedTuple):
-    """What a server takes up of an earlier attempt."""
+    """What a server resumes of an earlier attempt."""
 
     num_lines: int = 0
-    """Of the record of calls that belong to it."""
-    anew: str = ""
-    """Why it cannot be repeated from there on."""
+    """Number of lines of the record of calls that belong to it."""
+    replay_break: str = ""
+    """Why the run cannot be repeated from there on; empty if it can."""
     pending: EpochSums | None = None
-    """Of an epoch whose evaluation was cut short."""
+    """Sums of an epoch whose evaluation was cut short."""
 
 
 @dataclass(kw_only=True)
 class ServerTrainer(TrainerBase):
-    """One rank's part."""
+    """One rank's part of a training through a server: it serves, or works, or both."""
 
     algorithm: ServerAlgorithm = field(init=False)
     server: ServerSettings = field(default_factory=ServerSettings)
     show_server: Callable[[], None] = field(default=lambda: None, init=False)
-    """Local: put the server's weights into the model of this process, which virtual workers use too."""
+    """Local: copies the server's weights into the model of this process, which virtual workers use too."""
     _service_here: Service | None = field(default=None, init=False)
-    """Of the first server, once it serves."""
+    """The service of the first server, once it serves."""
 
     def train(self) -> Progress:
-        """Collective, blocking: train to the end, whatever ends it."""
+        """Collective, blocking: trains to the end, whatever ends it."""
         algorithm, layout, world = self.algorithm, self.algorithm.layout, self.algorithm.world
         self._began = perf_counter() - self.progress.wall_s
         algorithm.start()
@@ -104,11 +104,11 @@ class ServerTrainer(TrainerBase):
                 elif ends.server is not None:
                     self._follow(ends.server, replica, ends)
                 else:
-                    calling = Calling(group, ends.caller, like(replica), self._numbers(replica), spans=self.spans)
-                    worker = self._workers(replica).make(calling.out(), layout.shard(world.rank), self.stop_requested)
-                    calling.drive(worker.run())
+                    connection = WorkerConnection(group, ends.caller, like(replica), self._numbers(replica), spans=self.spans)
+                    worker = self._workers(replica).make(connection.out(), layout.shard(world.rank), self.stop_requested)
+                    connection.drive(worker.run())
             else:
-                server: Server = self._virtual(replica) if layout.is_virtual else self._open_door(replica)
+                server: Server = self._virtual(replica) if layout.is_virtual else self._open_to_joining_workers(replica)
                 held.callback(server.close)
                 self._serve(server, replica)
         limit_s = None if self.hooks.should_continue is None else math.inf  # the server may wait for it
@@ -117,7 +117,7 @@ class ServerTrainer(TrainerBase):
         return self.progress
 
     def _group(self, held: ExitStack) -> Communicator:
-        """Collective: those that act as one worker with this rank; a server is alone."""
+        """Collective: the group of processes that act as one worker with this rank; a server is alone."""
         layout, world = self.algorithm.layout, self.algorithm.world
         if layout.size == 1:
             return alone(self.adapter.device)
@@ -137,11 +137,14 @@ class ServerTrainer(TrainerBase):
     def _virtual(self, replica: Replica) -> SimulatedServer:
         workers = self._workers(replica)
         # A request to stop reaches the server, which is here too.
-        work = {number: workers.make(like(replica), home=replica.home()).run() for number in self._virtual_workers()}
+        work = {
+            number: workers.make(like(replica), virtual_state=replica.copy_worker()).run() for number in self._virtual_workers()
+        }
         return SimulatedServer(self.algorithm.layout.clock, self.seed, work)
 
     def _virtual_workers(self) -> Collection[int]:
-        """Local: all; where a run of workers that came and went is repeated, those that are there and those that will yet come."""
+        """Local: the numbers of the virtual workers: all; where a run whose workers came and went is repeated, those that have
+        joined and those that will."""
         algorithm = self.algorithm
         if algorithm.layout.elastic is None:
             return range(algorithm.num_workers)
@@ -155,26 +158,26 @@ class ServerTrainer(TrainerBase):
 
     # ---- server ----------------------------------------------------------------------------------------------------
 
-    def _open_door(self, replica: Replica) -> Server:
-        """Local: for workers that come and go."""
+    def _open_to_joining_workers(self, replica: Replica) -> Server:
+        """Local: makes the server that workers may join and leave, and opens it."""
         from unisono.comm.exchange.zmq_server import ZmqServer
 
-        settings, arrivals = self.server, self.server.arrivals
-        assert arrivals is not None
+        settings, call_record = self.server, self.server.call_record
+        assert call_record is not None
         number = 0 if self.restored is None else int(self.restored.trainer["next_number"])
         server = ZmqServer(
-            arrivals.parent / CONNECTION_FILE,
+            call_record.parent / CONNECTION_FILE,
             max_vector_bytes=STATE_FACTOR * like(replica).nbytes + STATE_BYTES,
             host=settings.host,
             first_number=number,
             silence_s=settings.silence_s,
             say=self.tell,
         )
-        self.tell(f"waiting for workers at {server.open()}: unisono join {arrivals.parent}")
+        self.tell(f"waiting for workers at {server.open()}: unisono join {call_record.parent}")
         return server
 
     def _follow(self, server: Server, replica: Replica, ends: Ends) -> None:
-        """Be another server than the first."""
+        """Serves as a server other than the first."""
         service = self._service(buffer_of_follower(server), replica, ends)
         if self.restored is not None:
             self._resume_service(self.restored.trainer, service, ends)
@@ -186,15 +189,15 @@ class ServerTrainer(TrainerBase):
         layout, rank = algorithm.layout, algorithm.world.rank
         if layout.servers > 1 and algorithm.server_optimises:
             assert ends is not None
-            replica.part.narrow(ends.cut.where(rank))
-        model, statistics = self._server_model(replica, None if ends is None else ends.cut.where(rank))
+            replica.part.narrow(ends.slices.slice_of(rank))
+        model, statistics = self._server_model(replica, None if ends is None else ends.slices.slice_of(rank))
 
         def lr(step: int) -> float:
             return shown_lr(self.settings(step))
 
         make: Callable[..., Service] = Service
-        if ends is not None and ends.orders is not None:
-            make = partial(LeadingService, orders=ends.orders, cut=ends.cut, part=replica.part)
+        if ends is not None and ends.commands is not None:
+            make = partial(LeadingService, commands=ends.commands, slices=ends.slices, part=replica.part)
         return make(
             rule=algorithm,
             model=model,
@@ -220,24 +223,24 @@ class ServerTrainer(TrainerBase):
             self.restored = None
         if algorithm.replay is not None:
             lines = after(algorithm.replay, resumed.num_lines)
-            server = InOrder(server, lines, service.is_of_consequence, lambda: not service.awaits_workers)
+            server = ReplayServer(server, lines, service.changes_state, lambda: not service.awaits_workers)
         in_background = not algorithm.layout.is_virtual and algorithm.replay is None
         evaluation: BackgroundEvaluation[EndedEpoch] = BackgroundEvaluation(
             algorithm.make_evaluator(), self._evaluate, in_background
         )
         with ExitStack() as held:
             held.callback(evaluation.close)
-            arrivals = None
-            if self.server.arrivals is not None:
-                arrivals = Arrivals(self.server.arrivals, resumed.num_lines, resumed.anew)
-            if arrivals is not None:
-                held.callback(arrivals.close)
+            call_recorder = None
+            if self.server.call_record is not None:
+                call_recorder = CallRecorder(self.server.call_record, resumed.num_lines, resumed.replay_break)
+            if call_recorder is not None:
+                held.callback(call_recorder.close)
             serving = Serving(
                 trainer=self,
                 server=server,
                 service=service,
                 evaluation=evaluation,
-                arrivals=arrivals,
+                call_recorder=call_recorder,
                 sums=sums,
                 waits=waits,
                 pending=resumed.pending,
@@ -248,8 +251,8 @@ class ServerTrainer(TrainerBase):
         self.unfinished = {} if self.progress.step_in_epoch == 0 else serving.sums.values()
 
     def _server_model(self, replica: Replica, where: slice | None) -> tuple[ServerModel, Tensor]:
-        """The server's weights and its statistics: the model of this process, or a slice of it; where virtual workers use the model
-        too, a home beside theirs."""
+        """The server's weights and its statistics: the model of this process, or a slice of it; where virtual workers use that
+        model, a state beside theirs."""
         stretch = slice(None) if where is None else where
 
         def optimise(gradient: Tensor, uses: Any) -> None:
@@ -265,19 +268,19 @@ class ServerTrainer(TrainerBase):
         if not self.algorithm.layout.is_virtual:
             model = ServerModel(replica.values[stretch], optimise)
             return model, replica.statistics
-        home = replica.home()
+        own_state = replica.copy_worker()
 
-        def optimise_at_home(gradient: Tensor, uses: Any) -> None:
-            replica.move_in(home)
+        def optimise_own_state(gradient: Tensor, uses: Any) -> None:
+            replica.load_worker(own_state)
             optimise(gradient, uses)
-            replica.move_out(home)
+            replica.store_worker(own_state)
 
-        self.show_server = lambda: replica.move_in(home)
-        model = ServerModel(home.values, optimise_at_home)
-        return model, home.statistics
+        self.show_server = lambda: replica.load_worker(own_state)
+        model = ServerModel(own_state.values, optimise_own_state)
+        return model, own_state.statistics
 
     def _resume(self, service: Service, sums: EpochSums, waits: Waits, ends: Ends | None) -> Resumed:
-        """Local: what an earlier attempt left, into these."""
+        """Local: restores what an earlier attempt left into these objects."""
         assert self.restored is not None
         left, pending = self.restored.trainer, None
         if left["plan"] == self._plan:
@@ -286,16 +289,17 @@ class ServerTrainer(TrainerBase):
             if left["pending"] is not None:
                 pending = EpochSums(self.train_metrics)
                 pending.restore(left["pending"])
-        anew = self._resume_service(left, service, ends)
-        if anew == OTHER_WORKERS:
+        replay_break = self._resume_service(left, service, ends)
+        if replay_break == OTHER_WORKERS:
             self.tell(
                 "warning: the workers are others than before; they begin with the server's weights, and what those had is dealt "
                 "out again"
             )
-        return Resumed(int(left["num_lines"]), anew, pending)
+        return Resumed(int(left["num_lines"]), replay_break, pending)
 
     def _resume_service(self, left: Mapping[str, Any], service: Service, ends: Ends | None) -> str:
-        """Local: every server's part of that. Gives why the run cannot be repeated from there on."""
+        """Local: restores what an earlier attempt left of this server's service. Returns why the run cannot be repeated from there
+        on; empty if it can."""
         saved, ledger, layout = self.algorithm.saved_service, service.ledger, self.algorithm.layout
         assert saved is not None
         if left["plan"] != self._plan:
@@ -310,7 +314,7 @@ class ServerTrainer(TrainerBase):
         came_and_went = layout.elastic is not None and not layout.is_virtual
         if layout.servers > 1:
             assert ends is not None
-            saved = ends.cut.share_of_state(saved, self.algorithm.world.rank)
+            saved = ends.slices.share_of_state(saved, self.algorithm.world.rank)
         if not service.restore(saved, callers) or came_and_went:
             return OTHER_WORKERS
         has_ended = not (ledger.leases or ledger.returned or ledger.is_over)
@@ -328,39 +332,39 @@ class ServerTrainer(TrainerBase):
         return evaluate(self.algorithm.comm, evaluator, self.validation, plan, "val_")
 
     def stop_requested(self) -> bool:
-        """Local: also whether another server was asked to."""
+        """Local: whether a stop was requested of this process or of another server."""
         service = self._service_here
         return (service is not None and service.stop_requested) or super().stop_requested()
 
-    # ---- what the serving asks for ---------------------------------------------------------------------------------
+    # ---- what `Serving` calls --------------------------------------------------------------------------------------
 
     def wall_s(self) -> float:
-        """Local: since the run began, earlier attempts included."""
+        """Local: seconds since the run began, earlier attempts included."""
         return perf_counter() - self._began
 
     def tell(self, text: str) -> None:
-        """Local: to all who watch."""
+        """Local: sends a line to all observers."""
         self._say(text)
 
     def end_of_epoch(self, sums: EpochSums, metrics: Mapping[str, float], evaluated_model: nn.Module) -> None:
-        """Local: an evaluation is over."""
+        """Local: ends an epoch whose evaluation is over."""
         self.evaluated_model = evaluated_model
         self._finish_epoch(sums, metrics)
 
     def should_continue(self, metrics: Mapping[str, float]) -> bool:
-        """Local: the server ends epochs alone, and then tells the workers."""
+        """Local: whether the training continues after this epoch. The server decides alone and tells the workers."""
         ask = self.hooks.should_continue
         return ask is None or ask(self.progress.epoch, metrics)
 
     def keep(self, state: Mapping[str, Any], mid_epoch: bool, is_last: bool) -> None:
-        """Local: save; all that is needed is here."""
+        """Local: saves a checkpoint; everything that it holds is on this rank."""
         super()._save_checkpoint(state, mid_epoch, is_last)
 
     def _save_checkpoint(self, state: Mapping[str, Any], mid_epoch: bool, is_last: bool = False) -> None:  # noqa: ARG002
-        """A save is due after an epoch; it begins when the workers can be asked for their states."""
+        """Requests a save, which begins once the workers can be asked for their states."""
         self.save_requested = True
 
     def take_save_request(self) -> bool:
-        """Local: whether a save was requested since this was asked last."""
+        """Local: whether a save was requested since the last call."""
         requested, self.save_requested = self.save_requested, False
         return requested

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from unisono.algorithms.server.call_record import LOST, STOP, Arrivals, InOrder
+from unisono.algorithms.server.call_record import LOST, STOP, CallRecorder, ReplayServer
 from unisono.algorithms.server.service import Applied, Service
 from unisono.algorithms.server.simulated import SimulatedServer
 from unisono.algorithms.server.waits import Waits
@@ -21,14 +21,14 @@ from unisono.training.trainer_base import shown_lr
 if TYPE_CHECKING:
     from unisono.training.server.server_trainer import ServerTrainer
 
-SLICE_S = 0.05
-"""How long the server waits for a call before it looks round."""
+POLL_S = 0.05
+"""How long the server waits for a call before it checks for other work."""
 MOST_SHOWN = 10
 
 
 @dataclass
 class EndedEpoch:
-    """One whose evaluation is missing."""
+    """An epoch whose steps are done and whose evaluation is missing."""
 
     sums: EpochSums
     waits: Waits
@@ -36,39 +36,39 @@ class EndedEpoch:
 
 @dataclass(kw_only=True)
 class Serving:
-    """One attempt of a server."""
+    """The loop of a server in one attempt of a run."""
 
     trainer: ServerTrainer
     server: Server
     service: Service
     evaluation: BackgroundEvaluation[EndedEpoch]
-    arrivals: Arrivals | None
+    call_recorder: CallRecorder | None
     sums: EpochSums
     waits: Waits
     pending: EpochSums | None = None
-    """Of an epoch whose evaluation was cut short, here or in an earlier attempt."""
+    """Sums of an epoch whose evaluation was cut short, here or in an earlier attempt."""
     _num_stops: int = 0
     _is_past_end: bool = False
-    """Of a run that is repeated: whether it was told that the record is over."""
+    """In a replay: whether the user was told that the record is over."""
     _stop_is_recorded: bool = False
-    """Whether the record of a run that is repeated says to stop here; then all can be saved here, as it was."""
+    """In a replay: whether the record says to stop here; then the state can be saved here, as it was in the recorded run."""
     _verdict: str = ""
-    """Of a run that is repeated: what an evaluation has decided. The recorded run heard of it when the next epoch ended, or before,
-    so it looked at no other."""
+    """In a replay: what an evaluation has decided. The recorded run learned of it when the next epoch ended, or before, so it
+    evaluated no other."""
     _saved_at: int = 0
     _save_requested: bool = False
     _is_last: bool = False
     """Whether the save under way is the last one."""
 
     def run(self) -> None:
-        """Local, blocking: until every worker was told that it is over."""
+        """Local, blocking: serves until every worker was told to end."""
         service, server = self.service, self.server
         self._saved_at = service.step
         if self.pending is not None:
             pending, self.pending = self.pending, None
             self._evaluate(pending, Waits())
         while not service.is_over:
-            request = server.receive(SLICE_S)
+            request = server.receive(POLL_S)
             began = perf_counter()
             for caller in server.newly_lost():
                 self._lose(caller, "is gone")
@@ -79,7 +79,7 @@ class Serving:
             self._end_epochs()
             self._decide()
             self._save()
-            for answer in service.take_answers():
+            for answer in service.pop_answers():
                 server.reply(*answer)
             ended = perf_counter()
             self.waits.add_busy(ended - began)
@@ -89,11 +89,11 @@ class Serving:
     # ---- calls -----------------------------------------------------------------------------------------------------
 
     def _handle(self, request: Request) -> None:
-        if self.service.is_of_consequence(request):
+        if self.service.changes_state(request):
             self._record(str(request.caller))
         for applied in self.service.handle(request):
             self._account(applied)
-        if isinstance(self.server, InOrder) and self.server.is_past_end and not self._is_past_end:
+        if isinstance(self.server, ReplayServer) and self.server.is_past_end and not self._is_past_end:
             self._is_past_end = True
             self.trainer.tell("warning: the record that is repeated (--replay) ends here; calls now come in an order of their own")
 
@@ -139,7 +139,7 @@ class Serving:
             observer.step(event)
 
     def _not_finite(self, applied: Applied) -> None:
-        """Nothing of such a batch is in the server's weights: its worker sent a gradient of zero."""
+        """Reports a batch whose loss is not finite. It has not changed the server's weights: its worker sent a gradient of zero."""
         trainer, plan = self.trainer, self.trainer.loader.plan
         epoch, step = divmod(applied.lease.units[0], plan.steps_per_epoch)
         samples = plan.order(epoch)[plan.batch(step)]
@@ -172,7 +172,7 @@ class Serving:
         self.sums, self.waits = EpochSums(trainer.train_metrics), Waits()
 
     def _ends_in_this_epoch(self) -> bool:
-        """Whether the run ends within the epoch in hand. A request to stop alone does not say so: the batches that still come may
+        """Whether the run ends within the current epoch. A stop request alone does not mean that: the batches that still come may
         complete the epoch, and those after them belong to the next one."""
         trainer = self.trainer
         is_over = trainer.progress.reason not in ("", INTERRUPTED) or self.service.is_ending
@@ -186,7 +186,7 @@ class Serving:
 
     def _end_epoch(self) -> None:
         trainer = self.trainer
-        ended, found = self.evaluation.take()
+        ended, found = self.evaluation.collect()
         if found is None:  # stopped meanwhile: the next attempt evaluates
             self.pending = ended.sums
             trainer.progress.stop(INTERRUPTED)
@@ -197,16 +197,16 @@ class Serving:
         trainer.end_of_epoch(ended.sums, ended.sums.values() | found | more, self.evaluation.copy.model)
         done = trainer.progress
         done.follow_server(self.service.step, self.service.ledger.units_per_epoch)
-        if before or isinstance(self.server, InOrder):  # decided already, or by the record
+        if before or isinstance(self.server, ReplayServer):  # decided already, or by the record
             self._verdict = self._verdict or done.reason
             done.end_as(before)
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        """Whether to stop, and why."""
+        """Decides whether to stop, and why."""
         trainer, done, ledger = self.trainer, self.trainer.progress, self.service.ledger
-        decision = self.server.decision() if isinstance(self.server, InOrder) else None
+        decision = self.server.decision() if isinstance(self.server, ReplayServer) else None
         if decision is not None:
             done.end_as(decision)
             self._stop_is_recorded = True
@@ -214,7 +214,7 @@ class Serving:
             is_enough = trainer.max_steps is not None and done.step >= trainer.max_steps
             if self._num_stops or is_enough or trainer.stop_requested():
                 done.stop(INTERRUPTED)
-            elif isinstance(self.server, InOrder) and self.server.is_past_end:
+            elif isinstance(self.server, ReplayServer) and self.server.is_past_end:
                 done.stop(self._verdict)
         if not done.reason and ledger.is_over and self.evaluation.about is None and done.epoch >= trainer.goals.num_epochs:
             done.stop(FINISHED)
@@ -228,8 +228,8 @@ class Serving:
             if not service.is_ending:  # else it failed while the states came: those before the failure are kept
                 trainer.show_server()
                 service.gather()
-                if self.arrivals is not None:
-                    self.arrivals.flush()
+                if self.call_recorder is not None:
+                    self.call_recorder.flush()
                 trainer.keep(self._state(), bool(done.step_in_epoch), self._is_last)
             if self._is_last:
                 service.end()
@@ -254,7 +254,7 @@ class Serving:
 
     @property
     def _lets_save(self) -> bool:
-        return not isinstance(self.server, InOrder) or self.server.lets_save(self.service.busy)
+        return not isinstance(self.server, ReplayServer) or self.server.lets_save(self.service.busy)
 
     def _begin_end(self) -> None:
         trainer, service, done = self.trainer, self.service, self.trainer.progress
@@ -267,7 +267,7 @@ class Serving:
             return
         elif not (self._stop_is_recorded or self._lets_save):  # a stop was requested where the recorded run had none
             trainer.tell("warning: the recorded order lets no state be saved here; the same command repeats more of it")
-            assert isinstance(self.server, InOrder)
+            assert isinstance(self.server, ReplayServer)
             self.server.give_up()
             service.end()
         else:
@@ -277,7 +277,7 @@ class Serving:
             service.begin_save()
 
     def _state(self) -> dict[str, Any]:
-        num_lines = 0 if self.arrivals is None else self.arrivals.num_lines
+        num_lines = 0 if self.call_recorder is None else self.call_recorder.num_lines
         sums = copy(self.sums)
         sums.add_time(self.waits.took_s())
         return {
@@ -289,5 +289,5 @@ class Serving:
         }
 
     def _record(self, line: str) -> None:
-        if self.arrivals is not None:
-            self.arrivals.write(line)
+        if self.call_recorder is not None:
+            self.call_recorder.write(line)

@@ -30,7 +30,7 @@ from unisono.task.train_config import TrainConfig
 from unisono.training.frontends.factories import make_splits
 from unisono.training.prepare import prepare
 from unisono.training.run_folder.provenance import provenance, sources_of
-from unisono.training.work_layout import agreement_of
+from unisono.training.work_layout import set_up_algorithm
 from unisono.tuning.search.space import ALGORITHM, Space, defaults_of, space_of
 from unisono.tuning.workers.messages import Mailbox, Message
 from unisono.tuning.workers.trial_worker import TrialRunner
@@ -126,7 +126,7 @@ class TaskTrialRunner(TrialRunner):
             values = {**self.fixed, **point}
             algorithm = values.pop(ALGORITHM)
             try:
-                agreement_of(change(self.task, values), algorithm, self.workers)
+                set_up_algorithm(change(self.task, values), algorithm, self.workers)
             except UsageError as error:
                 if not is_searched:
                     raise

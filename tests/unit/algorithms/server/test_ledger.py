@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.algorithms.server.call_record import STOP, Arrivals, InOrder, after, check_numbers, read_arrivals
+from unisono.algorithms.server.call_record import STOP, CallRecorder, ReplayServer, after, check_numbers, read_call_record
 from unisono.algorithms.server.ledger import Ledger
 from unisono.algorithms.server.server_layout import ServerLayout
 from unisono.algorithms.server.simulated import SimulatedServer
 from unisono.algorithms.server.virtual_clock import VirtualClock
-from unisono.algorithms.server.worker import Outgoing
+from unisono.algorithms.server.worker import WorkerCall
 from unisono.comm.exchange.base import Reply, Request, Server
 from unisono.errors import UsageError
 
@@ -99,10 +99,10 @@ def test_what_cannot_be_divided_is_refused(make: Any, told: str) -> None:
 # ---- virtual clock -------------------------------------------------------------------------------------------------------------
 
 
-def worker(num_calls: int, heard: list[float]) -> Generator[Outgoing, Reply, None]:
-    reply = yield Outgoing(1, None, ())
+def worker(num_calls: int, heard: list[float]) -> Generator[WorkerCall, Reply, None]:
+    reply = yield WorkerCall(1, None, ())
     for _ in range(num_calls - 1):
-        reply = yield Outgoing(2, None, (), 1)
+        reply = yield WorkerCall(2, None, (), 1)
         heard.extend(reply.tail)
 
 
@@ -168,7 +168,7 @@ class Queue(Server):
         raise NotImplementedError
 
 
-def all_of(server: InOrder) -> list[int]:
+def all_of(server: ReplayServer) -> list[int]:
     found = []
     while (request := server.receive()) is not None:
         found.append(request.caller)
@@ -176,44 +176,44 @@ def all_of(server: InOrder) -> list[int]:
 
 
 def test_calls_that_come_too_early_wait() -> None:
-    server = InOrder(Queue(2, 0, 1, 2, 0), ["1", "0", "2", "2", "0"], lambda _: True)
+    server = ReplayServer(Queue(2, 0, 1, 2, 0), ["1", "0", "2", "2", "0"], lambda _: True)
     assert all_of(server) == [1, 0, 2, 2, 0]
     assert not server.is_past_end
 
 
 def test_a_decision_comes_at_its_place() -> None:
-    server = InOrder(Queue(1, 0, 2), ["0", "stop target reached", "2", "lost 1"], lambda _: True)
+    server = ReplayServer(Queue(1, 0, 2), ["0", "stop target reached", "2", "lost 1"], lambda _: True)
     assert server.decision() is None
     assert all_of(server) == [0] and server.decision() == "target reached" and server.decision() is None
     assert all_of(server) == [2] and server.newly_lost() == [1] and server.newly_lost() == []
 
 
 def test_after_its_end_nobody_is_forgotten() -> None:
-    server = InOrder(Queue(3, 2, 1, 0), ["1"], lambda _: True)
+    server = ReplayServer(Queue(3, 2, 1, 0), ["1"], lambda _: True)
     assert all_of(server) == [1, 3, 2, 0] and server.is_past_end
 
 
 def test_a_save_begins_where_the_order_lets_it_hear_all() -> None:
-    server = InOrder(Queue(0, 1, 0, 1, 2), ["0", "1", "0", "1", "2"], lambda _: True)
+    server = ReplayServer(Queue(0, 1, 0, 1, 2), ["0", "1", "0", "1", "2"], lambda _: True)
     assert not server.lets_save({0, 1, 2}) and server.lets_save({0, 1}) and server.lets_save({0})
     assert [server.receive().caller for _ in range(2)] == [0, 1]  # type: ignore[union-attr]
     assert server.lets_save({0, 1, 2}) and server.lets_save(set())
 
 
-def record(path: Path, *lines: str, num_lines: int = 0, anew: str = "") -> Arrivals:
-    arrivals = Arrivals(path, num_lines, anew)
+def record(path: Path, *lines: str, num_lines: int = 0, anew: str = "") -> CallRecorder:
+    recorder = CallRecorder(path, num_lines, anew)
     for line in lines:
-        arrivals.write(line)
-    arrivals.close()
-    return arrivals
+        recorder.write(line)
+    recorder.close()
+    return recorder
 
 
 def test_a_record_goes_on_from_the_state_that_was_saved(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.txt"
     assert record(path, "0", "1", f"{STOP}interrupted", "1", "0").num_lines == 4
-    assert read_arrivals(tmp_path) == ["0", "1", "stop interrupted", "1", "0"]
+    assert read_call_record(tmp_path) == ["0", "1", "stop interrupted", "1", "0"]
     assert record(path, "0", num_lines=3).num_lines == 4
-    assert read_arrivals(path) == ["0", "1", "1", "0"], "it did not stop, and what came after the save did not happen"
+    assert read_call_record(path) == ["0", "1", "1", "0"], "it did not stop, and what came after the save did not happen"
     assert after(["0", "stop x", "1", "2"], 2) == ["2"] and after(["0", "stop x"], 1) == ["stop x"] and after(["0"], 5) == ()
 
 
@@ -221,7 +221,7 @@ def test_a_record_is_never_without_what_a_checkpoint_knows(tmp_path: Path) -> No
     """Should this life end before it saves, the next one needs the same lines again."""
     path = tmp_path / "arrivals.txt"
     record(path, "0", "1", "0")
-    living = Arrivals(path, 2)
+    living = CallRecorder(path, 2)
     assert path.read_text() == "0\n1\n"
     living.close()
 
@@ -231,11 +231,11 @@ def test_what_nobody_can_repeat_is_refused(tmp_path: Path) -> None:
     record(path, "0", "1")
     record(path, "0", num_lines=2, anew="it went on with other workers")
     with pytest.raises(UsageError, match=r"it went on with other workers \(.*line 3\)"):
-        read_arrivals(path)
+        read_call_record(path)
     record(path, "0")
     record(path, "1", num_lines=4)
     with pytest.raises(UsageError, match="3 lines before this one are missing"):
-        read_arrivals(path)
+        read_call_record(path)
     for text, told in (
         ("0\nx\n", "line 2 is 'x', which no run writes"),
         ("", "is empty"),
@@ -244,12 +244,12 @@ def test_what_nobody_can_repeat_is_refused(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(UsageError, match=told):
-            read_arrivals(path)
+            read_call_record(path)
     path.write_bytes(b"\xff\xfe0\n")
     with pytest.raises(UsageError, match="cannot be read"):
-        read_arrivals(path)
+        read_call_record(path)
     with pytest.raises(UsageError, match="give the directory of an asynchronous run"):
-        read_arrivals(tmp_path / "nothing")
+        read_call_record(tmp_path / "nothing")
     with pytest.raises(UsageError, match="had 3 workers, and here are 2"):
         check_numbers(["0", "2", "stop x"], 2)
     check_numbers(["0", "1", "stop x"], 2)

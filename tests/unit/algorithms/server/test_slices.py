@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from unisono.algorithms.roles import LayoutOptions
 from unisono.algorithms.server.server_layout import ServerLayout
-from unisono.algorithms.server.slices import NOTHING, Cut, SlicedCaller, vectors_in, with_vectors
+from unisono.algorithms.server.slices import NOTHING, SlicedCaller, SliceLayout, vectors_in, with_vectors
 from unisono.comm.exchange.base import Caller, Numbers, Reply
 from unisono.errors import CommError, UsageError
 from unisono.model.torch.one_vector import EACH_NUMBER_BY_ITSELF
@@ -26,29 +26,29 @@ def vector(numel: int = NUMEL + STATISTICS, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("num_servers", [1, 2, 3, 7])
 def test_shares_hold_every_number_once(num_servers: int) -> None:
-    cut = Cut.of(torch.zeros(NUMEL), num_servers)
+    slices = SliceLayout.of(torch.zeros(NUMEL), num_servers)
     whole = vector()
-    shares = [torch.cat(cut.share(whole, server)) for server in range(num_servers)]
-    assert [len(share) for share in shares] == cut.lengths(len(whole))
+    shares = [torch.cat(slices.part_of(whole, server)) for server in range(num_servers)]
+    assert [len(share) for share in shares] == slices.lengths(len(whole))
     assert sum(map(len, shares)) == len(whole) and all(map(len, shares))
-    assert torch.equal(cut.joined(shares), whole)
+    assert torch.equal(slices.join(shares), whole)
 
 
 def test_too_few_numbers_are_refused() -> None:
     with pytest.raises(UsageError, match=r"too few for 3 servers \(--servers\); use at most 2"):
-        Cut.of(torch.zeros(100), 3)
+        SliceLayout.of(torch.zeros(100), 3)
 
 
 def test_a_saved_state_is_that_of_one_server() -> None:
-    cut = Cut.of(torch.zeros(NUMEL), 3)
+    slices = SliceLayout.of(torch.zeros(NUMEL), 3)
     worker = torch.arange(9, dtype=torch.uint8)
     member: dict[str, Any] = {"version": 4, "state": {"taken": vector(NUMEL)}, "worker": worker, "order": [1.0], "reply": vector()}
     idle = {**member, "order": None, "reply": vector(NUMEL, 1)}
     silent = {**member, "reply": None}
     state = {"version": 7, "ledger": {"next_unit": 3}, "members": {"0": member, "1": idle, "2": silent}}
-    shares = [cut.share_of_state(state, server) for server in range(3)]
+    shares = [slices.share_of_state(state, server) for server in range(3)]
     assert shares[0]["members"]["0"]["worker"] is worker and shares[1]["members"]["0"]["worker"] is NOTHING
-    joined = [cut.joined(own) for own in zip(*(vectors_in(share) for share in shares), strict=True)]
+    joined = [slices.join(own) for own in zip(*(vectors_in(share) for share in shares), strict=True)]
     again = with_vectors(shares[0], joined)
     assert {name: again[name] for name in ("version", "ledger")} == {"version": 7, "ledger": {"next_unit": 3}}
     for number, expected in state["members"].items():  # type: ignore[attr-defined]
@@ -82,9 +82,9 @@ class _Echo(Caller):
 
 
 def test_a_worker_talks_to_all_as_to_one() -> None:
-    cut, log = Cut.of(torch.zeros(NUMEL), 3), list[_Echo]()
+    slices, log = SliceLayout.of(torch.zeros(NUMEL), 3), list[_Echo]()
     echoes = [_Echo(log) for _ in range(3)]
-    caller = SlicedCaller(echoes, cut, vector())
+    caller = SlicedCaller(echoes, slices, vector())
     assert caller.number == 3
     for seed in range(2):
         reply = caller.call(2, vector(seed=seed), (4.0, 5.0))
@@ -144,20 +144,20 @@ def test_slices_move_as_the_whole(kind: type[torch.optim.Optimizer], rows: int) 
     one = held(kind, rows)
     move(one, range(3))
     (values,) = one.values.values()
-    cut = Cut.of(values, 3)
+    slices = SliceLayout.of(values, 3)
     parts = [held(kind, rows) for _ in range(3)]
     for server, part in enumerate(parts):
         (moved,) = part.values.values()
         moved.copy_(values)
         part.load_optimizer_state(one.optimizer_state())
-        part.narrow(cut.where(server))
+        part.narrow(slices.slice_of(server))
         move(part, range(3, 6))
     move(one, range(3, 6))
     for server, part in enumerate(parts):
         (moved,) = part.values.values()
-        assert torch.equal(moved[cut.where(server)], values[cut.where(server)])
+        assert torch.equal(moved[slices.slice_of(server)], values[slices.slice_of(server)])
     own = [part.stretch_state() for part in parts]
-    parts[0].hold_whole_state({name: cut.joined([one[name] for one in own]) for name in own[0]})
+    parts[0].hold_whole_state({name: slices.join([one[name] for one in own]) for name in own[0]})
     saved, expected = parts[0].optimizer_state(), one.optimizer_state()
     assert saved.keys() == expected.keys() and saved["groups"] == expected["groups"]
     for name, of_one in expected["each"].items():

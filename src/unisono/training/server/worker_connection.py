@@ -11,31 +11,31 @@ import torch
 from torch import Tensor
 
 from unisono.algorithms.server.protocol import END
-from unisono.algorithms.server.worker import Outgoing, Work
+from unisono.algorithms.server.worker import Work, WorkerCall
 from unisono.comm.base import Communicator
 from unisono.comm.exchange.base import Caller, Reply
 from unisono.events import Spans
 
 _FIXED = 4
-"""Numbers before the tail: kind, length of the tail, elements of the vector, and whether these are bytes."""
+"""Numbers before the tail: kind, length of the tail, elements of the vector, and whether they are bytes."""
 
 
-class Left(Exception):
-    """A stop of this worker was requested: it leaves the run to the others; what it had not begun is dealt out again."""
+class WorkerLeft(Exception):
+    """A stop of this worker was requested: it leaves the run; its unfinished batches are assigned to others."""
 
 
 @dataclass
-class Calling:
-    """One process of a worker. All of its group get the reply that the first one got."""
+class WorkerConnection:
+    """Connects one process of a worker to the server. The first process of the group calls; all of them get the reply."""
 
     group: Communicator
     caller: Caller | None
-    """Of the first of the group."""
+    """The end towards the server, on the first process of the group."""
     like: Tensor
     """A vector of the length, type and device of those that travel."""
     most_numbers: int
     leave_requested: Callable[[], bool] = bool
-    """Asked after every reply."""
+    """Called after every reply."""
     spans: Spans | None = None
     _sent: Tensor = field(init=False)
 
@@ -45,12 +45,12 @@ class Calling:
         self._header = torch.zeros(_FIXED + self.most_numbers, dtype=torch.float64, device=self.group.device)
 
     def out(self) -> Tensor:
-        """Local: where the worker forms what it sends: where the server sees it, if that is possible."""
+        """Local: the vector in which the worker forms what it sends, in memory that the server sees, if that is possible."""
         is_seen = self.caller is not None and self.like.device == self._sent.device
         return self._sent if is_seen else torch.empty_like(self.like)
 
     def drive(self, work: Work) -> None:
-        """Collective over the group, blocking: run a worker to its end."""
+        """Collective over the group, blocking: runs a worker to its end. Raises `WorkerLeft` if it is to leave before that."""
         said = next(work)
         while True:
             began = perf_counter_ns()
@@ -59,13 +59,13 @@ class Calling:
                 self.spans.add("communication", "call of the server", began, perf_counter_ns())
             if self.leave_requested() and reply.kind != END:
                 work.close()
-                raise Left
+                raise WorkerLeft
             try:
                 said = work.send(reply)
             except StopIteration:
                 return
 
-    def _call(self, said: Outgoing) -> Reply:
+    def _call(self, said: WorkerCall) -> Reply:
         reply = None
         if self.caller is not None:
             vector = said.vector
