@@ -50,7 +50,7 @@ class Turn(Observer):
 def main() -> None:
     out = Path(sys.argv[5])
     shards = int(sys.argv[6]) if len(sys.argv) > 6 else None
-    with un.connect(quiet=True) as comm, nullcontext() if shards is None else determinism.set_up(comm.device):
+    with un.connect(quiet=True) as comm, nullcontext() if shards is None else determinism.set_switches(comm.device):
         learning = Learning(comm.rank, comm.size)
         case = learning.case
         task = un.Task(

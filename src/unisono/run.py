@@ -1,4 +1,4 @@
-"""The only wiring: a configuration and a communicator become a training, and a training a run directory."""
+"""The only wiring: makes a training from a configuration and a communicator, runs it, and writes its run directory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from unisono.training.clock import Clock
 from unisono.training.evaluation import evaluation_batch
 from unisono.training.prepare import prepare
 from unisono.training.progress import FINISHED, INTERRUPTED, Progress
-from unisono.training.run_folder.attempt_record import recorded_attempt
+from unisono.training.run_folder.attempt_record import record_attempt
 from unisono.training.run_folder.hash_record import open_hash_record, short_hash
 from unisono.training.run_folder.run_directory import as_json
 from unisono.training.run_folder.run_output import RunOutput, has_checkpoint, open_run_output
@@ -50,26 +50,26 @@ from unisono.training.training_parts import TrainingParts
 
 @dataclass(frozen=True)
 class Screen:
-    """Where people look while it runs."""
+    """The terminal on which a run shows its progress."""
 
     columns: int | None = None
-    """Width of the terminal; None where it is none."""
+    """Width of the terminal; None where the output is no terminal."""
     colour: bool = False
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run that is over: where its results are, and its summary."""
+    """The result of a finished run: its directory and its summary."""
 
     out: Path
     summary: Mapping[str, Any]
     rank: int = 0
-    """Of the process that says so; all have the same summary."""
+    """Rank of this process; all ranks have the same summary."""
 
 
 @dataclass(frozen=True)
 class EarlyStopHook:
-    """For one of many trainings that are compared while they run."""
+    """Ends one of many trainings early, as a search decides while they run."""
 
     should_continue: Callable[[int, Mapping[str, float]], bool]
     """As `RunHooks.should_continue`."""
@@ -77,7 +77,7 @@ class EarlyStopHook:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What all parts of one run share on this rank. Complete when it is made."""
+    """The values that all parts of one run share on this rank."""
 
     config: TrainConfig
     comm: Communicator
@@ -85,27 +85,27 @@ class RunContext:
     stop: StopRequest
     deadline: Deadline
     began: float
-    """Of `time.perf_counter`."""
+    """Start of this attempt by `time.perf_counter`."""
     observers: Sequence[Observer] = ()
     say: Callable[[str], None] = print
-    """Tells a user what no observer may show."""
+    """Shows a line to the user where no observer may show it."""
     spans: Spans | None = None
     hooks: RunHooks = field(default_factory=RunHooks)
-    """Those of them that this run has besides the usual ones."""
+    """Hooks of this run besides the usual ones."""
     save_interval: SaveInterval | None = None
-    """None for a run that is not saved."""
+    """How often it is saved; None for a run that is not saved."""
     store: CheckpointStore | None = None
-    """On rank 0 of a run that is saved."""
+    """Where checkpoints go, on rank 0 of a run that is saved."""
     out: Path | None = None
-    """The run directory, where there is one."""
+    """The run directory; None where there is none."""
     output: RunOutput | None = None
-    """Rank 0's part of it."""
+    """The open run directory, on rank 0."""
     status: Status | None = None
 
 
 def build_trainer(run: RunContext, batch: int | None = None, progress: Progress | None = None) -> TrainerBase:
-    """Local: the trainer with its saves, hooks and observers. `batch`: samples of a rank at a time in evaluations; `progress`: its
-    beginning, if not step 0."""
+    """Local: makes the trainer with its saves, hooks and observers. `batch`: number of samples that a rank evaluates at a time;
+    `progress`: where it starts, if not at step 0."""
     parts, task, saving = run.parts, run.parts.task, None
     if run.save_interval is not None:
         saving = Saving(
@@ -159,12 +159,12 @@ def execute(
     task: Task | None = None,
     early_stop: EarlyStopHook | None = None,
 ) -> RunResult:
-    """Collective, blocking: one training, from the task to the summary. Without a screen it is silent. `task` stands for the one of
-    the task file. With `early_stop` it may end early, and no curves are drawn.
+    """Collective, blocking: executes one training, from the task to the summary. Without a screen it is silent. `task` is used
+    instead of the task file. With `early_stop` it may end early, and no curves are drawn.
 
-    One rank raises what is wrong, the others `ReportedElsewhere`: a mistake seen before work starts, or `TrainingFailed` for a
-    loss that is not finite; what was reached is written before that. The first Ctrl-C or SIGTERM ends it after the current step,
-    as "interrupted", the second ends the process."""
+    On an error one rank raises it and the others raise `ReportedElsewhere`: a mistake seen before work starts, or `TrainingFailed`
+    for a loss that is not finite; the state that was reached is written before that. The first Ctrl-C or SIGTERM ends the training
+    after the current step, as "interrupted", the second ends the process."""
     began = perf_counter()
     spans = Spans() if config.timeline else None
     with ExitStack() as held:
@@ -174,7 +174,7 @@ def execute(
         job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, resumes))
         parts = job.parts
         if parts.task.shards is not None:
-            held.enter_context(determinism.enforced(parts.adapter.device))
+            held.enter_context(determinism.enforce(parts.adapter.device))
         output = on_all_ranks(comm, lambda: open_run_output(config, parts, job.record, comm.engine) if comm.rank == 0 else None)
         if output is not None:
             held.callback(output.directory.close)
@@ -182,7 +182,7 @@ def execute(
         summary = comm.broadcast_object(None if output is None else as_json(output.finished))
         if summary is not None:
             if screen is not None and comm.rank == 0:
-                more = "; more --epochs would go on" if summary["reason"] == FINISHED else ""
+                more = "; more --epochs would continue it" if summary["reason"] == FINISHED else ""
                 print(f"{out} is finished ({summary['reason']} after {summary['epochs']} epochs){more}")
             return RunResult(out, summary, comm.rank)
 
@@ -192,7 +192,7 @@ def execute(
             for observer in observers:
                 held.callback(observer.close)
             say = partial(say_to, observers)
-            # A search knows when the time is over, and tells its trainings; each of them asking the scheduler would be a crowd.
+            # A search knows the deadline and stops its trainings; if each of them asked the scheduler, that would be many requests.
             asks_clock = output is not None and early_stop is None
             return RunContext(
                 config=config,
@@ -216,11 +216,11 @@ def execute(
 
 
 def _attempt(run: RunContext, notes: Sequence[str]) -> RunResult:
-    """Collective, blocking: one attempt of the run, from its first step or from a checkpoint. `notes` are for the user."""
+    """Collective, blocking: runs one attempt, from the first step or from a checkpoint. `notes` are shown to the user."""
     output, parts = run.output, run.parts
     trainer = build_trainer(run)
     resumed = trainer.resume(None if run.store is None else run.store.loaded) or []
-    mixed = determinism.mixed(run.comm, parts.adapter.device) if parts.task.shards is not None else []
+    mixed = determinism.describe_mixed_ranks(run.comm, parts.adapter.device) if parts.task.shards is not None else []
     if output is not None:
         more = (*output.notes, *resumed, *mixed, run.deadline.note, run.deadline.describe())
         notes = [*notes, *(text for text in more if text)]
@@ -230,7 +230,7 @@ def _attempt(run: RunContext, notes: Sequence[str]) -> RunResult:
             from unisono.training.server.joining import write_join_info
 
             write_join_info(output.directory.path, run.config)
-    with recorded_attempt(run.status, trainer):
+    with record_attempt(run.status, trainer):
         test = _train(run, trainer, notes)
         result = _finish(run, trainer, test, mixed)
     run.comm.barrier()  # a launcher may end the others as soon as the first has left with a code that is not 0
@@ -238,7 +238,7 @@ def _attempt(run: RunContext, notes: Sequence[str]) -> RunResult:
 
 
 def _train(run: RunContext, trainer: TrainerBase, notes: Sequence[str]) -> Mapping[str, float]:
-    """Collective, blocking: train to the end, and evaluate the test data; gives their metrics."""
+    """Collective, blocking: trains to the end and evaluates the test data; returns their metrics."""
     comm, parts = run.comm, run.parts
     task, goals, plan = parts.task, parts.goals, parts.loader.plan
     started = RunStarted(
@@ -263,13 +263,13 @@ def _train(run: RunContext, trainer: TrainerBase, notes: Sequence[str]) -> Mappi
         observer.started(started)
         for note in notes:
             observer.say(note)
-    with determinism.explained():  # here, so that the status says it too
+    with determinism.explain_errors():  # here, so that the status says it too
         trainer.train()
     return trainer.test()
 
 
 def _finish(run: RunContext, trainer: TrainerBase, test: Mapping[str, float], mixed: Sequence[str]) -> RunResult:
-    """Collective, blocking: write what the training has reached, and tell it; raises where it failed."""
+    """Collective, blocking: writes the results of the training and reports them; raises if it failed."""
     comm, output, saving, out = run.comm, run.output, trainer.saving, run.out
     done, observers = trainer.progress, trainer.observers
     assert saving is not None
@@ -316,7 +316,7 @@ def _finish(run: RunContext, trainer: TrainerBase, test: Mapping[str, float], mi
 
 
 def _write_weights(output: RunOutput, trainer: TrainerBase, weights: Mapping[str, torch.Tensor]) -> str:
-    """Local, blocking: the final weights and the best ones; gives the hash of the final ones."""
+    """Local, blocking: writes the final weights and the best ones; returns the hash of the final ones."""
     began, name, saving = perf_counter_ns(), trainer.parts.task.name, trainer.saving
     sha256 = save_weights(output.directory.weights, weights, task=name, step=trainer.progress.step)
     if saving is not None and saving.best.weights:

@@ -180,7 +180,7 @@ def test_one_of_several_servers_is_told_to_stop_and_killed(nursery: Nursery) -> 
             ended = group.wait(60)
             assert ended.exit_code == expected, ended
             assert not ended.timed_out
-    assert "goes on after step" in train(nursery, "run", 4, *options, "--max-steps", "1", code=STOPPED)
+    assert "resumed after step" in train(nursery, "run", 4, *options, "--max-steps", "1", code=STOPPED)
 
 
 def comings_and_goings(num_units: int, most: int) -> str:
@@ -216,7 +216,7 @@ def test_workers_that_came_and_went_are_repeated(nursery: Nursery) -> None:
     assert Path("run/arrivals.txt").read_text() == Path("record.txt").read_text()
     train(nursery, "again", 1, *options, "--replay", "run", "--checkpoint-every", "4")
     train(nursery, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4", "--max-steps", "30", code=STOPPED)
-    assert "goes on after step" in train(nursery, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4")
+    assert "resumed after step" in train(nursery, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4")
     assert found("run")["weights"] == found("again")["weights"] == found("parts")["weights"]
 
 
@@ -255,7 +255,7 @@ def test_a_worker_that_is_killed_ends_the_job_and_the_same_command_goes_on(nurse
     with nursery.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
         assert group.wait(60).exit_code
     told = train(nursery, "run", 3, *often)
-    assert "goes on after step" in told
+    assert "resumed after step" in told
     train(nursery, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
     assert found("again") == found("run")
 
@@ -276,7 +276,7 @@ def test_no_state_is_written_while_an_evaluation_runs(nursery: Nursery, every: i
     with nursery.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
         assert group.wait(60).exit_code
     assert not Path("plan").exists()
-    (step,) = re.findall(r"goes on after step (\d+)", train(nursery, "run", 3, *often))
+    (step,) = re.findall(r"resumed after step (\d+)", train(nursery, "run", 3, *often))
     assert (int(step) >= 30) == plan.startswith("die-saved")
     train(nursery, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
     assert found("again") == found("run")

@@ -177,7 +177,7 @@ def test_a_killed_apply_goes_on_where_it_stopped(trained: Trained, tmp_path: Pat
     (parts / "piece-0123456789abcdef-00000.npy").write_bytes(b"of other weights")
     output = trained.done(*words, size=3)
     assert "removed 1 pieces of other work" in output
-    assert "goes on: 8 of 16 pieces are there already" in output
+    assert "resumed: 8 of 16 pieces are there already" in output
     assert out.read_bytes() == whole.read_bytes()
     assert not parts.exists()
 

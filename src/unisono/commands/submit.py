@@ -16,7 +16,7 @@ from unisono.files.atomic import atomic_replacement, explain_os_errors
 from unisono.slurm_jobs import job_log, sbatch, sbatch_options, site_file, slurm_queue
 from unisono.task.options import add_options, check, option, take
 from unisono.task.task_file import check_file
-from unisono.training.run_folder.run_directory import made_anew, new_names
+from unisono.training.run_folder.run_directory import make_new_directory, new_names
 
 DESCRIPTION = """Writes a readable batch file into the run directory and submits it. A job stops in time, saves, and is followed
 by the next, which resumes there, until the training is done. All options of `unisono train` mean the same here; those of
@@ -204,7 +204,7 @@ def _unisono(container: str) -> list[str]:
 def _directory(given: str | None, name: str) -> Iterator[Path]:
     """The run directory; one that was made for this job goes away again if the job is refused."""
     if given is None:
-        out = made_anew(Path("runs"), name)
+        out = make_new_directory(Path("runs"), name)
         try:
             yield out
         except BaseException:

@@ -179,12 +179,12 @@ def _whole(run: Trained, folder: Path, num_workers: int, engine: str | None) -> 
 
 def _tell_changes(run: Trained, again: Path) -> None:
     """What is not as it was when the run was trained, so that a difference is no riddle."""
-    from unisono.training.determinism import broken_by
+    from unisono.training.determinism import describe_changes
     from unisono.training.run_folder.run_directory import differences
 
     now = json.loads((again / "summary.json").read_text())
     changed = differences(run.summary["config"]["samples"], now["config"]["samples"], "samples")
-    for text in (*broken_by(run.summary["promise"], now["promise"]), *changed):
+    for text in (*describe_changes(run.summary["promise"], now["promise"]), *changed):
         print(f"warning: {text}; so other bits are no wonder")
 
 

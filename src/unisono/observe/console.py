@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a progress bar on a terminal, plain lines elsewhere."""
+"""The progress of a run on the console: a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOLD, FAINT, GREEN, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m"
 
 
 class Console(Observer):
-    """Progress for people. Local; `step` is as good as free when there is nothing to draw."""
+    """Shows the progress of a run. Local; `step` costs next to nothing when there is nothing to draw."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Console(Observer):
         )
         self._bar.say(f"{self._strong(event.name or 'run')}: {', '.join(parts)}; results in {event.out}")
         if event.first_step:
-            self._bar.say(f"goes on after step {event.first_step}")
+            self._bar.say(f"resumed after step {event.first_step}")
 
     def step(self, event: StepDone) -> None:
         now = self._clock()
@@ -127,7 +127,7 @@ class Console(Observer):
 
 
 class _Progress:
-    """How far a run is, how fast it goes and when it will be over."""
+    """The progress of a run, its speed and the time left."""
 
     def __init__(self, run: RunStarted) -> None:
         self._run = run
@@ -145,11 +145,11 @@ class _Progress:
         return f"epoch {epoch + 1:>{len(total)}}/{total}"
 
     def pause(self) -> None:
-        """What comes now is no training, so that the next step begins a new measurement of its speed."""
+        """Pauses the measurement of speed: what comes now is no training, so the next step begins a new one."""
         self._mark = None
 
     def note(self, event: StepDone, now: float) -> bool:
-        """Take the measurements; whether this is the first step since a pause."""
+        """Measures a step; returns whether it is the first since a pause."""
         first = self._mark is None
         if self._mark is not None and now > self._mark[0] and event.step > self._mark[1]:
             elapsed_s = now - self._mark[0]
@@ -167,7 +167,7 @@ class _Progress:
         return first
 
     def fields(self, event: StepDone) -> dict[str, str]:
-        """In the order in which they are shown, after the epoch."""
+        """The fields of a line about a step, in the order in which they are shown, after the epoch."""
         found = {
             "step": f"step {event.step_in_epoch + 1}/{self._run.steps_per_epoch}",
             "loss": f"loss {value(event.loss)}",

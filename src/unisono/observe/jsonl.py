@@ -1,4 +1,4 @@
-"""The record of a run as a file: one JSON object a line, added to by every run that goes on in the same directory."""
+"""The record of a run as a file: one JSON object per line; each attempt that resumes the run adds lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_THE_SUMMARY = ("steps", "wall_s", "metrics")
 
 
 class LineFile:
-    """A file that takes JSON objects, one a line. Local; a line that an earlier run left unfinished is taken away."""
+    """A file of JSON objects, one per line. Local; a line that an earlier run left unfinished is removed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class LineFile:
         self._waiting: list[str] = []
 
     def open(self) -> None:
-        """Local: make the file, or prepare what is there for more lines."""
+        """Local: makes the file, or prepares an existing one for more lines."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = FileIO(self.path, "a+")
@@ -45,7 +45,7 @@ class LineFile:
             raise self._refusal(error) from error
 
     def keep(self, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Local, blocking: take away the rows that are not wanted. Wholly or not at all. What is no row is left to people."""
+        """Local, blocking: removes the rows for which `wanted` is false, all of them or none. Lines that are no rows stay."""
         assert self._file is not None, "not open"
         if not os.fstat(self._file.fileno()).st_size:
             return
@@ -64,11 +64,11 @@ class LineFile:
             raise self._refusal(error) from error
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Local: the row is written by the next `flush`."""
+        """Local: adds a row, which the next `flush` writes."""
         self._waiting.append(line_of(row))
 
     def flush(self) -> None:
-        """Local, blocking: raises `CannotWrite` when the file cannot be written; the lines wait for the next time."""
+        """Local, blocking: writes the rows that wait. Raises `CannotWrite` if that fails; the rows then wait for the next call."""
         assert self._file is not None or not self._waiting, "not open"
         rest = memoryview("".join(self._waiting).encode())
         while rest:
@@ -81,11 +81,11 @@ class LineFile:
         self._waiting.clear()
 
     def drop(self) -> None:
-        """Local: forget the lines that wait."""
+        """Local: drops the rows that wait."""
         self._waiting.clear()
 
     def close(self) -> None:
-        """Local, idempotent."""
+        """Local: writes the rows that wait and closes the file. Idempotent."""
         if self._file is not None:
             try:
                 self.flush()
@@ -101,15 +101,15 @@ class JsonLines(Observer):
     """`metrics.jsonl`: the start, every `log_every`-th step, every epoch and the end of a run."""
 
     def __init__(self, path: Path, log_every: int = 1, warn: Callable[[str], None] | None = None) -> None:
-        """`warn`: told while the file cannot be written, e.g. on a full disk; the run goes on, and its end raises. Without it the
-        first failure raises."""
+        """`warn`: called while the file cannot be written, e.g. on a full disk; the run continues, and its end raises. Without it
+        the first failure raises."""
         self._file = LineFile(path)
         self._log_every = log_every
         self._warn = warn
         self._warned_s = -WARN_EVERY_S
         self._flushed_s = 0.0
-        self._is_told = False
-        """That the lines in hand could not be written."""
+        self._has_unwritten_lines = False
+        """Whether the lines that wait could not be written."""
 
     def started(self, event: RunStarted) -> None:
         self._file.open()
@@ -136,7 +136,7 @@ class JsonLines(Observer):
         self._write("ended", {"reason": event.reason, **found})
 
     def close(self) -> None:
-        if self._is_told:
+        if self._has_unwritten_lines:
             self._file.drop()
         self._file.close()
 
@@ -149,18 +149,18 @@ class JsonLines(Observer):
         try:
             self._file.flush()
         except CannotWrite as error:
-            self._is_told = True
+            self._has_unwritten_lines = True
             if self._warn is None:
                 raise
             if self._flushed_s - self._warned_s >= WARN_EVERY_S:
                 self._warned_s = self._flushed_s
-                self._warn(f"warning: {error}; its lines wait, and the training goes on")
+                self._warn(f"warning: {error}; its lines wait, and the training continues")
         else:
-            self._is_told = False
+            self._has_unwritten_lines = False
 
 
 def _is_before(row: Mapping[str, Any], event: RunStarted) -> bool:
-    """Pure: whether a row tells of what was done before a run went on; what comes after it is done again."""
+    """Pure: whether a row is of a step before the one from which a run resumes; rows of later steps are repeated."""
     if row["event"] == "step":
         return bool(row["step"] < event.first_step)
     return row["event"] != "epoch" or bool(row["epoch"] < event.first_epoch)
@@ -177,8 +177,8 @@ def line_of(row: Mapping[str, Any]) -> str:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Local, blocking: the rows of such a file, without a last line that is not finished and without lines that are no rows, as a
-    failing machine may leave."""
+    """Local, blocking: reads the rows of such a file, without a last line that is not finished and without lines that are no rows,
+    as a failing machine may leave."""
     return [row for line in path.read_bytes().rpartition(b"\n")[0].splitlines() if (row := _row(line)) is not None]
 
 

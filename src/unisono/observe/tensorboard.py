@@ -1,4 +1,4 @@
-"""The record of a run for TensorBoard, where somebody asked for it."""
+"""The record of a run for TensorBoard (`--tensorboard`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TensorBoard(Observer):
     """Event files in a folder: `step/...` every `log_every` steps, `epoch/...` after every epoch, both over the steps done."""
 
     def __init__(self, folder: Path, log_every: int = 1) -> None:
-        """Refuses at once, so that nobody waits for a run whose record is missing at its end."""
+        """Refuses at once if TensorBoard is not installed, so that no run ends without its record."""
         # TensorBoard's own switch: where it finds this module it does without TensorFlow, which else it loads just to write files,
         # and which takes seconds, and memory of the GPUs.
         sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
@@ -33,7 +33,7 @@ class TensorBoard(Observer):
         self._writer: Any = None
 
     def started(self, event: RunStarted) -> None:
-        # What an earlier run wrote beyond the step from which this one goes on is hidden by `purge_step`.
+        # What an earlier attempt wrote beyond the step from which this one resumes is hidden by `purge_step`.
         self._writer = self._make(str(self._folder), purge_step=event.first_step or None)
 
     def step(self, event: StepDone) -> None:

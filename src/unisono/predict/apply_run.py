@@ -1,4 +1,5 @@
-"""Trained models applied to inputs: exact, in the order of the inputs whatever the number of workers, and going on after a stop."""
+"""Applies trained models to inputs: exact, in the order of the inputs whatever the number of workers, and resumable after a
+stop."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from unisono.training.frontends.factories import make_splits
 
 @dataclass(frozen=True)
 class Applied:
-    """An application that is over."""
+    """The result of applying models: what was written, and how much of it."""
 
     out: Path
     kind: str
@@ -49,7 +50,7 @@ def apply_runs(
 ) -> Applied:
     """Collective, blocking: the predictions of one model, or the mean of several, in a file that rank 0 writes at the end.
 
-    What is done is kept beside it: the same command, on as many workers as one likes, goes on where a killed one stopped."""
+    Finished pieces are kept beside it: after a stop the same command resumes, on any number of workers."""
     began = perf_counter()
     job = on_all_ranks(comm, lambda: _prepare(asked, comm))
     told = on_all_ranks(comm, lambda: job.pieces.open() if comm.rank == 0 else None)
@@ -58,7 +59,7 @@ def apply_runs(
         if num_removed:
             say(f"removed {num_removed} pieces of other work from {job.pieces.folder}")
         if 0 < len(todo) < len(job.pieces):
-            say(f"goes on: {len(job.pieces) - len(todo)} of {len(job.pieces)} pieces are there already")
+            say(f"resumed: {len(job.pieces) - len(todo)} of {len(job.pieces)} pieces are there already")
     mine = todo[cut(len(todo), comm.size, comm.rank)]
     total, done = num_samples_of(job.pieces, mine), 0
     for number in mine:
@@ -87,7 +88,7 @@ class _Job:
     weights: str
 
     def outputs(self, batch: Any) -> list[torch.Tensor]:
-        """Local, blocking: of each model for one batch."""
+        """Local, blocking: the outputs of each model for one batch."""
         inputs = batch[0] if isinstance(batch, tuple) else batch
         found = []
         for member in self.members:
@@ -135,7 +136,7 @@ def _layout(asked: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: An
 
 
 def _splits(asked: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[ResolvedTask]) -> Splits:
-    """The data of the first run; the other runs must have been made with the same."""
+    """Rebuilds the data of the first run; refuses other runs that were trained on other data."""
     found = {run.summary["split"]["sha256"] for run in runs}
     if asked.split == "test" and all(run.config.get("division", {}).get("held_out") for run in runs):
         found = {make_splits(replace(changed, division=None)).sha256() for changed in tasks}  # folds of one search share it

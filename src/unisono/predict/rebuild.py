@@ -25,7 +25,7 @@ from unisono.training.evaluation import evaluation_batch
 from unisono.training.frontends.base import frontend_of
 from unisono.training.frontends.factories import make_model, make_splits
 from unisono.training.frontends.try_out import first_outputs
-from unisono.training.run_folder.run_record import shown
+from unisono.training.run_folder.run_record import as_plain
 from unisono.training.run_folder.weights import initialise
 
 
@@ -129,16 +129,16 @@ def _recorded_changes(task: Task, config: Mapping[str, Any]) -> Iterator[tuple[s
     for what in FACTORIES:
         defaults = {name: one.default for name, one in inspect.signature(getattr(task, what)).parameters.items()}
         for name, value in config[what].items():
-            if name not in defaults or shown(defaults[name]) != value:
+            if name not in defaults or as_plain(defaults[name]) != value:
                 yield f"{what}.{name}", _restored(value, defaults.get(name))
     settings = config["settings"]
     for head, field in OPTION_FIELDS.items():
         there = getattr(task, field)
         for name, value in settings[field].items():
-            if name not in there or shown(there[name]) != value:
+            if name not in there or as_plain(there[name]) != value:
                 yield f"{head}.{name}", _restored(value, there.get(name))
     for name in PLAIN:
-        if name in settings and shown(getattr(task, name)) != settings[name]:
+        if name in settings and as_plain(getattr(task, name)) != settings[name]:
             yield name, _restored(settings[name], getattr(task, name))
 
 

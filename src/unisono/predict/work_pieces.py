@@ -1,8 +1,7 @@
-"""Work cut into pieces that are done once: fixed stretches of samples, each a finished file beside the output.
+"""Divides work into pieces that are computed once: fixed stretches of samples, each a finished file beside the output.
 
-Pieces depend on the samples and on what is computed of them, not on the workers: whoever goes on later, with more workers or fewer,
-takes those that are there. The name of a file holds the key of what made it, so that no piece of other work is taken.
-"""
+Pieces depend on the samples and on what is computed of them, not on the workers: a command that resumes, with more workers or
+fewer, takes those that are there. The name of a file holds the key of what made it, so that no piece of other work is taken."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ NAME = re.compile(r"piece-([0-9a-f]{16})-([0-9]{5})\.npy")
 
 @dataclass(frozen=True)
 class Pieces:
-    """The pieces of one piece of work. Its methods are local and blocking."""
+    """The pieces of one output, as files. Methods are local and blocking."""
 
     folder: Path
     num_samples: int
@@ -38,11 +37,11 @@ class Pieces:
         return -(-self.num_samples // self.size)
 
     def samples(self, number: int) -> slice:
-        """Pure."""
+        """Pure: the samples of a piece."""
         return slice(number * self.size, min((number + 1) * self.size, self.num_samples))
 
     def open(self) -> tuple[list[int], int]:
-        """Make the folder; gives the pieces that are still to be done, and how many of other work were removed."""
+        """Makes the folder. Returns the numbers of the pieces that are missing, and how many pieces of other work were removed."""
         with explain_os_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         done: set[int] = set()
@@ -57,12 +56,12 @@ class Pieces:
         return [number for number in range(len(self)) if number not in done], num_removed
 
     def write(self, number: int, values: np.ndarray[Any, Any]) -> None:
-        """Wholly or not at all."""
+        """Writes a finished piece, wholly or not at all."""
         with atomic_replacement(self._file(number)) as draft, draft.open("wb") as file:
             np.save(file, values, allow_pickle=False)
 
     def read(self) -> Iterator[tuple[slice, np.ndarray[Any, Any]]]:
-        """All pieces in order, with their places."""
+        """Reads all pieces in order, each with its samples."""
         for number in range(len(self)):
             file = self._file(number)
             if not file.is_file():
@@ -73,7 +72,7 @@ class Pieces:
             yield self.samples(number), values
 
     def remove(self) -> None:
-        """Once they are joined. What others put into the folder stays, and so does then the folder."""
+        """Removes the pieces. The folder stays only if it holds other files."""
         for number in range(len(self)):
             self._file(number).unlink(missing_ok=True)
         if not any(self.folder.iterdir()):
@@ -84,7 +83,8 @@ class Pieces:
 
 
 def make_pieces(out: Path, num_samples: int, batch: int, made_by: Any) -> Pieces:
-    """Pure: `made_by` are plain values that say what is computed; work that differs in them has other pieces."""
+    """Pure: the pieces of `num_samples` samples. `made_by` are plain values that say what is computed; other values give other
+    pieces."""
     count = min(max(-(-num_samples // batch), FEWEST), MOST)
     size = -(-num_samples // count)
     told = json.dumps([made_by, num_samples, size, batch], sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""Watches the time: how long steps, evaluations and saves take, for the deadline, and progress for status.json."""
+"""Measures how long steps, evaluations and saves take, for the deadline, and reports progress to status.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLOW_DISK_BYTES_PER_S = 5e7
 
 
 class Clock(Observer):
-    """On rank 0. Cheap: most steps cost one comparison."""
+    """The observer on rank 0 that measures times. Cheap: most steps cost one comparison."""
 
     def __init__(self, deadline: Deadline, status: Status, saving: Saving) -> None:
         self._deadline = deadline
@@ -32,7 +32,7 @@ class Clock(Observer):
         self._last_s = event.wall_s
         if event.wall_s - self._sign_s > SIGN_OF_LIFE_S:
             self._sign_s = event.wall_s
-            self._status.at(event.step + 1, event.epoch)
+            self._status.update_progress(event.step + 1, event.epoch)
             self._measure()
 
     def epoch(self, event: EpochDone) -> None:

@@ -1,4 +1,5 @@
-"""Determinism: the conditions under which the same bits come again, set for a training, recorded with it, compared when it resumes.
+"""Determinism: the conditions that make a training reproducible bit for bit: set for it, recorded with it, compared when it
+resumes.
 
 PyTorch gives the same bits again for the same program, inputs and number of threads, if its kernels are deterministic, its
 arithmetic is not rounded for speed, and libraries and CPU are those that they were.
@@ -66,8 +67,8 @@ SWITCHES: Mapping[str, Switch] = {
 
 
 @contextmanager
-def set_up(device: torch.device) -> Iterator[None]:
-    """Local: within it PyTorch computes so that the same bits come again; afterwards this process is as it was.
+def set_switches(device: torch.device) -> Iterator[None]:
+    """Context manager, local: sets `SWITCHES` so that PyTorch computes reproducibly; afterwards this process is as it was.
 
     Raises `UsageError` where the environment of this process prevents that on a GPU.
     """
@@ -87,8 +88,9 @@ def set_up(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Local: within it an operation that has no deterministic version is a user's mistake, which names it and the remedy."""
+def explain_errors() -> Iterator[None]:
+    """Context manager, local: turns PyTorch's error about an operation without a deterministic version into one that names the
+    remedy."""
     try:
         yield
     except RuntimeError as error:
@@ -101,14 +103,14 @@ def explained() -> Iterator[None]:
 
 
 @contextmanager
-def enforced(device: torch.device) -> Iterator[None]:
-    """Local: within it the same bits come again, and what cannot give them is explained."""
-    with set_up(device), explained():
+def enforce(device: torch.device) -> Iterator[None]:
+    """Context manager, local: makes PyTorch compute reproducibly, and explains errors of operations that cannot."""
+    with set_switches(device), explain_errors():
         yield
 
 
 def conditions(device: torch.device) -> dict[str, Any]:
-    """Local: what decides the bits of a training in this process, in plain values."""
+    """Local: the conditions in this process that decide the bits of a training, in plain values."""
     cpu = this_processor()
     found = {
         "torch": str(torch.__version__),
@@ -137,15 +139,17 @@ def conditions(device: torch.device) -> dict[str, Any]:
     return found
 
 
-def mixed(comm: Communicator, device: torch.device) -> list[str]:
-    """Collective: what makes workers round differently, e.g. CPUs of several generations."""
+def describe_mixed_ranks(comm: Communicator, device: torch.device) -> list[str]:
+    """Collective: a warning for each condition in which ranks differ so that they round differently, e.g. CPUs of several
+    generations."""
     first, *others = comm.allgather_object(conditions(device))
-    found = [f"rank {rank}: {one}" for rank, other in enumerate(others, 1) for one in broken_by(first, other)]
+    found = [f"rank {rank}: {one}" for rank, other in enumerate(others, 1) for one in describe_changes(first, other)]
     return [f"warning: {one} (there: rank 0); with another number of workers the bits may differ" for one in found]
 
 
 def _libraries(told: str) -> dict[str, str | None]:
-    """Pure: versions from what PyTorch says of its build, and a hash of all of it, since builds of one version differ."""
+    """Pure: versions of libraries from PyTorch's description of its build, and a hash of all of it, since builds of one version
+    differ."""
     lines = [line.strip(" -") for line in told.splitlines() if "CPU capability" not in line]
     mkl = re.search(r"Math Kernel Library Version (\S+)", told)
     onednn = re.search(r"MKL-DNN v(\S+)", told)
@@ -164,7 +168,7 @@ def _rounding() -> str:
     return "nearest" if 1.0 + half == 1.0 and 1.0 + more > 1.0 else "not to nearest"
 
 
-WORDS: Mapping[str, str] = {
+DESCRIPTIONS: Mapping[str, str] = {
     "torch": "PyTorch",
     "torch_build": "the build of PyTorch",
     "blas": "the BLAS of PyTorch",
@@ -187,13 +191,13 @@ WORDS: Mapping[str, str] = {
     "cublas_workspace": CUBLAS_WORKSPACE,
     **{name: name.replace("_", " ") for name in SWITCHES},
 }
-"""Condition that changes bits where it differs -> what it is called in messages."""
+"""Condition that changes bits where it differs -> its description in messages."""
 
 
-def broken_by(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Pure: a sentence for each difference between two `conditions` that changes bits; none where they stay.
+def describe_changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Pure: a sentence for each difference between two `conditions` that changes bits; empty if none does.
 
-    A condition of which one of them knows nothing is not compared. At the same level of portable mode the model of the CPU does not
+    A condition that one of them lacks is not compared. At the same level of portable mode the model of the CPU does not
     count, but its maker, as instructions that approximate (rsqrtps) are each maker's own and roots of MKL are not exact at the
     lowest level, and FMA, which the C library uses wherever it is there.
     """
@@ -201,7 +205,7 @@ def broken_by(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     aside = {"cpu"} if capped else {"cpu_vendor", "cpu_has_fma"}
     different = [
         name
-        for name in WORDS
+        for name in DESCRIPTIONS
         if name not in aside
         and name in there
         and name in here
@@ -210,7 +214,7 @@ def broken_by(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     ]
     if {"torch", "blas", "mkl", "onednn"} & set(different):
         different = [name for name in different if name != "torch_build"]
-    return [f"{WORDS[name]} {_shown(name, there)} there, {_shown(name, here)} here" for name in different]
+    return [f"{DESCRIPTIONS[name]} {_shown(name, there)} there, {_shown(name, here)} here" for name in different]
 
 
 def _shown(name: str, of: Mapping[str, Any]) -> str:

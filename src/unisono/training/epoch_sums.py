@@ -30,14 +30,14 @@ class EpochSums:
         return {**held, "sums": self._sums.tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Local: continue with what `state` gave."""
+        """Local: resumes with what `state` gave."""
         self._sums = np.array(state["sums"], dtype=np.float64)
         self._loss_sum, self._weight = state["loss_sum"], state["weight"]
         self._named = {name: (value, weight) for name, (value, weight) in state["named"].items()}
         self.num_samples, self.took_s, self.waited_s = state["num_samples"], state["took_s"], state["waited_s"]
 
     def add_time(self, took_s: float = 0.0, waited_s: float = 0.0) -> None:
-        """Local: spent in steps, and waited for data."""
+        """Local: adds seconds spent in steps, and seconds waited for data."""
         self.took_s += took_s
         self.waited_s += waited_s
 
@@ -59,7 +59,7 @@ class EpochSums:
         return found | {name: value / weight for name, (value, weight) in self._named.items() if weight}
 
     def values(self) -> dict[str, float]:
-        """The means over the samples seen, each with the weights of its step."""
+        """Returns the metrics: means over the samples seen, each with the weights of its step."""
         if not self._weight:
             return {}
         return {"loss": self._loss_sum / self._weight, **self.metrics_so_far()}

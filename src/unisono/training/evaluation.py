@@ -13,16 +13,16 @@ from unisono.data.source import Source
 from unisono.metrics import Accumulator, Metric
 from unisono.metrics.metric_names import metric_name
 from unisono.model.base import TEST, VALIDATION, Evaluated, Logged
-from unisono.training.logged_values import means
+from unisono.training.logged_values import mean_logged_values
 
 
 def evaluation_batch(global_batch: int, size: int) -> int:
-    """Pure: samples of one worker in a step without gradients, which needs less memory than one with them."""
+    """Pure: number of samples of one worker in a step without gradients, which needs less memory than one with them."""
     return max(64, 2 * -(-global_batch // size))
 
 
 class Evaluates(Protocol):
-    """A replica, as far as an evaluation needs it."""
+    """The methods of a replica that an evaluation uses."""
 
     def begin(self, stage: str) -> None: ...
 
@@ -33,7 +33,7 @@ class Evaluates(Protocol):
 
 @dataclass(frozen=True)
 class Shards:
-    """Parts of fixed content, so that no bit of an evaluation depends on the number of workers."""
+    """Divides an evaluation into parts of fixed content, so that no bit of it depends on the number of workers."""
 
     number: int
     own: range
@@ -93,4 +93,4 @@ def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: Evalu
         return values
     if not found.loss_weight:  # a validation_step need not return one
         del values[f"{prefix}loss"]
-    return values | {metric_name(prefix, name): value for name, value in means(comm, logged).items()}
+    return values | {metric_name(prefix, name): value for name, value in mean_logged_values(comm, logged).items()}

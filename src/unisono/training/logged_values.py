@@ -1,4 +1,4 @@
-"""What a user's code logged on every worker, as sums and means over all of them."""
+"""Sums and means over all workers of what a user's code logged."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from unisono.comm.base import Communicator
 from unisono.model.base import Logged
 
 
-def means(comm: Communicator, mine: Logged | None) -> dict[str, float]:
-    """Collective, blocking, unless there is nothing that could log: name -> mean with the weights of all workers."""
+def mean_logged_values(comm: Communicator, mine: Logged | None) -> dict[str, float]:
+    """Collective, blocking: mean of each logged value over all workers, by name. Returns at once if the model cannot log."""
     if mine is None:
         return {}
-    sums = added(comm.allgather_object(dict(mine)))
+    sums = add_logged(comm.allgather_object(dict(mine)))
     return {name: value / weight for name, (value, weight) in sums.items() if weight}
 
 
-def added(logged: Iterable[Logged]) -> dict[str, tuple[float, float]]:
-    """Pure: name -> sum and weight of all."""
+def add_logged(logged: Iterable[Logged]) -> dict[str, tuple[float, float]]:
+    """Pure: adds the logged values of all workers: name -> sum and weight."""
     sums: dict[str, tuple[float, float]] = {}
     for found in logged:
         for name, (value, weight) in found.items():

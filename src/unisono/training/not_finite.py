@@ -1,4 +1,4 @@
-"""Which samples gave a loss that is not a number: looked for only when it happened, sample by sample."""
+"""Finds the samples whose loss is not finite: searched only after it happened, sample by sample."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from unisono.model.tail import StepStats
 SHOWN = 10
 
 
-def culprits(comm: Communicator, adapter: ModelAdapter, stats: StepStats, portion: Portion) -> str:
-    """Collective, blocking: one sentence with the step, the ranks and the sample numbers."""
+def describe_not_finite(comm: Communicator, adapter: ModelAdapter, stats: StepStats, portion: Portion) -> str:
+    """Collective, blocking: a sentence that names the step, the ranks and the numbers of samples whose loss is not finite."""
     by_rank = comm.allgather_object(_own(adapter, portion))
     told = [f"on rank {rank} {text}" for rank, text in enumerate(by_rank) if text]
     if told:
@@ -32,7 +32,7 @@ def culprits(comm: Communicator, adapter: ModelAdapter, stats: StepStats, portio
 
 
 def _own(adapter: ModelAdapter, portion: Portion) -> str:
-    """Local: what is wrong with this rank's samples; empty if each alone is fine."""
+    """Local: describes this rank's samples whose loss is not finite; empty if each is finite by itself."""
     bad, place = [], ""
     position = 0
     for batch in portion.micro_batches:

@@ -1,4 +1,4 @@
-"""From what was asked for to one rank's training, ready to begin."""
+"""Prepares one rank's training from its configuration."""
 
 from __future__ import annotations
 
@@ -38,20 +38,21 @@ class Job:
 
     parts: TrainingParts
     record: Mapping[str, Any]
-    """The configuration as it is written down."""
+    """The configuration as it is recorded in the run directory."""
     notes: Sequence[str]
     save_interval: SaveInterval
 
 
 def without_goals(resolved: ResolvedTask) -> ResolvedTask:
-    """Pure: a training on all data has nothing to compare its epochs by, whatever the task says."""
+    """Pure: the task without monitor, target and patience, if the training uses all data and so has no validation."""
     if resolved.division is None or resolved.division["fold"] is not None:
         return resolved
     return replace(resolved, task=replace(resolved.task, monitor=None, target=None, patience=None))
 
 
 def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: Task | None, resumes: bool) -> Job:
-    """Local, blocking: all that can be wrong is told here. `resumes`: a state will be loaded, so no first weights are needed."""
+    """Local, blocking: makes all parts of one rank's training; mistakes in the configuration are reported here. `resumes`: a state
+    will be loaded, so initial weights are not needed."""
     resolved = change(load_task(config.task_file) if task is None else task, config.changes)
     resolved = without_goals(replace(resolved, division=config.division))
     layout = LayoutOptions(config.group, config.servers, config.simulate, config.elastic)
@@ -72,7 +73,7 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
     )
     with ExitStack() as held:
         if resolved.task.shards is not None:
-            held.enter_context(determinism.enforced(compute_device(config.device, comm, in_shards=True)))
+            held.enter_context(determinism.enforce(compute_device(config.device, comm, in_shards=True)))
         parts = assemble(resolved, config.algorithm, comm, options)
     task = parts.task
     record = record_of(config, replace(resolved, task=task), comm.size)
@@ -86,7 +87,7 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
         )
     if config.init_from is not None and not resumes:
         initialise(parts.adapter.model, Path(config.init_from))
-    pack(parts.adapter.state(), {}, "state")  # what cannot be kept is said before work is done
+    pack(parts.adapter.state(), {}, "state")  # a state that cannot be saved is refused before work is done
     notes = [f"warning: {text}" for text in parts.splits.warnings]
     notes += [note for note in (shard_note(task), lonely_note(task, parts.adapter.model, len(parts.splits.train))) if note]
     if config.local_batch is not None:
@@ -95,7 +96,7 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
 
 
 def _recorded_calls(config: TrainConfig) -> Sequence[str] | None:
-    """Local: of the run that is to be repeated."""
+    """Local: the recorded order of calls of the run that is to be repeated; None without --replay."""
     if config.replay is None:
         return None
     from unisono.algorithms.server.call_record import read_call_record

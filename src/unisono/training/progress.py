@@ -1,4 +1,4 @@
-"""What a training is to reach, and how far it is."""
+"""The goals of a training, and its progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TARGET, EARLY, PRUNED = "target reached", "stopped early", "pruned"
 
 @dataclass(frozen=True)
 class Goals:
-    """When to stop, and which epoch is best."""
+    """When a training stops, and which epoch is best."""
 
     num_epochs: int
     monitor: str | None
@@ -25,17 +25,17 @@ class Goals:
 
     @property
     def target_metric(self) -> tuple[str, float] | None:
-        """The metric and the value that it is to reach."""
+        """The metric and its value at which the training ends; None where there is no target."""
         return None if self.monitor is None or self.target is None else (self.monitor, self.target)
 
     def better(self, value: float, than: float | None) -> bool:
-        """Pure."""
+        """Pure: whether a value of the monitored metric is better than another."""
         if math.isnan(value):
             return False
         return than is None or (value > than if self.higher_is_better else value < than)
 
     def verdict(self, done: Progress) -> str:
-        """Pure: why a training ends after the epochs it has done; empty if it does not."""
+        """Pure: why the training ends after this epoch; empty if it continues."""
         value = done.history[-1]["metrics"].get(self.monitor) if done.history else None
         if value is None:
             return ""
@@ -47,7 +47,7 @@ class Goals:
 
 @dataclass
 class Progress:
-    """How far a training is. What a checkpoint must hold besides the state of the model."""
+    """The progress of a training: what a checkpoint must hold besides the state of the model."""
 
     step: int = 0
     epoch: int = 0
@@ -74,7 +74,7 @@ class Progress:
     """What went wrong, where the reason is a failure."""
 
     def resumed(self, goals: Goals, same_batches: bool) -> Progress:
-        """Pure: as another attempt takes it up, whose goals may be others."""
+        """Pure: the progress with which another attempt resumes, whose goals may differ."""
         best = (self.best_epoch, self.best_value) if self.monitor == goals.monitor else (None, None)  # values of one metric only
         step_in_epoch = self.step_in_epoch if same_batches else 0
         found = replace(self, monitor=goals.monitor, step_in_epoch=step_in_epoch, best_epoch=best[0], best_value=best[1])
@@ -82,41 +82,41 @@ class Progress:
         return replace(found, reason=reason, time_to_target_s=found.time_to_target_s if reason == TARGET else None)
 
     def count_step(self, step_in_epoch: int) -> None:
-        """Local: this step of the epoch is computed."""
+        """Local: counts a step of the epoch as computed."""
         self.step += 1
         self.step_in_epoch = step_in_epoch + 1
 
     def count_data(self, num_samples: int, wait_s: float) -> None:
-        """Local: what a step had to learn from."""
+        """Local: counts the samples of a step and the time that it waited for them."""
         self.num_samples += num_samples
         self.data_wait_s += wait_s
 
     def follow_server(self, step: int, steps_per_epoch: int) -> None:
-        """Local: this is the server's counter, which is the step of an asynchronous run."""
+        """Local: sets the step from the server's counter, which is the step of an asynchronous run."""
         self.step, self.step_in_epoch = step, step - self.epoch * steps_per_epoch
 
     def count_skipped(self, num: int = 1) -> None:
-        """Local: so many updates were left out."""
+        """Local: counts updates that were left out."""
         self.num_skipped += num
 
     def count_time(self, seconds: float) -> None:
-        """Local: spent in steps."""
+        """Local: adds seconds spent in steps."""
         self.train_s += seconds
 
     def stop(self, reason: str) -> None:
-        """Local: the training ends; the first reason counts."""
+        """Local: ends the training for a reason; the first reason counts."""
         self.reason = self.reason or reason
 
     def end_as(self, reason: str) -> None:
-        """Local: a record that is repeated decides why the training ends; empty: it does not."""
+        """Local: sets the reason that a replayed record gives; with an empty one the training does not end."""
         self.reason = reason
 
     def fail(self, failure: str) -> None:
-        """Local: the training ends as a loss is not finite, whatever else would end it."""
+        """Local: ends the training because a loss is not finite; this reason replaces any other."""
         self.reason, self.failure = NOT_FINITE, failure
 
     def finish_epoch(self, row: dict[str, Any], goals: Goals) -> None:
-        """Local: the epoch of this row of the history is over, its evaluation too."""
+        """Local: adds the row of a finished epoch to the history."""
         self.history.append(row)
         self.epoch += 1
         self.step_in_epoch = 0
@@ -125,5 +125,5 @@ class Progress:
             self.time_to_target_s = row["wall_s"]
 
     def keep_best(self, value: float) -> None:
-        """Local: the current epoch is the best so far."""
+        """Local: marks the current epoch as the best so far."""
         self.best_epoch, self.best_value = self.epoch, value

@@ -1,4 +1,4 @@
-"""The metrics that are known after every step of training: their sums travel with the gradient."""
+"""Metrics of every training step: their sums travel with the gradient."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def summable_metrics(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
 
 @dataclass(frozen=True)
 class TrainMetrics:
-    """The metrics of every training step as one vector of sums."""
+    """Computes the metrics of a training step as one vector of sums."""
 
     metrics: Sequence[Metric]
 

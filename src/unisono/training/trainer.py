@@ -13,15 +13,15 @@ from unisono.events import StepDone
 from unisono.model.base import BEGINNING, ENDING, TRAIN, StreamKey
 from unisono.model.tail import StepStats
 from unisono.training.epoch_sums import EpochSums
-from unisono.training.logged_values import means
-from unisono.training.not_finite import culprits
+from unisono.training.logged_values import mean_logged_values
+from unisono.training.not_finite import describe_not_finite
 from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE, Progress
 from unisono.training.trainer_base import TrainerBase, shown_lr
 
 
 @dataclass(kw_only=True)
 class Trainer(TrainerBase):
-    """All workers take every step, or every round of steps, together."""
+    """The training loop of one rank where all workers take every step, or every round of steps, together."""
 
     algorithm: LockStepAlgorithm = field(init=False)
 
@@ -30,7 +30,7 @@ class Trainer(TrainerBase):
         self._pending: dict[int, _PendingStep] = {}
 
     def train(self) -> Progress:
-        """Collective, blocking: train to the end, whatever ends it."""
+        """Collective, blocking: trains to the end, whatever ends it."""
         done = self.progress
         self._began = perf_counter() - done.wall_s
         self.algorithm.start()
@@ -61,7 +61,7 @@ class Trainer(TrainerBase):
                 self.hooks.after_step(done.step)
             if done.step == self.max_steps:
                 done.stop(INTERRUPTED)
-            if done.reason or self.hooks.epoch_is_enough():
+            if done.reason or self.hooks.ends_epoch_early():
                 break
             is_due = self.saving is not None and (self.save_requested or self.saving.after_step(done.step))
             if is_due and not self._save_mid_epoch(sums):
@@ -92,7 +92,7 @@ class Trainer(TrainerBase):
         return sums
 
     def _start_step(self, portions: Iterator[Portion], step_in_epoch: int) -> tuple[Portion, StepInfo]:
-        """Local, blocking until its samples are there."""
+        """Local: begins a step. Blocks until its samples are there."""
         done, saving = self.progress, self.saving
         asked = perf_counter_ns()
         portion = next(portions)
@@ -112,7 +112,7 @@ class Trainer(TrainerBase):
         return portion, at
 
     def _record_step(self, stats: StepStats, sums: EpochSums) -> None:
-        """What is to be done when the sums of a step are known: on a GPU one step later, or at the end of a round."""
+        """Counts and reports a step once its sums are known: on a GPU one step later, or at the end of a round."""
         done = self.progress
         begun = self._pending.pop(stats.step)
         done.count_data(stats.num_samples, begun.wait_s)
@@ -146,10 +146,10 @@ class Trainer(TrainerBase):
             observer.step(event)
 
     def _record_not_finite(self, stats: StepStats, portion: Portion) -> None:
-        """Collective: say whose samples gave a loss that is no number. The update was left out, on all ranks or by the workers that
-        learn by themselves."""
+        """Collective: reports which samples gave a loss that is not finite. The update was left out, on all ranks or by the
+        workers that take steps by themselves."""
         when = "in the round after it" if self.algorithm.replicas_differ else "before it"
-        text = culprits(self.comm, self.adapter, stats, portion)
+        text = describe_not_finite(self.comm, self.adapter, stats, portion)
         self.progress.count_skipped()
         if self.goals.on_nan == "stop":
             self.progress.fail(f"{text}; the run stopped {when}; --on-nan skip --accept-changes would leave such updates out")
@@ -157,24 +157,25 @@ class Trainer(TrainerBase):
             self._say(f"warning: {text}; the update is left out (--on-nan skip)")
 
     def _release_samples(self, step: int) -> None:
-        """Local: of steps whose sums come late only those samples are kept whose losses may have to be computed again."""
+        """Local: releases the samples of a step, unless its loss may have to be computed again."""
         begun = self._pending.get(step)
         if begun is not None and step not in self.algorithm.suspects:
             self._pending[step] = begun._replace(portion=begun.portion._replace(micro_batches=()))
 
     def _flush(self, sums: EpochSums) -> None:
-        """Collective: from here on the sums of all steps are known."""
+        """Collective: records all steps whose sums are not known yet."""
         for stats in self.algorithm.flush_stats():
             self._record_step(stats, sums)
 
     def _count_time(self, sums: EpochSums) -> None:
-        """Local: the time since this was called before belongs to the steps of the epoch."""
+        """Local: counts the time since the last call as time of training steps."""
         before, self._counted_s = self._counted_s, perf_counter()
         self.progress.count_time(self._counted_s - before)
         sums.add_time(self._counted_s - before)
 
     def _save_mid_epoch(self, sums: EpochSums) -> bool:
-        """Collective: once the sums of all steps are known; False if one of them ends the training."""
+        """Collective: saves a checkpoint within an epoch, once the sums of all steps are known; False if one of them ends the
+        training."""
         self.save_requested = False
         self._flush(sums)
         if self.progress.reason:
@@ -186,7 +187,8 @@ class Trainer(TrainerBase):
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
     def _evaluate_epoch(self, sums: EpochSums) -> dict[str, float] | None:
-        """Collective: the metrics of the epoch with its evaluation; None where that was cut short, for another attempt to make."""
+        """Collective: evaluates and returns the metrics of the epoch; None if the evaluation was cut short, so that another
+        attempt repeats it."""
         if self.validation is not None and not self.comm.broadcast_object(self.hooks.fits_evaluation()):
             return None
         self.algorithm.synchronise()
@@ -195,13 +197,14 @@ class Trainer(TrainerBase):
         found = self._validate() if self.hooks.evaluation_is_due(self.progress.epoch) else {}
         if found is None:
             return None
-        metrics = means(self.comm, logged) | sums.values() | found
+        metrics = mean_logged_values(self.comm, logged) | sums.values() | found
         if self.comm.size > 1:  # what is decided by them must be decided alike, also where a user's metric is not
             metrics = self.comm.broadcast_object(metrics)
         return metrics
 
     def _validate(self) -> dict[str, float] | None:
-        """Collective, blocking: the validation data, each sample once; None if a stop was requested of a rank meanwhile."""
+        """Collective, blocking: evaluates the validation data, each sample once; None if a stop was requested of a rank
+        meanwhile."""
         if self.validation is None:
             return {}
         began = perf_counter_ns()

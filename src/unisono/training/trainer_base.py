@@ -1,4 +1,4 @@
-"""What trainers share, whatever the kind of algorithm: resuming, the end of an epoch, checkpoints, evaluation, observers."""
+"""The part that all trainers share: resuming, the end of an epoch, checkpoints, evaluation, observers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class TrainerBase(ABC):
     comm: Communicator
     parts: TrainingParts
     evaluation_batch: int
-    """Samples of a rank at a time where nothing is learned."""
+    """Number of samples that a rank evaluates at a time."""
     hooks: RunHooks = field(default_factory=RunHooks)
     observers: Sequence[Observer] = ()
     saving: Saving | None = None
     spans: Spans | None = None
     max_steps: int | None = None
-    """After so many steps of the whole run it stops, as if that was requested."""
+    """Number of steps of the whole run after which it stops, as if a stop were requested."""
     progress: Progress = field(default_factory=Progress)
     algorithm: Algorithm = field(init=False)
 
@@ -62,19 +62,19 @@ class TrainerBase(ABC):
 
     @abstractmethod
     def train(self) -> Progress:
-        """Collective, blocking: train to the end, whatever ends it."""
+        """Collective, blocking: trains to the end, whatever ends it."""
 
     # ---- resume ----------------------------------------------------------------------------------------------------
 
     def resume(self, loaded: Loaded | None) -> list[str] | None:
-        """Collective, blocking, before `train`: take up the checkpoint that rank 0 has loaded. Gives what a user should know of it;
-        None where there is no checkpoint."""
+        """Collective, blocking, before `train`: restores the checkpoint that rank 0 has loaded. Returns what a user should know
+        about it; None where there is no checkpoint."""
         state = None if loaded is None else loaded.snapshot.state()
         state = share_state(self.comm, state, self.algorithm)
         return None if state is None else on_all_ranks(self.comm, lambda: self.restore(Restored(state)))
 
     def restore(self, restored: Restored) -> list[str]:
-        """Local, before `train`: take up an earlier attempt. Gives what a user should know of it."""
+        """Local, before `train`: restores an earlier attempt. Returns what a user should know about it."""
         notes = []
         restored.before_start(self.adapter)
         saved = Progress(**restored.trainer["progress"])
@@ -91,12 +91,12 @@ class TrainerBase(ABC):
 
     @property
     def _stream(self) -> int:
-        """Whose random numbers are drawn outside of steps: this worker's own, or with shards the same on all."""
+        """The random stream for draws outside of steps: this worker's own, or with shards the same on all."""
         return self.loader.shard if self.loader.own_shards is None else 0
 
     @property
     def _plan(self) -> list[int]:
-        """What says which samples a step of an epoch has."""
+        """The values that decide which samples a step of an epoch has."""
         plan = self.loader.plan
         return [plan.num_samples, plan.global_batch, plan.seed, int(plan.shuffle)]
 
@@ -130,11 +130,12 @@ class TrainerBase(ABC):
             self._save_checkpoint(self.state(None), mid_epoch=False)
 
     def stop_requested(self) -> bool:
-        """Local; cheap: whether this process was asked to stop."""
+        """Local, cheap: whether a stop of this process was requested."""
         return self.hooks.stop_requested()
 
     def should_continue(self, metrics: Mapping[str, float]) -> bool:
-        """Collective, blocking for as long as the answer takes: whether more epochs are worth while; all end at the same step."""
+        """Collective, blocking for as long as the answer takes: whether the training continues after this epoch; the same on all
+        ranks."""
         ask = self.hooks.should_continue
         if ask is None:
             return True

@@ -1,4 +1,4 @@
-"""What a task becomes on one rank, and what besides the task decides that."""
+"""The parts of one rank's training, and the options beside the task that decide them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unisono.training.progress import Goals
 
 @dataclass(frozen=True, kw_only=True)
 class AssemblyOptions:
-    """How a task is assembled, besides what the task itself says."""
+    """Options with which `assemble` makes a training, besides the task itself."""
 
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     device: str = "auto"
@@ -30,7 +30,7 @@ class AssemblyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingParts:
-    """Everything a trainer needs that a task decides."""
+    """The parts of a training on one rank that a trainer needs: data, model, algorithm, goals."""
 
     task: Task
     """With what it leaves open filled in."""
@@ -40,7 +40,7 @@ class TrainingParts:
     loader: Loader
     metrics: Sequence[Metric]
     train_metrics: Sequence[Metric]
-    """Those that are computed in every training step, in the order of their sums in the tail."""
+    """The metrics that are computed in every training step, in the order of their sums in the tail."""
     settings: Callable[[int], Settings]
     """Learning rates and so on, a function of the step."""
     goals: Goals

@@ -1,4 +1,4 @@
-"""Which algorithm a training has, and how its processes divide the work. Needs no model: it can be asked before one is made."""
+"""Chooses the algorithm of a training and how its processes divide the work, before a model is made."""
 
 from __future__ import annotations
 

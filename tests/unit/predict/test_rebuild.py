@@ -16,7 +16,7 @@ from unisono.task.overrides import change
 from unisono.task.task import Task
 from unisono.task.task_file import load_task
 from unisono.training.run_folder.provenance import provenance
-from unisono.training.run_folder.run_record import shown
+from unisono.training.run_folder.run_record import as_plain
 
 FILE = """
     import layers
@@ -40,8 +40,8 @@ def run(tmp_path: Path) -> Path:
     file = tmp_path / "rebuilt_task.py"
     file.write_text(dedent(FILE))
     changed = change(load_task(str(file)), CHANGES)
-    settings = {name: shown(getattr(changed.task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data")}
-    config = {"task_file": str(file), "model": shown(changed.model), "data": shown(changed.data), "settings": settings}
+    settings = {name: as_plain(getattr(changed.task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data")}
+    config = {"task_file": str(file), "model": as_plain(changed.model), "data": as_plain(changed.data), "settings": settings}
     made = tmp_path / "run"
     made.mkdir()
     (made / "config.json").write_text(json.dumps(config))
@@ -90,5 +90,5 @@ def test_a_task_of_a_notebook_needs_a_file(run: Path) -> None:
 
 def test_what_is_written_down_is_the_same_in_every_process() -> None:
     """Where an object lies in memory is no part of an experiment."""
-    assert shown(partial(max, 3, key=abs)) == {"partial": "max", "arguments": [3], "keywords": {"key": "abs"}}
-    assert " at 0x" not in shown(object())
+    assert as_plain(partial(max, 3, key=abs)) == {"partial": "max", "arguments": [3], "keywords": {"key": "abs"}}
+    assert " at 0x" not in as_plain(object())

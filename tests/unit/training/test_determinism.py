@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from unisono.errors import UsageError
-from unisono.training.determinism import SWITCHES, WORDS, broken_by, conditions, explained, set_up
+from unisono.training.determinism import DESCRIPTIONS, SWITCHES, conditions, describe_changes, explain_errors, set_switches
 
 CPU = torch.device("cpu")
 
@@ -36,12 +36,12 @@ def other_settings() -> Iterator[dict[str, Any]]:
 
 def test_all_is_set_within_and_as_it_was_afterwards(other_settings: dict[str, Any]) -> None:
     assert not [name for name in NEEDED if other_settings[name] == NEEDED[name]], "the fixture sets all otherwise"
-    with set_up(CPU):
+    with set_switches(CPU):
         assert switches() == NEEDED
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert switches() == other_settings
-    with pytest.raises(KeyError), set_up(CPU):
+    with pytest.raises(KeyError), set_switches(CPU):
         raise KeyError
     assert switches() == other_settings
 
@@ -54,12 +54,12 @@ def test_on_a_gpu_the_workspace_of_cublas_must_be_chosen(monkeypatch: pytest.Mon
             monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", value)
         with (
             pytest.raises(UsageError, match=rf":4096:8 or :16:8; CUBLAS_WORKSPACE_CONFIG is {value or 'not set'}"),
-            set_up(torch.device("cuda", 0)),
+            set_switches(torch.device("cuda", 0)),
         ):
             pytest.fail("refused before")
     assert switches() == before
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    with set_up(torch.device("cuda", 0)):
+    with set_switches(torch.device("cuda", 0)):
         assert switches() == NEEDED
 
 
@@ -67,21 +67,21 @@ def test_an_operation_without_a_deterministic_version_is_named() -> None:
     pooled, places = torch.nn.functional.max_pool2d(torch.rand(1, 1, 4, 4), 2, return_indices=True)
     with (
         pytest.raises(UsageError, match=r"^max_unpooling2d\w* has no deterministic version.*another operation.*leave --shards out"),
-        set_up(CPU),
-        explained(),
+        set_switches(CPU),
+        explain_errors(),
     ):
         torch.nn.functional.max_unpool2d(pooled, places, (2, 2))
-    with explained():
+    with explain_errors():
         torch.nn.functional.max_unpool2d(pooled, places, (2, 2))
 
 
 def test_other_errors_stay_as_they_are() -> None:
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), explained():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), explain_errors():
         torch.ones(2, 3) @ torch.ones(2, 3)
 
 
 def test_conditions_are_plain_and_of_this_process() -> None:
-    with set_up(CPU):
+    with set_switches(CPU):
         found = conditions(CPU)
     assert json.loads(json.dumps(found)) == found
     assert found["torch"] == torch.__version__
@@ -90,12 +90,12 @@ def test_conditions_are_plain_and_of_this_process() -> None:
     assert (found["rounding"], found["flush_denormals"], found["device"]) == ("nearest", False, "cpu")
     assert found["cpu"]
     assert found["torch_build"]
-    assert set(found) <= {*WORDS, "cpu_name"}
+    assert set(found) <= {*DESCRIPTIONS, "cpu_name"}
     assert conditions(CPU)["deterministic_algorithms"] == 0, "as they are, not as they should be"
 
 
 HERE: Mapping[str, Any] = {
-    **dict.fromkeys(WORDS, "a"),
+    **dict.fromkeys(DESCRIPTIONS, "a"),
     "portable": None,
     "cpu": "GenuineIntel 6 106",
     "cpu_name": "Ice Lake",
@@ -106,37 +106,37 @@ HERE: Mapping[str, Any] = {
 
 
 def test_nothing_is_broken_by_the_same() -> None:
-    assert broken_by(HERE, HERE) == []
-    assert broken_by(HERE, {**HERE, "cpu_name": "the same with another name"}) == []
-    assert broken_by({}, HERE) == [], "one that knows nothing"
-    assert broken_by({**HERE, "numpy": None}, HERE) == [], "not loaded there"
+    assert describe_changes(HERE, HERE) == []
+    assert describe_changes(HERE, {**HERE, "cpu_name": "the same with another name"}) == []
+    assert describe_changes({}, HERE) == [], "one that knows nothing"
+    assert describe_changes({**HERE, "numpy": None}, HERE) == [], "not loaded there"
 
 
-@pytest.mark.parametrize("name", [name for name in WORDS if name not in ("cpu", "cpu_vendor", "cpu_has_fma", "portable")])
+@pytest.mark.parametrize("name", [name for name in DESCRIPTIONS if name not in ("cpu", "cpu_vendor", "cpu_has_fma", "portable")])
 def test_each_condition_counts(name: str) -> None:
-    (sentence,) = broken_by({**HERE, name: "b"}, HERE)
-    assert sentence == f"{WORDS[name]} b there, {HERE[name]} here"
+    (sentence,) = describe_changes({**HERE, name: "b"}, HERE)
+    assert sentence == f"{DESCRIPTIONS[name]} b there, {HERE[name]} here"
 
 
 def test_another_cpu_counts_unless_both_are_capped_alike() -> None:
     other = {**HERE, "cpu": "GenuineIntel 6 85", "cpu_name": "Cascade Lake"}
-    assert broken_by(other, HERE) == ["the CPU Cascade Lake (GenuineIntel 6 85) there, Ice Lake (GenuineIntel 6 106) here"]
-    assert broken_by({**other, "portable": "avx2"}, {**HERE, "portable": "avx2"}) == []
-    sentences = broken_by({**other, "portable": "avx2"}, HERE)
+    assert describe_changes(other, HERE) == ["the CPU Cascade Lake (GenuineIntel 6 85) there, Ice Lake (GenuineIntel 6 106) here"]
+    assert describe_changes({**other, "portable": "avx2"}, {**HERE, "portable": "avx2"}) == []
+    sentences = describe_changes({**other, "portable": "avx2"}, HERE)
     assert [sentence.split(" there")[0] for sentence in sentences] == [
         "--portable avx2",
         "the CPU Cascade Lake (GenuineIntel 6 85)",
     ]
-    assert broken_by({**other, "portable": "avx2"}, {**HERE, "portable": "baseline"})
+    assert describe_changes({**other, "portable": "avx2"}, {**HERE, "portable": "baseline"})
 
 
 def test_fma_and_the_maker_count_where_the_cpu_does_not() -> None:
     here = {**HERE, "portable": "baseline"}
     old = {**here, "cpu": "GenuineIntel 6 26", "cpu_has_fma": False}
-    assert broken_by(old, here) == ["whether the CPU has FMA False there, True here"]
+    assert describe_changes(old, here) == ["whether the CPU has FMA False there, True here"]
     other = {**here, "cpu": "AuthenticAMD 25 1", "cpu_vendor": "AuthenticAMD"}
-    assert broken_by(other, here) == ["the maker of the CPU AuthenticAMD there, GenuineIntel here"]
+    assert describe_changes(other, here) == ["the maker of the CPU AuthenticAMD there, GenuineIntel here"]
 
 
 def test_another_version_is_told_once() -> None:
-    assert broken_by({**HERE, "torch": "2.9.0", "torch_build": "b"}, HERE) == ["PyTorch 2.9.0 there, a here"]
+    assert describe_changes({**HERE, "torch": "2.9.0", "torch_build": "b"}, HERE) == ["PyTorch 2.9.0 there, a here"]

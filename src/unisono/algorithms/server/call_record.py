@@ -75,7 +75,7 @@ def read_call_record(path: Path) -> list[str]:
         if line.startswith(REPLAY_BREAK):
             why = line.removeprefix(REPLAY_BREAK)
             raise UsageError(
-                f"this run cannot be repeated (--replay): {why} ({path}, line {number}); give one that went on unchanged"
+                f"this run cannot be repeated (--replay): {why} ({path}, line {number}); give one that was resumed unchanged"
             )
         if not (line.removeprefix(LOST).isdecimal() or line.startswith(STOP)):
             raise UsageError(f"{path}: line {number} is {line[:40]!r}, which no run writes; the file is damaged")

@@ -121,7 +121,7 @@ class Fit:
                 deadline=deadline_of_this_process(None),
                 began=perf_counter(),
                 observers=(heard,),
-                hooks=RunHooks(epoch_is_enough=lambda: heard.stops, evaluation_is_due=_due(self.schedule.validation_freq)),
+                hooks=RunHooks(ends_epoch_early=lambda: heard.stops, evaluation_is_due=_due(self.schedule.validation_freq)),
                 save_interval=None if backup is None else backup.interval,
                 store=store,
             )
@@ -181,7 +181,7 @@ class Fit:
         if done.reason == NOT_FINITE:
             raise TrainingFailed(done.failure)
         if done.reason == INTERRUPTED:
-            why = "" if backup is None else f"; the same command goes on from step {done.step} ({backup.folder})"
+            why = "" if backup is None else f"; run the same command to resume from step {done.step} ({backup.folder})"
             if self.comm.rank == 0:
                 print(f"unisono: stopped ({stop.reason() or 'by another worker'}){why}", flush=True)
             self.comm.barrier()

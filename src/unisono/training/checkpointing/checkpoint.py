@@ -1,4 +1,4 @@
-"""Checkpoints on the disk: a training at one step, there wholly or not at all.
+"""Checkpoints on the disk: the state of a training at one step, complete or absent.
 
 checkpoints/step-00001200/state.safetensors    tensors by name
                           progress.json        plain values
@@ -30,12 +30,12 @@ BEST = "best.safetensors"
 
 
 class OtherFormat(UsageError):
-    """A good checkpoint, but of another version; to pass it over would lose what it holds."""
+    """Error: a good checkpoint that another version has written; to skip it would lose its state."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All of a training after one step, in the memory of the host; nobody changes it any more."""
+    """The whole state of a training after one step, in host memory; it is never changed."""
 
     step: int
     tensors: Mapping[str, Tensor]
@@ -47,13 +47,13 @@ class Snapshot:
     """Another one whenever `best` is another one."""
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Pure: plain values, and the tensors that they name."""
+        """Pure: the state without the best weights: plain values, and the tensors that they name."""
         return dict(self.progress), dict(self.tensors)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A checkpoint of which every byte is as it was written."""
+    """A checkpoint that was read and whose every byte is as it was written."""
 
     path: Path
     snapshot: Snapshot
@@ -73,7 +73,8 @@ class _Best:
 
 
 class Checkpoints:
-    """The checkpoints of one run. One process at a time writes them, in one thread; its methods are local and blocking."""
+    """Reads and writes the checkpoints of one run. One process at a time writes them, in one thread; methods are local and
+    blocking."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         if keep < 1:
@@ -87,7 +88,7 @@ class Checkpoints:
         self._damaged = frozenset[int]()
 
     def write(self, snapshot: Snapshot, made_by: Mapping[str, Any]) -> Path:
-        """Put it on the disk, then remove those beyond the newest `keep`. If that fails, those that were there are as they were;
+        """Writes a snapshot, then removes checkpoints beyond the newest `keep`. If that fails, the earlier ones are unchanged;
         one that cannot be removed is no failure, and `not_removed` says why.
 
         Checkpoints of later steps are removed too: they were found damaged, or the run would have resumed from them.

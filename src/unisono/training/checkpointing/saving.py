@@ -1,6 +1,6 @@
-"""When the state of a training is saved. All ranks agree on the step, rank 0 copies the state, and a thread writes the copy.
+"""Saves the state of a training. All ranks agree on the step, rank 0 copies the state, and a thread writes the copy.
 
-The copy is all that the training waits for. A write that fails is told and tried again; the training continues.
+The training waits only for the copy. A write that fails is reported and tried again; the training continues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNIT_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class SaveInterval:
-    """How often: after so many steps, or epochs, or seconds; or never, but for the end."""
+    """How often a run is saved: every so many steps, epochs or seconds; or only at the end."""
 
     steps: int | None = None
     epochs: int | None = None
@@ -41,7 +41,7 @@ class SaveInterval:
 
     @classmethod
     def parse(cls, text: str) -> SaveInterval:
-        """Pure: '500' or '500 steps', '2 epochs', '30s', '10m', '1h', 'never'."""
+        """Pure: the interval from a text: '500' or '500 steps', '2 epochs', '30s', '10m', '1h', 'never'."""
         if text.strip() == "never":
             return cls()
         found = FORMS.fullmatch(text.strip())
@@ -63,14 +63,14 @@ class BestWeights:
     step: int = 0
 
     @classmethod
-    def left_by(cls, loaded: Loaded | None) -> BestWeights:
-        """Pure: those that an earlier attempt has left."""
+    def from_checkpoint(cls, loaded: Loaded | None) -> BestWeights:
+        """Pure: the best weights in the checkpoint of an earlier attempt; empty where there are none."""
         if loaded is None or loaded.snapshot.best is None:
             return cls()
         return cls(dict(loaded.snapshot.best), int(loaded.snapshot.best_version or 0))
 
     def keep(self, model: nn.Module, step: int) -> None:
-        """Local, blocking for a copy."""
+        """Local, blocking for a copy: keeps the weights of a model as the best so far."""
         self.weights = {name: one.detach().cpu().clone() for name, one in weights_of(model).items()}
         self.step = step
 
@@ -83,7 +83,7 @@ class Saving:
     algorithm: Algorithm
     interval: SaveInterval
     store: CheckpointStore | None
-    """On rank 0."""
+    """Where checkpoints go, on rank 0; None on others."""
     say: Callable[[str], None]
     spans: Spans | None = None
 
@@ -91,24 +91,24 @@ class Saving:
         store = self.store
         self.comm = self.algorithm.comm
         self.writer = None if store is None else BackgroundWriter(store.checkpoints, store.made_by)
-        self.best = BestWeights.left_by(None if store is None else store.loaded)
+        self.best = BestWeights.from_checkpoint(None if store is None else store.loaded)
         self.blocked_s: list[float] = []
         """How long the training waited for each save."""
         self.num_bytes = 0
-        """Of the state, once an optimiser has all of its own."""
+        """Bytes of the state, once optimisers have all of theirs."""
         self._buffers = HostBuffers()
-        self._num_asked = 0
+        self._num_checks = 0
         self._is_requested = False
-        self._num_told = 0
+        self._num_reported = 0
         self._next_s = monotonic() + (self.interval.seconds or float("inf"))
 
     def is_due_by_clock(self) -> bool:
-        """Local; cheap enough for every step: whether it is time for a save, by the clock of rank 0. True once for each save."""
+        """Local, cheap enough for every step: whether a save is due by the clock of rank 0. True once for each save."""
         if self.writer is None or self._is_requested or self.writer.busy:
             return False
-        self._tell_failures()
-        self._num_asked += 1
-        if self._num_asked == 2:  # after the first step an optimiser has all its state
+        self._report_failures()
+        self._num_checks += 1
+        if self._num_checks == 2:  # after the first step an optimiser has all its state
             tensors = state_of_replica(self.adapter, self.algorithm)[1]
             num_states = self.comm.size // self.algorithm.group if self.algorithm.replicas_differ else 1
             self.num_bytes = num_states * sum(tensor.nbytes for tensor in tensors.values())
@@ -117,16 +117,16 @@ class Saving:
         return self._is_requested
 
     def after_step(self, step: int) -> bool:
-        """Pure: whether a save is due after so many steps, on all ranks alike."""
+        """Pure: whether a save is due after `step` steps; the same on all ranks."""
         return self.interval.steps is not None and step % self.interval.steps == 0
 
     def after_epoch(self, epoch: int) -> bool:
-        """Pure: the same after so many epochs."""
+        """Pure: whether a save is due after `epoch` epochs; the same on all ranks."""
         return self.interval.epochs is not None and epoch % self.interval.epochs == 0
 
     def save(self, step: int, progress: Mapping[str, Any], mid_epoch: bool, is_last: bool) -> None:
-        """Collective, blocking for a copy of the state, and until an earlier save is on the disk. Where that takes very long this
-        one is left out, unless it is the last."""
+        """Collective: saves the state. Blocks for a copy of it, and until an earlier save is on the disk; if that takes too long
+        this save is left out, unless it is the last."""
         began = perf_counter_ns()
         state = gather_state(self.comm, self.adapter, self.algorithm, mid_epoch)
         if self.writer is None or state is None:
@@ -136,7 +136,7 @@ class Saving:
         if not self.writer.wait(None if is_last else LONGEST_WAIT_S):
             self.say(f"warning: the checkpoint before is not on the disk yet; the one of step {step} is left out")
             return
-        self._tell_failures()
+        self._report_failures()
         plain, tensors = state
         snapshot = Snapshot(
             step, self._buffers.copy(tensors), {**plain, TRAINER: dict(progress)}, self.best.weights or None, self.best.step
@@ -148,21 +148,21 @@ class Saving:
             self.spans.add("save", "copy of the state", began, ended)
 
     def finish(self) -> str | None:
-        """Local, blocking: until all is written. Gives why the newest state is not on the disk; None if it is."""
+        """Local, blocking: waits until everything is written. Returns why the newest state is not on the disk; None if it is."""
         self.close()
         return None if self.writer is None else self.writer.failure
 
     def close(self) -> None:
-        """Local, blocking: until what was begun is on the disk, or has failed. Idempotent."""
+        """Local, blocking: waits until a write that was begun is on the disk, or has failed. Idempotent."""
         if self.writer is not None:
             self.writer.close()
 
-    def _tell_failures(self) -> None:
-        """Tell of a write that failed, and come back to it soon."""
+    def _report_failures(self) -> None:
+        """Reports a write that failed, and makes the next save due soon."""
         assert self.writer is not None
-        if complaint := self.writer.take_complaint():
-            self.say(f"warning: {complaint}")
-        if self.writer.num_failed > self._num_told:
-            self._num_told = self.writer.num_failed
+        if warning := self.writer.pop_warning():
+            self.say(f"warning: {warning}")
+        if self.writer.num_failed > self._num_reported:
+            self._num_reported = self.writer.num_failed
             self._next_s = min(self._next_s, monotonic() + RETRY_S)
-            self.say(f"warning: {self.writer.failure}. No checkpoint was saved; the training goes on and tries again")
+            self.say(f"warning: {self.writer.failure}. No checkpoint was saved; the training continues and tries again")

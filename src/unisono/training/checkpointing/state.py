@@ -1,8 +1,8 @@
-"""All that a training must keep to resume as if nothing had happened, and how it is put back, on any number of workers.
+"""The state that a training must save to resume with the same bits, and how it is restored, on any number of workers.
 
 Replicas are equal after a step but for their buffers, which are made equal only after an epoch, and for what a user's code logged:
-those of each worker are kept, so that a resumed training gives the same bits. Where workers learn by themselves for some steps, all
-that each holds is kept (worker_states.py). Random streams are functions of seed, step and shard, so there is nothing of them.
+those of each worker are saved, so that a resumed training gives the same bits. Where workers take steps by themselves, the whole
+state of each is saved (worker_states.py). Random streams are functions of seed, step and shard, so they need no state.
 """
 
 from __future__ import annotations
@@ -20,17 +20,26 @@ from unisono.comm.replicate import replicate
 from unisono.errors import UsageError
 from unisono.model.base import ModelAdapter, SoFar
 from unisono.model.packed import pack, unpack
-from unisono.training.checkpointing.worker_states import MERGED, WORKERS, State, collect, deal, joined, merged, taken_apart
-from unisono.training.logged_values import added
+from unisono.training.checkpointing.worker_states import (
+    MERGED,
+    WORKERS,
+    State,
+    gather_workers,
+    merge_workers,
+    pack_workers,
+    scatter,
+    unpack_workers,
+)
+from unisono.training.logged_values import add_logged
 
 TRAINER = "trainer"
-"""Under this name the trainer keeps its own plain values beside the state."""
-OWN = "is_own"
-"""Whether a state is that of one worker, which others do not have."""
+"""Key of the trainer's own plain values in a state."""
+IS_OWN = "is_own"
+"""Key that marks a state as that of one worker, which others do not have."""
 
 
 def gather_state(comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm, mid_epoch: bool) -> State | None:
-    """Collective, blocking: the state on rank 0, None on the others. Tensors are not copied."""
+    """Collective, blocking: gathers the state on rank 0; None on the others. Tensors are not copied."""
     found: dict[str, Any] = {"size": comm.size, "statistics": None, "counters": {}, "so_far": None}
     if mid_epoch:
         if not algorithm.keeps_equal:
@@ -38,12 +47,12 @@ def gather_state(comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm
             found["counters"] = _counters_of_all(comm, adapter)
         found["so_far"] = _so_far_of_all(comm, adapter)
     if algorithm.replicas_differ:
-        each = collect(comm, algorithm.group, state_of_replica(adapter, algorithm))
+        each = gather_workers(comm, algorithm.group, state_of_replica(adapter, algorithm))
     else:
         each = None if comm.rank else [state_of_replica(adapter, algorithm)]
     if each is None:
         return None
-    plain, tensors = joined(each)
+    plain, tensors = pack_workers(each)
     return {name: pack(value, tensors, name) for name, value in found.items()} | plain, tensors
 
 
@@ -55,18 +64,18 @@ def state_of_replica(adapter: ModelAdapter, algorithm: Algorithm) -> State:
 
 
 def share_state(comm: Communicator, state: State | None, algorithm: Algorithm) -> State | None:
-    """Collective, blocking: every rank gets what rank 0 has, in the memory of the host; of workers with states of their own each
-    gets its own, if there are as many as there were, and else what `merged` makes of them."""
+    """Collective, blocking: sends the state of rank 0 to every rank, into host memory. Workers with states of their own get their
+    own, if there are as many workers as before, and else what `merge_workers` makes of them."""
     each: list[State] = []
     if state is not None:
         if len(state[0].get(WORKERS, ())) + 1 != (comm.size // algorithm.group if algorithm.has_own_replicas else 1):
-            state = merged(state)
-        state, each = taken_apart(state)
+            state = merge_workers(state)
+        state, each = unpack_workers(state)
     common = _share_alike(comm, state)
     if common is None or not comm.broadcast_object(bool(each)):
         return common
-    plain, tensors = deal(comm, algorithm.group, each if comm.rank == 0 else None)
-    return {**common[0], **plain, OWN: True}, {**common[1], **tensors}
+    plain, tensors = scatter(comm, algorithm.group, each if comm.rank == 0 else None)
+    return {**common[0], **plain, IS_OWN: True}, {**common[1], **tensors}
 
 
 def _share_alike(comm: Communicator, state: State | None) -> State | None:
@@ -91,7 +100,7 @@ def _share_alike(comm: Communicator, state: State | None) -> State | None:
 
 
 class Restored:
-    """A state to resume from. Local; all ranks hold the same, or each that of its worker."""
+    """Restores a training from a state. Local; all ranks hold the same state, or each that of its worker."""
 
     def __init__(self, state: State) -> None:
         plain, tensors = state
@@ -99,7 +108,7 @@ class Restored:
         self._held: Mapping[str, Any] = {name: unpack(value, tensors) for name, value in plain.items() if name != TRAINER}
 
     def before_start(self, adapter: ModelAdapter) -> None:
-        """Into a replica, before the algorithm starts."""
+        """Restores a replica, before the algorithm starts."""
         try:
             adapter.restore(self._held)
         except (RuntimeError, ValueError, KeyError) as error:  # so torch says that a state is of another model
@@ -113,8 +122,8 @@ class Restored:
                 vector.copy_(torch.stack([own[place].double() for own in each]).mean(0))
 
     def after_start(self, comm: Communicator, adapter: ModelAdapter, algorithm: Algorithm) -> None:
-        """What starting made equal, and what the algorithm keeps for itself."""
-        if OWN in self._held:
+        """Restores what `Algorithm.start` has made equal on all ranks, and the algorithm's own state."""
+        if IS_OWN in self._held:
             adapter.restore(self._held)
         if self._held["size"] == comm.size and not algorithm.keeps_equal:
             if self._held["statistics"] is not None:
@@ -127,7 +136,8 @@ class Restored:
         algorithm.restore(self._held["algorithm"], self._held["size"])
 
     def so_far(self, comm: Communicator) -> SoFar | None:
-        """Of an epoch that is under way: what this worker had logged; where there are others now, rank 0 has that of all."""
+        """What this worker had logged in an unfinished epoch; with another number of workers rank 0 gets the logged values of all.
+        None without an unfinished epoch."""
         if self._held["so_far"] is None:
             return None
         each = [SoFar(*own) for own in self._held["so_far"]]
@@ -135,10 +145,10 @@ class Restored:
             return each[comm.rank]
         if comm.rank:
             return SoFar(0, {}, each[0].is_over)
-        return each[0]._replace(num_samples=sum(own.num_samples for own in each), logged=added(own.logged for own in each))
+        return each[0]._replace(num_samples=sum(own.num_samples for own in each), logged=add_logged(own.logged for own in each))
 
     def notes(self, comm: Communicator, mid_epoch: bool) -> list[str]:
-        """What a user should know of the resumed training."""
+        """Returns what a user should know about the resumed training."""
         found = []
         if MERGED in self._held:
             found.append(
@@ -167,7 +177,7 @@ def _statistics_of_all(comm: Communicator, adapter: ModelAdapter) -> list[list[T
 
 
 def _counters_of_all(comm: Communicator, adapter: ModelAdapter) -> dict[int, list[Tensor]]:
-    """Those that differ between workers, by their places, as bytes; few do."""
+    """The counters that differ between workers, by their places, as bytes; few do."""
     mine = [counter.detach().contiguous().reshape(-1).view(torch.uint8) for counter in adapter.counters()]
     if comm.size == 1 or not mine:
         return {}

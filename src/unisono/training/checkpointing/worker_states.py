@@ -1,4 +1,4 @@
-"""The states of workers that hold weights and optimisers of their own: collected on rank 0, dealt out again, or made one.
+"""The states of workers that hold weights and optimisers of their own: gathered on rank 0, scattered again, or merged into one.
 
 A state travels as one vector of bytes. In a checkpoint worker 0 has the usual names and worker k the same ones after `worker-k/`.
 """
@@ -19,37 +19,38 @@ State = tuple[dict[str, Any], dict[str, Tensor]]
 """Plain values, and the tensors that they name."""
 
 WORKERS = "workers"
-"""Under this name a state holds the plain values of workers 1, 2, ..."""
+"""Key of the plain values of workers 1, 2, ... in a packed state."""
 MERGED = "merged"
-"""How many states this one was made of."""
+"""Key of the number of states from which a merged state was made."""
 AVERAGED = ("model", "algorithm")
-"""Of these the mean is taken where there are other workers than before; of all else what the first one had."""
+"""Entries that are averaged when states are merged; of all others the first worker's are used."""
 LENGTH_BYTES = 8
 
 
-def collect(comm: Communicator, group: int, own: State) -> list[State] | None:
-    """Collective, blocking: on rank 0 the state of each worker, in their order; None on others. A worker is `group` processes,
-    whose first one speaks for all."""
+def gather_workers(comm: Communicator, group: int, own: State) -> list[State] | None:
+    """Collective, blocking: gathers the state of each worker on rank 0, in their order; None on others. A worker is `group`
+    processes, the first of which sends its state."""
     if comm.rank == 0:
-        return [own, *(_received(comm, rank) for rank in range(group, comm.size, group))]
+        return [own, *(_receive(comm, rank) for rank in range(group, comm.size, group))]
     if comm.rank % group == 0:
-        _send(comm, _wrapped(own), 0)
+        _send(comm, _to_bytes(own), 0)
     return None
 
 
-def deal(comm: Communicator, group: int, states: Sequence[State] | None) -> State:
-    """Collective, blocking: every process gets the state of its worker, of which rank 0 has all."""
+def scatter(comm: Communicator, group: int, states: Sequence[State] | None) -> State:
+    """Collective, blocking: sends the states that rank 0 holds to the processes of each worker; returns the state of this
+    worker."""
     if states is None:
-        return _received(comm, 0)
+        return _receive(comm, 0)
     for worker, state in enumerate(states):
-        parcel = _wrapped(state)
+        parcel = _to_bytes(state)
         for rank in range(max(1, worker * group), (worker + 1) * group):
             _send(comm, parcel, rank)
     return states[0]
 
 
-def joined(states: Sequence[State]) -> State:
-    """Pure: the states of all workers as one to be saved."""
+def pack_workers(states: Sequence[State]) -> State:
+    """Pure: packs the states of all workers into one that can be saved."""
     (plain, tensors), *others = states
     if not others:
         return plain, tensors
@@ -57,8 +58,9 @@ def joined(states: Sequence[State]) -> State:
     return {**plain, WORKERS: [values for values, _ in others]}, {**tensors, **named}
 
 
-def taken_apart(state: State) -> tuple[State, list[State]]:
-    """Pure: what all have in common, and the state of each worker; none where all are the same."""
+def unpack_workers(state: State) -> tuple[State, list[State]]:
+    """Pure: splits a packed state into the part common to all workers and the state of each; the list is empty where all are the
+    same."""
     plain, tensors = state
     if WORKERS not in plain:
         return state, []
@@ -76,9 +78,10 @@ def taken_apart(state: State) -> tuple[State, list[State]]:
     return common, [worker_0, *each]
 
 
-def merged(state: State) -> State:
-    """Pure: one state for workers of another number: the mean of weights, and the first worker's optimiser."""
-    (plain, tensors), states = taken_apart(state)
+def merge_workers(state: State) -> State:
+    """Pure: merges the states of all workers into one, for another number of workers: the mean of weights, and the first worker's
+    optimiser."""
+    (plain, tensors), states = unpack_workers(state)
     if not states:
         return state
     (own_plain, own), *others = states
@@ -103,41 +106,41 @@ def _send(comm: Communicator, parcel: Tensor, rank: int) -> None:
     comm.send(parcel.to(comm.device), rank)
 
 
-def _received(comm: Communicator, rank: int) -> State:
+def _receive(comm: Communicator, rank: int) -> State:
     length = torch.zeros(1, dtype=torch.int64, device=comm.device)
     comm.recv(length, rank)
     parcel = torch.empty(int(length), dtype=torch.uint8, device=comm.device)
     comm.recv(parcel, rank)
-    return _unwrapped(parcel.cpu())
+    return _from_bytes(parcel.cpu())
 
 
-def _wrapped(state: State) -> Tensor:
-    """Local: the length of a description, the description, and the tensors, each on a boundary of its own."""
+def _to_bytes(state: State) -> Tensor:
+    """Local: a state as bytes: the length of a description, the description, and the tensors, each on an aligned boundary."""
     plain, tensors = state
     shapes = [(name, str(one.dtype).removeprefix("torch."), list(one.shape)) for name, one in tensors.items()]
     words = json.dumps([plain, shapes]).encode()
     described = torch.frombuffer(bytearray(len(words).to_bytes(LENGTH_BYTES, "little") + words), dtype=torch.uint8)
-    parcel = torch.zeros(_rounded(described.numel()) + sum(_rounded(one.nbytes) for one in tensors.values()), dtype=torch.uint8)
+    parcel = torch.zeros(_align(described.numel()) + sum(_align(one.nbytes) for one in tensors.values()), dtype=torch.uint8)
     parcel[: described.numel()] = described
-    place = _rounded(described.numel())
+    place = _align(described.numel())
     for tensor in tensors.values():
         parcel[place : place + tensor.nbytes] = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        place += _rounded(tensor.nbytes)
+        place += _align(tensor.nbytes)
     return parcel
 
 
-def _unwrapped(parcel: Tensor) -> State:
+def _from_bytes(parcel: Tensor) -> State:
     num_words = int.from_bytes(bytes(parcel[:LENGTH_BYTES].tolist()), "little")
     plain, shapes = json.loads(bytes(parcel[LENGTH_BYTES : LENGTH_BYTES + num_words].numpy()))
-    place = _rounded(LENGTH_BYTES + num_words)
+    place = _align(LENGTH_BYTES + num_words)
     tensors = {}
     for name, dtype, shape in shapes:
         kind = getattr(torch, dtype)
         length = torch.Size(shape).numel() * kind.itemsize
         tensors[name] = parcel[place : place + length].view(kind).view(shape)
-        place = _rounded(place + length)
+        place = _align(place + length)
     return plain, tensors
 
 
-def _rounded(place: int) -> int:
+def _align(place: int) -> int:
     return place + -place % ALIGN_BYTES

@@ -1,5 +1,5 @@
-"""From a task to the parts of a training: data, model, loss, optimiser, algorithm. Every mistake that can be seen is told here,
-before any work starts."""
+"""Makes the parts of a training from a task: data, model, loss, optimiser, algorithm. Mistakes that can be seen before any work
+starts are reported here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def assemble(
     comm: Communicator,
     options: AssemblyOptions = AssemblyOptions(),  # noqa: B008 - it cannot change
 ) -> TrainingParts:
-    """Local, blocking: all parts of this rank's training."""
+    """Local, blocking: makes all parts of this rank's training."""
     task = resolved.task
     device = compute_device(options.device, comm, task.shards is not None)
     setup = set_up_algorithm(resolved, algorithm_name, comm.size, options.layout, options.replay)
@@ -53,7 +53,7 @@ def assemble(
     front.build(splits.train, device)
     metrics = front.metrics()
     plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows(splits))
-    body = front.body(Extent(plan.steps_per_epoch, comm.rank, comm.size), front.wants_outputs(metrics))
+    body = front.body(Extent(plan.steps_per_epoch, comm.rank, comm.size), front.needs_outputs(metrics))
     comparable = front.comparable_metrics(metrics, front.try_out(body, splits, device))
     train_metrics = front.train_metrics(metrics)
     empty = comm.empty if device == comm.device else partial(_empty, device)
@@ -102,7 +102,7 @@ def _empty(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor
 
 
 def _loader(task: Task, splits: Splits, plan: Plan, setup: AlgorithmSetup, comm: Communicator, device: torch.device) -> Loader:
-    """Local: the part of every batch that this rank computes."""
+    """Local: the loader of the part of every batch that this rank computes."""
     roles = setup.roles
     own_shards = roles.shards[comm.rank] if isinstance(roles, LockStepRoles) and roles.shards is not None else None
     return Loader(
@@ -121,12 +121,12 @@ def _loader(task: Task, splits: Splits, plan: Plan, setup: AlgorithmSetup, comm:
 def _server_algorithm(
     front: FrontEnd, setup: AlgorithmSetup, adapter: TorchAdapter, comm: Communicator, options: AssemblyOptions
 ) -> Algorithm:
-    from unisono.training.server.background_evaluation import copy_of
+    from unisono.training.server.background_evaluation import copy_model
     from unisono.training.server.server_parts import make_server_algorithm
 
     def make_evaluator() -> TorchAdapter:
-        """A replica that is evaluated and never trained."""
-        copied = replace(front, model=copy_of(adapter.model))
+        """Makes a replica that is evaluated and never trained."""
+        copied = replace(front, model=copy_model(adapter.model))
         empty = partial(_empty, adapter.device)
         return TorchAdapter(copied.model, copied.body(), copied.parameters(), adapter.device, empty, precision=front.task.precision)
 
@@ -143,18 +143,20 @@ def _settings(schedules: Mapping[str, Schedule]) -> Callable[[int], Settings]:
 def _settings_of_worker(
     settings: Callable[[int], Settings], num_workers: int, units_per_epoch: int, steps_per_epoch: int, step: int
 ) -> Settings:
-    """Where a step is one worker's batch, schedules go on with every global batch, so that they mean the same everywhere."""
+    """The settings of a step that is one worker's batch: schedules advance with every global batch, so that they mean the same
+    with every algorithm."""
     epoch, unit = divmod(step, units_per_epoch)
     return settings(epoch * steps_per_epoch + unit // num_workers)
 
 
 def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: str) -> Goals:
-    """Pure: by what the epochs are compared: one of `known`, each with whether more of it is better; refuses another."""
-    asked = task.monitor
-    if asked is not None and asked not in known and metric_name("val_", asked) in known:
-        asked = metric_name("val_", asked)
-    if asked is not None and asked not in known:
-        raise UsageError(f"monitor {asked!r} of the task is no metric of it; known: {', '.join(known)}")
+    """Pure: the goals of the training. Epochs are compared by one of `known`, each with whether higher is better; refuses
+    others."""
+    monitor = task.monitor
+    if monitor is not None and monitor not in known and metric_name("val_", monitor) in known:
+        monitor = metric_name("val_", monitor)
+    if monitor is not None and monitor not in known:
+        raise UsageError(f"monitor {monitor!r} of the task is no metric of it; known: {', '.join(known)}")
     if splits.validation is None:
         wanted = [name for name in ("monitor", "target", "patience") if getattr(task, name) is not None]
         if wanted:
@@ -165,7 +167,7 @@ def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: st
         if wanted:
             raise UsageError(f"{wanted[0]} of the task needs a metric or a loss to judge the epochs by; name metrics of the task")
         return Goals(task.epochs, None, on_nan=on_nan)
-    name = asked or next(iter(known))
+    name = monitor or next(iter(known))
     return Goals(task.epochs, name, known[name], task.target, task.patience, on_nan)
 
 

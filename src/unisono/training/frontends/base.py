@@ -1,4 +1,4 @@
-"""The interface of front ends: how one kind of model says its loss, metrics, optimiser and schedule, and what is checked first."""
+"""The interface of front ends: how one kind of model provides loss, metrics, optimiser and schedule, and what is checked first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT_LR = 0.01
 
 
 class Extent(NamedTuple):
-    """How large a training is, for models that ask."""
+    """The size of a training, for models that use it."""
 
     steps_per_epoch: int = 1
     rank: int = 0
@@ -40,45 +40,47 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class FrontEnd(ABC):
-    """A task and its model. All methods are local; `assemble` calls them in the order in which they stand here."""
+    """Base of front ends: turns a task and its model into the parts of a training. All methods are local; `assemble` calls them in
+    the order in which they are defined here."""
 
     task: Task
     model: nn.Module
 
     @abstractmethod
     def with_defaults(self) -> Task:
-        """Pure: the task with the optimizer and the learning rate that it leaves open; refuses settings without effect."""
+        """Pure: the task with defaults for an optimizer and a learning rate that it does not give; refuses settings without
+        effect."""
 
     def build(self, source: Source, device: torch.device) -> None:  # noqa: B027 - most models are built already
-        """Blocking: give loss and metrics their shapes by the first samples of the data."""
+        """Blocking: gives loss and metrics their shapes from the first samples of the data."""
 
     @abstractmethod
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics of the task, which read targets as its loss does."""
+        """Returns the metrics of the task, which read targets as its loss does."""
 
-    def wants_outputs(self, metrics: Sequence[Metric]) -> bool:
-        """Pure: whether these metrics look at the outputs of the model."""
+    def needs_outputs(self, metrics: Sequence[Metric]) -> bool:
+        """Pure: whether these metrics need the model's outputs."""
         return bool(metrics)
 
     @abstractmethod
     def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> Body:  # noqa: B008 - it cannot change
-        """How a batch becomes a loss."""
+        """Returns the function that computes the loss of a batch."""
 
     @abstractmethod
     def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:
-        """Blocking: two samples through the model, so that what does not fit is told before work starts. Gives what epochs can be
-        compared by besides the metrics, each with whether more of it is better."""
+        """Blocking: runs two samples through the model, so that mistakes are reported before work starts. Returns the quantities
+        by which epochs can be compared besides the metrics, each with whether higher is better."""
 
     def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool]) -> dict[str, bool]:
-        """Pure: what epochs can be compared by; the first is the default."""
+        """Pure: the quantities by which epochs can be compared, each with whether higher is better; the first is the default."""
         return {f"val_{metric.name}": metric.higher_is_better for metric in metrics} | dict(others)
 
     def train_metrics(self, metrics: Sequence[Metric]) -> Sequence[Metric]:
-        """Pure: those that are computed in every training step."""
+        """Pure: the metrics that are computed in every training step."""
         return () if self.task.step is not None else summable_metrics(metrics)
 
     def parameters(self) -> dict[str, list[tuple[str, nn.Parameter]]]:
-        """The parameters of each optimiser: all of them, or of a task's own step those of the modules it names."""
+        """Returns the parameters of each optimiser: all of them, or with a task's own step those of the modules that it names."""
         task, model = self.task, self.model
         if not isinstance(task.optimizer, Mapping):
             return {"": trainable(model)}
@@ -95,15 +97,15 @@ class FrontEnd(ABC):
         return parts
 
     def try_losses(self, adapter: TorchAdapter, splits: Splits, metrics: Sequence[Metric]) -> None:
-        """Blocking: two samples of each part of the data through model, loss and metrics."""
+        """Blocking: runs two samples of each part of the data through model, loss and metrics."""
         if self.task.step is None:
             try_parts(adapter, splits, self.task, metrics)
 
     def share_metrics(self, comm: Communicator) -> None:  # noqa: B027 - most models hold none
-        """Let metrics that the model itself holds gather what all workers have counted: then to compute them is collective."""
+        """Makes metrics that the model itself holds gather the counts of all workers; computing them is then collective."""
 
     def schedules(self, adapter: TorchAdapter, plan: Plan) -> dict[str, Schedule]:
-        """The schedule of each part of the model, which now learns with its optimiser."""
+        """Gives each part of the model its optimiser and returns the schedule of each part."""
         task, found = self.task, {}
         for name, part in adapter.parts.items():
             spec, options = task.optimizer, dict(task.optimizer_options)
@@ -113,7 +115,7 @@ class FrontEnd(ABC):
                 spec, more = own if isinstance(own, tuple) else (own, {})
                 options |= more
                 lr = options.pop("lr", lr)
-            optimizer = self.own_optimizer()
+            optimizer = self.make_own_optimizer()
             if optimizer is None:
                 optimizer = make_optimizer(spec, part.tensors, lr, with_fused(spec, options, adapter.device), self.model)
             part.learn_with(optimizer)
@@ -126,17 +128,17 @@ class FrontEnd(ABC):
             )
         return found
 
-    def own_optimizer(self) -> Optimizer | None:
-        """An optimiser of the model's own kind, where the task or the model names one."""
+    def make_own_optimizer(self) -> Optimizer | None:
+        """Makes the optimiser that comes with the model's framework, where the task or the model names one; else None."""
         return None
 
     def check_server(self, algorithm: str) -> None:  # noqa: B027 - most can have one
-        """Refuse an algorithm with a server where it cannot train such a model."""
+        """Refuses an algorithm with a server that cannot train such a model."""
 
 
 def frontend_of(task: Task, model: nn.Module) -> FrontEnd:
-    """Local: the front end of a model as `make_model` gives it; only this one is loaded. A task's own step trains a plain module,
-    also where that is a LightningModule."""
+    """Local: the front end for a model that `make_model` has made; only this one is loaded. A task's own step trains any model as a
+    plain module, also a LightningModule."""
     if is_keras_module(model):
         from unisono.training.frontends.keras_frontend import KerasFrontEnd
 
@@ -151,10 +153,10 @@ def frontend_of(task: Task, model: nn.Module) -> FrontEnd:
 
 
 def with_fused(spec: object, options: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
-    """Pure: on a GPU torch's fused form of an optimiser by name, where it has one and nothing else was asked for: the same update
-    in one pass, and one that leaves out a step that is not finite without asking the host."""
-    asked = {"fused", "foreach", "differentiable", "capturable"} & set(options)
-    if device.type != "cuda" or not isinstance(spec, str) or asked:
+    """Pure: the options of an optimiser, on a GPU with `fused` where it has that form and no other was chosen: the same update in
+    one pass, which leaves out a step that is not finite without a copy to the host."""
+    chosen = {"fused", "foreach", "differentiable", "capturable"} & set(options)
+    if device.type != "cuda" or not isinstance(spec, str) or chosen:
         return options
     takes = inspect.signature(optimizer_class(spec)).parameters
     return {**options, "fused": True} if "fused" in takes else options

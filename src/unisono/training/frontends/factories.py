@@ -1,4 +1,4 @@
-"""What the factories of a task give: its data, divided, and its model with the first weights."""
+"""Calls the factories of a task: its data, divided, and its model with initial weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INITIAL_STEP = -1
 
 
 def make_splits(resolved: ResolvedTask) -> Splits:
-    """Local, blocking: the data of the task."""
+    """Local, blocking: makes the data of the task, divided into parts."""
     found = resolved.task.data(**resolved.data)
     if not isinstance(found, Splits):
         raise UsageError(f"data of the task must give un.Splits(train=..., validation=..., test=...); it gave {_kind(found)}")
@@ -28,7 +28,7 @@ def make_splits(resolved: ResolvedTask) -> Splits:
 
 
 def make_model(resolved: ResolvedTask, device: torch.device) -> nn.Module:
-    """Local: the model with its initial weights, a function of the seed alone."""
+    """Local: makes the model with its initial weights, a function of the seed alone."""
     task = resolved.task
     if isinstance(task.model, nn.Module) or is_keras(task.model):
         raise UsageError(

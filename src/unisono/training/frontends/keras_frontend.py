@@ -1,4 +1,4 @@
-"""A Keras model: its loss, metrics and optimiser may be those that it was compiled with."""
+"""The front end of Keras models, whose loss, metrics and optimiser may be those that they were compiled with."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from unisono.model.torch.body import Body, in_three
 from unisono.optim.optimizers import optimizer_class
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
-from unisono.training.frontends.try_out import first, first_outputs, try_out
+from unisono.training.frontends.try_out import first_outputs, first_samples, try_out
 
 
 class KerasFrontEnd(FrontEnd):
-    """What the task names goes into `compile`, unless the model is compiled."""
+    """Front end of a Keras model. What the task names is passed to `compile`, unless the model is compiled already."""
 
     @property
     def module(self) -> KerasModule:
@@ -43,7 +43,8 @@ class KerasFrontEnd(FrontEnd):
         return replace(task, optimizer=optimizer, lr=DEFAULT_LR if task.lr is None else task.lr)
 
     def _with_compiled_optimizer(self) -> Task:
-        """Pure: the task with the optimiser of the model where it names none. Plain SGD is ours, the same rule."""
+        """Pure: the task with the optimiser of the model where it names none. Plain SGD becomes Unisono's, which is the same
+        rule."""
         model = self.module.pure.model
         own = model.optimizer if model.compiled else None
         if self.task.optimizer is not None or own is None:
@@ -53,7 +54,7 @@ class KerasFrontEnd(FrontEnd):
         return replace(self.task, optimizer=own)
 
     def build(self, source: Source, device: torch.device) -> None:
-        """Compile the model where it is not, and build loss and metrics with the first samples."""
+        """Compiles the model if it is not compiled, and builds loss and metrics with the first samples."""
         task = self.task
         if task.step is not None:
             raise UsageError("a task's own step computes with torch modules; a Keras model says its loss in compute_loss")
@@ -66,15 +67,15 @@ class KerasFrontEnd(FrontEnd):
             raise UsageError("loss_options go with the losses of torch models; give a loss of Keras, with its options in it")
         first_outputs(self.model, source, device, "the data")
         compile_as(self.module, task.loss, [metric for metric in task.metrics if _is_of_keras(metric)])
-        inputs, targets, _ = in_three(first(source, self.model, device))
+        inputs, targets, _ = in_three(first_samples(source, self.model, device))
         build_with(self.module, inputs, targets)
 
     def metrics(self) -> tuple[Metric, ...]:
-        """Those that the model counts itself, and ours by name."""
+        """The metrics that the model counts itself, and Unisono's by name."""
         ours = resolve_metrics([metric for metric in self.task.metrics if not _is_of_keras(metric)])
         return (*keras_metrics(self.module.pure), *ours)
 
-    def wants_outputs(self, metrics: Sequence[Metric]) -> bool:
+    def needs_outputs(self, metrics: Sequence[Metric]) -> bool:
         return any(not isinstance(metric, KerasMetric) for metric in metrics)
 
     def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> Body:  # noqa: ARG002, B008
@@ -85,11 +86,11 @@ class KerasFrontEnd(FrontEnd):
         return {"val_loss": False}
 
     def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool]) -> dict[str, bool]:
-        """Metrics that Keras counts beside those of the outputs come last."""
+        """As in the base class; metrics that Keras counts beside those of the outputs come last."""
         beside = {f"val_{one.name}" for one in metrics if isinstance(one, KerasMetric) and one.is_beside}
         return dict(sorted(super().comparable_metrics(metrics, others).items(), key=lambda pair: pair[0] in beside))
 
-    def own_optimizer(self) -> Optimizer | None:
+    def make_own_optimizer(self) -> Optimizer | None:
         spec = self.task.optimizer
         if isinstance(spec, str):
             try:
@@ -106,7 +107,7 @@ class KerasFrontEnd(FrontEnd):
 
 
 def refuse_constraints(module: KerasModule) -> None:
-    """Local: which only optimisers of Keras keep."""
+    """Local: refuses weight constraints, which only optimisers of Keras apply."""
     for variable in module.pure.trained:
         if variable.constraint is not None:
             raise UsageError(

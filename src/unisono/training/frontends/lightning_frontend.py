@@ -1,4 +1,4 @@
-"""A LightningModule, whose own methods say its loss, what it logs, its optimiser and its schedule."""
+"""The front end of LightningModules, whose methods define loss, logged values, optimiser and schedule."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
 from unisono.training.frontends.torchmetrics_states import share_metrics
-from unisono.training.frontends.try_out import first, trying
+from unisono.training.frontends.try_out import first_samples, without_learning
 
 SAID_BY_MODULE = ("loss", "loss_options", "optimizer", "optimizer_options", "lr", "schedule", "schedule_options")
 """Settings of a task that `training_step` and `configure_optimizers` make instead."""
 
 
 class LightningFrontEnd(FrontEnd):
-    """It learns by its own steps; metrics of the task are computed from its `forward`."""
+    """Front end of a LightningModule. Its own steps define the training; metrics of the task are computed from its `forward`."""
 
     def with_defaults(self) -> Task:
         for name in SAID_BY_MODULE:
@@ -50,7 +50,7 @@ class LightningFrontEnd(FrontEnd):
         return LightningBody(self.model, Surroundings(self.task.epochs, *extent), with_outputs)
 
     def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:
-        """Two samples through its validation, as its Trainer would do before it starts."""
+        """Runs two samples through its validation, as Lightning's Trainer does before it starts."""
         assert isinstance(body, LightningBody)
         for stage, source in ((VALIDATION, splits.validation), (TEST, splits.test)):
             if source is not None and evaluation_step(self.model, stage) is None and not body.with_outputs:
@@ -60,13 +60,13 @@ class LightningFrontEnd(FrontEnd):
                 )
         if splits.validation is None:
             if any(is_lazy(parameter) for parameter in self.model.parameters()):
-                with trying(self.model):
-                    body(self.model, first(splits.train, self.model, device), 0)  # gives lazy modules their shapes
+                with without_learning(self.model):
+                    body(self.model, first_samples(splits.train, self.model, device), 0)  # gives lazy modules their shapes
             return {}
-        with body.sanity_check(), trying(self.model), warnings.catch_warnings():
+        with body.sanity_check(), without_learning(self.model), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # metrics say that two samples are few
             body.begin(VALIDATION)
-            seen = body.evaluate(self.model, first(splits.validation, self.model, device))
+            seen = body.evaluate(self.model, first_samples(splits.validation, self.model, device))
             logged = body.end(VALIDATION)
         found = {} if seen.loss_sum is None else {"val_loss": False}
         found |= {metric_name("val_", name): not is_error(name) for name in logged}
@@ -78,7 +78,7 @@ class LightningFrontEnd(FrontEnd):
         return ()
 
     def try_losses(self, adapter: TorchAdapter, splits: Splits, metrics: Sequence[Metric]) -> None:
-        """They were tried with the model."""
+        """Does nothing: losses were tried with the model."""
 
     def share_metrics(self, comm: Communicator) -> None:
         share_metrics(self.model, comm)

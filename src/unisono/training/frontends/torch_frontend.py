@@ -1,4 +1,4 @@
-"""A plain torch module, which has its loss, metrics and optimiser from the task."""
+"""The front end of plain torch modules, whose loss, metrics and optimiser come from the task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unisono.training.frontends.try_out import try_out
 
 
 class TorchFrontEnd(FrontEnd):
-    """With a step of its own a task has a loss only where it is evaluated by one."""
+    """Front end of a plain torch module. A task with its own step has a loss only if it is evaluated by one."""
 
     def with_defaults(self) -> Task:
         optimizer = "sgd" if self.task.optimizer is None else self.task.optimizer
@@ -51,7 +51,7 @@ class TorchFrontEnd(FrontEnd):
 
 
 def _reads_lr(optimizer: Any) -> bool:
-    """Whether the learning rate of the task reaches an optimizer; of several one is enough."""
+    """Whether an optimizer uses the learning rate of the task; of several one is enough."""
     if not isinstance(optimizer, Mapping):
         return reads_lr(optimizer) if isinstance(optimizer, str) or callable(optimizer) else True  # what it is, is told later
     pairs = (own if isinstance(own, tuple) else (own, {}) for own in optimizer.values())

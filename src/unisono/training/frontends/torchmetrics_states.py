@@ -14,7 +14,7 @@ from unisono.comm.base import Communicator
 
 
 def share_metrics(model: nn.Module, comm: Communicator) -> None:
-    """Local: from now on `compute` of the metrics in a model is collective and blocking."""
+    """Local: makes `compute` of the metrics in a model collective and blocking."""
     if comm.size == 1:
         return
     for module in model.modules():
@@ -24,7 +24,8 @@ def share_metrics(model: nn.Module, comm: Communicator) -> None:
 
 
 def of_all(comm: Communicator, tensor: Tensor, group: Any = None) -> list[Tensor]:  # noqa: ARG001 - TorchMetrics names one
-    """Collective, blocking: the tensor of every rank. Their lengths may differ; one that is empty takes the type of the others."""
+    """Collective, blocking: returns the tensors of all ranks. Their lengths may differ; an empty one takes the type of the
+    others."""
     known = comm.allgather_object([list(tensor.shape), str(tensor.dtype).removeprefix("torch.")])
     shape, kind = next((one for one in known if prod(one[0])), known[0])
     dtype: torch.dtype = getattr(torch, kind)

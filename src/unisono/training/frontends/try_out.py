@@ -1,4 +1,4 @@
-"""Two samples through everything, so that what does not fit is told before work starts."""
+"""Runs two samples through model, loss and metrics, so that mistakes are reported before work starts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from unisono.training import determinism
 
 
 def try_out(model: nn.Module, splits: Splits, task: Task, device: torch.device) -> None:
-    """Local, blocking: two samples through the model, so that what does not fit is told before work starts. It also gives lazy
-    modules their shapes."""
+    """Local, blocking: runs two samples through the model and checks the outputs against the loss, so that mistakes are reported
+    before work starts. It also gives lazy modules their shapes."""
     outputs = first_outputs(model, splits.train, device, "the training data")
     if task.loss in ("cross_entropy", "nll", "focal") and isinstance(outputs, Tensor) and outputs.dim() >= 2:
         ignored = task.loss_options.get("ignore_label")
@@ -35,8 +35,8 @@ def try_out(model: nn.Module, splits: Splits, task: Task, device: torch.device) 
 
 
 def try_parts(adapter: TorchAdapter, splits: Splits, task: Task, metrics: Sequence[Metric]) -> None:
-    """Local, blocking: two samples of each part through model, loss and metrics. A loss of the task's own may need what the model
-    gives only while it learns, so there the training data wait for the first step."""
+    """Local, blocking: runs two samples of each part of the data through model, loss and metrics. A loss of the task's own may need
+    outputs that the model gives only in training, so with one the training data are not tried."""
     for name, source in splits.parts().items():
         what = f"the {PART_NAMES[name]} data"
         if name == "train" and not isinstance(task.loss, str):
@@ -52,30 +52,30 @@ def try_parts(adapter: TorchAdapter, splits: Splits, task: Task, metrics: Sequen
 
 
 def first_outputs(model: nn.Module, source: Source, device: torch.device, what: str) -> Any:
-    """Local, blocking: what the model gives for two samples of `what`; refuses samples that it cannot take."""
-    batch = first(source, model, device)
+    """Local, blocking: the model's outputs for the first two samples of `what`; refuses samples that it cannot compute."""
+    batch = first_samples(source, model, device)
     inputs = batch[0] if isinstance(batch, tuple) else batch
-    with trying(model):
+    with without_learning(model):
         try:
-            with determinism.explained():
+            with determinism.explain_errors():
                 return call(model, inputs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise UsageError(
-                f"the model cannot take the first samples of {what} ({_shapes(inputs)}): {_said(error)}"
+                f"the model cannot take the first samples of {what} ({_shapes(inputs)}): {error_summary(error)}"
                 f"{user_code_line(error.__traceback__, Path(torch.__file__).parent)}; "
                 "make the shapes and types of the data and of the model fit"
             ) from error
 
 
-def first(source: Source, model: nn.Module, device: torch.device) -> Any:
+def first_samples(source: Source, model: nn.Module, device: torch.device) -> Any:
     """Local, blocking: the first two samples as tensors of the model's type."""
     dtype = next((one.dtype for one in model.parameters()), torch.float32)
     return _tensors(source.read(np.arange(min(2, len(source)))), dtype, device)
 
 
 @contextmanager
-def trying(model: nn.Module) -> Iterator[None]:
-    """Local: within it nothing learns; afterwards every module is in the mode in which it was."""
+def without_learning(model: nn.Module) -> Iterator[None]:
+    """Context manager, local: evaluation mode without gradients; afterwards every module is in the mode in which it was."""
     learning = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -103,8 +103,8 @@ def _shapes(tree: Any) -> str:
     return f"{tree.dtype} {tuple(tree.shape)}"
 
 
-def _said(error: Exception) -> str:
-    """The line of a message that says what is wrong: Keras says first where it was, and colours the rest."""
+def error_summary(error: Exception) -> str:
+    """The line of an error's message that says what is wrong: Keras says first where it was, and colours the rest."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in str(error).splitlines()]
     return next(
         (line for line in lines if line and not line.startswith("Exception encountered when calling")), type(error).__name__

@@ -1,4 +1,4 @@
-"""How one attempt of a run ends, whatever ends it, for status.json."""
+"""Records in status.json how one attempt of a run ends, whatever ends it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from unisono.training.trainer_base import TrainerBase
 
 
 @contextmanager
-def recorded_attempt(status: Status | None, trainer: TrainerBase) -> Iterator[None]:
-    """Local: within it status.json says that the run is under way, and then how this attempt ended."""
+def record_attempt(status: Status | None, trainer: TrainerBase) -> Iterator[None]:
+    """Context manager, local: status.json says that the run is under way, and afterwards how this attempt ended."""
     if status is None:
         yield
         return
@@ -32,7 +32,7 @@ def recorded_attempt(status: Status | None, trainer: TrainerBase) -> Iterator[No
         end("failed", 1, str(error))
         raise TrainingFailed(str(error)) from error
     except BaseException as error:
-        end("failed", _code_of(error), f"{type(error).__name__}: {error}")
+        end("failed", _exit_code(error), f"{type(error).__name__}: {error}")
         raise
     finally:
         if trainer.saving is not None:
@@ -41,8 +41,8 @@ def recorded_attempt(status: Status | None, trainer: TrainerBase) -> Iterator[No
     end("stopped", STOPPED_CODE, reason) if reason == INTERRUPTED else end("finished", 0, reason)
 
 
-def _code_of(error: BaseException) -> int:
-    """Pure: with which code the process ends of it."""
+def _exit_code(error: BaseException) -> int:
+    """Pure: the exit code of a process that ends with this error."""
     if isinstance(error, ReportedElsewhere):
         return error.code
     return 2 if isinstance(error, UsageError) else 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1

@@ -1,4 +1,4 @@
-"""Hashes of the weights while they are trained, so that two runs can be compared step by step, tensor by tensor (hashes.jsonl)."""
+"""Records hashes of the weights during training, so that two runs can be compared step by step, tensor by tensor (hashes.jsonl)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = 12
 
 
 def short_hash(tensors: Mapping[str, Tensor]) -> str:
-    """Local: of all tensors together."""
+    """Local: one short hash of all tensors together."""
     return hash_of(tensors)[:SHORT]
 
 
@@ -35,7 +35,7 @@ class HashRecord:
         self._begin = "\n" if path.exists() else ""  # an attempt that was killed may have left half a line
 
     def after_step(self, step: int) -> None:
-        """`step` steps are done."""
+        """Records the hashes after `step` steps, if a row is due."""
         if step > self._first and (self._every is None or step % self._every):
             return
         tensors = {name: short_hash({name: value}) for name, value in weights_of(self._model).items()}

@@ -1,4 +1,4 @@
-"""Which files beside a task belong to it: its imports, and theirs, read from the syntax trees without running anything."""
+"""Finds the local files that a task imports, directly or through others, from the syntax trees without running anything."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 @dataclass(frozen=True)
 class LocalImports:
-    """What a file imports, directly or through others."""
+    """The local files and packages that a file imports, directly or through others."""
 
     files: tuple[Path, ...]
-    """That lie beside it or in its package, without itself, in the order of their names."""
+    """The files beside it or in its package, without itself, in the order of their names."""
     unreadable: tuple[Path, ...]
     """Among them those that are no valid Python, so that their own imports are not known."""
     outside: frozenset[str]
@@ -23,7 +23,8 @@ class LocalImports:
 
 
 def local_imports(file: Path) -> LocalImports:
-    """Local, blocking: reads every file once. Imports whose names are made while running are not seen."""
+    """Local, blocking: finds what a file imports; reads every file once. Imports whose names are made while running are not
+    seen."""
     start = file.resolve()
     roots = tuple(dict.fromkeys((start.parent, _package_root(start))))
     seen: dict[Path, bool] = {}

@@ -1,4 +1,4 @@
-"""What made a run: the task and what it imports, the state of its repository, versions and the machine. Plain values."""
+"""The provenance of a run: the task and what it imports, the state of its repository, versions and the machine. Plain values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def provenance(
 
 
 def sources_of(task: Mapping[str, Any]) -> dict[str, str | None]:
-    """Pure: the hashes of all that defines a task, by file or function; of what `provenance` says about it."""
+    """Pure: the hashes of everything that defines a task, by file or function, from its entry in `provenance`."""
     if task["file"] is None:
         texts = task["sources"].items()
         return {name: None if text is None else hashlib.sha256(text.encode()).hexdigest() for name, text in texts}
@@ -65,7 +65,7 @@ def sources_of(task: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def versions(imported: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Local: of Python, Unisono and the packages that are loaded already; nothing is loaded for it."""
+    """Local: the versions of Python, Unisono and the packages that are loaded already; nothing is loaded for it."""
     found = {"python": platform.python_version(), "unisono": __version__}
     for name in sorted({*PACKAGES, *imported} - {"unisono", *sys.stdlib_module_names}):
         if name in sys.modules and (version := _version(name)) is not None:
@@ -89,7 +89,7 @@ def machine() -> dict[str, Any]:
 
 
 def source_of(value: Any) -> str | None:
-    """Local: the text of a function or class; None where there is none, e.g. for a name or one typed at a prompt."""
+    """Local: the source text of a function or class; None where there is none, e.g. for a name or one typed at a prompt."""
     try:
         return inspect.getsource(value)
     except (TypeError, OSError):

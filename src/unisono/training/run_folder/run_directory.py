@@ -1,4 +1,5 @@
-"""The place of all that a run produces. One run, one directory: it holds nothing of another run, and only one process writes it."""
+"""The directory of everything that a run produces. One run, one directory: it holds nothing of another run, and only one process
+writes it."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ from unisono.files.atomic import atomic_replacement, explain_os_errors
 
 CHECKPOINTS = "checkpoints"
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-"""What file systems answer that know no locks, e.g. Lustre mounted without them."""
-NO_EXPERIMENT = ("task_file", "num_workers")
-"""Parts of the configuration that may change from attempt to attempt: where the task lies (its contents count), how many work."""
-OF_A_RUN = (
+"""Errors of file systems without locks, e.g. Lustre mounted without them."""
+IGNORED_IN_COMPARISON = ("task_file", "num_workers")
+"""Parts of the configuration that may change from attempt to attempt: the place of the task file (its contents count) and the
+number of workers."""
+RUN_FILES = (
     "config.json",
     CHECKPOINTS,
     "metrics.jsonl",
@@ -37,10 +39,10 @@ OF_A_RUN = (
     "monitor",
     "tensorboard",
 )
-"""What belongs to one run, the configuration first: what is left without it is seen to be no whole run. Others, e.g. the file of a
-job, belong to the directory."""
+"""Files that belong to one run, the configuration first: files that are left without it are seen to be no whole run. Others, e.g.
+the file of a job, belong to the directory."""
 SHOWN = 6
-"""Differences named in a message."""
+"""Most differences that a message names."""
 
 
 class RunDirectory:
@@ -51,7 +53,7 @@ class RunDirectory:
         self.is_locked = False
         """Whether a second run here would be refused while this one runs; False where the file system knows no locks."""
         self.changes: tuple[str, ...] = ()
-        """What differs from the run that was there, and was accepted."""
+        """Accepted differences from the run that was there."""
         self._lock: int | None = None
 
     @classmethod
@@ -64,21 +66,21 @@ class RunDirectory:
         *,
         fresh: bool = False,
         accept_changes: bool = False,
-        asked_by: str | None = None,
+        launch: str | None = None,
     ) -> RunDirectory:
-        """Make and hold the directory `out`, or by default a new one, parent/name, parent/name-2, ..., and write config.json.
+        """Makes and locks the directory `out`, or by default a new one, parent/name, parent/name-2, ..., and writes config.json.
 
         A directory that holds this same run is resumed, whatever the number of workers. Refuses one that another process holds, or
-        that holds another run: what differs is named. `fresh` puts aside what is there, once for each command `asked_by`, whose
+        that holds another run: what differs is named. `fresh` puts aside what is there, once for each command `launch`, whose
         later attempts resume what the first began; `accept_changes` resumes another run, whose changes are in `changes`; its
         config.json stays until the caller knows that it can be resumed so.
         """
-        directory = cls(_made(Path(out)) if out is not None else made_anew(Path(parent), name))
+        directory = cls(_make_directory(Path(out)) if out is not None else make_new_directory(Path(parent), name))
         try:
-            directory._hold()
-            directory._clear()
+            directory._lock_directory()
+            directory._remove_drafts()
             if fresh:
-                directory._begin_afresh(asked_by)
+                directory._start_fresh(launch)
             directory._refuse_another(config, accept_changes)
             if not directory.changes:
                 directory.write_json("config.json", config)
@@ -117,7 +119,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """A folder; whoever writes there makes it."""
+        """The folder of checkpoints, which may not exist yet."""
         return self.path / CHECKPOINTS
 
     @property
@@ -125,13 +127,13 @@ class RunDirectory:
         return self.path / "status.json"
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write a file wholly or not at all. Numbers that are not finite become null, as JSON has none."""
+        """Writes a file wholly or not at all. Numbers that are not finite become null, as JSON has none."""
         path = self.path / name
         with atomic_replacement(path) as draft:
             draft.write_text(json.dumps(as_json(value), indent=2) + "\n")
 
     def close(self) -> None:
-        """Let others have it. Idempotent."""
+        """Releases the directory for other processes. Idempotent."""
         if self._lock is not None:
             os.ftruncate(self._lock, 0)
             if self.is_locked:
@@ -145,7 +147,7 @@ class RunDirectory:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _hold(self) -> None:
+    def _lock_directory(self) -> None:
         path = self.path / ".lock"
         with explain_os_errors(path):
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -165,8 +167,8 @@ class RunDirectory:
             os.ftruncate(lock, 0)
             os.pwrite(lock, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
 
-    def _clear(self) -> None:
-        """Remove what killed processes were writing. Without a lock somebody may be writing it now."""
+    def _remove_drafts(self) -> None:
+        """Removes the drafts of killed processes. Without a lock another process may be writing them now, so they stay."""
         with explain_os_errors(self.path):
             for draft in self.path.glob(".*.draft") if self.is_locked else ():
                 draft.unlink(missing_ok=True)
@@ -183,29 +185,30 @@ class RunDirectory:
             there = json.loads(self.config.read_text())
         except ValueError as error:
             raise AnotherRun(f"{self.config} is no JSON ({error}); give another --out, or --fresh to start over") from error
-        found = list(differences(_experiment(there), _experiment(as_json(config))))
+        found = list(differences(_comparable_part(there), _comparable_part(as_json(config))))
         if _epochs(there) < _epochs(config):  # more of the same
             found = [one for one in found if not one.startswith("settings.epochs ")]
         if found and not accept_changes:
             more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
             raise AnotherRun(
                 f"{self.path} holds another run: {'; '.join(found[:SHOWN])}{more}. Give another --out, or --fresh to put that run "
-                "aside and start over, or --accept-changes to go on in it all the same"
+                "aside and start over, or --accept-changes to resume it all the same"
             )
         self.changes = tuple(found)
 
-    def _begin_afresh(self, asked_by: str | None) -> None:
+    def _start_fresh(self, launch: str | None) -> None:
         mark = self.path / ".fresh"
-        if asked_by is None:
+        if launch is None:
             self._put_aside()
-        elif not mark.exists() or mark.read_text() != asked_by:
+        elif not mark.exists() or mark.read_text() != launch:
             self._put_aside()
             with atomic_replacement(mark) as draft:
-                draft.write_text(asked_by)
+                draft.write_text(launch)
 
     def _put_aside(self) -> None:
-        """Into a folder earlier-N of the directory. If that is interrupted, what is left is refused, and can be put aside too."""
-        present = [path for name in OF_A_RUN if (path := self.path / name).exists()]
+        """Moves the files of the run into a folder earlier-N. If that is interrupted, the rest is refused, and can be put aside
+        too."""
+        present = [path for name in RUN_FILES if (path := self.path / name).exists()]
         if not present:
             return
         with explain_os_errors(self.path):
@@ -215,9 +218,9 @@ class RunDirectory:
                 path.rename(aside / path.name)
 
 
-def _experiment(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: the part of a configuration that makes it the experiment it is."""
-    return {name: value for name, value in config.items() if name not in NO_EXPERIMENT}
+def _comparable_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: the part of a configuration that must be equal in all attempts of a run."""
+    return {name: value for name, value in config.items() if name not in IGNORED_IN_COMPARISON}
 
 
 def _epochs(config: Mapping[str, Any]) -> int:
@@ -225,7 +228,7 @@ def _epochs(config: Mapping[str, Any]) -> int:
 
 
 def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
-    """Pure: what differs between two values of JSON, key by key: "lr 0.1 there, 0.2 here"."""
+    """Pure: describes the differences between two values of JSON, key by key: "lr 0.1 there, 0.2 here"."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*there, *(key for key in here if key not in there)]:
             yield from differences(there.get(key), here.get(key), f"{place}.{key}" if place else key)
@@ -234,7 +237,7 @@ def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
 
 
 def as_json(value: Any) -> Any:
-    """Pure: the value as JSON keeps it: NumPy numbers and paths as plain ones, not-finite numbers as None."""
+    """Pure: a value as JSON keeps it: NumPy numbers and paths as plain values, numbers that are not finite as None."""
     if isinstance(value, Mapping):
         return {str(key): as_json(part) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
@@ -250,21 +253,22 @@ def as_json(value: Any) -> Any:
     return value
 
 
-def _made(path: Path) -> Path:
+def _make_directory(path: Path) -> Path:
     with explain_os_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def new_names(parent: Path, name: str) -> Iterator[Path]:
-    """Pure: parent/name, parent/name-2, ..., without end; the name as a file system can hold it."""
+    """Pure: candidates for a new directory: parent/name, parent/name-2, ..., without end. The name is made valid for file
+    systems."""
     base = re.sub(r"[^\w.+-]+", "_", name).strip(".") or "run"
     yield from (parent / (base if number == 1 else f"{base}-{number}") for number in count(1))
 
 
-def made_anew(parent: Path, name: str) -> Path:
-    """Local: the first of `new_names` that is not there; making it is what claims it."""
-    _made(parent)
+def make_new_directory(parent: Path, name: str) -> Path:
+    """Local: makes and returns the first of `new_names` that does not exist; no other process can then make the same one."""
+    _make_directory(parent)
     for path in new_names(parent, name):
         try:
             with explain_os_errors(path):

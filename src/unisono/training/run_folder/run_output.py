@@ -1,4 +1,4 @@
-"""Where a run is written, and the checkpoint that an earlier attempt has left there."""
+"""Opens the directory to which a run writes, with the checkpoint that an earlier attempt has left there."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from unisono.training.training_parts import TrainingParts
 
 @dataclass(frozen=True)
 class RunOutput:
-    """What rank 0 holds of a run directory."""
+    """The open run directory of rank 0, with what was found in it."""
 
     directory: RunDirectory
     record: Mapping[str, Any]
     """The configuration, with the hashes of the task and its data."""
     made_by: Mapping[str, Any]
-    """Of the task as it is now: it may be edited meanwhile."""
+    """Versions and provenance of the task as it is now: its file may be edited later."""
     store: CheckpointStore
     finished: Mapping[str, Any] | None
     """The summary of a run that is over."""
     notes: Sequence[str]
 
     def about(self, mixed: Sequence[str]) -> dict[str, Any]:
-        """Pure: for the summary, what made the run, with what makes its workers round differently."""
+        """Pure: the entries of the summary that say what made the run; `mixed` says why its workers round differently."""
         promise = self.store.made_by["promise"]
         return {
             "config": self.record,
@@ -49,14 +49,14 @@ class RunOutput:
 
 
 def has_checkpoint(config: TrainConfig) -> bool:
-    """Local, on rank 0: whether there is a state to resume from, so that nothing else is needed to begin with."""
+    """Local, on rank 0: whether there is a checkpoint to resume from, so that initial weights are not needed."""
     if config.out is None or config.fresh or not (Path(config.out) / CHECKPOINTS).is_dir():
         return False
     return bool(StepFolders(Path(config.out) / CHECKPOINTS).found())
 
 
 def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[str, Any], engine: str) -> RunOutput:
-    """Local, blocking, on rank 0: make or take the directory, and read what is there. The caller closes `directory`."""
+    """Local, blocking, on rank 0: opens or makes the run directory, and reads what is there. The caller closes `directory`."""
     made = made_by(config, parts.task)
     split = parts.splits.record()
     samples = {name: split[name] for name in ("num_samples", "sha256")}
@@ -76,16 +76,19 @@ def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[s
         record,
         fresh=config.fresh,
         accept_changes=config.accept_changes,
-        asked_by=launch_id(),
+        launch=launch_id(),
     )
     try:
         checkpoints = Checkpoints(directory.checkpoints, config.keep)
-        finished = None if directory.changes else _finished(directory, parts.task.epochs)
+        finished = None if directory.changes else _read_finished(directory, parts.task.epochs)
         loaded = None if finished is not None else checkpoints.newest()
         notes = [f"warning: {one}; the one before is used" for one in loaded.damaged] if loaded is not None else []
         notes += [f"accepted change: {one}" for one in directory.changes]
         if loaded is not None:
-            notes += [f"warning: {one}; the end will be {_end(one, parts)}" for one in _other_bits(loaded.made_by, about)]
+            notes += [
+                f"warning: {one}; the end will be {_effect_on_result(one, parts)}"
+                for one in _changed_conditions(loaded.made_by, about)
+            ]
         elif directory.metrics.exists() and finished is None:
             notes.append("this run ended before its first checkpoint; it starts from the beginning")
     except BaseException:
@@ -94,10 +97,11 @@ def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[s
     return RunOutput(directory, record, made, CheckpointStore(checkpoints, about, loaded), finished, notes)
 
 
-def _other_bits(before: Mapping[str, Any], now: Mapping[str, Any]) -> Sequence[str]:
-    """Pure: what makes the end of a run the same only to rounding. A package that one attempt did not load is not compared."""
+def _changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Sequence[str]:
+    """Pure: the changes since an earlier attempt after which the result is the same only to rounding. A package that one attempt
+    did not load is not compared."""
     if now["promise"] is not None and before["promise"] is not None:
-        return determinism.broken_by(before["promise"], now["promise"])
+        return determinism.describe_changes(before["promise"], now["promise"])
     there, here = (
         {
             "workers": about["num_workers"],
@@ -112,16 +116,17 @@ def _other_bits(before: Mapping[str, Any], now: Mapping[str, Any]) -> Sequence[s
     return list(differences({name: there[name] for name in common}, {name: here[name] for name in common}))
 
 
-def _end(difference: str, parts: TrainingParts) -> str:
-    """Pure: what a difference makes of the end of a run."""
+def _effect_on_result(difference: str, parts: TrainingParts) -> str:
+    """Pure: what a change since an earlier attempt means for the result of a run."""
     if parts.algorithm.depends_on_call_order:
         return "another anyway, as the order of calls decides it"
     is_another = parts.algorithm.has_own_replicas and difference.startswith("workers ")
     return "another, as workers learn by themselves" if is_another else "the same only to rounding"
 
 
-def _finished(directory: RunDirectory, num_epochs: int) -> Mapping[str, Any] | None:
-    """Local: the summary of a run that is over. One that was killed while it wrote its results is not: the status comes last."""
+def _read_finished(directory: RunDirectory, num_epochs: int) -> Mapping[str, Any] | None:
+    """Local: the summary of a run that is over; None if it is not. A run that was killed while it wrote its results is not over,
+    as the status is written last."""
     status = read_status(directory.status)
     if status is None or status["state"] != "finished" or not directory.summary.exists():
         return None

@@ -1,4 +1,4 @@
-"""What is written down of a run: its configuration before, its summary after, and what made it."""
+"""The records of a run: its configuration, its summary, and what made it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[str, Any]:
-    """The configuration in plain values: what must be the same for two runs to be the same experiment."""
+    """Returns the configuration in plain values: what must be the same for two runs to be the same experiment."""
     task = resolved.task
     threads = {} if task.shards is None else {"threads": torch.get_num_threads()}  # they decide the bits of a training in shards
     who: dict[str, Any] = {"group": config.group} if config.group is not None and config.group > 1 else {}
@@ -32,13 +32,13 @@ def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[st
     if config.simulate is not None:  # its clock decides the order of calls
         who["simulate"] = {"workers": config.simulate, **resolved.simulate}
     settings = {
-        name: shown(getattr(task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data", "name", "space")
+        name: as_plain(getattr(task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data", "name", "space")
     }
     return {
         "task": task.name,
         "task_file": config.task_file or None,
-        "model": {name: shown(value) for name, value in resolved.model.items()},
-        "data": {name: shown(value) for name, value in resolved.data.items()},
+        "model": {name: as_plain(value) for name, value in resolved.model.items()},
+        "data": {name: as_plain(value) for name, value in resolved.data.items()},
         "settings": settings,
         "algorithm": {"name": config.algorithm if task.shards is None else SHARDED, **resolved.algorithm, **who},
         "init_from": config.init_from,
@@ -49,21 +49,21 @@ def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[st
     }
 
 
-def shown(value: Any) -> Any:
-    """Pure: a value as JSON can hold it; functions by their names."""
+def as_plain(value: Any) -> Any:
+    """Pure: a value that JSON can hold; functions become their names."""
     if isinstance(value, Mapping):
-        return {str(name): shown(part) for name, part in value.items()}
+        return {str(name): as_plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [shown(part) for part in value]
+        return [as_plain(part) for part in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, partial):
-        return {"partial": shown(value.func), "arguments": shown(value.args), "keywords": shown(value.keywords)}
+        return {"partial": as_plain(value.func), "arguments": as_plain(value.args), "keywords": as_plain(value.keywords)}
     return getattr(value, "__qualname__", None) or ADDRESS.sub("", repr(value))
 
 
 def summary_of(trainer: TrainerBase, test: Mapping[str, float], began: float) -> dict[str, Any]:
-    """Local: what a training reached; `began` is of `time.perf_counter`."""
+    """Local: the summary of a training; `began` is its start by `time.perf_counter`."""
     parts, task, done = trainer.parts, trainer.parts.task, trainer.progress
     last = {**(done.history[-1]["metrics"] if done.history else {}), **trainer.unfinished}
     best = done.history[done.best_epoch]["metrics"] if done.best_epoch is not None else {}
@@ -97,7 +97,7 @@ def summary_of(trainer: TrainerBase, test: Mapping[str, float], began: float) ->
 
 
 def made_by(config: TrainConfig, task: Task) -> dict[str, Any]:
-    """Local, blocking for some tens of milliseconds: versions and provenance."""
+    """Local, blocking for some tens of milliseconds: the versions and the provenance of a run."""
     if not config.task_file:
         found = provenance(None, {"model": task.model, "data": task.data}, config.command)
     else:

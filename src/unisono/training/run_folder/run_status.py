@@ -24,9 +24,9 @@ KILLED = "killed, or its machine failed"
 
 
 class Status:
-    """The file of one run, written by rank 0 alone. Methods are local; `at` is cheap and does not wait for the disk.
+    """Writes the status.json of one run, on rank 0. Methods are local; `update_progress` is cheap and does not wait for the disk.
 
-    A file that cannot be written is told by `say` and tried again: a full disk must not end a training that goes well.
+    A failed write is reported through `say` and tried again: a full disk must not end a training that goes well.
     """
 
     def __init__(self, path: Path, say: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
@@ -35,13 +35,13 @@ class Status:
         self._clock = clock
         self._known: dict[str, Any] = {}
         self._written_s = 0.0
-        self._told = ""
+        self._warned = ""
 
     def begin(self, step: int, epoch: int, num_steps: int, num_workers: int, job: str | None = None) -> None:
-        """An attempt begins, with the step and epoch that it resumes from. `job` is SLURM's number of the job. Blocking."""
+        """Records the begin of an attempt, with the step and epoch from which it resumes. `job` is SLURM's job id. Blocking."""
         now = self._clock()
         before = read(self.path)
-        attempts = [_closed(attempt, before["unix_s"]) for attempt in before["lives"]] if before else []
+        attempts = [_close_attempt(attempt, before["unix_s"]) for attempt in before["lives"]] if before else []
         attempt = {"job": job, "num_workers": num_workers, "begin_unix_s": now, "end_unix_s": None}
         self._known = {
             "state": "running",
@@ -58,22 +58,22 @@ class Status:
         }
         self._write(durable=True)
 
-    def at(self, step: int, epoch: int) -> None:
-        """How far it is; written at most every 30 s."""
-        self._reach(step, epoch)
+    def update_progress(self, step: int, epoch: int) -> None:
+        """Sets the step and epoch that are reached; written at most every 30 s."""
+        self._set_progress(step, epoch)
         if self._known["unix_s"] - self._written_s >= WRITE_EVERY_S:
             self._write(durable=False)
 
     def end(self, state: str, exit_code: int, reason: str, step: int | None = None, epoch: int | None = None) -> None:
-        """The attempt ends as `state`, one of `STATES`; by default at the last step it was told of. Blocking."""
+        """Records the end of the attempt as `state`, one of `STATES`; by default at the last step that was set. Blocking."""
         if state not in STATES:
             raise ValueError(f"state must be one of {', '.join(STATES)}; received {state!r}")
-        self._reach(self._known["step"] if step is None else step, self._known["epoch"] if epoch is None else epoch)
+        self._set_progress(self._known["step"] if step is None else step, self._known["epoch"] if epoch is None else epoch)
         self._known |= {"state": state, "exit_code": exit_code, "reason": reason}
         self._known["lives"][-1] |= {"end_unix_s": self._known["unix_s"], "reason": reason}
         self._write(durable=True)
 
-    def _reach(self, step: int, epoch: int) -> None:
+    def _set_progress(self, step: int, epoch: int) -> None:
         self._known |= {"step": step, "epoch": epoch, "unix_s": self._clock()}
         self._known["lives"][-1]["last_step"] = step
 
@@ -93,15 +93,16 @@ class Status:
                 finally:
                     draft.unlink(missing_ok=True)
         except UsageError as error:
-            if str(error) != self._told:
+            if str(error) != self._warned:
                 self._say(f"warning: {error}")
-            self._told = str(error)
+            self._warned = str(error)
         else:
-            self._told = ""
+            self._warned = ""
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Local: what a status.json says; None where there is none, or none that can be read: a failing machine may tear it."""
+    """Local: the contents of a status.json; None where there is none, or where it cannot be read: a failing machine may truncate
+    it."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -110,6 +111,6 @@ def read(path: Path) -> dict[str, Any] | None:
     return found if complete and {"step", "epoch", "num_steps", "unix_s"} <= found.keys() else None
 
 
-def _closed(attempt: Mapping[str, Any], last_sign_unix_s: float) -> dict[str, Any]:
-    """An attempt that did not say how it ended was ended from outside."""
+def _close_attempt(attempt: Mapping[str, Any], last_sign_unix_s: float) -> dict[str, Any]:
+    """An attempt with its end: one without a recorded end was killed."""
     return dict(attempt) if attempt["end_unix_s"] is not None else {**attempt, "end_unix_s": last_sign_unix_s, "reason": KILLED}

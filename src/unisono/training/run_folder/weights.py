@@ -45,13 +45,13 @@ def save_weights(path: Path, tensors: Mapping[str, Tensor], *, task: str, step: 
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Local: what is saved of a model and compared between workers; a module may keep other things in its state."""
+    """Local: the tensors of a model that are saved and compared between workers; a module's state may hold other things."""
     return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Local, blocking: the named tensors of a .safetensors file, or of a .pt file that holds nothing but values, and what the file
-    says about itself (`task`, `step`, `sha256`; empty for .pt). In host memory."""
+    """Local, blocking: loads the named tensors of a .safetensors file, or of a .pt file that holds nothing but values, into host
+    memory, and the metadata of the file (`task`, `step`, `sha256`; empty for .pt)."""
     if not path.is_file():
         near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1) if path.parent.is_dir() else []
         hint = f"did you mean {path.with_name(near[0])}?" if near else "check the path"
@@ -61,7 +61,7 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 @dataclass(frozen=True)
 class Fit:
-    """How the names of a file and of a model agree."""
+    """How the names in a file and in a model match."""
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...]
@@ -78,14 +78,14 @@ class Fit:
         return not (self.missing or self.unexpected or self.misshaped)
 
     def describe(self) -> str:
-        """Pure: what does not agree, for a message or the log."""
+        """Pure: describes what does not match, for a message or the log."""
         missing = [f"{name} (near: {self.near[name]})" if name in self.near else name for name in self.missing]
         kinds = (("missing", missing), ("unexpected", self.unexpected), ("of another shape", self.misshaped))
         return "; ".join(f"{len(names)} {kind}: {_listed(names)}" for kind, names in kinds if names) or "all names agree"
 
 
 def initialise(model: nn.Module, path: Path, *, strict: bool = True, place: str = "--init-from") -> Fit:
-    """Local, blocking: put the weights of a file into the model, in place.
+    """Local, blocking: copies the weights of a file into the model, in place.
 
     With `strict` every name and shape must agree; without, what agrees is taken, which must be something. A weight that is tied to
     one in the file need not be there itself. `place` is for messages.

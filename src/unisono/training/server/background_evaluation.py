@@ -75,7 +75,7 @@ class BackgroundEvaluation(Generic[T]):
             self._error = error
 
 
-def copy_of(model: nn.Module) -> nn.Module:
+def copy_model(model: nn.Module) -> nn.Module:
     """Local: returns a copy of a model with memory of its own and without gradients."""
     found = copy.deepcopy(model)
     found.zero_grad(set_to_none=True)

@@ -97,9 +97,9 @@ def test_fresh_puts_the_run_aside_and_leaves_what_is_not_of_it(tmp_path: Path) -
 def test_one_command_begins_afresh_once(tmp_path: Path) -> None:
     """A life that died before it could put the old run aside leaves that to the next; one that died later is gone on with."""
     RunDirectory.open(tmp_path, "digits", {**CONFIG, "lr": 1}).close()
-    for asked_by, earlier in (("first", 1), ("first", 1), ("second", 2), ("second", 2)):
-        RunDirectory.open(tmp_path, "digits", CONFIG, fresh=True, asked_by=asked_by).close()
-        assert len(list(tmp_path.glob("earlier-*"))) == earlier, asked_by
+    for launch, earlier in (("first", 1), ("first", 1), ("second", 2), ("second", 2)):
+        RunDirectory.open(tmp_path, "digits", CONFIG, fresh=True, launch=launch).close()
+        assert len(list(tmp_path.glob("earlier-*"))) == earlier, launch
 
 
 def test_out_with_remains_or_garbage_is_refused_and_with_other_files_taken(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_two_lives(born: Callable[[], Status], clock: Clock, tmp_path: Path) -> 
     first = born()
     first.begin(0, 0, 100, 2, "7")
     clock.now = 1100.0
-    first.at(40, 1)
+    first.update_progress(40, 1)
     first.end("stopped", 75, "time limit", 41, 1)
     second = born()
     clock.now = 1200.0
@@ -64,12 +64,12 @@ def test_signs_of_life_are_written_now_and_then(born: Callable[[], Status], cloc
     status = born()
     status.begin(0, 0, 100, 1)
     clock.now += WRITE_EVERY_S - 1
-    status.at(5, 0)
+    status.update_progress(5, 0)
     assert (read(tmp_path / "status.json") or {})["step"] == 0
     clock.now += 1
-    status.at(6, 0)
+    status.update_progress(6, 0)
     assert (read(tmp_path / "status.json") or {})["step"] == 6
-    status.at(7, 0)
+    status.update_progress(7, 0)
     assert (read(tmp_path / "status.json") or {})["step"] == 6
     assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
 
@@ -78,7 +78,7 @@ def test_a_life_that_said_nothing_of_its_end_was_killed(born: Callable[[], Statu
     first = born()
     first.begin(0, 0, 100, 1)
     clock.now = 1050.0
-    first.at(20, 0)
+    first.update_progress(20, 0)
     clock.now = 2000.0
     born().begin(15, 0, 100, 1)
     life = (read(tmp_path / "status.json") or {})["lives"][0]
@@ -93,7 +93,7 @@ def test_a_place_that_cannot_be_written_is_told_once_and_tried_again(
     aside = tmp_path.rename(tmp_path.with_name("aside"))
     for step in (1, 2):
         clock.now += WRITE_EVERY_S
-        status.at(step, 0)
+        status.update_progress(step, 0)
     assert len(told) == 1 and told[0].startswith(f"warning: cannot write {tmp_path / 'status.json'}: No such file")
     aside.rename(tmp_path)
     status.end("finished", 0, "all epochs")
