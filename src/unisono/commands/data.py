@@ -53,7 +53,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
         for entry in entries:
             get(entry, root, quiet=args.json)
     if args.action in ("check", "get"):
-        asked = [entry for entry in entries if args.names or entry.here(root) != "no"]
+        asked = [entry for entry in entries if args.names or entry.download_state(root) != "no"]
         return _check(asked, root, args.json)
     facts = [_facts(entry, root) for entry in entries]
     if args.json:
@@ -142,7 +142,7 @@ def _facts(entry: DataSet, root: Path) -> dict[str, Any]:
         "page": entry.page,
         "note": entry.note,
         "embedded": entry.embedded,
-        "here": entry.here(root),
+        "here": entry.download_state(root),
         "files": [
             {"name": file.name, "num_bytes": file.num_bytes, "md5": file.md5, "urls": list(file.urls)} for file in entry.files
         ],
@@ -152,7 +152,7 @@ def _facts(entry: DataSet, root: Path) -> dict[str, Any]:
 def _table(entries: Sequence[DataSet], root: Path) -> str:
     rows = [("name", "what", "samples", "size", "licence", "here")]
     for entry in entries:
-        here = "in the package" if entry.embedded else entry.here(root)
+        here = "in the package" if entry.embedded else entry.download_state(root)
         size = "" if entry.embedded else size_text(entry.num_bytes)
         rows.append((entry.name, entry.what, entry.num_samples, size, entry.licence, here))
     return (

@@ -64,8 +64,8 @@ class DataSet:
         sizes = [file.num_bytes for file in self.files]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
-    def here(self, root: Path) -> str:
-        """Local: `yes`, `partly` or `no`, by the names of the files; quick, so without a look inside them."""
+    def download_state(self, root: Path) -> str:
+        """Local: whether its files are in `root`: `yes`, `partly` or `no`. Quick: only the names of files are compared."""
         there = [(root / self.name / name).exists() for name in self.needed()]
         return "yes" if all(there) else "partly" if any(there) else "no"
 

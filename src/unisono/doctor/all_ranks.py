@@ -1,6 +1,6 @@
-"""All ranks of a job examine together: they meet, tell each other what they found, and try their links.
+"""The examination of a job by all its ranks: they connect, exchange what they found, and try their links.
 
-Each step is collective. What goes wrong is a finding, not an error: the ranks go on with what they know.
+Each step is collective. A failure is a finding, not an error: the ranks continue with what they know.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ MEET_LIMIT_S = 20.0
 GATHER_LIMIT_S = 180.0
 """Importing torch from a busy file system can take minutes."""
 ENGINES_LIMIT_S = 90.0
-"""For all engines together; each has its own, shorter limits, which a library that hangs does not know."""
+"""For all engines together; each has its own, shorter limits, which a library that hangs does not keep."""
 END_LIMIT_S = ENGINES_LIMIT_S + 10.0
 
 
 @dataclass
-class Together:
-    """One rank's part. `run` leaves its answers in the fields behind `say`; they are whole on rank 0."""
+class JobExamination:
+    """One rank's part in the examination of a job. `run` stores its results in the fields after `say`; they are complete on rank
+    0."""
 
     at: Topology
     env: Mapping[str, str]
@@ -43,17 +44,17 @@ class Together:
     origin: str = ""
     measurements: list[Measurement] = field(default_factory=list)
     problems: list[Finding] = field(default_factory=list)
-    only_we_know: bool = False
-    """Whether rank 0 is not there to tell of these problems, or cannot see them from where it is."""
+    must_report_itself: bool = False
+    """Whether this rank must report its problems itself, because rank 0 is gone or cannot see them."""
     aside: Aside = field(default_factory=Aside)
 
     def run(self) -> None:
-        """Collective over the ranks of the job, blocking for seconds; a rank that never comes costs `MEET_LIMIT_S`."""
+        """Examines the job. Collective over its ranks, blocking for seconds; a rank that never comes costs `MEET_LIMIT_S`."""
         self.say(f"waiting for {self.at.world_size} ranks")
         try:
             control = self._meet()
         except (CommError, UsageError) as error:
-            self._note(
+            self._add_problem(
                 error, f"see whether the launcher started all {self.at.world_size} (squeue, ps) and whether they reach rank 0"
             )
             if self.at.global_rank == 0:
@@ -64,15 +65,15 @@ class Together:
             self._examine(control)
         except (PeerLost, CollectiveTimeout) as error:
             control.give_up(str(error), [rank for rank in error.ranks if rank != control.rank])
-            self._note(error, "see what this rank printed and whether its node is well (memory, file system)")
+            self._add_problem(error, "see what this rank printed and whether its node is well (memory, file system)")
         except BaseException as error:
             control.give_up(f"{type(error).__name__}: {error}")
             raise
         finally:
             control.close()
 
-    def _note(self, error: UnisonoError, remedy: str) -> None:
-        self.only_we_know = not isinstance(error, (PeerLost, CollectiveTimeout)) or 0 in error.ranks
+    def _add_problem(self, error: UnisonoError, remedy: str) -> None:
+        self.must_report_itself = not isinstance(error, (PeerLost, CollectiveTimeout)) or 0 in error.ranks
         self.problems.append(of_error(FAIL, "meeting", str(error), remedy))
 
     def _meet(self) -> TcpControl:
@@ -91,9 +92,9 @@ class Together:
         )
 
     def _ask_mpi(self) -> Topology:
-        """With where rank 0 is, if only MPI knows."""
-        mpi = installed_mpi.look(self.env, self.at.launcher)
-        if not installed_mpi.fits(mpi):
+        """The topology with the address of rank 0, where only MPI knows it."""
+        mpi = installed_mpi.find_installed(self.env, self.at.launcher)
+        if not installed_mpi.is_usable(mpi):
             why = mpi.error or mpi.library or "mpi4py is not installed"
             raise UsageError(f"mpirun of {mpi.launcher} does not say where rank 0 is, and MPI cannot be asked: {why}")
         from unisono.comm.engines.mpi import complete_topology
@@ -109,41 +110,41 @@ class Together:
         own = gather(self.at, self.env, control.local_address)
         self.ranks = [own]
         proof = secrets.token_bytes(16)
-        with peers.offered(proof) as fd:
+        with peers.offer_memory(proof) as fd:
             message = {"facts": own.plain(), "fd": fd, "proof": proof, "token": secrets.token_hex(16)}
             answers = control.exchange("doctor facts", everybody, message, GATHER_LIMIT_S)
             ranks = [Facts.from_plain(answer["facts"]) for answer in answers]
             offers, proofs = ([answer[name] for answer in answers] for name in ("fd", "proof"))
-            seen = (peers.unreachable(own, ranks, offers, proofs), peers.unresolved(own, ranks))
+            seen = (peers.find_unreachable(own, ranks, offers, proofs), peers.find_unresolved(own, ranks))
             views = control.exchange("doctor peers", everybody, seen, GATHER_LIMIT_S)
         self.ranks = [replace(facts, unreachable=a, unresolved=b) for facts, (a, b) in zip(ranks, views, strict=True)]
         self._try_engines(answers[0]["token"])
         self._try_mpi(control)
 
     def _try_engines(self, token: str) -> None:
-        fit = all(installed_mpi.fits(facts.mpi) for facts in self.ranks) or not installed_mpi.needed(self.ranks)
+        fit = all(installed_mpi.is_usable(facts.mpi) for facts in self.ranks) or not installed_mpi.needs_mpi(self.ranks)
         if not self.bandwidth or not fit or any(facts.torch.error for facts in self.ranks):
             return
         from unisono.doctor.engines import try_engines
 
         self.say("measuring between ranks")
         meeting = replace(self.at, address=self.ranks[0].address, token=token)
-        tried = self.aside.run(lambda: try_engines(meeting, self.ranks), ENGINES_LIMIT_S)
-        if tried is None:
+        trial = self.aside.run(lambda: try_engines(meeting, self.ranks), ENGINES_LIMIT_S)
+        if trial is None:
             fact = (
                 f"rank {self.at.global_rank} did not come back from an engine within {ENGINES_LIMIT_S:g} s ({self.aside.where()})"
             )
             raise CollectiveTimeout([self.at.global_rank], f"{fact}; try another engine: export UNISONO_ENGINE=gloo")
-        self.engine, self.origin, self.measurements = tried.engine, tried.origin, tried.measurements
+        self.engine, self.origin, self.measurements = trial.engine, trial.origin, trial.measurements
 
     def _try_mpi(self, control: TcpControl) -> None:
-        """Ask MPI where it thinks it is, unless this process may have started MPI itself: then its engine has compared that."""
+        """Asks MPI for its rank and size, unless this process may have started MPI itself: then its engine has compared them."""
         mpi = self.ranks[control.rank].mpi
-        started = self.at.address is None or (self.bandwidth and installed_mpi.needed(self.ranks))
+        started = self.at.address is None or (self.bandwidth and installed_mpi.needs_mpi(self.ranks))
         if self.engine == "mpi":
             mpi = replace(mpi, rank=control.rank, size=control.size)
-        elif not started and mpi.launcher and all(installed_mpi.fits(facts.mpi) for facts in self.ranks):
+        elif not started and mpi.launcher and all(installed_mpi.is_usable(facts.mpi) for facts in self.ranks):
             self.say("trying MPI")
-            mpi = installed_mpi.attempt(mpi)
+            mpi = installed_mpi.try_start(mpi)
         answers = control.exchange("doctor end", range(control.size), asdict(mpi), END_LIMIT_S)
         self.ranks = [replace(facts, mpi=Mpi(**answer)) for facts, answer in zip(self.ranks, answers, strict=True)]

@@ -1,4 +1,4 @@
-"""Work that may never come back, done by a thread of its own: a library that hangs cannot be interrupted."""
+"""Runs work that may never return in a thread of its own: a library that hangs cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 class Aside:
-    """Runs one piece of work at a time. Local."""
+    """Runs one function at a time in a background thread. Local."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
 
     def run(self, work: Callable[[], T], limit_s: float) -> T | None:
-        """Blocking: its result, or its error raised here; None if it is not done within the limit."""
+        """Blocking: returns the result of `work` or raises its error; None if it is not done within the limit."""
         results: list[T] = []
         errors: list[BaseException] = []
 
@@ -37,11 +37,11 @@ class Aside:
 
     @property
     def busy(self) -> bool:
-        """Whether it still runs; then the process can only be left at once, without asking its libraries."""
+        """Whether the work still runs; then the process must exit at once, without the exit handlers of its libraries."""
         return self._thread is not None and self._thread.is_alive()
 
     def where(self) -> str:
-        """The innermost line that it is in."""
+        """The line of code at which the work is now."""
         frame = sys._current_frames().get(self._thread.ident or 0) if self._thread else None
         if frame is None:
             return "ended"

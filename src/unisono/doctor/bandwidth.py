@@ -1,4 +1,4 @@
-"""Measures what goes between two ranks through an engine, in about a second. Imports torch."""
+"""Measures speed and latency between two ranks through an engine, in about a second. Imports torch."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def measure(comm: Communicator, here: int, there: int) -> tuple[float, float]:
 
 
 def _plan(trial_s: float) -> tuple[int, int]:
-    """Size and number of messages that fit the budget, from the time of one trial message."""
+    """Size and number of messages that fit the time budget, from the time of one trial message."""
     per_byte_s = max(trial_s, 1e-6) / TRIAL_BYTES
     num_bytes = int(min(LARGEST_BYTES, max(TRIAL_BYTES, BUDGET_S / 4 / per_byte_s)))
     return num_bytes, int(min(MAX_MESSAGES, max(1, BUDGET_S / (num_bytes * per_byte_s))))
 
 
 def _ping(comm: Communicator, other: int, leads: bool, num_bytes: int, times: int) -> float:
-    """The usual time of a message of this size and a short answer; the first is not counted."""
+    """The median time of a message of this size and a short answer; the first is not counted."""
     import torch
 
     message, answer = comm.empty(num_bytes, torch.uint8), comm.empty(1, torch.uint8)
@@ -58,7 +58,7 @@ def _ping(comm: Communicator, other: int, leads: bool, num_bytes: int, times: in
 
 
 def _settle(comm: Communicator) -> None:
-    """On a GPU a message is only launched when the call returns."""
+    """Waits for the GPU, where a message is only launched when the call returns."""
     if comm.device.type == "cuda":
         import torch
 

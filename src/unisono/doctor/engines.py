@@ -16,51 +16,52 @@ LIMIT_S = 20.0
 
 
 @dataclass
-class Tried:
-    """What came of trying."""
+class EngineTrial:
+    """The result of trying engines: what was opened, and what was measured."""
 
     engine: str = ""
-    """What the job's communicator uses; empty if it could not be opened."""
+    """The engine of the job's communicator; empty if it could not be opened."""
     origin: str = ""
-    """How it came about, in its own words."""
+    """How that engine was chosen, as the communicator says it."""
     measurements: list[Measurement] = field(default_factory=list)
-    """On rank 0, which is one end of every pair, all of them."""
+    """The measurements of this rank's pairs; on rank 0, which is in every pair, all of them."""
 
 
-def try_engines(at: Topology, ranks: Sequence[Facts]) -> Tried:
-    """Collective over all ranks, blocking for seconds. `at` has a meeting point and a token of this examination's own."""
+def try_engines(at: Topology, ranks: Sequence[Facts]) -> EngineTrial:
+    """Opens the engines and measures them. Collective over all ranks, blocking for seconds. `at` has a rendezvous address and a
+    token used by this examination only."""
     pairs = chosen_pairs(ranks)
-    tried = _whole(replace(at, token=job_token(at.token, "job")), pairs)
-    if tried.engine != "gloo":
+    trial = _whole(replace(at, token=job_token(at.token, "job")), pairs)
+    if trial.engine != "gloo":
         for left, right in pairs:
-            tried.measurements.extend(_gloo(at, ranks, left, right))
-    return tried
+            trial.measurements.extend(_gloo(at, ranks, left, right))
+    return trial
 
 
 def chosen_pairs(ranks: Sequence[Facts]) -> list[tuple[int, int]]:
-    """Pure: ranks 0 and 1, and rank 0 with the first rank of another node where 1 is not that already."""
+    """Pure: the pairs to measure: ranks 0 and 1, and rank 0 with the first rank of another node unless that is rank 1."""
     others = [facts.rank for facts in ranks if facts.node != ranks[0].node]
     return [(0, right) for right in dict.fromkeys([1, *others[:1]])]
 
 
-def _whole(at: Topology, pairs: Sequence[tuple[int, int]]) -> Tried:
-    """The communicator as the job would open it."""
-    tried = Tried()
+def _whole(at: Topology, pairs: Sequence[tuple[int, int]]) -> EngineTrial:
+    """Opens the communicator as the job would, and measures it."""
+    trial = EngineTrial()
     try:
         with connect(topology=at, time_limit_s=LIMIT_S, quiet=True) as comm:
-            tried.engine, tried.origin = comm.engine, comm.origin
+            trial.engine, trial.origin = comm.engine, comm.origin
             for pair in pairs:
                 if comm.rank in pair:
                     speed, latency = measure(comm, *pair)
-                    tried.measurements.append(Measurement(comm.engine, pair, True, speed, latency))
+                    trial.measurements.append(Measurement(comm.engine, pair, True, speed, latency))
             comm.barrier()
     except UnisonoError as error:
-        tried.measurements.append(Measurement(tried.engine or at.engine, pairs[0], True, error=str(error)))
-    return tried
+        trial.measurements.append(Measurement(trial.engine or at.engine, pairs[0], True, error=str(error)))
+    return trial
 
 
 def _gloo(at: Topology, ranks: Sequence[Facts], left: int, right: int) -> list[Measurement]:
-    """gloo between these two alone, for comparison."""
+    """Measures gloo between two ranks, for comparison."""
     if at.global_rank not in (left, right):
         return []
     together = ranks[left].node == ranks[right].node

@@ -26,7 +26,7 @@ class Torch:
     """PyTorch as this process finds it."""
 
     version: str = ""
-    """Empty if it is not installed or cannot be imported; `error` says why."""
+    """Its version; empty if it is not installed or cannot be imported: `error` says why."""
     error: str = ""
     threads: int | None = None
     cuda: str = ""
@@ -56,7 +56,7 @@ class Mpi:
 
 @dataclass(frozen=True)
 class Facts:
-    """One rank."""
+    """What is known about one rank and its node."""
 
     rank: int
     size: int
@@ -113,12 +113,12 @@ class Facts:
         return self.our_gpus if len(self.gpus) > 1 or self.launcher == "unisono" else ()
 
     def plain(self) -> dict[str, Any]:
-        """As plain data, for other processes."""
+        """The facts as plain data, for other processes."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Facts:
-        """From `plain`, also after a way through JSON."""
+        """Makes facts from what `plain` gave, also after conversion to JSON and back."""
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
         values["interfaces"] = tuple(
             Interface(**{**one, "addresses": tuple(one["addresses"])}) for one in values.get("interfaces", ())
@@ -130,7 +130,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What went between two ranks through one engine, or why nothing did."""
+    """Speed and latency between two ranks through one engine, or why they could not be measured."""
 
     engine: str
     ranks: tuple[int, int]
@@ -147,20 +147,20 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Job:
-    """All that the checks may look at."""
+    """Everything that the checks can use: the ranks of a job and the measurements between them."""
 
     ranks: tuple[Facts, ...]
-    """Those that answered, by rank."""
+    """The ranks that answered, in order."""
     launcher: str
     size: int
-    """How many processes the launcher says there are."""
+    """Number of processes, as the launcher says."""
     note: str = ""
-    asked: int | None = None
-    """How many the user expects."""
+    num_expected: int | None = None
+    """Number of processes that the user expects (-n); None where they did not say."""
     started: int = 0
-    """How many local ranks were started only for this examination; then `ranks` are those."""
+    """Number of local ranks that were started only for this examination; then `ranks` are those."""
     origin: str = ""
-    """How the communicator of the job came about, in its own words."""
+    """How the engine of the job was chosen, as the communicator says it."""
     measurements: tuple[Measurement, ...] = ()
 
     @property
@@ -170,8 +170,8 @@ class Job:
         return {name: tuple(facts for facts in self.ranks if facts.node == name) for name in names}
 
 
-def shown_ranks(ranks: Sequence[int]) -> str:
-    """'rank 3' or 'ranks 0-3, 7'."""
+def describe_ranks(ranks: Sequence[int]) -> str:
+    """The ranks in words: 'rank 3' or 'ranks 0-3, 7'."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:
@@ -181,6 +181,6 @@ def shown_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) != 1 else ''} " + ", ".join("-".join(map(str, run)) for run in runs)
 
 
-def counted(number: int, what: str) -> str:
-    """'1 rank' or '2 ranks'."""
+def with_unit(number: int, what: str) -> str:
+    """A number with its unit in the singular or plural: '1 rank' or '2 ranks'."""
     return f"{number} {what}{'' if number == 1 else 's' if not what.endswith('s') else 'es'}"

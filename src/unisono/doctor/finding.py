@@ -1,4 +1,4 @@
-"""One line of the report: how bad, what about, where, the fact and the remedy."""
+"""Findings: the lines of the report, each with level, check, node, fact and remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OK, WARN, FAIL = "ok", "warn", "FAIL"
 
 @dataclass(frozen=True)
 class Finding:
-    """`remedy` is empty when all is well; `node` is empty when it concerns the whole job."""
+    """One line of the report. `remedy` is empty when all is well; `node` is empty when it concerns the whole job."""
 
     level: str
     check: str
@@ -22,8 +22,8 @@ class Finding:
 
 
 def of_error(level: str, check: str, text: str, remedy: str) -> Finding:
-    """An error's message as a finding: our errors give the remedy behind a semicolon, and what was received behind one of its
-    own; `remedy` is for those that have none."""
+    """Makes a finding from an error: our errors give the remedy after a semicolon, and what was received after another one;
+    `remedy` is for errors that have none."""
     fact, *rest = text.splitlines()[0].split("; ")
     if rest and rest[0].startswith("received "):
         fact = f"{fact}; {rest.pop(0)}"

@@ -1,4 +1,5 @@
-"""What this process can find out by itself: CPUs, memory, GPUs, names, interfaces, packages. Local; imports torch."""
+"""Gathers the facts that one process can find out by itself: CPUs, memory, GPUs, names, interfaces, packages. Local; imports
+torch."""
 
 from __future__ import annotations
 
@@ -40,9 +41,10 @@ RESOLVE_LIMIT_S = 5.0
 
 
 def gather(at: Topology, env: Mapping[str, str], address: str) -> Facts:
-    """Blocking, for seconds: importing torch takes that long. `address` is where the other ranks reach this one."""
+    """Gathers the facts of this rank. Blocking for seconds, as importing torch takes that long. `address` is where other ranks
+    reach this one."""
     mask = tuple(sorted(available_cpus()))
-    addresses, host_error = resolved(socket.gethostname())
+    addresses, host_error = resolve_name(socket.gethostname())
     shm_bytes, shm_free_bytes = _shared_memory()
     asked = env.get("SLURM_CPUS_PER_TASK", "")
     return Facts(
@@ -66,7 +68,7 @@ def gather(at: Topology, env: Mapping[str, str], address: str) -> Facts:
         memory_bytes=_memory(),
         gpus=at.gpus,
         our_gpus=at.own_gpus,
-        interfaces=interfaces.found(),
+        interfaces=interfaces.find_interfaces(),
         open_files=_limit(resource.RLIMIT_NOFILE)[0],
         open_files_hard=_limit(resource.RLIMIT_NOFILE)[1],
         locked_bytes=_limit(resource.RLIMIT_MEMLOCK)[0],
@@ -74,19 +76,19 @@ def gather(at: Topology, env: Mapping[str, str], address: str) -> Facts:
         executable=sys.executable,
         unisono=__version__,
         torch=_torch(),
-        mpi=installed_mpi.look(env, at.launcher),
+        mpi=installed_mpi.find_installed(env, at.launcher),
     )
 
 
 def node_name(at: Topology) -> str:
-    """As `connect` tells nodes apart: the launcher's word, otherwise what tells one running machine from another."""
+    """The name by which `connect` tells nodes apart: from the launcher, otherwise one that is unique to each running machine."""
     if at.node_rank is not None:
         return f"node {at.node_rank}"
     return at.node_name or (BOOT_ID.read_text().strip() if BOOT_ID.exists() else socket.gethostname())
 
 
-def resolved(name: str) -> tuple[tuple[str, ...], str]:
-    """Blocking, not for ever: the addresses of a host name, or why there are none."""
+def resolve_name(name: str) -> tuple[tuple[str, ...], str]:
+    """Resolves a host name: its addresses, or why there are none. Blocking, with a time limit."""
     answers: list[tuple[tuple[str, ...], str]] = []
 
     def ask() -> None:

@@ -31,8 +31,8 @@ print(json.dumps([MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size]))
 """
 
 
-def look(env: Mapping[str, str], launcher: str) -> Mpi:
-    """Local, blocking: what is installed, without starting MPI."""
+def find_installed(env: Mapping[str, str], launcher: str) -> Mpi:
+    """Local, blocking: finds out which MPI is installed, without starting it."""
     started_by = _launcher(env, launcher)
     if importlib.util.find_spec("mpi4py") is None:
         return Mpi(launcher=started_by)
@@ -45,8 +45,8 @@ def look(env: Mapping[str, str], launcher: str) -> Mpi:
     return replace(found, library=str(answer[0])) if answer else replace(found, error=error)
 
 
-def attempt(mpi: Mpi) -> Mpi:
-    """Collective over all processes of one mpirun, blocking: start MPI in a child of each and see where it says it is.
+def try_start(mpi: Mpi) -> Mpi:
+    """Collective over all processes of one mpirun, blocking: starts MPI in a child of each and asks it for rank and size.
 
     At most once, and only if this process itself never starts MPI: to mpirun the child is this rank.
     """
@@ -54,21 +54,21 @@ def attempt(mpi: Mpi) -> Mpi:
     return replace(mpi, rank=int(answer[0]), size=int(answer[1])) if answer else replace(mpi, error=error)
 
 
-def family(name: str) -> str:
-    """Libraries and launchers of one family understand each other; empty if unknown."""
+def mpi_family(name: str) -> str:
+    """The family of an MPI library or launcher; those of one family work together. Empty if unknown."""
     words = name.lower()
     if "open mpi" in words or "spectrum" in words:
         return "Open MPI"
     return "MPICH" if any(word in words for word in ("mpich", "intel", "cray", "hpe", "mvapich")) else ""
 
 
-def fits(mpi: Mpi) -> bool:
-    """Pure: whether nothing is known that speaks against starting MPI."""
-    known = family(mpi.library)
-    return bool(mpi.library) and not mpi.error and known in ("", family(mpi.launcher) or known)
+def is_usable(mpi: Mpi) -> bool:
+    """Pure: whether MPI can be started, as far as is known."""
+    known = mpi_family(mpi.library)
+    return bool(mpi.library) and not mpi.error and known in ("", mpi_family(mpi.launcher) or known)
 
 
-def needed(ranks: Sequence[Facts]) -> bool:
+def needs_mpi(ranks: Sequence[Facts]) -> bool:
     """Pure: whether the job itself would start MPI (or, with a GPU for each rank, NCCL instead)."""
     several = len({facts.node for facts in ranks}) > 1
     by_itself = several and all(facts.mpi.launcher and facts.mpi.mpi4py for facts in ranks)
@@ -86,7 +86,8 @@ def _launcher(env: Mapping[str, str], launcher: str) -> str:
 
 
 def _ask(program: str) -> tuple[list[Any], str]:
-    """The answer, or why there is none. Descriptors are passed on: MPICH talks to its launcher through one."""
+    """Runs a program in a child process: its answer, or why there is none. Descriptors are inherited: MPICH talks to its launcher
+    through one."""
     command = [sys.executable, "-W", "ignore", "-c", program]
     try:
         done = subprocess.run(

@@ -20,8 +20,8 @@ LOOPBACK_TYPE, INFINIBAND_TYPE = "772", "32"
 FLAG_UP = 0x1
 
 
-def found(net: Path = NET, rdma: Path = RDMA) -> tuple[Interface, ...]:
-    """All of them, and the active InfiniBand devices; none where the system does not say (macOS)."""
+def find_interfaces(net: Path = NET, rdma: Path = RDMA) -> tuple[Interface, ...]:
+    """Returns all network interfaces and the active InfiniBand devices; none where the system does not list them (macOS)."""
     names = sorted(path.name for path in net.iterdir() if path.is_dir()) if net.is_dir() else []
     devices = sorted(rdma.glob("*/ports/*")) if rdma.is_dir() else []
     return (*(_interface(net / name) for name in names), *filter(None, map(_device, devices)))
@@ -53,7 +53,7 @@ def _kind(folder: Path) -> str:
 
 
 def _device(port: Path) -> Interface | None:
-    """An InfiniBand port; the same hardware as Ethernet is listed with its network interface."""
+    """The InfiniBand device of a port; None for Ethernet, which is listed as a network interface."""
     if "ACTIVE" not in _read(port / "state") or _read(port / "link_layer") == "Ethernet":
         return None
     rate = re.match(r"[0-9.]+", _read(port / "rate"))

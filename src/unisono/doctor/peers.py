@@ -1,4 +1,4 @@
-"""What takes two ranks to find out: whether they can open each other's memory and know each other's host names."""
+"""Checks that need two ranks: whether they can open each other's memory and resolve each other's host names."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unisono.doctor.facts import Facts
-from unisono.doctor.gather import resolved
+from unisono.doctor.gather import resolve_name
 
 MAX_NAMES = 32
-"""Hosts that each node looks up; a name server that knows these knows the others."""
+"""Most hosts that each node looks up; a name server that knows these knows the others."""
 
 
 @contextmanager
-def offered(proof: bytes) -> Iterator[int]:
-    """Memory that peers may try to open, as engine shm offers it; -1 where the system has no such memory (macOS)."""
+def offer_memory(proof: bytes) -> Iterator[int]:
+    """Context manager: a descriptor of memory that peers try to open, as with engine shm; -1 where the system has none (macOS)."""
     create = getattr(os, "memfd_create", None)
     if create is None:
         yield -1
@@ -29,19 +29,19 @@ def offered(proof: bytes) -> Iterator[int]:
         os.close(fd)
 
 
-def unreachable(own: Facts, ranks: Sequence[Facts], offers: Sequence[int], proofs: Sequence[bytes]) -> dict[str, str]:
-    """Local: the ranks of this node whose memory cannot be opened, and why. `offers` and `proofs` are by rank."""
+def find_unreachable(own: Facts, ranks: Sequence[Facts], offers: Sequence[int], proofs: Sequence[bytes]) -> dict[str, str]:
+    """Local: finds the ranks of this node whose memory cannot be opened, and why. `offers` and `proofs` are by rank."""
     neighbours = [facts for facts in ranks if facts.node == own.node and facts.rank != own.rank and offers[facts.rank] >= 0]
     reasons = {facts.rank: _why_not(facts.pid, offers[facts.rank], proofs[facts.rank]) for facts in neighbours}
     return {str(rank): reason for rank, reason in reasons.items() if reason}
 
 
-def unresolved(own: Facts, ranks: Sequence[Facts]) -> Mapping[str, str]:
-    """Local, blocking: hosts of other nodes whose names this one does not know. One rank for each node asks."""
+def find_unresolved(own: Facts, ranks: Sequence[Facts]) -> Mapping[str, str]:
+    """Local, blocking: finds the hosts of other nodes whose names cannot be resolved here. One rank of each node does it."""
     if own.rank != min(facts.rank for facts in ranks if facts.node == own.node):
         return {}
     hosts = dict.fromkeys(facts.host for facts in ranks if facts.node != own.node and facts.host != own.host)
-    answers = {host: resolved(host)[1] for host in list(hosts)[:MAX_NAMES]}
+    answers = {host: resolve_name(host)[1] for host in list(hosts)[:MAX_NAMES]}
     return {host: error for host, error in answers.items() if error}
 
 

@@ -1,4 +1,4 @@
-"""The report as text or JSON. Pure, except that nothing here decides anything: the findings come ready."""
+"""Formats the report as text or JSON. Pure: it only shows findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from unisono.cluster.topology import NotThisLauncher, Topology
-from unisono.doctor.facts import Job, counted, shown_ranks
+from unisono.doctor.facts import Job, describe_ranks, with_unit
 from unisono.doctor.finding import FAIL, OK, WARN, Finding
 from unisono.errors import UsageError
 from unisono.version import __version__
@@ -17,32 +17,34 @@ Verdicts = Sequence[tuple[str, Topology | NotThisLauncher | UsageError]]
 GREEN, YELLOW, RED, BOLD = 32, 33, 31, 1
 COLOURS = ((OK, GREEN), (WARN, YELLOW), (FAIL, RED))
 LAST = ("engine", "bandwidth")
-"""Checks that concern the links between ranks, which come after the nodes."""
+"""Checks of the links between ranks, which are shown after the nodes."""
+KEYS = {"num_expected": "asked"}
+"""Fields of a job that have another name in the JSON report."""
 
 
 class Page:
-    """Lines with or without colour."""
+    """Makes the lines of the report, with or without colour."""
 
     def __init__(self, colour: bool) -> None:
         self._colour = colour
 
     def verdicts(self, verdicts: Verdicts) -> Iterator[str]:
-        """What each launcher's variables say; a star marks the answer that counts."""
-        counts = counting(verdicts)
+        """The lines that show what each launcher's variables say; a star marks the answer that is used."""
+        counts = deciding_launcher(verdicts)
         yield self._paint("who am I", BOLD)
         for name, answer in verdicts:
             star = "*" if name == counts else " "
             yield f"  {star} {name:<10} {_kind(answer):<6} {_reason(answer)}"
 
     def findings(self, job: Job, findings: Sequence[Finding]) -> Iterator[str]:
-        """Of the job, of its nodes (nodes that are alike together), and of the links between ranks."""
+        """The lines of the findings about the job, its nodes (equal ones together) and the links between ranks."""
         whole = [finding for finding in findings if not finding.node and finding.check not in LAST]
         yield from self._section("the job", whole)
         for title, together in _nodes(job, findings):
             yield from self._section(title, together)
         yield from self._section("between ranks", [finding for finding in findings if finding.check in LAST])
         warnings, failures = (sum(finding.level == level for finding in findings) for level in (WARN, FAIL))
-        summary = f"{counted(failures, 'failure')}, {counted(warnings, 'warning')}" if warnings or failures else "all is well"
+        summary = f"{with_unit(failures, 'failure')}, {with_unit(warnings, 'warning')}" if warnings or failures else "all is well"
         yield ""
         yield self._paint(summary, RED if failures else YELLOW if warnings else GREEN)
 
@@ -61,8 +63,8 @@ class Page:
 
 
 def as_json(verdicts: Verdicts, job: Job, findings: Sequence[Finding]) -> str:
-    """One object with everything that is known."""
-    counts = counting(verdicts)
+    """The whole report as one JSON object."""
+    counts = deciding_launcher(verdicts)
     whole = {
         "unisono": __version__,
         "ok": all(finding.level != FAIL for finding in findings),
@@ -70,7 +72,7 @@ def as_json(verdicts: Verdicts, job: Job, findings: Sequence[Finding]) -> str:
             {"resolver": name, "answer": _kind(answer), "reason": _reason(answer), "counts": name == counts}
             for name, answer in verdicts
         ],
-        **{name: value for name, value in asdict(job).items() if name not in ("ranks", "measurements")},
+        **{KEYS.get(name, name): value for name, value in asdict(job).items() if name not in ("ranks", "measurements")},
         "findings": [asdict(finding) for finding in findings],
         "measurements": [asdict(one) for one in job.measurements],
         "ranks": [facts.plain() for facts in job.ranks],
@@ -78,8 +80,8 @@ def as_json(verdicts: Verdicts, job: Job, findings: Sequence[Finding]) -> str:
     return json.dumps(whole, indent=1)
 
 
-def counting(verdicts: Verdicts) -> str | None:
-    """The launcher whose answer counts; None where variables that make no sense come first."""
+def deciding_launcher(verdicts: Verdicts) -> str | None:
+    """The launcher whose answer is used; None where inconsistent variables come first."""
     for name, answer in verdicts:
         if isinstance(answer, UsageError):
             return None
@@ -114,6 +116,6 @@ def _nodes(job: Job, findings: Sequence[Finding]) -> Iterator[tuple[str, Sequenc
         ranks = [facts for node in nodes for facts in job.nodes[node]]
         hosts = list(dict.fromkeys(facts.host for facts in ranks))
         shown = f"{', '.join(hosts[:4])}{', ...' if len(hosts) > 4 else ''}"
-        names = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {counted(len(nodes) - 1, 'other')} like it"
-        title = f"{names}: host {shown}, {shown_ranks([facts.rank for facts in ranks])}"
+        names = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {with_unit(len(nodes) - 1, 'other')} like it"
+        title = f"{names}: host {shown}, {describe_ranks([facts.rank for facts in ranks])}"
         yield title, own

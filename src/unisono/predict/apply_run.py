@@ -46,13 +46,13 @@ class Applied:
 
 
 def apply_runs(
-    asked: ApplyConfig, comm: Communicator, tell: Tell | None = None, say: Callable[[str], None] | None = None
+    config: ApplyConfig, comm: Communicator, tell: Tell | None = None, say: Callable[[str], None] | None = None
 ) -> Applied:
     """Collective, blocking: the predictions of one model, or the mean of several, in a file that rank 0 writes at the end.
 
     Finished pieces are kept beside it: after a stop the same command resumes, on any number of workers."""
     began = perf_counter()
-    job = on_all_ranks(comm, lambda: _prepare(asked, comm))
+    job = on_all_ranks(comm, lambda: _prepare(config, comm))
     told = on_all_ranks(comm, lambda: job.pieces.open() if comm.rank == 0 else None)
     todo, num_removed = comm.broadcast_object(told)
     if say is not None:
@@ -97,71 +97,71 @@ class _Job:
         return found
 
 
-def _prepare(asked: ApplyConfig, comm: Communicator) -> _Job:
-    out = Path(asked.out)
-    _refuse_output(asked, out)
-    runs = [open_run(path) for path in asked.runs]
-    tasks = [rebuild_task(run, asked.task_file, asked.accept_changes) for run in runs]
-    splits = None if asked.as_is and asked.inputs else _splits(asked, runs, tasks)
-    if asked.inputs:
-        inputs = file_inputs(asked.inputs, asked.options, splits)
+def _prepare(config: ApplyConfig, comm: Communicator) -> _Job:
+    out = Path(config.out)
+    _refuse_output(config, out)
+    runs = [open_run(path) for path in config.runs]
+    tasks = [rebuild_task(run, config.task_file, config.accept_changes) for run in runs]
+    splits = None if config.as_is and config.inputs else _splits(config, runs, tasks)
+    if config.inputs:
+        inputs = file_inputs(config.inputs, config.options, splits)
     else:
         assert splits is not None
-        inputs = split_inputs(splits, asked.split)
+        inputs = split_inputs(splits, config.split)
     refuse_idle_workers(comm.size, len(inputs.source))
-    weights = asked.weights or ("best" if all(run.has_best for run in runs) else "final")
+    weights = config.weights or ("best" if all(run.has_best for run in runs) else "final")
     members, first, hashes = [], [], []
     for run, changed in zip(runs, tasks, strict=True):
         model, outputs, sha256 = rebuild_model(run, changed, weights, comm.device, inputs.source, inputs.what)
         members.append(make_adapter(changed, model.eval(), comm.device))
         first.append(outputs)
         hashes.append(sha256)
-    kind = make_kind(asked.kind, [changed.task for changed in tasks], first)
+    kind = make_kind(config.kind, [changed.task for changed in tasks], first)
     classes = () if splits is None else class_names(splits)
     batch = min(map(batch_of, runs))
     made_by = [kind.name, hashes, [changed.task.precision for changed in tasks], inputs.description]
     pieces = make_pieces(out, len(inputs.source), batch, made_by)
-    return _Job(inputs, members, kind, pieces, batch, _layout(asked, out, inputs, kind, first[0], classes), out, weights)
+    return _Job(inputs, members, kind, pieces, batch, _layout(config, out, inputs, kind, first[0], classes), out, weights)
 
 
-def _layout(asked: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: Any, classes: Sequence[str]) -> Layout:
+def _layout(config: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: Any, classes: Sequence[str]) -> Layout:
     names = sample_names(inputs.source)
     shape = tuple(first.shape[1:])
     columns = (
-        choose_columns(asked.columns, kind.fields(shape, classes), asked.id_name, names is not None) if is_table(out) else None
+        choose_columns(config.columns, kind.fields(shape, classes), config.id_name, names is not None) if is_table(out) else None
     )
     is_class = kind.name == "label" and kind.reading is not None and kind.reading.are_exclusive
     words = classes if is_class and len(shape) == 1 and len(classes) == shape[0] else ()
     return Layout(len(inputs.source), names, columns, words)
 
 
-def _splits(asked: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[ResolvedTask]) -> Splits:
+def _splits(config: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[ResolvedTask]) -> Splits:
     """Rebuilds the data of the first run; refuses other runs that were trained on other data."""
     found = {run.summary["split"]["sha256"] for run in runs}
-    if asked.split == "test" and all(run.config.get("division", {}).get("held_out") for run in runs):
+    if config.split == "test" and all(run.config.get("division", {}).get("held_out") for run in runs):
         found = {make_splits(replace(changed, division=None)).sha256() for changed in tasks}  # folds of one search share it
-    if len(found) > 1 and not asked.inputs:
+    if len(found) > 1 and not config.inputs:
         listed = ", ".join(f"{run.path} ({run.summary['split']['sha256'][:12]})" for run in runs)
         raise UsageError(f"these runs divide their data differently, so they have no common --split: {listed}; give inputs")
-    if not asked.inputs:
-        return rebuild_splits(runs[0], tasks[0], asked.accept_changes)
+    if not config.inputs:
+        return rebuild_splits(runs[0], tasks[0], config.accept_changes)
     try:
         return rebuild_splits(runs[0], tasks[0], accept_changes=True)  # only their form is needed, not their samples
     except UsageError as error:
         raise UsageError(f"{error} (the data of the task say how inputs are prepared; give prepared ones with --as-is)") from error
 
 
-def _refuse_output(asked: ApplyConfig, out: Path) -> None:
+def _refuse_output(config: ApplyConfig, out: Path) -> None:
     writer(out)
     if out.is_dir():
         raise UsageError(f"--out {out} is a folder; give a file")
-    if out.exists() and not asked.overwrite:
+    if out.exists() and not config.overwrite:
         raise UsageError(f"{out} is there already; give another --out, or --overwrite")
-    if not is_table(out) and (asked.columns or asked.id_name):
+    if not is_table(out) and (config.columns or config.id_name):
         raise UsageError(f"--columns and --id are for tables (.csv); {out.name} holds one array")
-    if asked.options and not asked.inputs:
+    if config.options and not config.inputs:
         raise UsageError("--open is for inputs from files; a split of the task opens its own")
-    if asked.as_is and not asked.inputs:
+    if config.as_is and not config.inputs:
         raise UsageError("--as-is is for inputs from files; a split of the task is changed as the task says")
 
 

@@ -33,19 +33,19 @@ Tell = Callable[[int, int], None]
 """(done, total) of this worker's samples."""
 
 
-def evaluate_run(asked: EvaluateConfig, comm: Communicator, tell: Tell | None = None) -> dict[str, Any]:
+def evaluate_run(config: EvaluateConfig, comm: Communicator, tell: Tell | None = None) -> dict[str, Any]:
     """Collective, blocking: loss and metrics of a trained model, written to RUN/evaluation-<split>.json and given to all ranks."""
     began = perf_counter()
-    job = on_all_ranks(comm, lambda: _prepare(asked, comm))
-    adapter = _Remembering(job.adapter) if asked.save_predictions else job.adapter
-    values = evaluate(comm, adapter, job.source, EvaluationPlan(job.metrics, batch_of(job.run), tell), PREFIXES[asked.split])
+    job = on_all_ranks(comm, lambda: _prepare(config, comm))
+    adapter = _Remembering(job.adapter) if config.save_predictions else job.adapter
+    values = evaluate(comm, adapter, job.source, EvaluationPlan(job.metrics, batch_of(job.run), tell), PREFIXES[config.split])
     kept = adapter.gather(comm, len(job.source)) if isinstance(adapter, _Remembering) else {}
     wall_s = perf_counter() - began
     found = {
         "run": str(job.run.path),
-        "split": asked.split,
+        "split": config.split,
         "split_sha256": job.split_sha256,
-        "weights": asked.weights,
+        "weights": config.weights,
         "weights_sha256": job.weights_sha256,
         "num_samples": len(job.source),
         "metrics": values,
@@ -53,7 +53,7 @@ def evaluate_run(asked: EvaluateConfig, comm: Communicator, tell: Tell | None = 
         "wall_s": wall_s,
     }
     plain: dict[str, Any] = as_json(found)
-    on_all_ranks(comm, lambda: _write(asked, job, plain, kept) if comm.rank == 0 else None)
+    on_all_ranks(comm, lambda: _write(config, job, plain, kept) if comm.rank == 0 else None)
     return plain
 
 
@@ -67,16 +67,16 @@ class _Job:
     metrics: Sequence[Metric]
 
 
-def _prepare(asked: EvaluateConfig, comm: Communicator) -> _Job:
-    run = open_run(asked.run)
-    changed = rebuild_task(run, asked.task_file, asked.accept_changes)
-    splits = rebuild_splits(run, changed, asked.accept_changes)
+def _prepare(config: EvaluateConfig, comm: Communicator) -> _Job:
+    run = open_run(config.run)
+    changed = rebuild_task(run, config.task_file, config.accept_changes)
+    splits = rebuild_splits(run, changed, config.accept_changes)
     parts = splits.parts()
-    if asked.split not in parts:
-        raise UsageError(f"the task of {run.path} has no {asked.split} data (--split); it has {', '.join(parts)}")
-    source = parts[asked.split]
+    if config.split not in parts:
+        raise UsageError(f"the task of {run.path} has no {config.split} data (--split); it has {', '.join(parts)}")
+    source = parts[config.split]
     refuse_idle_workers(comm.size, len(source))
-    model, _, sha256 = rebuild_model(run, changed, asked.weights, comm.device, source, f"the {asked.split} data")
+    model, _, sha256 = rebuild_model(run, changed, config.weights, comm.device, source, f"the {config.split} data")
     front = frontend_of(changed.task, model)
     front.build(source, comm.device)
     adapter = make_adapter(changed, model, comm.device)
@@ -128,10 +128,10 @@ def _to_first(comm: Communicator, mine: Tensor, num_samples: int) -> np.ndarray[
     return torch.cat(rows).cpu().numpy()
 
 
-def _write(asked: EvaluateConfig, job: _Job, found: dict[str, Any], kept: dict[str, Any]) -> None:
+def _write(config: EvaluateConfig, job: _Job, found: dict[str, Any], kept: dict[str, Any]) -> None:
     if kept:
-        with atomic_replacement(job.run.predictions(asked.split, asked.weights)) as draft, draft.open("wb") as file:
+        with atomic_replacement(job.run.predictions(config.split, config.weights)) as draft, draft.open("wb") as file:
             np.savez(file, split_sha256=job.split_sha256, weights_sha256=job.weights_sha256, **kept)
-    path: Path = job.run.evaluation(asked.split, asked.weights)
+    path: Path = job.run.evaluation(config.split, config.weights)
     with atomic_replacement(path) as draft:
         draft.write_text(json.dumps(found, indent=2) + "\n")

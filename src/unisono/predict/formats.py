@@ -40,16 +40,16 @@ class Layout:
     """In a table these stand for the labels 0, 1, ...; empty: numbers."""
 
 
-def choose_columns(asked: Sequence[str], fields: Sequence[str] | None, id_name: str | None, has_names: bool) -> Columns:
+def choose_columns(requested: Sequence[str], fields: Sequence[str] | None, id_name: str | None, has_names: bool) -> Columns:
     """Pure: NAME=FIELD takes a field under another name; names that are no fields rename all of them, in order."""
     if fields is None:
         raise UsageError("a table has one row for each sample, but these predictions have several axes; use --out with .npy or .h5")
     header = id_name or ("id" if has_names else "index")
-    if not asked:
+    if not requested:
         return Columns(header, tuple(fields), tuple(range(len(fields))))
-    pairs = [(name, source if equals else name) for name, equals, source in (one.partition("=") for one in asked)]
+    pairs = [(name, source if equals else name) for name, equals, source in (one.partition("=") for one in requested)]
     unknown = [source for _, source in pairs if source not in fields]
-    if unknown and (len(pairs) != len(fields) or any("=" in one for one in asked)):
+    if unknown and (len(pairs) != len(fields) or any("=" in one for one in requested)):
         shown = ", ".join(fields[:10]) + (", ..." if len(fields) > 10 else "")
         raise UsageError(
             f"there is no {unknown[0]!r} to write (--columns); there are {len(fields)}: {shown}; use NAME={fields[-1]}"

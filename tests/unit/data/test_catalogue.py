@@ -312,7 +312,7 @@ def test_check_without_a_name_looks_at_what_is_here(tmp_path: Path, capsys: pyte
     assert "mnist" not in capsys.readouterr().out
     for file in find("mnist").files[1:]:
         (tmp_path / "mnist" / file.name).write_bytes(b"not it")
-    assert find("mnist").here(tmp_path) == "partly"
+    assert find("mnist").download_state(tmp_path) == "partly"
     assert run(tmp_path, "check") == 1
     told = capsys.readouterr().out
     states = {line.split()[1]: line.split()[-1] for line in told.splitlines() if line.startswith("mnist")}

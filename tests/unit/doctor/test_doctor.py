@@ -96,19 +96,24 @@ CASES = (
         "ranks",
         "2 processes, started by slurm, but 4 were asked for",
         "srun -n 4",
-        replace(TWO, asked=4),
-        replace(TWO, asked=2),
+        replace(TWO, num_expected=4),
+        replace(TWO, num_expected=2),
     ),
     Case(
         FAIL,
         "ranks",
         "1 process, started by local, but 4 were asked for",
         "this is the batch script",
-        replace(ALONE, asked=4, note="this is the batch script"),
-        replace(ALONE, asked=1, note="this is the batch script"),
+        replace(ALONE, num_expected=4, note="this is the batch script"),
+        replace(ALONE, num_expected=1, note="this is the batch script"),
     ),
     Case(
-        WARN, "ranks", "4 processes were asked for (-n), but this one is alone", "unisono run -n 4", replace(ALONE, asked=4), ALONE
+        WARN,
+        "ranks",
+        "4 processes were asked for (-n), but this one is alone",
+        "unisono run -n 4",
+        replace(ALONE, num_expected=4),
+        ALONE,
     ),
     Case(WARN, "ranks", "this is the batch script", "srun", replace(ALONE, note="this is the batch script"), ALONE),
     # ---- software
@@ -521,7 +526,7 @@ HEALTHY = {
     "mpirun": MPI_TWO,
     "GPUs": with_gpus(("0",), ("1",)),
     "bound GPUs": with_gpus(("0",), ("0",), visible=("0",)),
-    "as asked": replace(TWO, asked=2),
+    "as asked": replace(TWO, num_expected=2),
     "several nodes on one machine": pair(address="127.0.0.1"),
     "without /proc and /sys": pair(interfaces=(), memory_bytes=None, shm_bytes=None, shm_free_bytes=None, open_files=None),
 }

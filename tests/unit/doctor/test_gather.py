@@ -16,13 +16,13 @@ from unisono.cluster.launchers.local import resolve as local
 from unisono.cluster.machine import cgroup
 from unisono.cluster.topology import Overrides, Topology
 from unisono.doctor import installed_mpi, interfaces, peers
-from unisono.doctor.alone import local_ranks
 from unisono.doctor.aside import Aside
 from unisono.doctor.bandwidth import BUDGET_S, LARGEST_BYTES, MAX_MESSAGES, TRIAL_BYTES, _plan
 from unisono.doctor.engines import chosen_pairs
-from unisono.doctor.facts import Facts, Interface, Measurement, Mpi, Torch, shown_ranks
+from unisono.doctor.facts import Facts, Interface, Measurement, Mpi, Torch, describe_ranks
 from unisono.doctor.finding import FAIL, Finding, of_error
-from unisono.doctor.gather import gather, resolved
+from unisono.doctor.gather import gather, resolve_name
+from unisono.doctor.local_ranks import local_ranks
 from unisono.errors import UsageError
 
 
@@ -94,7 +94,9 @@ def test_interfaces_by_kind_and_speed(tmp_path: Path) -> None:
     write(tmp_path / "rdma/mlx5_0/ports/1", {"state": "4: ACTIVE\n", "link_layer": "InfiniBand\n", "rate": "100 Gb/sec (4X EDR)\n"})
     write(tmp_path / "rdma/mlx5_1/ports/1", {"state": "1: DOWN\n", "link_layer": "InfiniBand\n", "rate": "10 Gb/sec\n"})
     write(tmp_path / "rdma/mlx5_2/ports/1", {"state": "4: ACTIVE\n", "link_layer": "Ethernet\n", "rate": "100 Gb/sec\n"})
-    found = {one.name: (one.kind, one.up, one.speed_mbits) for one in interfaces.found(tmp_path / "net", tmp_path / "rdma")}
+    found = {
+        one.name: (one.kind, one.up, one.speed_mbits) for one in interfaces.find_interfaces(tmp_path / "net", tmp_path / "rdma")
+    }
     assert found == {
         "x-eth": ("ethernet", True, 25000),
         "x-bond": ("ethernet", True, None),
@@ -107,12 +109,12 @@ def test_interfaces_by_kind_and_speed(tmp_path: Path) -> None:
 
 
 def test_a_system_without_these_files_has_none(tmp_path: Path) -> None:
-    assert interfaces.found(tmp_path / "net", tmp_path / "rdma") == ()
+    assert interfaces.find_interfaces(tmp_path / "net", tmp_path / "rdma") == ()
 
 
 @pytest.mark.skipif(not interfaces.NET.is_dir(), reason="interfaces are read from Linux's /sys")
 def test_the_real_loopback_has_its_address() -> None:
-    (loopback,) = [one for one in interfaces.found() if one.kind == "loopback"]
+    (loopback,) = [one for one in interfaces.find_interfaces() if one.kind == "loopback"]
     assert loopback.up and "127.0.0.1" in loopback.addresses
 
 
@@ -132,26 +134,26 @@ def test_the_real_loopback_has_its_address() -> None:
     ],
 )
 def test_which_libraries_understand_each_other(name: str, family: str) -> None:
-    assert installed_mpi.family(name) == family
+    assert installed_mpi.mpi_family(name) == family
 
 
 def test_what_speaks_against_starting_mpi() -> None:
-    assert installed_mpi.fits(Mpi("Open MPI 5", "4", "Open MPI v5"))
-    assert installed_mpi.fits(Mpi("", "4", "Open MPI v5"))
-    assert installed_mpi.fits(Mpi("MPICH", "4", "a library that nobody knows"))
-    assert not installed_mpi.fits(Mpi("MPICH", "4", "Open MPI v5"))
-    assert not installed_mpi.fits(Mpi("MPICH", "4", "MPICH", error="no answer"))
-    assert not installed_mpi.fits(Mpi("MPICH"))
+    assert installed_mpi.is_usable(Mpi("Open MPI 5", "4", "Open MPI v5"))
+    assert installed_mpi.is_usable(Mpi("", "4", "Open MPI v5"))
+    assert installed_mpi.is_usable(Mpi("MPICH", "4", "a library that nobody knows"))
+    assert not installed_mpi.is_usable(Mpi("MPICH", "4", "Open MPI v5"))
+    assert not installed_mpi.is_usable(Mpi("MPICH", "4", "MPICH", error="no answer"))
+    assert not installed_mpi.is_usable(Mpi("MPICH"))
 
 
 def test_when_a_job_starts_mpi() -> None:
     mpi = Mpi("Open MPI 5", "4", "Open MPI v5")
     two = [Facts(r, 2, "openmpi", f"n{r}", f"n{r}", mpi=mpi) for r in (0, 1)]
     one_node = [Facts(r, 2, "openmpi", "n", "n", mpi=mpi) for r in (0, 1)]
-    assert installed_mpi.needed(two)
-    assert not installed_mpi.needed(one_node)
-    assert installed_mpi.needed([Facts(0, 1, "slurm", "n", "n", engine="mpi")])
-    assert not installed_mpi.needed([two[0], Facts(1, 2, "openmpi", "n1", "n1", mpi=Mpi("Open MPI 5"))])
+    assert installed_mpi.needs_mpi(two)
+    assert not installed_mpi.needs_mpi(one_node)
+    assert installed_mpi.needs_mpi([Facts(0, 1, "slurm", "n", "n", engine="mpi")])
+    assert not installed_mpi.needs_mpi([two[0], Facts(1, 2, "openmpi", "n1", "n1", mpi=Mpi("Open MPI 5"))])
 
 
 @pytest.mark.parametrize(
@@ -223,16 +225,16 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch: pytes
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     monkeypatch.setattr("unisono.doctor.gather.RESOLVE_LIMIT_S", 0.05)
     try:
-        assert resolved("far") == ((), "no answer within 0.05 s")
+        assert resolve_name("far") == ((), "no answer within 0.05 s")
     finally:
         answer.set()
 
 
 def test_names_that_resolve_and_names_that_do_not() -> None:
-    addresses, error = resolved("localhost")
+    addresses, error = resolve_name("localhost")
     assert "127.0.0.1" in addresses or "::1" in addresses
     assert not error
-    addresses, error = resolved("no-such-host.invalid")
+    addresses, error = resolve_name("no-such-host.invalid")
     assert not addresses and error
 
 
@@ -242,15 +244,15 @@ def test_names_that_resolve_and_names_that_do_not() -> None:
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has this memory")
 def test_memory_of_a_neighbour_can_be_opened_or_not() -> None:
     ranks = [Facts(r, 3, "unisono", node, "h", pid=os.getpid()) for r, node in enumerate(("a", "a", "b"))]
-    with peers.offered(b"proof of 1") as fd:
+    with peers.offer_memory(b"proof of 1") as fd:
         good = [b"", b"proof of 1", b""]
-        assert peers.unreachable(ranks[0], ranks, [0, fd, 0], good) == {}
-        wrong = peers.unreachable(ranks[0], ranks, [0, fd, 0], [b"", b"proof of 2", b""])
+        assert peers.find_unreachable(ranks[0], ranks, [0, fd, 0], good) == {}
+        wrong = peers.find_unreachable(ranks[0], ranks, [0, fd, 0], [b"", b"proof of 2", b""])
         assert list(wrong) == ["1"] and "another process's" in wrong["1"]
-    closed = peers.unreachable(ranks[0], ranks, [0, fd, 0], good)
+    closed = peers.find_unreachable(ranks[0], ranks, [0, fd, 0], good)
     assert list(closed) == ["1"] and "No such file" in closed["1"]
-    assert peers.unreachable(ranks[2], ranks, [0, fd, 0], good) == {}, "it has no neighbour"
-    assert peers.unreachable(ranks[0], ranks, [-1, -1, -1], good) == {}, "a system without such memory"
+    assert peers.find_unreachable(ranks[2], ranks, [0, fd, 0], good) == {}, "it has no neighbour"
+    assert peers.find_unreachable(ranks[0], ranks, [-1, -1, -1], good) == {}, "a system without such memory"
 
 
 def test_one_rank_of_a_node_asks_for_the_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,13 +262,13 @@ def test_one_rank_of_a_node_asks_for_the_other_hosts(monkeypatch: pytest.MonkeyP
         asked.append(name)
         return ((), "unknown") if name == "h2" else (("10.0.0.1",), "")
 
-    monkeypatch.setattr(peers, "resolved", answer)
+    monkeypatch.setattr(peers, "resolve_name", answer)
     ranks = [
         Facts(r, 4, "slurm", node, host) for r, (node, host) in enumerate([("a", "h0"), ("a", "h0"), ("b", "h1"), ("c", "h2")])
     ]
-    assert peers.unresolved(ranks[0], ranks) == {"h2": "unknown"}
+    assert peers.find_unresolved(ranks[0], ranks) == {"h2": "unknown"}
     assert asked == ["h1", "h2"]
-    assert peers.unresolved(ranks[1], ranks) == {}
+    assert peers.find_unresolved(ranks[1], ranks) == {}
     assert asked == ["h1", "h2"]
 
 
@@ -318,8 +320,8 @@ def test_a_measurement_fits_its_budget_on_any_network(gb_per_s: float) -> None:
 
 
 def test_ranks_in_words() -> None:
-    assert shown_ranks([3]) == "rank 3"
-    assert shown_ranks([5, 0, 1, 2, 7, 8]) == "ranks 0-2, 5, 7-8"
+    assert describe_ranks([3]) == "rank 3"
+    assert describe_ranks([5, 0, 1, 2, 7, 8]) == "ranks 0-2, 5, 7-8"
 
 
 def test_an_error_becomes_a_finding_with_its_own_remedy() -> None:

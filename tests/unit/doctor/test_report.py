@@ -12,7 +12,7 @@ from unisono.cluster.topology import NotThisLauncher
 from unisono.doctor import main
 from unisono.doctor.facts import Facts, Job, Measurement
 from unisono.doctor.finding import FAIL, OK, WARN, Finding
-from unisono.doctor.report import Page, as_json, counting
+from unisono.doctor.report import Page, as_json, deciding_launcher
 from unisono.errors import UsageError
 
 OPEN_MPI = {
@@ -40,13 +40,13 @@ def test_every_verdict_is_shown_with_its_reason_and_the_one_that_counts_is_marke
 
 def test_variables_that_make_no_sense_leave_nothing_that_counts() -> None:
     found = verdicts({"OMPI_COMM_WORLD_RANK": "1"})
-    assert counting(found) is None
+    assert deciding_launcher(found) is None
     assert any("openmpi    error  the variables of Open MPI are half set" in line for line in Page(False).verdicts(found))
-    assert counting([("a", NotThisLauncher("no"))]) is None
+    assert deciding_launcher([("a", NotThisLauncher("no"))]) is None
 
 
 def test_an_error_behind_the_answer_does_not_matter() -> None:
-    assert counting(verdicts({**NAMED, "TF_CONFIG": "{"})) == "openmpi"
+    assert deciding_launcher(verdicts({**NAMED, "TF_CONFIG": "{"})) == "openmpi"
 
 
 def test_findings_are_grouped_by_node_with_the_remedy_below() -> None:
@@ -85,7 +85,7 @@ def test_colours_only_where_they_are_asked_for() -> None:
 
 @pytest.mark.parametrize(("findings", "ok"), [(FINDINGS, False), (FINDINGS[:4], True)])
 def test_json_holds_everything(findings: tuple[Finding, ...], ok: bool) -> None:
-    job = Job(JOB.ranks, "slurm", 4, asked=4, measurements=(Measurement("gloo", (0, 1), True, 1.5, 20.0),))
+    job = Job(JOB.ranks, "slurm", 4, num_expected=4, measurements=(Measurement("gloo", (0, 1), True, 1.5, 20.0),))
     whole = json.loads(as_json(verdicts(NAMED), job, findings))
     assert whole["ok"] is ok
     assert (whole["launcher"], whole["size"], whole["asked"]) == ("slurm", 4, 4)

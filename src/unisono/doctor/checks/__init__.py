@@ -1,4 +1,4 @@
-"""One file for each thing that usually goes wrong: a pure function of the gathered facts.
+"""One file for each check of what usually goes wrong: a pure function of the gathered facts.
 
 Imported by doctor; imports facts and findings only.
 """

@@ -1,10 +1,10 @@
-"""As many processes as were asked for?"""
+"""Checks whether there are as many processes as expected."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from unisono.doctor.facts import Job, counted
+from unisono.doctor.facts import Job, with_unit
 from unisono.doctor.finding import FAIL, OK, WARN, Finding
 
 START: Mapping[str, str] = {
@@ -21,23 +21,23 @@ START: Mapping[str, str] = {
 def check(job: Job) -> Iterator[Finding]:
     if not job.launcher:  # the variables made no sense, which is a finding already
         return
-    found = f"{counted(job.size, 'process')}, started by {job.launcher}"
-    if job.asked is None or job.asked == job.size:
-        yield Finding(OK, "ranks", found + (", as asked (-n)" if job.asked else ""))
+    found = f"{with_unit(job.size, 'process')}, started by {job.launcher}"
+    if job.num_expected is None or job.num_expected == job.size:
+        yield Finding(OK, "ranks", found + (", as asked (-n)" if job.num_expected else ""))
     elif job.launcher == "local" and not job.note:
         yield Finding(
             WARN,
             "ranks",
-            f"{job.asked} processes were asked for (-n), but this one is alone; "
-            f"what follows was seen by {job.asked} that doctor started itself",
+            f"{job.num_expected} processes were asked for (-n), but this one is alone; "
+            f"what follows was seen by {job.num_expected} that doctor started itself",
             "if srun, mpirun or torchrun started this command, their variables do not arrive here: a container or ssh may drop "
             "them, or it is a launcher that is not known; otherwise start the program with "
-            f"`unisono run -n {job.asked}`",
+            f"`unisono run -n {job.num_expected}`",
         )
     else:
-        start = START.get(job.launcher, "the launcher with -n {n}").format(n=job.asked)
-        yield Finding(FAIL, "ranks", f"{found}, but {job.asked} were asked for (-n)", f"start it with {start}{_hint(job)}")
-    if job.note and (job.asked is None or job.asked == job.size):
+        start = START.get(job.launcher, "the launcher with -n {n}").format(n=job.num_expected)
+        yield Finding(FAIL, "ranks", f"{found}, but {job.num_expected} were asked for (-n)", f"start it with {start}{_hint(job)}")
+    if job.note and (job.num_expected is None or job.num_expected == job.size):
         yield Finding(WARN, "ranks", job.note, "start ranks with srun, e.g. srun unisono doctor")
     sizes = {name: len(ranks) for name, ranks in job.nodes.items()}
     if len(set(sizes.values())) > 1:

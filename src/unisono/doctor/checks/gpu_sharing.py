@@ -1,11 +1,11 @@
-"""One GPU for each worker, and each worker its own?"""
+"""Checks whether each worker has a GPU of its own."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from unisono.doctor.facts import Facts, Job, counted, shown_ranks
+from unisono.doctor.facts import Facts, Job, describe_ranks, with_unit
 from unisono.doctor.finding import FAIL, OK, WARN, Finding
 
 
@@ -28,9 +28,9 @@ def _torch(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
     if not blind:
         return
     one = blind[0]
-    whose = shown_ranks([facts.rank for facts in blind])
+    whose = describe_ranks([facts.rank for facts in blind])
     if not one.torch.cuda:
-        fact = f"{counted(len(one.gpus), 'GPU')} here, but torch {one.torch.version} is a build without CUDA ({whose})"
+        fact = f"{with_unit(len(one.gpus), 'GPU')} here, but torch {one.torch.version} is a build without CUDA ({whose})"
         yield Finding(WARN, "gpus", fact, "install a CUDA build (pytorch.org has the line), or load the site's module", node)
     else:
         said = one.torch.gpu_error or "CUDA finds none"
@@ -44,12 +44,12 @@ def _binding(node: str, ranks: Sequence[Facts], visible: Sequence[str]) -> Itera
     shared = [gpu for gpu, number in users.items() if number > 1]
     if shared:
         sharing = [facts for facts in ranks if shared[0] in facts.our_gpu_ids]
-        fact = f"{shown_ranks([facts.rank for facts in sharing])} share GPU {sharing[0].our_gpus[0]}, which NCCL refuses"
-        remedy = f"start {counted(len(users), 'rank')} on this node, or ask for a GPU for each task (--gpus-per-task=1)"
+        fact = f"{describe_ranks([facts.rank for facts in sharing])} share GPU {sharing[0].our_gpus[0]}, which NCCL refuses"
+        remedy = f"start {with_unit(len(users), 'rank')} on this node, or ask for a GPU for each task (--gpus-per-task=1)"
         yield Finding(WARN, "gpus", fact, remedy, node)
     without = [facts.rank for facts in ranks if not facts.our_gpus]
     if without:
-        fact = f"{shown_ranks(without)} {'has' if len(without) == 1 else 'have'} no GPU while others on this node have one"
+        fact = f"{describe_ranks(without)} {'has' if len(without) == 1 else 'have'} no GPU while others on this node have one"
         yield Finding(WARN, "gpus", fact, "ask for one for each task: --gpus-per-task=1", node)
     several = [facts for facts in ranks if len(facts.our_gpus) > 1]
     idle = [gpu for gpu in visible if not any(gpu in facts.our_gpus for facts in ranks)]
@@ -59,7 +59,9 @@ def _binding(node: str, ranks: Sequence[Facts], visible: Sequence[str]) -> Itera
         remedy = f"start {len(one.our_gpus)} ranks where there is one now (SLURM: --ntasks-per-node and --gpus-per-task=1)"
         yield Finding(WARN, "gpus", fact, remedy, node)
     elif idle and not shared:
-        fact = f"no rank uses GPU {', '.join(idle)} of this node ({counted(len(ranks), 'rank')}, {counted(len(visible), 'GPU')})"
+        fact = (
+            f"no rank uses GPU {', '.join(idle)} of this node ({with_unit(len(ranks), 'rank')}, {with_unit(len(visible), 'GPU')})"
+        )
         yield Finding(WARN, "gpus", fact, f"start {len(visible)} ranks on this node, or ask for fewer GPUs", node)
 
 

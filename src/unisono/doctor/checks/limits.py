@@ -1,4 +1,4 @@
-"""Limits of the shell that stop large jobs: open files, and locked memory for InfiniBand."""
+"""Checks limits of the shell that stop large jobs: open files, and locked memory for InfiniBand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which interface is in use, and which would be faster: pure, for the check of the network."""
+"""Finds the interface in use and faster ones, for the check of the network. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from unisono.doctor.facts import Facts, Interface
 REAL = ("ethernet", "infiniband", "rdma")
 
 
-def used(facts: Facts) -> Interface | None:
+def interface_in_use(facts: Facts) -> Interface | None:
     """The interface through which the other ranks reach this one, and which gloo therefore uses."""
     return next((one for one in facts.interfaces if facts.address in one.addresses), None)
 
 
-def faster(facts: Facts, now: Interface) -> Interface | None:
+def faster_interface(facts: Facts, now: Interface) -> Interface | None:
     """The best interface that is up and faster than `now`; None if there is none.
 
     One with an address is preferred: without one only MPI and NCCL can use it.
@@ -35,13 +35,13 @@ def _beats(one: Interface, now: Interface) -> bool:
     return one.kind in ("infiniband", "rdma") and now.kind not in ("infiniband", "rdma")
 
 
-def shown(one: Interface) -> str:
+def describe(one: Interface) -> str:
     speed = f"{one.speed_mbits / 1000:g} Gbit/s" if one.speed_mbits else "speed unknown"
     kind = "InfiniBand" if one.kind in ("infiniband", "rdma") else one.kind
     return f"{one.name} ({', '.join([*one.addresses[:1], kind, speed])})"
 
 
-def shown_all(interfaces: Sequence[Interface]) -> str:
-    """Those that could carry something."""
+def describe_all(interfaces: Sequence[Interface]) -> str:
+    """Describes the interfaces that could carry messages."""
     usable = [one for one in interfaces if one.up and one.kind != "loopback" and (one.addresses or one.kind == "rdma")]
-    return "interfaces: " + ("; ".join(map(shown, usable)) or "none but loopback")
+    return "interfaces: " + ("; ".join(map(describe, usable)) or "none but loopback")

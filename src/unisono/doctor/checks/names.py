@@ -1,4 +1,4 @@
-"""Do host names resolve, and to addresses that other nodes can reach?"""
+"""Checks whether host names resolve to addresses that other nodes can reach."""
 
 from __future__ import annotations
 

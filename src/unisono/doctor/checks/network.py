@@ -1,4 +1,4 @@
-"""Which interface each engine uses, how fast it is, and whether a faster one lies idle."""
+"""Checks which interface each engine uses, how fast it is, and whether a faster one lies idle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHOOSERS: Mapping[str, str] = {
 def check(job: Job) -> Iterator[Finding]:
     for node, ranks in job.nodes.items():
         first = ranks[0]
-        yield Finding(OK, "network", links.shown_all(first.interfaces), node=node)
+        yield Finding(OK, "network", links.describe_all(first.interfaces), node=node)
         if len(job.nodes) > 1:
             yield _gloo(node, first, job.ranks[0])
             yield from _libraries(node, first)
@@ -35,17 +35,17 @@ def check(job: Job) -> Iterator[Finding]:
 
 def _gloo(node: str, facts: Facts, rank_0: Facts) -> Finding:
     """gloo and the control plane take the interface through which the ranks meet."""
-    now = links.used(facts)
+    now = links.interface_in_use(facts)
     if now is None:
         return Finding(OK, "network", f"gloo uses the interface of {facts.address}", node=node)
-    fact, better = f"gloo uses {links.shown(now)}", links.faster(facts, now)
+    fact, better = f"gloo uses {links.describe(now)}", links.faster_interface(facts, now)
     unread = facts.variables.get("GLOO_SOCKET_IFNAME", now.name)
     if better is None and now.name not in unread.split(","):
         fact = f"GLOO_SOCKET_IFNAME={unread} is set but not read: {fact}, through which the ranks met"
         return Finding(WARN, "network", fact, _meet_at(rank_0, unread), node)
     if better is None:
         return Finding(OK, "network", fact, node=node)
-    fact = f"{fact}, though {links.shown(better)} is up"
+    fact = f"{fact}, though {links.describe(better)} is up"
     if better.addresses:
         return Finding(WARN, "network", fact, _meet_at(rank_0, better.name), node)
     remedy = "it has no IP address, so only MPI and NCCL can use it: start with mpirun and mpi4py, or ask for an address (IPoIB)"
@@ -67,10 +67,10 @@ def _libraries(node: str, facts: Facts) -> Iterator[Finding]:
         for name, value in told.items():
             yield _told(node, name, value, facts, names)
         if reader == "NCCL" and rdma and facts.variables.get("NCCL_IB_DISABLE", "0") != "0":
-            fact = f"NCCL_IB_DISABLE is set, so NCCL leaves {links.shown(rdma[0])} alone"
+            fact = f"NCCL_IB_DISABLE is set, so NCCL leaves {links.describe(rdma[0])} alone"
             yield Finding(WARN, "network", fact, "unset NCCL_IB_DISABLE", node)
         elif not told:
-            choice = f"{links.shown(rdma[0])}, if it was built for it" if rdma else "any interface that reaches the others"
+            choice = f"{links.describe(rdma[0])}, if it was built for it" if rdma else "any interface that reaches the others"
             yield Finding(OK, "network", f"{reader} chooses by itself: {choice}", node=node)
 
 
@@ -85,9 +85,9 @@ def _told(node: str, name: str, value: str, facts: Facts, names: Mapping[str, In
         return Finding(
             FAIL, "network", f"{name}={value} names no interface of this node", f"unset it, or choose among: {others}", node
         )
-    better = links.faster(facts, now[0]) if now else None
+    better = links.faster_interface(facts, now[0]) if now else None
     if better is not None:
-        fact = f"{fact}: {links.shown(now[0])}, though {links.shown(better)} is up"
+        fact = f"{fact}: {links.describe(now[0])}, though {links.describe(better)} is up"
         return Finding(WARN, "network", fact, f"unset {name}, or set it to {better.name}", node)
     return Finding(OK, "network", fact, node=node)
 
@@ -111,6 +111,6 @@ def _via(measured: Measurement, job: Job) -> str:
     """Which interface carried it, where that is known."""
     if measured.engine != "gloo":
         return ""
-    ends = [links.used(facts) for facts in job.ranks if facts.rank in measured.ranks]
+    ends = [links.interface_in_use(facts) for facts in job.ranks if facts.rank in measured.ranks]
     names = list(dict.fromkeys(one.name for one in ends if one is not None))
     return f", over {' and '.join(names)}" if names else ""

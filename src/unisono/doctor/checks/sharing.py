@@ -1,4 +1,4 @@
-"""Can the ranks of a node open each other's memory, as engine shm does?"""
+"""Checks whether the ranks of a node can open each other's memory, as engine shm does."""
 
 from __future__ import annotations
 

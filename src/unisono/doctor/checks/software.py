@@ -1,11 +1,11 @@
-"""Is everything installed, and the same everywhere?"""
+"""Checks whether everything is installed, in the same version on all ranks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 
-from unisono.doctor.facts import Facts, Job, shown_ranks
+from unisono.doctor.facts import Facts, Job, describe_ranks
 from unisono.doctor.finding import FAIL, OK, WARN, Finding
 
 OLDEST_TORCH = (2, 9)
@@ -22,7 +22,7 @@ def check(job: Job) -> Iterator[Finding]:
     for error in dict.fromkeys(facts.torch.error for facts in job.ranks if facts.torch.error):
         good = False
         whose = [facts for facts in job.ranks if facts.torch.error == error]
-        where = f"PyTorch cannot be used by {shown_ranks([facts.rank for facts in whose])} ({whose[0].executable}): {error}"
+        where = f"PyTorch cannot be used by {describe_ranks([facts.rank for facts in whose])} ({whose[0].executable}): {error}"
         yield Finding(
             FAIL,
             "software",
@@ -34,7 +34,7 @@ def check(job: Job) -> Iterator[Finding]:
         if len(values) > 1:
             good = False
             shown = "; ".join(
-                f"{one} on {shown_ranks([facts.rank for facts in job.ranks if value(facts) == one])}" for one in values
+                f"{one} on {describe_ranks([facts.rank for facts in job.ranks if value(facts) == one])}" for one in values
             )
             yield Finding(
                 level, "software", f"ranks have different versions of {name}: {shown}", "use one environment on all nodes"

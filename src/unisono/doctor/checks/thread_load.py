@@ -1,11 +1,11 @@
-"""Threads of the workers against the CPUs that they may use."""
+"""Checks the number of threads of the workers against the CPUs that they may use."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 
-from unisono.doctor.facts import MPI_LAUNCHERS, Facts, Job, counted
+from unisono.doctor.facts import MPI_LAUNCHERS, Facts, Job, with_unit
 from unisono.doctor.finding import OK, WARN, Finding
 
 
@@ -16,7 +16,7 @@ def check(job: Job) -> Iterator[Finding]:
 
 
 def num_threads(facts: Facts) -> int:
-    """How many threads a rank computes with: what torch says, else what OpenMP would take."""
+    """Number of threads with which a rank computes: that of torch, else the one that OpenMP would use."""
     asked = facts.variables.get("OMP_NUM_THREADS", "").partition(",")[0]
     return facts.torch.threads or (int(asked) if asked.isdigit() and int(asked) else len(facts.cpus))
 
@@ -28,7 +28,7 @@ def _lost_by_slurm(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
         yield Finding(
             WARN,
             "threads",
-            f"rank {one.rank} may use {counted(len(one.cpus), 'CPU')}, though {one.cpus_per_task} per task were asked for "
+            f"rank {one.rank} may use {with_unit(len(one.cpus), 'CPU')}, though {one.cpus_per_task} per task were asked for "
             "(SLURM_CPUS_PER_TASK)",
             "before srun, export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK: since SLURM 22.05 srun does not inherit it",
             node,
@@ -41,7 +41,7 @@ def _lost_by_binding(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
         yield Finding(
             WARN,
             "threads",
-            f"mpirun bound {counted(len(ranks), 'rank')} to {counted(len(bound), 'CPU')} of the {len(given)} that it was given",
+            f"mpirun bound {with_unit(len(ranks), 'rank')} to {with_unit(len(bound), 'CPU')} of the {len(given)} that it was given",
             "mpirun --bind-to none, or a share for each rank: Open MPI --map-by slot:PE=N, Intel MPI I_MPI_PIN_DOMAIN=N",
             node,
         )
@@ -55,18 +55,18 @@ def _numbers(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
     threads = sum(map(num_threads, ranks))
     each = sorted({num_threads(facts) for facts in ranks})
     whose = " each" if len(ranks) > 1 else ""
-    shown = f"{counted(len(ranks), 'rank')} with {' or '.join(map(str, each))} thread{'s' if each != [1] else ''}{whose}"
+    shown = f"{with_unit(len(ranks), 'rank')} with {' or '.join(map(str, each))} thread{'s' if each != [1] else ''}{whose}"
     where = f"{usable} CPU{'s' if usable != 1 else ''}"
     limit = f" (of {mask} in the affinity mask the control group grants the time of {usable})" if usable < mask else ""
     variable = ranks[0].variables.get("OMP_NUM_THREADS")
     set_to = f"OMP_NUM_THREADS is {variable}" if variable else "OMP_NUM_THREADS is not set"
     crowded = [facts for facts in ranks if num_threads(facts) > len(facts.cpus)]
     if len(ranks) > usable:
-        remedy = f"start at most {counted(usable, 'rank')} on this node, or ask for more CPUs"
+        remedy = f"start at most {with_unit(usable, 'rank')} on this node, or ask for more CPUs"
         remedy += "" if threads == len(ranks) else f"; export OMP_NUM_THREADS={share}"
         yield Finding(WARN, "threads", f"{shown} share {where}{limit}", remedy, node)
     elif threads > usable or crowded:
-        narrow = f"; rank {crowded[0].rank} may use {counted(len(crowded[0].cpus), 'CPU')}" if crowded and not limit else ""
+        narrow = f"; rank {crowded[0].rank} may use {with_unit(len(crowded[0].cpus), 'CPU')}" if crowded and not limit else ""
         fact = f"{shown} on {where}{limit}: {threads} threads get in each other's way{narrow} ({set_to})"
         least = min([share, *(len(facts.cpus) for facts in crowded)])
         yield Finding(WARN, "threads", fact, f"export OMP_NUM_THREADS={least}, or give each rank more CPUs of its own", node)

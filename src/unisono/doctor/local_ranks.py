@@ -1,4 +1,4 @@
-"""A process that nobody started together with others starts local ranks of doctor itself, through `unisono run`."""
+"""Starts local ranks of doctor through `unisono run`, for a process that was started alone."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from unisono.doctor.facts import Facts, Measurement, counted
+from unisono.doctor.facts import Facts, Measurement, with_unit
 from unisono.doctor.finding import FAIL, Finding
 from unisono.launch.orphans import preexec_of_rank
 
 LIMIT_S = 400.0
-"""The ranks have limits of their own that are shorter."""
+"""Limit for all local ranks; each has shorter limits of its own."""
 STOP_S = 10.0
 RANK_0 = "[0] "
-"""What `unisono run` puts before each line of rank 0."""
+"""The prefix that `unisono run` puts before each line of rank 0."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the ranks found together."""
+    """The results of the local ranks."""
 
     ranks: tuple[Facts, ...] = ()
     origin: str = ""
@@ -33,15 +33,15 @@ class Answer:
 
 
 class LocalRanks:
-    """They run while this process does other things. Local."""
+    """Local ranks of doctor, which run while this process does other work. Local."""
 
     def __init__(self, number: int, process: subprocess.Popen[str]) -> None:
         self._number = number
         self._process = process
 
     def answer(self) -> Answer:
-        """Blocking: until they have ended."""
-        started = f"{counted(self._number, 'rank')} that doctor started with `unisono run -n {self._number}`"
+        """Blocking: waits until the ranks have ended and returns their results."""
+        started = f"{with_unit(self._number, 'rank')} that doctor started with `unisono run -n {self._number}`"
         try:
             printed, complaints = self._process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -57,8 +57,8 @@ class LocalRanks:
 
 @contextmanager
 def local_ranks(number: int, bandwidth: bool, engine: str | None = None) -> Iterator[LocalRanks]:
-    """Start them; at the end, however it comes, nothing of them is left. Only from the main thread. `engine` is as in the
-    environment unless given."""
+    """Context manager: starts local ranks and ends them in any case. Only from the main thread. `engine` is that of the environment
+    unless given."""
     doctor = ["-m", "unisono", "doctor", "--json", "-n", str(number), *([] if bandwidth else ["--no-bandwidth"])]
     wish = [] if engine is None else ["--engine", engine]
     process = subprocess.Popen(
