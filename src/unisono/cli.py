@@ -1,4 +1,4 @@
-"""The command `unisono`: one verb each. Nothing heavy is imported before a verb needs it."""
+"""The command `unisono` and its verbs. Nothing heavy is imported before a verb needs it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ VERBS: Mapping[str, str] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Mistakes become `UsageError`, so that all of them look alike."""
+    """An argument parser whose errors are `UsageError`, so that all of them look alike."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Local, blocking: do what the command line says and give the exit code. A user's mistake is one line and code 2."""
+    """Local, blocking: executes a command line and returns the exit code. A user's mistake is one line and code 2."""
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         if sys.stdout is not None:  # it was closed before we started
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_nowhere() -> None:
-    """What is still in the buffers must not fail once more when the interpreter ends."""
+    """Redirects the output to nowhere, so that the buffers do not fail once more when the interpreter ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for fd in (1, 2):
         os.dup2(nowhere, fd)
@@ -89,7 +89,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def parser_of(verb: str, command: ModuleType) -> argparse.ArgumentParser:
-    """Local: the options of one verb."""
+    """Local: makes the argument parser of one verb."""
     parser = _Parser(
         prog=f"unisono {verb}",
         description=command.DESCRIPTION,

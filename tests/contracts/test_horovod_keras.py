@@ -10,14 +10,14 @@ import pytest
 
 from tests.ranks.checks import PROGRAMS, names_in
 from tests.system.nursery import Nursery
-from unisono.testing.ranks import Ended
+from unisono.testing.ranks import GroupResult
 
 LEARNING, ELASTIC = "horovod_keras.py", "horovod_keras_elastic.py"
 ODD = "horovod_keras_odd.py"
 """Run by the first one, in the same processes."""
 LIMIT_S = 400.0
 
-Results = Callable[[str, str, int], Ended]
+Results = Callable[[str, str, int], GroupResult]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def results(nursery: Nursery) -> Results:
     """A program runs all its checks when the first of them is asked for."""
 
     @cache
-    def run(program: str, backend: str, size: int) -> Ended:
+    def run(program: str, backend: str, size: int) -> GroupResult:
         variables = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
         with nursery.start([str(PROGRAMS / program)], size, "shm" if size > 1 else "single", variables) as group:
             return group.wait(LIMIT_S)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.ranks.checks import PROGRAMS, names_in
 from tests.system.nursery import Nursery
-from unisono.testing.ranks import Ended
+from unisono.testing.ranks import GroupResult
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -33,7 +33,7 @@ RARE = {("horovod_tensorflow.py", "single"), ("horovod_tensorflow.py", "gloo"), 
 """Groups that would hardly show anything else, and take half a minute."""
 SELDOM = (pytest.mark.soak,)
 
-Results = Callable[[str, str, int], Ended]
+Results = Callable[[str, str, int], GroupResult]
 
 
 CASES = [
@@ -49,7 +49,7 @@ def results(nursery: Nursery) -> Results:
     """A program runs all its checks when the first of them is asked for."""
 
     @cache
-    def run(program: str, engine: str, size: int) -> Ended:
+    def run(program: str, engine: str, size: int) -> GroupResult:
         variables = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
         with nursery.start([str(PROGRAMS / program)], size, engine, variables) as group:
             return group.wait(LIMIT_S)

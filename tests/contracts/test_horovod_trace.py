@@ -15,7 +15,7 @@ import pytest
 
 from tests.ranks.checks import PROGRAMS
 from tests.system.nursery import Nursery
-from unisono.testing.ranks import Ended
+from unisono.testing.ranks import GroupResult
 
 PROGRAM = str(PROGRAMS / "horovod_trace.py")
 LIMIT_S = 60.0
@@ -23,7 +23,7 @@ LIMIT_S = 60.0
 Event = dict[str, Any]
 
 
-def run(nursery: Nursery, *words: str, size: int = 2, engine: str = "shm", **variables: str) -> Ended:
+def run(nursery: Nursery, *words: str, size: int = 2, engine: str = "shm", **variables: str) -> GroupResult:
     with nursery.start([PROGRAM, *words], size, engine, variables) as group:
         return group.wait(LIMIT_S)
 

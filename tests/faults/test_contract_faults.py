@@ -58,7 +58,7 @@ def test_fault(faults: Callable[[str], ContractGroup], fault: str) -> None:
 
 def expect_told(fault: str, verdicts: dict[int, Verdict]) -> None:
     """What only all ranks together show: at least one saw the cause itself, and said what everybody was doing."""
-    told = {rank: verdict.told for rank, verdict in verdicts.items()}
+    told = {rank: verdict.raised for rank, verdict in verdicts.items()}
     if fault == "fault_rank_late_beyond_the_limit":
         saw = [text for text in told.values() if text.startswith("CollectiveTimeout")]
         assert saw, told

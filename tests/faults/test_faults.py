@@ -17,7 +17,7 @@ import pytest
 
 from tests.ranks.launching import SHORT_S, Launcher
 from tests.system.nursery import Nursery
-from unisono.testing.ranks import Ended, Runner, mpirun, run_ranks
+from unisono.testing.ranks import GroupResult, Runner, mpirun, run_ranks
 
 STREAM = Path(__file__).parent / "programs" / "stream.py"
 DIE_UNOPENED = Path(__file__).parent / "programs" / "die_unopened.py"
@@ -41,19 +41,19 @@ def run(engine: str, nursery: Nursery) -> Runner:
     return run_ranks if engine == "mpi" else nursery.run
 
 
-def run_hastily(program: Sequence[str], size: int, engine: str, timeout_s: float) -> Ended:
+def run_hastily(program: Sequence[str], size: int, engine: str, timeout_s: float) -> GroupResult:
     """By the launcher with short patience."""
     began = monotonic()
     with Launcher("-n", str(size), "--engine", engine, *program, grace_s=SHORT_S) as launcher:
         code = launcher.reading().finish(timeout_s)
-        return Ended(code, launcher.shown(), monotonic() - began, timed_out=False)
+        return GroupResult(code, launcher.shown(), monotonic() - began, timed_out=False)
 
 
 @dataclass(frozen=True)
 class Stream:
     """What is known of a stream of all-reduces after one of its ranks failed."""
 
-    ended: Ended
+    ended: GroupResult
     records: dict[int, dict[str, Any]]
     end: float
 

@@ -15,7 +15,7 @@ import pytest
 from tests.fixtures.make import FITTED, NUM_TRIALS, OLD_FILES, SEARCHED, TRAINED
 from tests.system.nursery import Nursery
 from tests.system.studies import all_ended_once, first_steps
-from unisono.testing.ranks import Ended
+from unisono.testing.ranks import GroupResult
 from unisono.tuning.study.study import COMPLETE
 
 pytestmark = pytest.mark.timeout(180)
@@ -33,7 +33,7 @@ class Place:
         self.folder = folder
         self.nursery = nursery
 
-    def unisono(self, *words: str, size: int = 1) -> Ended:
+    def unisono(self, *words: str, size: int = 1) -> GroupResult:
         ended = self.nursery.run(["-m", "unisono.cli", *words], size, "shm" if size > 1 else "single", LIMIT_S)
         assert ended.exit_code == 0, ended
         return ended

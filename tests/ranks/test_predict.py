@@ -19,7 +19,7 @@ from tests.system.nursery import Nursery
 from tests.system.processes import plain_environment
 from unisono.data.sources.digits import digits
 from unisono.data.splits import split
-from unisono.testing.ranks import Ended
+from unisono.testing.ranks import GroupResult
 
 metrics = pytest.importorskip("sklearn.metrics")
 LIMIT_S = 60.0
@@ -64,7 +64,7 @@ class Trained:
     def run(self) -> str:
         return str(self.folder / "run")
 
-    def do(self, *words: str, size: int = 1) -> Ended:
+    def do(self, *words: str, size: int = 1) -> GroupResult:
         return self.nursery.run(["-m", "unisono.cli", *words], size, "shm" if size > 1 else "single", LIMIT_S)
 
     def done(self, *words: str, size: int = 1) -> str:

@@ -20,7 +20,7 @@ import pytest
 from tests.system.nursery import Nursery
 from tests.system.processes import Program, plain_environment
 from unisono.cli import main
-from unisono.testing.ranks import Ended
+from unisono.testing.ranks import GroupResult
 
 LIMIT_S = 100.0
 TASK = """
@@ -180,7 +180,7 @@ def test_two_runs_at_once_have_directories_of_their_own(capsys: pytest.CaptureFi
 # ---- two workers ---------------------------------------------------------------------------------------------------------
 
 
-def on_two_ranks(nursery: Nursery, *options: str) -> Ended:
+def on_two_ranks(nursery: Nursery, *options: str) -> GroupResult:
     return nursery.run(["-m", "unisono.cli", "train", "task.py", "--out", "run", *options], 2, "shm", LIMIT_S)
 
 

@@ -20,7 +20,7 @@ from tests.soak.plan import Close, Collective, Message, Split, Step, Wait, group
 from unisono.comm.base import ANY, SUM, Communicator
 from unisono.comm.driver import Work
 from unisono.errors import CommError
-from unisono.testing.checks.expected import Array, array_of, expect, expect_equal, parts_of, reduced
+from unisono.testing.checks.expected import Array, array_of, expect, expect_equal, numpy_reduce, parts_of
 
 LARGEST_VALUE = 22
 """Small whole numbers: the sums of a few ranks are exact in every type."""
@@ -175,7 +175,7 @@ class Player:
 
         def check() -> None:
             for i, (numel, buf) in enumerate(zip(step.counts, bufs, strict=True)):
-                wanted = reduced(step.op, [self._values(step, r, numel, i) for r in range(comm.size)])
+                wanted = numpy_reduce(step.op, [self._values(step, r, numel, i) for r in range(comm.size)])
                 expect_equal(buf, wanted, f"allreduce, buffer {i}")
 
         return comm.start_allreduce, comm.allreduce, (bufs if len(bufs) > 1 else bufs[0], step.op), check
@@ -205,7 +205,7 @@ class Player:
         out = self._tensor(comm, step, np.full(step.counts[comm.rank], 99))
 
         def check() -> None:
-            wanted = reduced(step.op, [self._values(step, r, total) for r in range(comm.size)])
+            wanted = numpy_reduce(step.op, [self._values(step, r, total) for r in range(comm.size)])
             expect_equal(out, wanted[parts_of(step.counts)[comm.rank]], "reduce_scatter")
             expect_equal(buf, self._values(step, comm.rank, total), "the input of a reduce_scatter afterwards")
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.system.processes import within
-from unisono.testing.ranks import Ended, mpirun, run_ranks
+from unisono.testing.ranks import GroupResult, mpirun, run_ranks
 
 pytestmark = pytest.mark.soak
 
@@ -65,7 +65,7 @@ def test_a_rank_is_killed_at_any_moment(
         nothing_left()
 
 
-def expect_named(killer: Killer, folder: Path, size: int, ended: Ended, all_must_speak: bool) -> None:
+def expect_named(killer: Killer, folder: Path, size: int, ended: GroupResult, all_must_speak: bool) -> None:
     assert ended.exit_code != 0, ended.output
     assert f"rank {killer.victim}" in ended.output, ended.output
     for rank in range(size):

@@ -32,7 +32,7 @@ from tests.system.processes import plain_environment
 from unisono.cluster.machine import affinity
 from unisono.cluster.rendezvous import derived_port
 from unisono.launch.rank_env import Placement, rank_environment
-from unisono.testing.ranks import Ended, run_ranks
+from unisono.testing.ranks import GroupResult, run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 MPI_RANK = Path(__file__).with_name("mpi_rank.py")
@@ -59,7 +59,7 @@ class Group:
         """Cheap: whether all have ended."""
         return b"\n" in self._heard or bool(select.select([self._keeper], [], [], 0)[0])
 
-    def wait(self, timeout_s: float) -> Ended:
+    def wait(self, timeout_s: float) -> GroupResult:
         """Blocking: until all have ended; past `timeout_s` they are killed. The exit code is that of the first that failed."""
         timed_out = False
         try:
@@ -68,7 +68,7 @@ class Group:
             timed_out = True
             self._keeper.shutdown(socket.SHUT_WR)  # that we wait no more is the word to kill them
             code = self._line(STOP_LIMIT_S)
-        return Ended(int(code), Path(self._output).read_text(errors="replace"), monotonic() - self._began, timed_out)
+        return GroupResult(int(code), Path(self._output).read_text(errors="replace"), monotonic() - self._began, timed_out)
 
     def _line(self, timeout_s: float) -> bytes:
         self._keeper.settimeout(timeout_s)
@@ -87,13 +87,13 @@ class Nursery:
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def run(self, program: Sequence[str], size: int, engine: str, timeout_s: float = 90.0) -> Ended:
+    def run(self, program: Sequence[str], size: int, engine: str, timeout_s: float = 90.0) -> GroupResult:
         """Local, blocking: `program` (as `unisono run` takes it) on `size` ranks until all have ended; past `timeout_s` they are
         killed. The exit code is that of the first that failed. May be called from several threads at once."""
         with self.start(program, size, engine) as group:
             return group.wait(timeout_s)
 
-    def run_mpi(self, program: Sequence[str], size: int, engine: str = "mpi", timeout_s: float = 90.0) -> Ended:
+    def run_mpi(self, program: Sequence[str], size: int, engine: str = "mpi", timeout_s: float = 90.0) -> GroupResult:
         """Local, blocking: the same under mpirun, which starts a small process in the place of each rank."""
         return run_ranks([str(MPI_RANK), self._address, *program], size, engine, timeout_s)
 

@@ -33,7 +33,7 @@ EPILOG = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of the verb."""
+    """Local: adds the options of the verb."""
     parser.add_argument(
         "paths",
         nargs="+",
@@ -46,32 +46,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Local or collective, blocking: start the workers, or be one. `argv` is the command as typed, without `unisono`."""
+    """Local or collective, blocking: starts the workers, or runs as one. `argv` is the command as typed, without `unisono`."""
     start = on_workers.options(args)
     start.check()
     config = _configuration(args, start.workers or 1)
-    if (code := on_workers.launched(start, argv, "apply")) is not None:
+    if (code := on_workers.launch_if_requested(start, argv, "apply")) is not None:
         return code
     from unisono.cluster.terminal import terminal
     from unisono.observe.bar import Bar
     from unisono.predict.apply_run import apply_runs
-    from unisono.predict.piece_progress import Progress
+    from unisono.predict.piece_progress import PieceProgress
 
-    with on_workers.working(start) as comm:
+    with on_workers.worker_communicator(start) as comm:
         shows = comm.rank == 0 and not args.quiet
         screen = terminal()
         bar = Bar(sys.stdout, screen.columns if shows else None, screen.colour)
         try:
-            done = apply_runs(config, comm, Progress(bar, Path(config.out).name, comm.size), _say if shows else None)
+            done = apply_runs(config, comm, PieceProgress(bar, Path(config.out).name, comm.size), _say if shows else None)
         finally:
             bar.close()
         if shows:
-            print(_told(done))
+            print(_summary_line(done))
     return 0
 
 
 def _configuration(args: argparse.Namespace, num_workers: int) -> ApplyConfig:
-    """Run directories come first; what follows is input."""
+    """The configuration from parsed arguments, in which run directories come before the inputs."""
     from unisono.tuning.study.result import fold_models, is_study
 
     named = list(takewhile(lambda path: is_run(Path(path)) or is_study(Path(path)), args.paths)) or args.paths[:1]
@@ -94,7 +94,7 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _told(done: Applied) -> str:
+def _summary_line(done: Applied) -> str:
     from unisono.observe.quantities import duration
 
     models = f"{done.weights} weights" if done.num_runs == 1 else f"mean of {done.num_runs} runs, {done.weights} weights"

@@ -24,7 +24,7 @@ EPILOG = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of the verb."""
+    """Local: adds the options of the verb."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories that `unisono train` has written")
     parser.add_argument(
         "--metric", metavar="NAME", help="e.g. test_accuracy, val_loss (default: the metric that decides, on the test data)"
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
-    """Local, blocking."""
+    """Local, blocking: prints the comparison of runs; returns the exit code."""
     for path in args.runs:
         open_run(path)  # before the seconds that loading the metrics takes
     from unisono.predict.compare_runs import compare_runs

@@ -1,4 +1,4 @@
-"""The verb `unisono data`: which data sets are known, where they can be had, whether those here are right; fetches them too."""
+"""`unisono data`: lists the known data sets, checks the files here, and downloads them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNPACKED = "unpacked"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of the verb."""
+    """Local: adds the options of the verb."""
     parser.add_argument("action", nargs="?", default="list", metavar="action", help="list (default), show, check or get")
     parser.add_argument("names", nargs="*", metavar="name", help="data sets (default for check and show: all)")
     parser.add_argument(
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
-    """Local, blocking: do what `args` says (action, names, root, json). 1 if a check finds something missing or wrong, else 0."""
+    """Local, blocking: lists, checks or downloads data sets. Returns 1 if a check finds something missing or wrong, else 0."""
     if args.action not in ACTIONS:
         raise UsageError(f"unisono data does not know {args.action!r}; it knows {', '.join(ACTIONS)}")
     root = args.root.expanduser() if args.root is not None else default_root(environment())
@@ -64,7 +64,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
 
 
 def get(entry: DataSet, root: Path, quiet: bool = False) -> Path:
-    """Local, blocking: fetch what is missing of a data set and unpack it; files that are right stay. The folder."""
+    """Local, blocking: downloads and unpacks what is missing of a data set; correct files stay. Returns its folder."""
     folder = root / entry.name
     for file in entry.files:
         state = file.state(folder)
@@ -78,7 +78,7 @@ def get(entry: DataSet, root: Path, quiet: bool = False) -> Path:
             screen = terminal(2)
             bar = Bar(sys.stderr, None if quiet else screen.columns, screen.colour)
             try:
-                download(file.urls, folder / file.name, file.md5, _drawn_on(bar, f"{entry.name}/{file.name}"))
+                download(file.urls, folder / file.name, file.md5, _progress_on(bar, f"{entry.name}/{file.name}"))
             finally:
                 bar.close()
     for archive, unpacked in entry.unpack.items():
@@ -87,7 +87,7 @@ def get(entry: DataSet, root: Path, quiet: bool = False) -> Path:
     return folder
 
 
-def _drawn_on(bar: Bar, what: str) -> Progress:
+def _progress_on(bar: Bar, what: str) -> Progress:
     def draw(done: int, total: int | None) -> None:
         if bar.is_due(perf_counter()):
             share = done / total if total else None
@@ -97,7 +97,7 @@ def _drawn_on(bar: Bar, what: str) -> Progress:
 
 
 def size_text(num_bytes: int | None) -> str:
-    """Pure: 9.9 MB, 1.1 kB, or 'unknown'."""
+    """Pure: a size in words: 9.9 MB, 1.1 kB, or 'unknown'."""
     if num_bytes is None:
         return "unknown"
     size, unit = float(num_bytes), "B"

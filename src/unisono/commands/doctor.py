@@ -1,4 +1,4 @@
-"""`unisono doctor`: what a job would find on this machine."""
+"""`unisono doctor`: examines this machine or a job, and names problems with their remedies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ EPILOG = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of the verb."""
+    """Local: adds the options of the verb."""
     parser.add_argument("-n", type=int, metavar="N", help="processes there should be; alone, as many are started to look")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument("--no-bandwidth", action="store_true", help="do not measure the network between two ranks")
 
 
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
-    """Local or collective, blocking."""
+    """Local or collective, blocking: prints the report; returns the exit code."""
     from unisono import doctor
 
     return doctor.main(args)

@@ -1,4 +1,4 @@
-"""`unisono evaluate`: the metrics of a trained model, once more, on any number of workers."""
+"""`unisono evaluate`: evaluates a trained model again, on any number of workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EPILOG = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of the verb."""
+    """Local: adds the options of the verb."""
     parser.add_argument("run", metavar="RUN", help="a run directory that `unisono train` has written")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     add_options(parser, EvaluateConfig)
@@ -33,24 +33,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Local or collective, blocking: start the workers, or be one. `argv` is the command as typed, without `unisono`."""
+    """Local or collective, blocking: starts the workers, or runs as one. `argv` is the command as typed, without `unisono`."""
     start = on_workers.options(args)
     start.check()
     config = EvaluateConfig(args.run, **take(EvaluateConfig, vars(args)))
     run = open_run(config.run)
     refuse_idle_workers(start.workers or 1, run.num_samples(config.split))  # before they are started
-    if (code := on_workers.launched(start, argv, "evaluate")) is not None:
+    if (code := on_workers.launch_if_requested(start, argv, "evaluate")) is not None:
         return code
     from unisono.cluster.terminal import terminal
     from unisono.observe.bar import Bar
     from unisono.predict.evaluate_run import evaluate_run
-    from unisono.predict.piece_progress import Progress
+    from unisono.predict.piece_progress import PieceProgress
 
-    with on_workers.working(start) as comm:
+    with on_workers.worker_communicator(start) as comm:
         screen = terminal()
         bar = Bar(sys.stdout, screen.columns if comm.rank == 0 and not args.json else None, screen.colour)
         try:
-            found = evaluate_run(config, comm, Progress(bar, str(run.path), comm.size))
+            found = evaluate_run(config, comm, PieceProgress(bar, str(run.path), comm.size))
         finally:
             bar.close()
         if comm.rank == 0:

@@ -23,7 +23,7 @@ a Horovod that is installed is never used and never hidden: the command then end
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the flags."""
+    """Local: adds the flags of horovodrun."""
     from unisono.horovod._impl.launching import command_line
 
     parser.usage = "unisono horovodrun -np N [flags] program [arguments ...]"
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Pure: our words with the verb, and the program with its own."""
+    """Pure: splits the command line into our arguments with the verb, and the program with its own."""
     from unisono.horovod._impl.launching import command_line
 
     flags, program = command_line.split(argv[1:])
@@ -40,7 +40,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Local, blocking."""
+    """Local, blocking: runs the program on the requested processes; returns the exit code."""
     from unisono.horovod._impl.interface_version import INTERFACE
     from unisono.horovod._impl.launching import command_line
 

@@ -1,4 +1,4 @@
-"""`unisono join`: one more worker for a run whose workers come and go."""
+"""`unisono join`: adds a worker to a run whose workers may join and leave."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG_S = 600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of the verb."""
+    """Local: adds the options of the verb."""
     parser.add_argument("run", metavar="RUN", type=Path, help="the run directory")
     parser.add_argument("--threads", type=int, metavar="T", help="threads of this worker (default: all CPUs)")
     parser.add_argument("--device", default="auto", metavar="D", help="where it computes: auto, cpu, cuda or cuda:NUMBER")
@@ -29,12 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
-    """Local, blocking."""
+    """Local, blocking: joins a run as a worker; returns the exit code."""
     return be_worker(args.run, args.threads, args.device, args.wait)
 
 
 def be_worker(run: Path, threads: int | None, device: str, wait_s: float, as_rank: bool = False) -> int:
-    """Local, blocking: work until the training is over. `as_rank`: it was started with its server, and says only warnings."""
+    """Local, blocking: works until the training is over. `as_rank`: it was started with its server, and prints only warnings."""
     from unisono.training.server.joining import join
 
     def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""A verb on several workers: start them on this machine, or be one of those that srun, mpirun or torchrun started."""
+"""Runs a verb on several workers: starts them on this machine, or runs as one that srun, mpirun or torchrun started."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options that say how many workers there are and how they run."""
+    """Local: adds the options for the number of workers and how they run."""
     add_options(parser, WorkerOptions, only=PLAIN)
 
 
 def options(args: argparse.Namespace) -> WorkerOptions:
-    """Pure: what they say."""
+    """Pure: the worker options from parsed arguments."""
     return WorkerOptions(**take(WorkerOptions, vars(args)))
 
 
-def launched(start: WorkerOptions, argv: Sequence[str], job: str, elastic: bool = False) -> int | None:
-    """Local, blocking: the exit code of N workers that ran the same command, or None where this process is a worker itself."""
+def launch_if_requested(start: WorkerOptions, argv: Sequence[str], job: str, elastic: bool = False) -> int | None:
+    """Local, blocking: starts the workers if -n requests them, and returns their exit code; None if this process is a worker
+    itself."""
     from unisono.cluster.resolve import current_topology
     from unisono.cluster.topology import Overrides
 
@@ -39,8 +40,8 @@ def launched(start: WorkerOptions, argv: Sequence[str], job: str, elastic: bool 
 
 
 @contextmanager
-def working(start: WorkerOptions) -> Iterator[Communicator]:
-    """Collective, blocking: be one of the workers."""
+def worker_communicator(start: WorkerOptions) -> Iterator[Communicator]:
+    """Context manager, collective, blocking: connects this process with the other workers and yields their communicator."""
     from unisono.cluster.machine.worker_threads import set_threads
     from unisono.comm.connect import connect
 

@@ -32,7 +32,7 @@ WITHOUT_N = ("horovod", "engine", "allreduce", "time_limit_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of the verb."""
+    """Local: adds the options of the verb."""
     parser.usage = "unisono run -n N [options] program [arguments ...]\n       unisono run -n N [options] -m module [arguments ...]"
     parser.add_argument(
         "--horovod",
@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Pure: our options with the verb, and the program with its own: all of ours but the switches take one value, so the program is
-    what follows."""
+    """Pure: splits the command line into our options with the verb, and the program with its own: all of ours but the switches
+    take one value, so the program is what follows."""
     switches = {"-h", "--help", "--horovod", *(one.flag for one in options_of(LaunchConfig) if one.kind == "bool")}
     position = 1
     while position < len(argv):
@@ -59,7 +59,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Local, blocking: start the processes."""
+    """Local, blocking: starts the processes and waits for them; returns the exit code."""
     from unisono.launch.launch import launch
 
     _, program = split(argv)
@@ -79,7 +79,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def _become_rank(args: argparse.Namespace, program: tuple[str, ...], given: dict[str, Any]) -> int:
-    """Without -n: another launcher has started several of us, and each becomes the program."""
+    """Replaces this process by the program: without -n another launcher has started several of them."""
     from unisono.launch.launch_options import launch_options
 
     if not args.horovod:

@@ -1,4 +1,4 @@
-"""`unisono status`: how far runs are, and what each job of a chain did. Needs no accounting of SLURM, and no SLURM."""
+"""`unisono status`: the progress of runs, and of each job of a chain. Needs no accounting of SLURM, and no SLURM."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ EPILOG = """examples:
   unisono status runs/* --json         for scripts"""
 
 MARKS = (run_status.FILE, "config.json", sbatch.LOG)
-"""What makes a directory one of a run."""
+"""Files by which a run directory is recognised."""
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
-"""Words of squeue."""
+"""States of squeue in which a job waits."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One run, as it is shown."""
+class RunStatusRow:
+    """One row of the table: a run with its state."""
 
     path: Path
     state: str
     """One of `status.STATES`, or waiting, starting, died, unknown."""
     note: str
     known: Mapping[str, Any]
-    """status.json; empty where there is none."""
+    """Contents of status.json; empty where there is none."""
     jobs: Sequence[ChainJob]
     queued: Mapping[str, str]
-    """Job -> what squeue says, of those that are waiting or running."""
+    """The state by squeue of each job that is waiting or running."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,12 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
-    """Local, blocking."""
+    """Local, blocking: prints the status of runs; returns the exit code."""
     named = [Path(run) for run in args.runs]
     paths = list(dict.fromkeys(path for one in named for path in _runs(one)))
-    seen = _shown(paths)
+    seen = _collect_rows(paths)
     if args.json:
-        print(json.dumps([_plain(run) for run in seen], indent=2))
+        print(json.dumps([_as_json(run) for run in seen], indent=2))
         return 0
     if not seen:
         print(f"no run in {', '.join(map(str, named))}")
@@ -77,7 +77,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
 
 
 def is_alive(known: Mapping[str, Any], queued: Mapping[str, str] | None) -> bool | None:
-    """Local: whether the process that wrote "running" is still there; None where nobody here can tell."""
+    """Local: whether the process that wrote "running" is still alive; None where that cannot be seen from here."""
     if known.get("host") != socket.gethostname():
         return known["job"] in queued if known.get("job") and queued is not None else None
     try:  # also in a job: that of salloc outlives what runs in it
@@ -101,8 +101,8 @@ def _runs(path: Path) -> list[Path]:
     raise UsageError(f"there is no run {path}; {f'did you mean {path.with_name(near[0])}?' if near else 'check the path'}")
 
 
-def _shown(paths: Sequence[Path]) -> list[Shown]:
-    """SLURM is asked once for all of them."""
+def _collect_rows(paths: Sequence[Path]) -> list[RunStatusRow]:
+    """Collects the rows of all runs, with one request to SLURM."""
     found = [(path, run_status.read(path / run_status.FILE), job_log.read(path / sbatch.LOG)) for path in paths]
     latest = {job for _, known, jobs in found for job in (known and known.get("job"), jobs[-1].job if jobs else None) if job}
     queued = slurm_queue.job_states(latest)
@@ -111,14 +111,14 @@ def _shown(paths: Sequence[Path]) -> list[Shown]:
         own = {job.job for job in jobs} | ({known["job"]} if known and known.get("job") else set())
         here = None if queued is None else {job: word for job, word in queued.items() if job in own}
         state, note = _state(path, known, jobs, here)
-        seen.append(Shown(path, state, note, known or {}, jobs, here or {}))
+        seen.append(RunStatusRow(path, state, note, known or {}, jobs, here or {}))
     return seen
 
 
 def _state(
     path: Path, known: Mapping[str, Any] | None, jobs: Sequence[ChainJob], queued: Mapping[str, str] | None
 ) -> tuple[str, str]:
-    """In one word, and what is to be known or done besides."""
+    """The state of a run in one word, and a note on what to know or to do."""
     last = jobs[-1] if jobs else None
     waiting = [f"job {job} is {word}" for job, word in (queued or {}).items() if word in WAITING]
     starting = [job for job, word in (queued or {}).items() if word == "RUNNING" and (known is None or job != known.get("job"))]
@@ -150,7 +150,7 @@ def _state(
     return ("died" if last.exit_code is None else "failed"), words or f"job {last.job} ended before its training began"
 
 
-def _cells(run: Shown) -> tuple[str, ...]:
+def _cells(run: RunStatusRow) -> tuple[str, ...]:
     known = run.known
     jobs = len(run.jobs)
     return (
@@ -163,8 +163,8 @@ def _cells(run: Shown) -> tuple[str, ...]:
     )
 
 
-def _attempts(run: Shown) -> list[tuple[str, ...]]:
-    """What each attempt did, and the jobs that never came to train, in the order of time."""
+def _attempts(run: RunStatusRow) -> list[tuple[str, ...]]:
+    """The rows of all attempts, and of jobs that ended before training, in the order of time."""
     rows: list[tuple[float, tuple[str, ...]]] = []
     attempts: list[Mapping[str, Any]] = list(run.known.get("lives", ()))
     for attempt in attempts:
@@ -194,8 +194,8 @@ def _clock(unix_s: float | None) -> str:
     return "" if unix_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
-def _plain(run: Shown) -> dict[str, Any]:
-    """For scripts: status.json as it is, with what was found out besides."""
+def _as_json(run: RunStatusRow) -> dict[str, Any]:
+    """A run for --json: the contents of status.json, with state, note and jobs."""
     return {
         "run": str(run.path),
         **run.known,

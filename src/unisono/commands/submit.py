@@ -33,7 +33,7 @@ scancel ends the job and the chain; `scancel -s USR1 JOB` saves, ends the job an
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Of the job; those of `unisono train` mean the same as there."""
+    """Options of the job; those that `unisono train` also has mean the same as there."""
 
     time: str | None = option(None, "limit of one job: 00:30:00, 90 (minutes), 2-12:00 (days), 2h", "T", group="the job")
     nodes: int | None = option(None, "nodes (default 1)", "K", least=1)
@@ -66,7 +66,7 @@ REFUSED: Mapping[str, str] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of `unisono train`, and those of the job."""
+    """Local: adds the options of `unisono train`, and those of the job."""
     train.add_arguments(parser)
     _add_own(parser)
 
@@ -81,7 +81,8 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Local, blocking: `argv` is the command as typed, without `unisono`; what follows `--` in it belongs to sbatch."""
+    """Local, blocking: submits a training as a job; returns the exit code. `argv` is the command as typed, without `unisono`; what
+    follows `--` in it belongs to sbatch."""
     from unisono.cluster.resolve import environment
 
     ours, passed = split(argv)
@@ -104,7 +105,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
         name=name,
         out=workdir,
         workdir=workdir,
-        command=[*_unisono(of_site.container), "train", *_of_train(ours)],
+        command=[*_unisono(of_site.container), "train", *_train_arguments(ours)],
         limit_s=limit_s,
         options=options,
         modules=of_site.modules,
@@ -137,14 +138,14 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Pure: the words of ours, and after `--` those of sbatch."""
+    """Pure: splits the command line into our arguments, and those of sbatch after `--`."""
     place = argv.index("--") if "--" in argv else len(argv)
     ours, _ = train.split(argv[:place])
     return ours, tuple(argv[place + 1 :])
 
 
-def _of_train(ours: Sequence[str]) -> list[str]:
-    """Pure: as typed, the words that are of the training."""
+def _train_arguments(ours: Sequence[str]) -> list[str]:
+    """Pure: the arguments that belong to the training, as typed."""
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_own(own)
     _, of_train = own.parse_known_args(list(ours[1:]))
@@ -154,7 +155,7 @@ def _of_train(ours: Sequence[str]) -> list[str]:
 def _options(
     job: JobOptions, num_workers: int | None, of_site: site_file.Site, passed: Sequence[str]
 ) -> tuple[dict[str, str | None], list[str]]:
-    """Pure: what goes into the batch file, the command line outweighing the site; and what only the first job is told."""
+    """Pure: the options of the batch file, where the command line overrides the site file, and those of the first job only."""
     ours = _tasks(job, num_workers, of_site.sbatch) | ({"time": job.time} if job.time else {})
     named = {name: value for name in NAMED if (value := getattr(job, name.replace("-", "_"))) is not None}
     options: dict[str, str | None] = {**of_site.sbatch, **ours, **named, **sbatch_options.parse(passed)}
@@ -169,7 +170,7 @@ def _options(
 
 
 def _tasks(job: JobOptions, num_workers: int | None, of_site: sbatch.Options) -> dict[str, str | None]:
-    """Pure: nodes and workers, which must agree."""
+    """Pure: the numbers of nodes and workers; refuses numbers that do not match."""
     num_nodes, each = job.nodes, job.ntasks_per_node
     if num_workers and each and (num_workers != each * num_nodes if num_nodes else num_workers % each):
         nodes = f"{num_nodes} nodes" if num_nodes else "whole nodes"
@@ -187,13 +188,13 @@ def _tasks(job: JobOptions, num_workers: int | None, of_site: sbatch.Options) ->
 
 
 def _working_directory(env: Mapping[str, str]) -> Path:
-    """As the shell calls it: what links lead to may have another name on the nodes."""
+    """The working directory by the name that the shell uses: the target of a link may have another name on the nodes."""
     here, called = Path.cwd(), Path(env.get("PWD", ""))
     return called if called.is_absolute() and called.exists() and called.samefile(here) else here
 
 
 def _unisono(container: str) -> list[str]:
-    """The program that submits is the one that trains, but for a container, which has its own."""
+    """The command of the jobs: that of the program that submits; in a container the container's own."""
     beside = Path(sys.executable).parent / "unisono"
     if container:
         return ["unisono"]
@@ -202,7 +203,7 @@ def _unisono(container: str) -> list[str]:
 
 @contextmanager
 def _directory(given: str | None, name: str) -> Iterator[Path]:
-    """The run directory; one that was made for this job goes away again if the job is refused."""
+    """Context manager: yields the run directory; one that was made for this job is removed again if the job is refused."""
     if given is None:
         out = make_new_directory(Path("runs"), name)
         try:

@@ -1,4 +1,4 @@
-"""Text in columns, for verbs that print a small table. Pure."""
+"""Formats small tables as text. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def in_columns(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Rows of equal length, the first being the header; columns named in `left` are set to the left, others to the right."""
+    """Aligns rows of equal length, the first being the header; columns named in `left` are aligned left, others right."""
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     lines = []
     for row in rows:

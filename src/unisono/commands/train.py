@@ -1,4 +1,4 @@
-"""`unisono train`: one task file on any number of workers."""
+"""`unisono train`: trains one task file on any number of workers."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data,
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of the verb."""
+    """Local: adds the options of the verb."""
     parser.add_argument("task", metavar="TASK.py", help="the file that defines `task = un.Task(...)`")
     add_options(parser, *TRAIN_OPTIONS)
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Pure: all words are ours. Refuses a metric after --monitor, which takes no value."""
+    """Pure: all arguments are ours. Refuses a metric after --monitor, which takes no value."""
     for word, after in zip(argv, [*argv[1:], "-"], strict=True):
         if word.startswith("--monitor="):
             raise UsageError(monitor_remedy(word.partition("=")[2]))
@@ -62,7 +62,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Local or collective, blocking: start the workers, or be one. `argv` is the command as typed, without `unisono`."""
+    """Local or collective, blocking: starts the workers, or runs as one. `argv` is the command as typed, without `unisono`."""
     from unisono.cluster.resolve import current_topology
 
     start = on_workers.options(args)
@@ -75,7 +75,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
             start = replace(start, workers=config.elastic + 1)
         start.check_restarts(config.out)
         check_file(Path(args.task))
-        if (code := on_workers.launched(start, argv, Path(args.task).stem, config.comes_and_goes)) is not None:
+        if (code := on_workers.launch_if_requested(start, argv, Path(args.task).stem, config.comes_and_goes)) is not None:
             return code
     if "elastic" in args and "replay" not in args:
         config = configuration(args, argv)
@@ -92,5 +92,5 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TrainConfig:
-    """Local, blocking where a study must be read (--from-study): what the options say."""
+    """Local, blocking where a study must be read (--from-study): the configuration from parsed arguments."""
     return train_config(args.task, vars(args), ("unisono", *argv))

@@ -51,7 +51,7 @@ OF_THE_COMMAND = ("task", "n", "join", "report", "export")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of the verb."""
+    """Local: adds the options of the verb."""
     parser.add_argument("task", metavar="TASK.py", nargs="?", help="the file that defines `task = un.Task(...)`")
     parser.add_argument("-n", type=int, metavar="N", help="ranks (default 1, or those that srun, mpirun or unisono run started)")
     parser.add_argument("--join", metavar="DIR", help="help with an existing study, with its own settings; no TASK.py is needed")
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Local or collective, blocking: be one job of a study, or one rank of it."""
+    """Local or collective, blocking: runs as one job of a study, or as one rank of it; returns the exit code."""
     from unisono.cluster.resolve import current_topology
     from unisono.cluster.terminal import terminal
     from unisono.tuning.tune_job import run_tune_job
@@ -76,14 +76,14 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
         return _report(Path(args.report))
     if args.export is not None:
         return _export(Path(args.export[0]), args.export[1])
-    config = _joined(args, argv) if args.join is not None else configuration(args, argv)
+    config = _join_study(args, argv) if args.join is not None else configuration(args, argv)
     if current_topology().launcher == "local" and not config.order["file"].endswith(".cloudpickle"):
         check_file(Path(config.order["file"]))
     return run_tune_job(config, args.n, terminal().columns)
 
 
 def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
-    """Pure: what the options say."""
+    """Pure: the configuration from parsed arguments."""
     if args.task is None:
         raise UsageError("a task file is missing; give TASK.py, or --join a study that is there")
     given = vars(args)
@@ -94,8 +94,8 @@ def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
     return replace(config, order=trials.order(args.task, settings, config.folds, config.seed))
 
 
-def _joined(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
-    """Local, blocking: what the study says."""
+def _join_study(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
+    """Local, blocking: the configuration of a job that joins a study, as the study says it."""
     from unisono.tuning.study.study_file import read_study
 
     given = vars(args)

@@ -30,8 +30,8 @@ OVERRIDES = ("--checkpoint-every", "never", "--restarts", "0", "--time-limit", "
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What is known of the run that is to be verified."""
+class TrainedRun:
+    """A finished run that is to be verified."""
 
     path: Path
     command: Sequence[str]
@@ -43,7 +43,7 @@ class Trained:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Local: the options of the verb."""
+    """Local: adds the options of the verb."""
     parser.add_argument("run", metavar="RUN", help="the run directory")
     parser.add_argument("-n", type=int, metavar="N", help="workers to train it again with (default: 1, or 2 if it had 1)")
     how = parser.add_mutually_exclusive_group()
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
-    """Local, blocking."""
+    """Local, blocking: trains a run again and prints the comparison; returns the exit code."""
     from unisono.cluster.resolve import current_topology
 
     if current_topology().launcher != "local":
@@ -63,16 +63,16 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
         if value is not None and value < 1:
             raise UsageError(f"{option} must be at least 1; received {value}")
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))  # so that nothing is left behind
-    run = trained(Path(args.run), args.task)
+    run = read_trained_run(Path(args.run), args.task)
     num_workers = args.n or (2 if run.num_workers == 1 else 1)
     with tempfile.TemporaryDirectory(prefix="unisono-verify-") as folder:
         if args.whole:
-            return _whole(run, Path(folder), num_workers, args.engine)
-        return _steps(run, Path(folder), num_workers, args.engine, args.steps or DEFAULT_STEPS)
+            return _compare_results(run, Path(folder), num_workers, args.engine)
+        return _compare_steps(run, Path(folder), num_workers, args.engine, args.steps or DEFAULT_STEPS)
 
 
-def trained(path: Path, task: str | None) -> Trained:
-    """Local: the run in a directory; refuses one whose bits depend on the number of workers."""
+def read_trained_run(path: Path, task: str | None) -> TrainedRun:
+    """Local: reads the run in a directory; refuses one whose bits depend on the number of workers."""
     from unisono.task.task_file import check_file
     from unisono.training.run_folder.provenance import provenance, sources_of
     from unisono.training.run_folder.run_directory import differences
@@ -105,11 +105,11 @@ def trained(path: Path, task: str | None) -> Trained:
     if not directory.is_dir():
         raise UsageError(f"{directory}, where {path} was trained, is not here; give --task and call this where its data are found")
     as_typed = summary["config"]["task_file"]
-    return Trained(path, [word for word in command[2:] if word != as_typed], file, directory, summary["num_workers"], summary)
+    return TrainedRun(path, [word for word in command[2:] if word != as_typed], file, directory, summary["num_workers"], summary)
 
 
-def _train(run: Trained, out: Path, num_workers: int, engine: str | None, *options: str) -> Path:
-    """Local, blocking: the training again, in a directory of its own."""
+def _train(run: TrainedRun, out: Path, num_workers: int, engine: str | None, *options: str) -> Path:
+    """Local, blocking: repeats the training in a directory of its own."""
     command = [sys.executable, "-m", "unisono.cli", "train", str(run.task), *run.command, *OVERRIDES, "--out", str(out)]
     command += ["-n", str(num_workers), "--engine", engine or "auto", *options]
     print(f"unisono verify: {run.task.name} with {_workers(num_workers)}", flush=True)
@@ -119,7 +119,7 @@ def _train(run: Trained, out: Path, num_workers: int, engine: str | None, *optio
     return out
 
 
-def _steps(run: Trained, folder: Path, num_workers: int, engine: str | None, steps: int) -> int:
+def _compare_steps(run: TrainedRun, folder: Path, num_workers: int, engine: str | None, steps: int) -> int:
     from unisono.training.run_folder.hash_record import FILE, first_difference, read_hashes
 
     recorded = run.path / FILE
@@ -130,7 +130,7 @@ def _steps(run: Trained, folder: Path, num_workers: int, engine: str | None, ste
         there = read_hashes(_train(run, folder / "as-it-was", run.num_workers, None, *options) / FILE)
         shutil.rmtree(folder / "as-it-was")
     again = _train(run, folder / "again", num_workers, engine, *options)
-    _tell_changes(run, again)
+    _report_changes(run, again)
     here = read_hashes(again / FILE)
     compared = sorted(there.keys() & here.keys())
     if not compared:
@@ -155,10 +155,10 @@ def _steps(run: Trained, folder: Path, num_workers: int, engine: str | None, ste
     return 0
 
 
-def _whole(run: Trained, folder: Path, num_workers: int, engine: str | None) -> int:
+def _compare_results(run: TrainedRun, folder: Path, num_workers: int, engine: str | None) -> int:
     cut_short = ("--max-steps", str(run.summary["steps"])) if run.summary["reason"] == "interrupted" else ()
     out = _train(run, folder / "again", num_workers, engine, *cut_short)
-    _tell_changes(run, out)
+    _report_changes(run, out)
     again = json.loads((out / "summary.json").read_text())
     for there, here in zip(run.summary["history"], again["history"], strict=False):
         if there["weights"] != here["weights"]:
@@ -177,8 +177,8 @@ def _whole(run: Trained, folder: Path, num_workers: int, engine: str | None) -> 
     return 0
 
 
-def _tell_changes(run: Trained, again: Path) -> None:
-    """What is not as it was when the run was trained, so that a difference is no riddle."""
+def _report_changes(run: TrainedRun, again: Path) -> None:
+    """Prints what has changed since the run was trained, which may explain a difference."""
     from unisono.training.determinism import describe_changes
     from unisono.training.run_folder.run_directory import differences
 

@@ -15,7 +15,7 @@ from unisono.cluster.topology import Topology
 from unisono.doctor import installed_mpi, peers
 from unisono.doctor.aside import Aside
 from unisono.doctor.facts import Facts, Measurement, Mpi
-from unisono.doctor.finding import FAIL, Finding, of_error
+from unisono.doctor.finding import FAIL, Finding, finding_from_error
 from unisono.doctor.gather import gather
 from unisono.errors import CollectiveTimeout, CommError, PeerLost, UnisonoError, UsageError
 
@@ -74,7 +74,7 @@ class JobExamination:
 
     def _add_problem(self, error: UnisonoError, remedy: str) -> None:
         self.must_report_itself = not isinstance(error, (PeerLost, CollectiveTimeout)) or 0 in error.ranks
-        self.problems.append(of_error(FAIL, "meeting", str(error), remedy))
+        self.problems.append(finding_from_error(FAIL, "meeting", str(error), remedy))
 
     def _meet(self) -> TcpControl:
         from unisono.comm.control_plane.tcp_control import TcpControl

@@ -16,7 +16,7 @@ from unisono.cluster.topology import Overrides, Topology
 from unisono.doctor.all_ranks import JobExamination
 from unisono.doctor.checks import examine
 from unisono.doctor.facts import Job
-from unisono.doctor.finding import FAIL, Finding, of_error
+from unisono.doctor.finding import FAIL, Finding, finding_from_error
 from unisono.doctor.gather import gather
 from unisono.doctor.local_ranks import Answer, local_ranks
 from unisono.doctor.report import Verdicts
@@ -70,7 +70,9 @@ class _Examination:
         self.output.show_verdicts(self.verdicts)
         self.output.progress("gathering facts")
         own = gather(local.resolve({}, Overrides()), self.env, LOOPBACK)
-        problem = of_error(FAIL, "ranks", str(error), "unset what another launcher left over, or start with the right one")
+        problem = finding_from_error(
+            FAIL, "ranks", str(error), "unset what another launcher left over, or start with the right one"
+        )
         return self._report(Job((own,), launcher="", size=1), [problem])
 
     def _examine_alone(self, at: Topology, job: Job) -> int:

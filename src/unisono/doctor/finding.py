@@ -21,7 +21,7 @@ class Finding:
     node: str = ""
 
 
-def of_error(level: str, check: str, text: str, remedy: str) -> Finding:
+def finding_from_error(level: str, check: str, text: str, remedy: str) -> Finding:
     """Makes a finding from an error: our errors give the remedy after a semicolon, and what was received after another one;
     `remedy` is for errors that have none."""
     fact, *rest = text.splitlines()[0].split("; ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from unisono.cluster.topology import NotThisLauncher, Topology
@@ -18,7 +18,7 @@ GREEN, YELLOW, RED, BOLD = 32, 33, 31, 1
 COLOURS = ((OK, GREEN), (WARN, YELLOW), (FAIL, RED))
 LAST = ("engine", "bandwidth")
 """Checks of the links between ranks, which are shown after the nodes."""
-KEYS = {"num_expected": "asked"}
+KEYS: Mapping[str, str] = {"num_expected": "asked"}
 """Fields of a job that have another name in the JSON report."""
 
 

@@ -1,4 +1,4 @@
-"""For people who come from tf.distribute: `with strategy.scope()`, then `model.fit` on all workers, on every backend of Keras.
+"""The interface of tf.distribute: `with strategy.scope()`, then `model.fit` on all workers, on every backend of Keras.
 
 import keras, unisono as un
 

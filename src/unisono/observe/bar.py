@@ -41,7 +41,7 @@ class Bar:
         self._next_s = now + self._every_s
         return True
 
-    def hasten(self) -> None:
+    def draw_soon(self) -> None:
         """Make the next drawing due at once."""
         self._next_s = float("-inf")
 

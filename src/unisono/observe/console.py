@@ -95,7 +95,7 @@ class Console(Observer):
             parts.append(self._coloured(f"weights {event.weights}", FAINT))
         self._bar.say("  ".join(parts))
         self._progress.pause()
-        self._bar.hasten()  # the first step of an epoch is always seen: there its time begins
+        self._bar.draw_soon()  # the first step of an epoch is always seen: there its time begins
 
     def say(self, text: str) -> None:
         self._bar.say(text)

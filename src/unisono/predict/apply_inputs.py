@@ -1,4 +1,4 @@
-"""What a model is applied to: a part of the task's own data, or files that are brought into the form of those."""
+"""The inputs to which a model is applied: a part of the task's own data, or files that are prepared in the same way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Inputs:
 
 
 def split_inputs(splits: Splits, name: str) -> Inputs:
-    """Local: a part of the task's own data."""
+    """Local: the samples of a part of the task's own data."""
     parts = splits.parts()
     if name not in parts:
         raise UsageError(
@@ -40,7 +40,7 @@ def split_inputs(splits: Splits, name: str) -> Inputs:
 
 
 def file_inputs(paths: Sequence[str], options: Mapping[str, Any], like: Splits | None) -> Inputs:
-    """Local: files or a folder, opened by their suffix with `options`, and changed as the task changes its own data (`like`)."""
+    """Local: opens files or a folder by their suffix, with `options`, and prepares them as the task does its own data (`like`)."""
     opened = _opened(paths, options, like)
     if not len(opened):
         raise UsageError(f"{' '.join(paths)} holds no samples; give at least one")
@@ -54,7 +54,7 @@ def file_inputs(paths: Sequence[str], options: Mapping[str, Any], like: Splits |
 
 
 def sample_names(source: Source) -> list[str] | None:
-    """Local: what each sample is called, where it has a name: a picture by its file, without folder and suffix."""
+    """Local: the names of samples that have them: a picture has that of its file, without folder and suffix; else None."""
     whole, indices = origin(source)
     if not isinstance(whole, Images):
         return None
@@ -63,7 +63,7 @@ def sample_names(source: Source) -> list[str] | None:
 
 
 def class_names(splits: Splits) -> tuple[str, ...]:
-    """Local: of the classes by their numbers; empty where they are numbers only."""
+    """Local: the names of the classes by their numbers; empty where classes have no names."""
     return tuple(getattr(origin(splits.train)[0], "classes", ()))
 
 
@@ -87,14 +87,14 @@ def _opened(paths: Sequence[str], options: Mapping[str, Any], like: Splits | Non
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Of a folder without sub-folders, as the test pictures of competitions come."""
+    """The pictures of a folder without sub-folders."""
     if not folder.is_dir() or any(entry.is_dir() for entry in folder.iterdir()):
         return []
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
 
 
 def _input_changes(part: Source) -> list[Callable[[Any], Any]]:
-    """What the task does to its inputs after they are read, in order."""
+    """The functions that the task applies to its inputs after reading, in order."""
     found: list[Callable[[Any], Any]] = []
     while isinstance(part, (Subset, Mapped)):
         if isinstance(part, Mapped):

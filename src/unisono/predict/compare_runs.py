@@ -1,4 +1,4 @@
-"""Runs ranked by a metric, with what can be said about chance. Only runs that were measured on the same samples are compared."""
+"""Ranks runs by a metric, with intervals for chance. Only runs that were measured on the same samples are compared."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Comparison:
 
 
 def compare_runs(paths: Sequence[str], metric: str | None = None, lower_is_better: bool = False) -> Comparison:
-    """Local, blocking: refuses runs that are unfinished, divide their data differently or lack the metric."""
+    """Local, blocking: ranks runs by a metric; refuses runs that are unfinished, divide their data differently or lack the
+    metric."""
     runs = [open_run(path) for path in paths]
     _refuse_unequal(runs)
     name = metric or _usual_metric(runs)
@@ -83,7 +84,7 @@ def compare_runs(paths: Sequence[str], metric: str | None = None, lower_is_bette
 
 @dataclass(frozen=True)
 class _Measured:
-    """A metric by its full name, e.g. best_val_accuracy: what is measured, where, and with which weights."""
+    """A metric by its full name, e.g. best_val_accuracy: the quantity, the part of the data, and the weights."""
 
     name: str
     metric: Metric | None
@@ -111,14 +112,14 @@ class _Measured:
         return cls(name, metric, higher and not lower_is_better, split, num_samples, which, is_counted)
 
     def hits(self, value: float) -> int | None:
-        """How many samples were right; None where the value is no share of samples (weights, several places in a sample)."""
+        """Number of correct samples; None where the value is no share of samples (weights, several places in a sample)."""
         if not self.is_counted or not self.num_samples:
             return None
         number = round(value * self.num_samples)
         return number if abs(number - value * self.num_samples) < 1e-6 else None
 
     def predictions(self, run: FinishedRun) -> Predictions | None:
-        """Local, blocking: what an evaluation with these weights on these samples has kept."""
+        """Local, blocking: the predictions that an evaluation with these weights on these samples has saved; None without."""
         if self.split is None or not (file := run.predictions(self.split, self.which)).is_file():
             return None
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
@@ -146,7 +147,8 @@ def _refuse_unequal(runs: Sequence[FinishedRun]) -> None:
 
 
 def _usual_metric(runs: Sequence[FinishedRun]) -> str:
-    """By what the first run judged its epochs, of the test data where all have it, else of the validation; else the loss."""
+    """The metric that compares runs by default: the first run's monitor, on the test data where all have it, else on the
+    validation; else the loss."""
     common = set.intersection(*(set(run.metrics()) for run in runs))
     monitored = (runs[0].summary["monitor_metric"] or "val_loss").removeprefix("val_")
     for name in (f"test_{monitored}", f"val_{monitored}", "test_loss", "val_loss", "loss"):
@@ -156,7 +158,7 @@ def _usual_metric(runs: Sequence[FinishedRun]) -> str:
 
 
 def _groups(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
-    """Runs that differ in nothing but their seeds are one group."""
+    """Groups runs that differ only in their seeds."""
     found: dict[str, list[FinishedRun]] = {}
     for run in runs:
         found.setdefault(_configuration(run), []).append(run)
@@ -236,7 +238,7 @@ def _average(numbers: Sequence[float]) -> float:
 
 
 def _reads_one_hot(run: FinishedRun) -> bool:
-    """Whether targets that are as long as the outputs say one class, as the loss of the run reads them."""
+    """Whether targets as long as the outputs are one-hot classes, as the loss of the run reads them."""
     try:
         return resolve_loss(run.config["settings"]["loss"], run.config["settings"]["loss_options"]).one_hot
     except UsageError:  # a function of the task, or none

@@ -1,4 +1,4 @@
-"""A trained model evaluated again: every sample of a part of its data counted once, whatever the number of workers."""
+"""Evaluates a trained model again: every sample of a part of its data counts once, whatever the number of workers."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ Tell = Callable[[int, int], None]
 
 
 def evaluate_run(config: EvaluateConfig, comm: Communicator, tell: Tell | None = None) -> dict[str, Any]:
-    """Collective, blocking: loss and metrics of a trained model, written to RUN/evaluation-<split>.json and given to all ranks."""
+    """Collective, blocking: evaluates a trained model; writes loss and metrics to RUN/evaluation-<split>.json and returns them on
+    all ranks."""
     began = perf_counter()
     job = on_all_ranks(comm, lambda: _prepare(config, comm))
-    adapter = _Remembering(job.adapter) if config.save_predictions else job.adapter
+    adapter = _RecordingReplica(job.adapter) if config.save_predictions else job.adapter
     values = evaluate(comm, adapter, job.source, EvaluationPlan(job.metrics, batch_of(job.run), tell), PREFIXES[config.split])
-    kept = adapter.gather(comm, len(job.source)) if isinstance(adapter, _Remembering) else {}
+    kept = adapter.gather(comm, len(job.source)) if isinstance(adapter, _RecordingReplica) else {}
     wall_s = perf_counter() - began
     found = {
         "run": str(job.run.path),
@@ -84,8 +85,8 @@ def _prepare(config: EvaluateConfig, comm: Communicator) -> _Job:
     return _Job(run, source, splits.sha256(), adapter, sha256, front.metrics())
 
 
-class _Remembering:
-    """A replica that keeps what it has seen, in host memory."""
+class _RecordingReplica:
+    """A replica that keeps outputs and targets of its evaluation in host memory."""
 
     def __init__(self, inner: TorchAdapter) -> None:
         self.inner = inner
@@ -109,13 +110,13 @@ class _Remembering:
         return found
 
     def gather(self, comm: Communicator, num_samples: int) -> dict[str, Any]:
-        """Collective, blocking: all samples in order on rank 0; nothing on the others."""
+        """Collective, blocking: gathers the rows of all samples in order on rank 0; empty on the others."""
         found = {name: _to_first(comm, torch.cat(parts), num_samples) for name, parts in self.seen.items() if parts}
         return {name: array for name, array in found.items() if array is not None}
 
 
 def _to_first(comm: Communicator, mine: Tensor, num_samples: int) -> np.ndarray[Any, Any] | None:
-    """Collective, blocking: the rows of all ranks, which hold `cut` stretches of the samples, one after another on rank 0."""
+    """Collective, blocking: gathers on rank 0 the rows of all ranks, which hold `cut` stretches of the samples, in order."""
     mine = mine.contiguous().to(comm.device)
     if comm.rank:
         comm.send(mine, 0)

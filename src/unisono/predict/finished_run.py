@@ -1,4 +1,4 @@
-"""A run directory as its readers see it: what was asked for, what came out, where the weights are. Loads no framework."""
+"""Reads a finished run's directory: its configuration, its results, and where its weights are. Loads no framework."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFIXES: Mapping[str, str] = {"train": "train_", "validation": "val_", "test": 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What `unisono train` left in a directory. Reading is local."""
+    """A finished run in its directory. Methods are local."""
 
     path: Path
     config: Mapping[str, Any]
@@ -32,7 +32,7 @@ class FinishedRun:
         return (self.path / WEIGHTS["best"]).is_file()
 
     def weights(self, which: str) -> Path:
-        """The file of the final weights, or of those of the best epoch."""
+        """The path of the final weights, or of those of the best epoch."""
         file = self.path / WEIGHTS[which]
         if file.is_file():
             return file
@@ -41,18 +41,18 @@ class FinishedRun:
         raise UsageError(f"{self.path} has lost its weights: there is no {file.name}; train it again")
 
     def num_samples(self, split: str) -> int:
-        """Of a part of its data, as they were in the training."""
+        """Number of samples of a part of its data in the training."""
         counts: Mapping[str, int] = {**self.config.get("division", {}).get("held_out", {}), **self.summary["split"]["num_samples"]}
         if split not in counts:
             raise UsageError(f"the task of {self.path} has no {split} data (--split); it has {', '.join(counts)}")
         return counts[split]
 
     def evaluation(self, split: str, which: str) -> Path:
-        """Where `unisono evaluate` writes what it found."""
+        """The path to which `unisono evaluate` writes its results."""
         return self.path / f"evaluation-{split}{_suffix(which)}.json"
 
     def predictions(self, split: str, which: str) -> Path:
-        """Where `unisono evaluate --save-predictions` writes outputs and targets."""
+        """The path to which `unisono evaluate --save-predictions` writes outputs and targets."""
         return self.path / f"predictions-{split}{_suffix(which)}.npz"
 
     def metrics(self) -> dict[str, float]:
@@ -69,7 +69,7 @@ class FinishedRun:
 
 
 def open_run(path: str | Path) -> FinishedRun:
-    """Local: refuses what is no run directory, or one whose training has not come to its end."""
+    """Local: opens a run directory; refuses what is none, or one whose training is not finished."""
     where = Path(path)
     if not where.exists():
         near = get_close_matches(where.name, [entry.name for entry in where.parent.iterdir()], 1) if where.parent.is_dir() else []
@@ -84,18 +84,18 @@ def open_run(path: str | Path) -> FinishedRun:
 
 
 def refuse_idle_workers(num_workers: int, num_samples: int) -> None:
-    """Pure."""
+    """Pure: refuses more workers than samples."""
     if num_workers > num_samples:
         raise UsageError(f"there are {num_workers} workers for {num_samples} samples (-n); use -n {num_samples} or fewer")
 
 
 def is_run(path: Path) -> bool:
-    """Local: whether a run began there."""
+    """Local: whether a path is a run directory."""
     return (path / "config.json").is_file()
 
 
 def read_json(path: Path) -> Any:
-    """Local."""
+    """Local: reads a JSON file."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Predictions in a file: a table with chosen columns (.csv) or one array (.npy, .h5), written wholly or not at all."""
+"""Writes predictions to a file: a table with chosen columns (.csv) or one array (.npy, .h5), wholly or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = Iterable[tuple[slice, np.ndarray[Any, Any]]]
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table: a header, and where each comes from."""
+    """The columns of a table: their headers and the field of each."""
 
     id_name: str
     headers: tuple[str, ...]
@@ -30,7 +30,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Layout:
-    """What is written besides the numbers."""
+    """The names of samples and columns that are written with the numbers."""
 
     num_samples: int
     names: Sequence[str] | None
@@ -41,7 +41,8 @@ class Layout:
 
 
 def choose_columns(requested: Sequence[str], fields: Sequence[str] | None, id_name: str | None, has_names: bool) -> Columns:
-    """Pure: NAME=FIELD takes a field under another name; names that are no fields rename all of them, in order."""
+    """Pure: the columns that were requested: NAME=FIELD writes a field under another name; names that are no fields rename all, in
+    order."""
     if fields is None:
         raise UsageError("a table has one row for each sample, but these predictions have several axes; use --out with .npy or .h5")
     header = id_name or ("id" if has_names else "index")
@@ -62,19 +63,19 @@ def choose_columns(requested: Sequence[str], fields: Sequence[str] | None, id_na
 
 
 def writer(out: Path) -> Callable[[Path, Layout, Rows], None]:
-    """Pure: by the suffix."""
+    """Pure: the function that writes the format of a path, by its suffix."""
     if out.suffix.lower() not in WRITERS:
         raise UsageError(f"--out {out} must end in {', '.join(WRITERS)}; its suffix says what is written")
     return WRITERS[out.suffix.lower()]
 
 
 def is_table(out: Path) -> bool:
-    """Pure."""
+    """Pure: whether the output is a table, by its suffix."""
     return out.suffix.lower() == ".csv"
 
 
 def write_csv(out: Path, layout: Layout, rows: Rows) -> None:
-    """Local, blocking. Numbers have as many digits as it takes to read them back unchanged."""
+    """Local, blocking: writes a table. Numbers have as many digits as are needed to read them back unchanged."""
     columns = layout.columns
     assert columns is not None
     with atomic_replacement(out) as draft, draft.open("w", newline="", encoding="utf-8") as text:
@@ -88,7 +89,7 @@ def write_csv(out: Path, layout: Layout, rows: Rows) -> None:
 
 
 def write_npy(out: Path, layout: Layout, rows: Rows) -> None:
-    """Local, blocking: one array with a row for each sample."""
+    """Local, blocking: writes one array with a row for each sample."""
     with atomic_replacement(out) as draft:
         array: Any = None
         for where, values in rows:
@@ -99,7 +100,7 @@ def write_npy(out: Path, layout: Layout, rows: Rows) -> None:
 
 
 def write_hdf5(out: Path, layout: Layout, rows: Rows) -> None:
-    """Local, blocking: `predictions` with a row for each sample and, where samples have names, `id`."""
+    """Local, blocking: writes `predictions` with a row for each sample and, where samples have names, `id`."""
     with atomic_replacement(out) as draft:
         write_rows(draft, "predictions", layout.num_samples, rows, layout.names)
 

@@ -1,4 +1,4 @@
-"""How sure a measured value is: intervals of 95 % from the samples it was measured on. Pure."""
+"""Confidence intervals of 95 % of measured values, from the samples on which they were measured. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEED = 20
 
 
 def wilson(num_hits: int, total: int) -> tuple[float, float]:
-    """The share of hits (Wilson 1927): (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
+    """The interval of a share of hits (Wilson 1927): (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
     share, square = num_hits / total, Z_95**2
     middle = share + square / (2 * total)
     half = Z_95 * math.sqrt(share * (1 - share) / total + square / (4 * total**2))

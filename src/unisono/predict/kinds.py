@@ -1,4 +1,4 @@
-"""What is made of the outputs of a model, or of several: labels, probabilities, one score, or the outputs themselves.
+"""Kinds of predictions from the outputs of one or several models: labels, probabilities, one score, or the outputs themselves.
 
 probabilities = mean over the models of softmax(outputs)        or sigmoid, as the loss of the task reads them
 label         = the class with the largest probability          or each label whose probability is above 1/2
@@ -23,7 +23,7 @@ from unisono.task.task import Task
 
 @dataclass(frozen=True)
 class Probabilities:
-    """How the outputs of a model are read as probabilities."""
+    """The way in which a model's outputs become probabilities."""
 
     of: Callable[[Tensor], Tensor]
     are_exclusive: bool
@@ -44,19 +44,19 @@ BY_MODULE: Mapping[type, Probabilities] = MappingProxyType(
 
 
 def probabilities_of(task: Task) -> Probabilities | None:
-    """Pure: as the loss of the task reads its outputs; None for a loss that says nothing about probabilities."""
+    """Pure: how the loss of the task reads outputs as probabilities; None for a loss that does not."""
     return BY_LOSS.get(task.loss) if isinstance(task.loss, str) else BY_MODULE.get(type(task.loss))
 
 
 @dataclass(frozen=True)
 class Kind:
-    """From the outputs of the models for one batch to what is written. Pure."""
+    """Computes what is written from the outputs of the models for one batch. Pure."""
 
     name: str
     reading: Probabilities | None
 
     def __call__(self, outputs: Sequence[Tensor]) -> Any:
-        """A NumPy array: whole numbers for labels, else float32."""
+        """Computes the predictions as a NumPy array: whole numbers for labels, else float32."""
         # In float64 the order of outputs survives, so that a label is the one that an evaluation decides for.
         wide = [one.detach().to("cpu", torch.float64) for one in outputs]
         if self.reading is None or self.name == "raw":
@@ -69,7 +69,7 @@ class Kind:
         return shares.float().numpy()
 
     def fields(self, shape: tuple[int, ...], classes: Sequence[str]) -> tuple[str, ...] | None:
-        """Names of the numbers of one sample, whose outputs have this shape; None where they are no row."""
+        """The field names of one sample's predictions, whose outputs have this shape; None where they are no row."""
         width = shape[0] if len(shape) == 1 else 1
         if len(shape) > 1:
             return None

@@ -1,4 +1,4 @@
-"""How far a stretch of samples is, as a bar on a terminal; silent elsewhere."""
+"""Shows the progress over samples as a bar on a terminal; silent elsewhere."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from unisono.observe.bar import Bar
 from unisono.observe.quantities import duration, rate
 
 
-class Progress:
-    """Told how far the first worker is, whose part is as large as that of the others. Local."""
+class PieceProgress:
+    """Shows the progress of the first worker, whose part is as large as that of the others. Local."""
 
     def __init__(self, bar: Bar, what: str, workers: int, clock: Callable[[], float] = perf_counter) -> None:
         self._bar = bar

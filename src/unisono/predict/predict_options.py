@@ -1,4 +1,4 @@
-"""What `unisono evaluate` and `unisono apply` are asked to do."""
+"""Options of `unisono evaluate` and `unisono apply`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ WRITTEN = "what is written"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskNow:
-    """Of tasks that are not as they were."""
+class TaskSource:
+    """Options for finding the task of a run again: where its file is now, and whether changes since the training are accepted."""
 
     task_file: str | None = option(None, "the task file, where it has moved", "TASK.py", group=COMPUTED, flag="--task")
     accept_changes: bool = option(False, "take the task file and the data as they are now")
@@ -25,8 +25,8 @@ class TaskNow:
 
 
 @dataclass(frozen=True)
-class EvaluateConfig(TaskNow):
-    """One evaluation, in plain values."""
+class EvaluateConfig(TaskSource):
+    """Options of one evaluation, in plain values."""
 
     run: str
     split: str = option("test", f"the part of the data: {', '.join(SPLITS)}", "SPLIT", choices=SPLITS)
@@ -39,8 +39,8 @@ def _names(given: str | Sequence[str]) -> Sequence[str]:
 
 
 @dataclass(frozen=True)
-class ApplyConfig(TaskNow):
-    """One application, in plain values."""
+class ApplyConfig(TaskSource):
+    """Options of one application of models, in plain values."""
 
     runs: Sequence[str]
     inputs: Sequence[str] = ()

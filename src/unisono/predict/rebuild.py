@@ -1,4 +1,4 @@
-"""From a run directory back to what made it: the task with its settings, its data, and the model with the trained weights."""
+"""Rebuilds from a run directory the task with its settings, its data, and the model with the trained weights."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from unisono.training.run_folder.weights import initialise
 
 
 def rebuild_task(run: FinishedRun, task_file: str | None = None, accept_changes: bool = False) -> ResolvedTask:
-    """Local: the task as it was trained: its file, with the settings and arguments of the run. `task_file` says where it is now."""
+    """Local: rebuilds the task as it was trained, from its file and the settings of the run. `task_file` is where that file is
+    now."""
     file = Path(task_file) if task_file is not None else _task_file(run)
-    altered = list(_altered(run, file))
+    altered = list(_changed_sources(run, file))
     if altered and not accept_changes:
         raise UsageError(
             f"the task of {run.path} has changed since it was trained: {'; '.join(altered)}. Bring it back (git), "
@@ -43,7 +44,7 @@ def rebuild_task(run: FinishedRun, task_file: str | None = None, accept_changes:
 
 
 def rebuild_splits(run: FinishedRun, changed: ResolvedTask, accept_changes: bool = False) -> Splits:
-    """Local, blocking for one read of the labels: the data of the task, if they are divided as in the training."""
+    """Local, blocking for one read of the labels: rebuilds the data of the task; refuses data that are divided differently now."""
     splits = make_splits(changed)
     recorded = run.summary["split"]
     if not accept_changes and splits.sha256() != recorded["sha256"]:
@@ -58,15 +59,15 @@ def rebuild_splits(run: FinishedRun, changed: ResolvedTask, accept_changes: bool
 
 
 def _with_test(splits: Splits, test: Source) -> Splits:
-    """Local: a fold with the test data that no fold of a search sees; they are for the models that it made."""
+    """Local: adds to a fold the test data that no fold of a search sees."""
     return Splits(splits.train, splits.validation, test, splits.how, splits.seed, splits.num_dropped, splits.warnings)
 
 
 def rebuild_model(
     run: FinishedRun, changed: ResolvedTask, which: str, device: torch.device, samples: Source, what: str
 ) -> tuple[nn.Module, Any, str]:
-    """Local, blocking: the trained model, its outputs for the first of `samples` (called `what` in messages), and the sha256 of its
-    weights. Refuses weights that are not those that the run wrote."""
+    """Local, blocking: rebuilds the trained model; returns it, its outputs for the first of `samples` (`what` in messages), and
+    the sha256 of its weights. Refuses weights that are not those that the run wrote."""
     file = run.weights(which)
     model = make_model(changed, device)
     first_outputs(model, samples, device, what)  # gives lazy modules their shapes, which the weights need
@@ -81,9 +82,9 @@ def rebuild_model(
 
 
 def make_adapter(changed: ResolvedTask, model: nn.Module, device: torch.device) -> TorchAdapter:
-    """Local: the model as one that is evaluated and never trained."""
+    """Local: makes an adapter of a model that is evaluated and never trained."""
     body = frontend_of(changed.task, model).body(with_outputs=True)
-    return TorchAdapter(model, body, {"": trainable(model)}, device, _alone(device), precision=changed.task.precision)
+    return TorchAdapter(model, body, {"": trainable(model)}, device, _own_buffer(device), precision=changed.task.precision)
 
 
 def batch_of(run: FinishedRun) -> int:
@@ -92,8 +93,8 @@ def batch_of(run: FinishedRun) -> int:
     return evaluation_batch(run.config["settings"]["global_batch"], run.config["num_workers"])
 
 
-def _alone(device: torch.device) -> Any:
-    """Memory that nobody else need see."""
+def _own_buffer(device: torch.device) -> Any:
+    """Returns a function that makes buffers in memory of this process alone."""
     return lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device)
 
 
@@ -110,8 +111,8 @@ def _task_file(run: FinishedRun) -> Path:
     raise UsageError(f"the task file of {run.path} is gone ({places[0]}); bring it back, or say where it is with --task")
 
 
-def _altered(run: FinishedRun, file: Path) -> Iterator[str]:
-    """What differs between the files that were trained with and those that are there."""
+def _changed_sources(run: FinishedRun, file: Path) -> Iterator[str]:
+    """Describes what differs between the source files of the training and those that are there now."""
     then = run.summary["provenance"]["task"]
     if then.get("file") is None or not file.is_file():
         return  # a missing file is told by whoever loads it
@@ -125,25 +126,25 @@ def _altered(run: FinishedRun, file: Path) -> Iterator[str]:
 
 
 def _recorded_changes(task: Task, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values as for --set where the run differs from its task file."""
+    """The settings, as for --set, in which the run differs from its task file."""
     for what in FACTORIES:
         defaults = {name: one.default for name, one in inspect.signature(getattr(task, what)).parameters.items()}
         for name, value in config[what].items():
             if name not in defaults or as_plain(defaults[name]) != value:
-                yield f"{what}.{name}", _restored(value, defaults.get(name))
+                yield f"{what}.{name}", _restore_tuples(value, defaults.get(name))
     settings = config["settings"]
     for head, field in OPTION_FIELDS.items():
         there = getattr(task, field)
         for name, value in settings[field].items():
             if name not in there or as_plain(there[name]) != value:
-                yield f"{head}.{name}", _restored(value, there.get(name))
+                yield f"{head}.{name}", _restore_tuples(value, there.get(name))
     for name in PLAIN:
         if name in settings and as_plain(getattr(task, name)) != settings[name]:
-            yield name, _restored(settings[name], getattr(task, name))
+            yield name, _restore_tuples(settings[name], getattr(task, name))
 
 
-def _restored(value: Any, like: Any) -> Any:
-    """JSON knows no tuples, which most settings are."""
+def _restore_tuples(value: Any, like: Any) -> Any:
+    """Converts lists from JSON back to tuples where the default is one."""
     return tuple(value) if isinstance(value, list) and not isinstance(like, list) else value
 
 

@@ -21,7 +21,7 @@ from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
 from unisono.errors import UnisonoError, UsageError, join_ranks
 from unisono.testing.checks import algorithm_checks
-from unisono.testing.checks.algorithm_trainings import Case, NotHere
+from unisono.testing.checks.algorithm_trainings import Case, NotApplicable
 
 Check = Callable[[Communicator, Case, Path], None]
 
@@ -30,7 +30,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
 )
 SIZES = (1, 2, 4)
 TIME_LIMIT_S = 20.0
-"""Of each collective: a rank that fails a check leaves the others waiting this long at most."""
+"""Limit of each collective: a rank that fails a check keeps the others waiting at most this long."""
 STUCK_S = 60.0
 """A check that takes longer is a deadlock: every stack is printed and the process ends."""
 
@@ -56,24 +56,24 @@ class Item(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What this rank found."""
+    """The result of one check on this rank."""
 
     item: Item
     seconds: float
     error: str = ""
-    not_here: str = ""
+    not_applicable: str = ""
 
 
 def items(names: Sequence[str], checks: Sequence[str], first_example: bool = False) -> Iterator[Item]:
-    """Local: all that is to be run on one number of ranks, in order."""
+    """Local: the checks of all cases, in the order in which they are run."""
     for name in names:
         numbers = range(1 if first_example else len(find_algorithm(name).examples))
         yield from (Item(Case(name, number), check) for number, check in product(numbers, checks))
 
 
 def run_items(todo: Sequence[Item]) -> int:
-    """Collective over the job, blocking: each check on a communicator of its own, so that a failure leaves nothing to the next.
-    Gives how many failed on some rank."""
+    """Collective over the job, blocking: runs each check on a new communicator, so that a failure does not affect the next.
+    Returns how many failed on some rank."""
     num_failed = 0
     for item in todo:
         faulthandler.dump_traceback_later(STUCK_S, exit=True)
@@ -85,28 +85,28 @@ def run_items(todo: Sequence[Item]) -> int:
 
 
 def _run(item: Item) -> Verdict:
-    began, error, not_here = monotonic(), "", ""
+    began, error, not_applicable = monotonic(), "", ""
     try:
         with connect(time_limit_s=TIME_LIMIT_S, quiet=True) as comm, tempfile.TemporaryDirectory(prefix="unisono-contract-") as own:
             folder = Path(comm.broadcast_object(own))
             CHECKS[item.check](comm, item.case, folder)
             if not comm.is_spent:
                 comm.barrier()  # the folder goes with the first rank
-    except NotHere as reason:
-        not_here = str(reason)
+    except NotApplicable as reason:
+        not_applicable = str(reason)
     except (Exception, SystemExit):  # noqa: BLE001 - shown where all are compared
         error = traceback.format_exc()
-    return Verdict(item, monotonic() - began, error, not_here)
+    return Verdict(item, monotonic() - began, error, not_applicable)
 
 
 def _report(comm: Communicator, verdict: Verdict) -> bool:
-    """Collective: rank 0 prints what all found. Gives whether the check failed."""
+    """Collective: rank 0 prints the verdicts of all ranks. Returns whether the check failed."""
     everybody = comm.allgather_object(verdict.error)
     is_failed = any(everybody)
     if comm.rank == 0:
-        word = "FAILED" if is_failed else "-" if verdict.not_here else "ok"
+        word = "FAILED" if is_failed else "-" if verdict.not_applicable else "ok"
         size = f"{comm.size} rank{'s' if comm.size > 1 else ''}"
-        end = verdict.not_here or f"{verdict.seconds:.1f} s"
+        end = verdict.not_applicable or f"{verdict.seconds:.1f} s"
         print(f"{word:6}  {size:7}  {verdict.item.case}  {verdict.item.check}  {end}", flush=True)
         for error in dict.fromkeys(filter(None, everybody)):
             ranks = [rank for rank, other in enumerate(everybody) if other == error]
@@ -115,11 +115,11 @@ def _report(comm: Communicator, verdict: Verdict) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Collective over the job, blocking: the command."""
+    """Collective over the job, blocking: runs the command and returns its exit code."""
     args = _parser().parse_args(arguments)
     try:
         names = args.names or known_algorithms()
-        todo = list(items(names, _checked(args.only), args.first))
+        todo = list(items(names, _selected_checks(args.only), args.first))
         if args.list:
             print("\n".join((*CHECKS, *dict.fromkeys(str(item.case) for item in todo))))
             return 0
@@ -141,7 +141,7 @@ def _run_in_job(todo: Sequence[Item]) -> int:
 
 
 def _start(arguments: Sequence[str], sizes: Sequence[int]) -> int:
-    """Local, blocking: the same on ranks of this machine, one number of them after the other."""
+    """Local, blocking: runs the command on ranks of this machine, for each number of ranks in turn."""
     kept, codes = _without_ranks(arguments), []
     for size in sizes:
         program = [sys.executable, "-m", "unisono.cli", "run", "-n", str(size), "-m", "unisono.testing.algorithm_contract", *kept]
@@ -163,7 +163,7 @@ def _without_ranks(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def _checked(only: str | None) -> Sequence[str]:
+def _selected_checks(only: str | None) -> Sequence[str]:
     chosen = tuple(only.split(",")) if only else tuple(CHECKS)
     for name in chosen:
         if name not in CHECKS:

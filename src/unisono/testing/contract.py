@@ -66,7 +66,8 @@ the process ends.
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one check on one rank. `error` is empty if it passed; `told` is the error that a fault raised on this rank."""
+    """The result of one check on one rank. `error` is empty if it passed; `raised` is the error that a fault raised on this
+    rank."""
 
     check: str
     engine: str
@@ -74,7 +75,7 @@ class Verdict:
     rank: int
     seconds: float
     error: str = ""
-    told: str = ""
+    raised: str = ""
 
     @property
     def ok(self) -> bool:
@@ -82,12 +83,12 @@ class Verdict:
 
 
 def check_names() -> tuple[str, ...]:
-    """The checks that one group runs one after another."""
+    """The names of the checks, which one group runs one after another."""
     return tuple(name for part in PARTS for name in _functions(part, "check_"))
 
 
 def fault_names() -> tuple[str, ...]:
-    """The faults. Each needs a new group and at least two ranks."""
+    """The names of the faults. Each needs a new group and at least two ranks."""
     return tuple(_functions(faults, "fault_"))
 
 
@@ -110,19 +111,19 @@ def run_body(comm: Communicator, names: Iterable[str]) -> Iterator[tuple[Verdict
 
 
 def run_fault(comm: Communicator, name: str) -> Verdict:
-    """Collective, blocking: run one fault; afterwards the communicator is unusable."""
+    """Collective, blocking: runs one fault; afterwards the communicator is unusable."""
     began = monotonic()
     fault: Callable[[Communicator], str] = getattr(faults, name)
-    told = error = ""
+    raised = error = ""
     try:
-        told = fault(comm)
+        raised = fault(comm)
     except Exception:  # noqa: BLE001 -- the verdict carries it to the comparison
         error = traceback.format_exc()
-    return Verdict(name, comm.engine, comm.size, comm.rank, monotonic() - began, error, told)
+    return Verdict(name, comm.engine, comm.size, comm.rank, monotonic() - began, error, raised)
 
 
 def main() -> int:
-    """Collective over the job, blocking: the command."""
+    """Collective over the job, blocking: runs the command and returns its exit code."""
     args = _arguments()
     if args.list:
         print("\n".join((*check_names(), *fault_names())))
@@ -149,7 +150,7 @@ def _in_threads(size: int, body: Body) -> list[int]:
 
 
 def _run_checks(world: World, names: Sequence[str], results: Path | None) -> int:
-    """1 if a check failed on a rank, else 0."""
+    """Runs the checks; returns 1 if one failed on a rank, else 0."""
 
     def body(comm: Communicator) -> int:
         failed = 0
@@ -168,8 +169,8 @@ def _run_checks(world: World, names: Sequence[str], results: Path | None) -> int
 
 
 def _run_faults(world: World, names: Sequence[str], results: Path | None) -> int:
-    """1 if a fault was not told as it should be, else 0. A process outlives the faults of its communicator (except under MPI):
-    each time it opens another one."""
+    """Runs the faults; returns 1 if one was not reported as it should be, else 0. A process outlives the faults of its
+    communicator (except under MPI): each time it opens another one."""
 
     def body(name: str, comm: Communicator) -> int:
         if comm.engine == "mpi" and len(names) > 1:
@@ -190,12 +191,12 @@ def _run_faults(world: World, names: Sequence[str], results: Path | None) -> int
 
 
 def _watch() -> None:
-    """Restart the timer that ends a stuck process."""
+    """Restarts the timer that ends a stuck process."""
     faulthandler.dump_traceback_later(STUCK_S, exit=True)
 
 
 def _await_verdicts(results: Path, own: Verdict) -> None:
-    """Blocking: until all ranks have written theirs, as some launchers end the others as soon as the first is gone."""
+    """Blocking: waits until all ranks have written their verdicts, as some launchers end the others when the first is gone."""
     deadline = monotonic() + TIME_LIMIT_S
     files = [results / f"rank-{rank}.jsonl" for rank in range(own.size)]
     while not all(file.exists() and own.check in file.read_text() for file in files) and monotonic() < deadline:

@@ -1,4 +1,5 @@
-"""A wrapper that counts what a member sends, around any communicator: for tests of an algorithm's cost and of what it leaves."""
+"""A wrapper around any communicator that counts what a member sends: for tests of an algorithm's cost and of what it leaves
+open."""
 # ruff: noqa: ARG002 -- the wrapped communicator watches its calls itself
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass
 class Tally:
-    """What one member did on a communicator and on all groups that were split from it."""
+    """The counts of one member on a communicator and on all groups that were split from it."""
 
     num_bytes: float = 0.0
     """That it sent: in messages, and what collectives must send at the least (an all-reduce of B bytes over a ring of N members:
@@ -31,7 +32,7 @@ class Tally:
     """That were split off."""
 
     def left(self) -> list[str]:
-        """Local: what was begun and is not over, in words."""
+        """Local: describes operations that were started and have not ended."""
         sends, collectives = (sum(not work.done() for work in works) for works in (self.sends, self.collectives))
         found = [f"{sends} messages whose receipt it never awaited"] if sends else []
         found += [f"{collectives} started collectives that are not over"] if collectives else []
@@ -39,7 +40,7 @@ class Tally:
 
 
 class Counting(Communicator):
-    """Does what the wrapped communicator does and records every message sent (not what collectives send underneath)."""
+    """A communicator that passes every call on and counts every message sent (not what collectives send underneath)."""
 
     def __init__(self, inner: Communicator, tally: Tally | None = None) -> None:
         group = Group(inner.name, inner.rank, inner.members, inner.ranks)
@@ -108,7 +109,7 @@ class Counting(Communicator):
 
 
 class _Receive(Work[Envelope]):
-    """Counts the message when it was waited for."""
+    """A started receive that counts the message when it was waited for."""
 
     def __init__(self, inner: Work[Envelope], tally: Tally) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""The contract of a replica, for every framework: the same checks for torch and for Keras on each backend.
+"""The contract of replicas, for every framework: the same checks for torch and for Keras on each backend.
 
     python -m unisono.testing.model_contract torch
     KERAS_BACKEND=jax python -m unisono.testing.model_contract keras
@@ -48,7 +48,7 @@ def torch_model(dropout: float = 0.0, norm: bool = False) -> nn.Module:
 
 
 def keras_model(dropout: float = 0.0, norm: bool = False) -> Any:
-    """The same in Keras."""
+    """A small classifier in Keras."""
     import keras
 
     layers = [keras.Input((WIDTH,)), keras.layers.Dense(8)]
@@ -112,7 +112,7 @@ def _data(weighted: bool) -> Splits:
 
 
 def check_the_gradient_is_that_of_the_loss(kind: str) -> None:
-    """By central differences of the evaluated loss, along a random direction."""
+    """The gradient equals central differences of the evaluated loss, along a random direction."""
     replica = Replica(kind)
     gradient = replica.gradient()
     (values,) = replica.held.values.values()
@@ -261,7 +261,7 @@ def check_every_optimizer_of_keras_moves(kind: str) -> None:
 
 
 def check_a_rule_is_what_keras_does(kind: str) -> None:
-    """Our vector rules in the place of Keras's own code, as far as one can tell: weights, counts and memory after five steps."""
+    """Our vector rules give what Keras's own optimizers give: weights, counts and memory after five steps."""
     if kind != "keras":
         return
     from keras import optimizers
@@ -325,7 +325,7 @@ def _equal(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Local, blocking: all checks, or those that are named."""
+    """Local, blocking: runs all checks, or those that are named; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m unisono.testing.model_contract", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kind", choices=tuple(MODELS))
     parser.add_argument("checks", nargs="*", metavar="CHECK", help="only these")

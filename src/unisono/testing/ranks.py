@@ -25,8 +25,8 @@ SHOWN_CHARS = 4000
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A group of processes that is over."""
+class GroupResult:
+    """The result of a group of processes that has ended: exit code and output."""
 
     exit_code: int
     output: str
@@ -40,19 +40,19 @@ class Ended:
         return f"exit code {self.exit_code}{over} after {self.seconds:.1f} s; output:\n{shown}"
 
 
-Runner = Callable[[Sequence[str], int, str, float], Ended]
+Runner = Callable[[Sequence[str], int, str, float], GroupResult]
 """A function that runs a program (as `unisono run` takes it) on so many ranks with an engine, and ends it after so many seconds."""
 
 
 @dataclass(frozen=True)
 class ContractRun:
-    """The contract on one group: verdicts by check and rank, as far as the ranks came."""
+    """The result of the contract on one group: verdicts by check and rank, as far as the ranks came."""
 
-    ended: Ended
+    ended: GroupResult
     verdicts: dict[str, dict[int, Verdict]]
 
     def failure(self, check: str, size: int) -> str:
-        """Empty if all ranks passed the check, else everything there is to know."""
+        """Describes how a check failed; empty if all ranks passed."""
         by_rank = self.verdicts.get(check, {})
         errors = [f"rank {rank}: {verdict.error}" for rank, verdict in sorted(by_rank.items()) if verdict.error]
         absent = [rank for rank in range(size) if rank not in by_rank]
@@ -69,8 +69,8 @@ def run_ranks(
     engine: str,
     timeout_s: float = 90.0,
     on_failure: str = "end",
-) -> Ended:
-    """Local, blocking: `program` (as `unisono run` takes it) on `size` processes; past `timeout_s` they are ended."""
+) -> GroupResult:
+    """Local, blocking: runs `program` (as `unisono run` takes it) on `size` processes; ends them after `timeout_s`."""
     command = _mpirun(program, size) if engine == "mpi" else _unisono_run(program, size, engine, on_failure)
     began = monotonic()
     # A file and not a pipe: a process that outlives its launcher must not keep us waiting for the end of its output.
@@ -85,13 +85,13 @@ def run_ranks(
             _end(process)
         seconds = monotonic() - began
         output.seek(0)
-        return Ended(process.returncode, output.read(), seconds, timed_out)
+        return GroupResult(process.returncode, output.read(), seconds, timed_out)
 
 
 def run_contract(
     engine: str, size: int, names: Sequence[str], results: Path, timeout_s: float = 180.0, run: Runner = run_ranks
 ) -> ContractRun:
-    """Local, blocking: these checks or faults on `size` ranks; `results` is an empty folder for their verdicts."""
+    """Local, blocking: runs these checks or faults on `size` ranks; `results` is an empty folder for their verdicts."""
     program = ["-m", "unisono.testing.contract", "--results", str(results), "--only", ",".join(names)]
     if engine == "threads":  # in a process of their own: some checks count what the process holds
         ended = run([*program, "--threads", str(size)], 1, "single", timeout_s)
@@ -107,7 +107,7 @@ def run_contract(
 
 
 class ContractGroup:
-    """One group of an engine and a size, for tests that look up one check each. It runs all `names` when first asked."""
+    """One group of an engine and a size, for tests that look up one check each. The first look-up runs all `names`."""
 
     def __init__(
         self, engine: str, size: int, names: Sequence[str], results: Path, timeout_s: float, run: Runner = run_ranks
@@ -122,18 +122,18 @@ class ContractGroup:
 
     @property
     def run(self) -> ContractRun:
-        """Blocking the first time."""
+        """The result of all checks. Blocks the first time."""
         if self._run is None:
             self._run = run_contract(self._engine, self._size, self._names, self._results, self._timeout_s, self._runner)
         return self._run
 
     def failure(self, check: str) -> str:
-        """Blocking the first time: empty if all ranks passed the check, else everything there is to know."""
+        """Describes how a check failed; empty if all ranks passed. Blocks the first time."""
         return self.run.failure(check, self._size)
 
 
 def mpirun() -> str | None:
-    """Local: the launcher of the MPI that this Python's environment holds, else the first one on PATH."""
+    """Local: the path of mpirun: that of this Python's environment, else the first one on PATH; None without one."""
     beside = Path(sys.executable).with_name("mpirun")
     return str(beside) if beside.exists() else shutil.which("mpirun")
 

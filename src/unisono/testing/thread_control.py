@@ -25,7 +25,7 @@ class ThreadJob:
         self.exchanges: dict[str, dict[int, bytes]] = {}
 
     def lose(self, rank: int, loss: Loss) -> None:
-        """Tell all other ranks; the first reported reason stays."""
+        """Reports a lost rank to all others; the first reported reason stays."""
         with self.changed:
             for control in self.controls:
                 if control.rank != rank:

@@ -59,7 +59,7 @@ class Progress:
     def say(self, text: str) -> None:
         if self._bar is not None:
             self._bar.say(text)
-            self._bar.hasten()
+            self._bar.draw_soon()
 
     def draw(self, num_running: int) -> None:
         """Local: the line at the bottom of a terminal."""

@@ -20,7 +20,7 @@ from unisono.doctor.aside import Aside
 from unisono.doctor.bandwidth import BUDGET_S, LARGEST_BYTES, MAX_MESSAGES, TRIAL_BYTES, _plan
 from unisono.doctor.engines import chosen_pairs
 from unisono.doctor.facts import Facts, Interface, Measurement, Mpi, Torch, describe_ranks
-from unisono.doctor.finding import FAIL, Finding, of_error
+from unisono.doctor.finding import FAIL, Finding, finding_from_error
 from unisono.doctor.gather import gather, resolve_name
 from unisono.doctor.local_ranks import local_ranks
 from unisono.errors import UsageError
@@ -325,10 +325,10 @@ def test_ranks_in_words() -> None:
 
 
 def test_an_error_becomes_a_finding_with_its_own_remedy() -> None:
-    assert of_error(FAIL, "mpi", "it broke (here); mend it; or not\nstack", "-") == Finding(
+    assert finding_from_error(FAIL, "mpi", "it broke (here); mend it; or not\nstack", "-") == Finding(
         FAIL, "mpi", "it broke (here)", "mend it; or not"
     )
-    assert of_error(FAIL, "mpi", "it broke", "mend it").remedy == "mend it"
+    assert finding_from_error(FAIL, "mpi", "it broke", "mend it").remedy == "mend it"
 
 
 def test_local_ranks_that_give_no_report_are_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

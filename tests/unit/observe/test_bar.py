@@ -71,7 +71,7 @@ def test_a_line_takes_its_place_and_closing_wipes_it() -> None:
 def test_it_is_due_now_and_then() -> None:
     bar = Bar(io.StringIO(), 80, every_s=1.0)
     assert [bar.is_due(now) for now in (0.0, 0.9, 1.0, 1.5)] == [True, False, True, False]
-    bar.hasten()
+    bar.draw_soon()
     assert bar.is_due(1.6) and not bar.is_due(1.7)
 
 

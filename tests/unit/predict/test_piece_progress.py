@@ -5,14 +5,14 @@ from __future__ import annotations
 from io import StringIO
 
 from unisono.observe.bar import BEGIN_OF_LINE, ERASE_TO_END, Bar
-from unisono.predict.piece_progress import Progress
+from unisono.predict.piece_progress import PieceProgress
 
 
 def test_a_terminal_sees_a_bar_that_fits_and_is_removed() -> None:
     now = iter((0.0, 1.0, 1.05, 2.0))
     stream = StringIO()
     bar = Bar(stream, 60)
-    progress = Progress(bar, "out.csv", 2, lambda: next(now))
+    progress = PieceProgress(bar, "out.csv", 2, lambda: next(now))
     for done in (10, 50, 60, 100):
         progress(done, 100)
     bar.close()
@@ -26,6 +26,6 @@ def test_a_terminal_sees_a_bar_that_fits_and_is_removed() -> None:
 def test_a_file_sees_nothing() -> None:
     stream = StringIO()
     bar = Bar(stream, None)
-    Progress(bar, "out.csv", 1)(1, 2)
+    PieceProgress(bar, "out.csv", 1)(1, 2)
     bar.close()
     assert stream.getvalue() == ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from unisono.doctor.checks import links
 from unisono.doctor.facts import Facts, Interface, Job, Measurement
-from unisono.doctor.finding import FAIL, OK, WARN, Finding, of_error
+from unisono.doctor.finding import FAIL, OK, WARN, Finding, finding_from_error
 
 PORT = 15000
 """An example for messages: the first of those that Unisono takes by itself."""
@@ -98,7 +98,9 @@ def _measured(measured: Measurement, job: Job) -> Finding:
     if measured.error:
         remedy = "see the other findings; engine gloo (export UNISONO_ENGINE=gloo) is the one that needs least"
         level = FAIL if measured.chosen else WARN
-        return of_error(level, "bandwidth", f"engine {measured.engine}, ranks {left} and {right}: {measured.error}", remedy)
+        return finding_from_error(
+            level, "bandwidth", f"engine {measured.engine}, ranks {left} and {right}: {measured.error}", remedy
+        )
     together = job.started or nodes.get(left) == nodes.get(right)
     where = "on one node" if together else f"from {nodes.get(left)} to {nodes.get(right)}"
     speed = f"{measured.gb_per_s:.3g} GB/s, {measured.latency_us:.0f} us"

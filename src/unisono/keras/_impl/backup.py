@@ -1,4 +1,4 @@
-"""A fit that was killed or stopped resumes: checkpoints are saved while it runs, and found again by the number of the fit."""
+"""Makes `fit` resumable after a kill or a stop: it saves checkpoints, which are found again by the number of the fit."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Backup:
-    """Where one fit is saved, and how often."""
+    """The folder of one fit's checkpoints, and how often they are saved."""
 
     comm: Communicator
     folder: Path
     interval: SaveInterval
 
     def open(self) -> CheckpointStore | None:
-        """Collective, blocking: on rank 0, where checkpoints go, with the newest one that an earlier attempt has left there."""
-        return on_all_ranks(self.comm, lambda: _opened(self.folder) if self.comm.rank == 0 else None)
+        """Collective, blocking: opens the folder on rank 0, with the newest checkpoint of an earlier attempt; None on others."""
+        return on_all_ranks(self.comm, lambda: _open_folder(self.folder) if self.comm.rank == 0 else None)
 
     def is_finished(self, trainer: TrainerBase) -> bool:
-        """Collective: whether an earlier attempt of this fit came to its end."""
+        """Collective: whether an earlier attempt finished this fit."""
         file = self.folder / FINISHED
         asked = json.loads(file.read_text())["epochs"] if self.comm.rank == 0 and file.exists() else 0
         is_over = trainer.progress.epoch >= trainer.goals.num_epochs or asked >= trainer.goals.num_epochs
@@ -41,13 +41,13 @@ class Backup:
         return bool(self.comm.broadcast_object(is_over))
 
     def finish(self, num_epochs: int) -> None:
-        """Local: it is over, though a callback may have ended it before so many epochs."""
+        """Local: records that the fit is finished, even if a callback ended it before `num_epochs` epochs."""
         if self.comm.rank == 0:
             (self.folder / FINISHED).write_text(json.dumps({"epochs": num_epochs}) + "\n")
 
 
 def find_backup(comm: Communicator, folder: str | None, every: str, number: int, callbacks: list[Any]) -> Backup | None:
-    """Collective: of the fit with this number; takes the place of Keras's own callback for it."""
+    """Collective: the backup of the fit with this number; None without a folder. It replaces Keras's own callback for backups."""
     from keras.callbacks import BackupAndRestore
 
     for one in [one for one in callbacks if isinstance(one, BackupAndRestore)]:
@@ -57,8 +57,8 @@ def find_backup(comm: Communicator, folder: str | None, every: str, number: int,
     return None if folder is None else Backup(comm, Path(folder) / f"fit-{number}", SaveInterval.parse(every))
 
 
-def _opened(folder: Path) -> CheckpointStore:
-    """Local, blocking."""
+def _open_folder(folder: Path) -> CheckpointStore:
+    """Local, blocking: opens the folder of checkpoints."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

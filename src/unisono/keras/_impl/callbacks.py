@@ -1,4 +1,4 @@
-"""Keras's callbacks, driven by our loop: they run on the first worker, and what they change reaches all of them.
+"""Runs Keras's callbacks in our training loop: they run on the first worker, and what they change is sent to all.
 
 They may set the learning rate, the weights and `model.stop_training`. The model that they hold has the weights of the end of the
 epoch, or of the batch where one of them has something to do with every batch.
@@ -20,45 +20,45 @@ from unisono.training.progress import EARLY, Goals, Progress
 
 BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 SHARED = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-"""Methods of a model in whose place ours stand."""
+"""Methods of a model that ours replace."""
 LOOK_AT_LOGS = ("TerminateOnNaN", "ProgbarLogger", "History")
 
 
-def hears_batches(callback: Any) -> bool:
-    """Local: whether it has anything to do with every batch."""
+def has_batch_hooks(callback: Any) -> bool:
+    """Local: whether a callback has hooks that are called with every batch."""
     from keras.callbacks import Callback
 
     return any(name in vars(callback) or getattr(type(callback), name) is not getattr(Callback, name) for name in BATCH_HOOKS)
 
 
-def watches_batches(callback: Any) -> bool:
-    """Local: whether it may look at the model, or change it, with every batch."""
+def needs_model_every_batch(callback: Any) -> bool:
+    """Local: whether a callback may read or change the model with every batch."""
     kind = type(callback)
     if kind.__module__.startswith("keras."):
         often = getattr(callback, "save_freq", getattr(callback, "update_freq", None))
         if kind.__name__ in LOOK_AT_LOGS or often == "epoch":
             return False
-    return hears_batches(callback)
+    return has_batch_hooks(callback)
 
 
 @dataclass
 class Callbacks(Observer):
-    """All callbacks of one fit. Made, and called, on all workers alike."""
+    """The observer that calls the Keras callbacks of one fit. All workers make one and call it alike."""
 
     comm: Communicator
     adapter: TorchAdapter
     listed: Any
-    """keras.callbacks.CallbackList; on workers other than the first it has the history alone."""
+    """The keras.callbacks.CallbackList; on workers other than the first it has only the history."""
     num_epochs: int
-    watches_batches: bool
-    """Whether a callback of the user wants to be called with every batch, on any worker."""
+    needs_model_every_batch: bool
+    """Whether a callback of the user, on any worker, may read or change the model with every batch."""
     lr: float | None
-    """None where a schedule of Keras says it."""
+    """The learning rate; None where a schedule of Keras sets it."""
     stops: bool = False
     _loss: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
     def __post_init__(self) -> None:
-        self._is_heard = self.comm.rank == 0 and any(map(hears_batches, self.listed.callbacks))
+        self._has_batch_hooks = self.comm.rank == 0 and any(map(has_batch_hooks, self.listed.callbacks))
 
     @property
     def _module(self) -> KerasModule:
@@ -66,24 +66,26 @@ class Callbacks(Observer):
         return self.adapter.model
 
     def begin(self, epoch: int, mid_epoch: bool) -> None:
-        """Collective: before the first step; `mid_epoch`: of an epoch whose beginning an earlier attempt has told already."""
+        """Collective, before the first step: calls the hooks for the begin. With `mid_epoch` the epoch began in an earlier
+        attempt."""
         self._publish()
         self._module.pure.model.stop_training = False
-        self._tell("on_train_begin")
+        self._call_hook("on_train_begin")
         self._begin_epoch(epoch)
         if mid_epoch and self.lr is not None:  # what was made of it at the beginning is in the state
             self._module.pure.model.optimizer.learning_rate = self.lr
-        self._agree()
+        self._share_changes()
 
     def resume(self) -> None:
-        """Local: the trainer has resumed from a checkpoint."""
+        """Local: called when the trainer has resumed from a checkpoint: publishes the restored weights and learning rate."""
         lr, self.lr = self.lr, None
         self._publish()
         if lr is not None:
             self.lr = rate_of(self._module.pure.model.optimizer)
 
-    def _tell(self, hook: str, *told: Any) -> None:
-        """Local: meanwhile `predict` and `evaluate` of the model are Keras's own, of this worker alone: only it is told."""
+    def _call_hook(self, hook: str, *told: Any) -> None:
+        """Local: calls a hook of all callbacks. In it `predict` and `evaluate` of the model are Keras's own, as only this worker
+        calls them."""
         model = self._module.pure.model
         ours = {name: vars(model).pop(name) for name in SHARED if name in vars(model)}
         try:
@@ -93,57 +95,57 @@ class Callbacks(Observer):
 
     def _begin_epoch(self, epoch: int) -> None:
         self._loss = [0.0, 0.0]
-        self._tell("on_epoch_begin", epoch)
-        self._tell("on_train_batch_begin", 0)
+        self._call_hook("on_epoch_begin", epoch)
+        self._call_hook("on_train_batch_begin", 0)
 
     def step(self, event: StepDone) -> None:
         self._loss[0] += event.loss * event.num_samples
         self._loss[1] += event.num_samples
-        if self.watches_batches:
+        if self.needs_model_every_batch:
             self._publish()
-        if self._is_heard:
+        if self._has_batch_hooks:
             logs = {"loss": self._loss[0] / self._loss[1], **event.sums}
-            self._tell("on_train_batch_end", event.step_in_epoch, logs)
+            self._call_hook("on_train_batch_end", event.step_in_epoch, logs)
             model = self._module.pure.model
             model.stop_training = model.stop_training or self.stops  # said of an earlier step of the same round
             if event.step_in_epoch + 1 < self.listed.params["steps"] and not model.stop_training:
-                self._tell("on_train_batch_begin", event.step_in_epoch + 1)
-        if self.watches_batches:
-            self._agree(self._rate())
+                self._call_hook("on_train_batch_begin", event.step_in_epoch + 1)
+        if self.needs_model_every_batch:
+            self._share_changes(self._rate())
 
     def epoch(self, event: EpochDone) -> None:
         self._publish()
         if any(name.startswith("val_") for name in event.metrics):
-            self._tell("on_test_begin")
+            self._call_hook("on_test_begin")
             seen = {name.removeprefix("val_"): value for name, value in event.metrics.items() if name.startswith("val_")}
-            self._tell("on_test_end", seen)
-        self._tell("on_epoch_end", event.epoch, dict(event.metrics))
+            self._call_hook("on_test_end", seen)
+        self._call_hook("on_epoch_end", event.epoch, dict(event.metrics))
         at_end = self._rate()
         if not self._module.pure.model.stop_training and event.epoch + 1 < self.num_epochs:
             self._begin_epoch(event.epoch + 1)
-        self._agree(at_end)
+        self._share_changes(at_end)
 
     def end(self, logs: Mapping[str, float]) -> None:
-        """Collective: after the last step."""
+        """Collective, after the last step: calls the hooks for the end."""
         self._publish()
-        self._tell("on_train_end", dict(logs))
-        self._agree(self._rate())
+        self._call_hook("on_train_end", dict(logs))
+        self._share_changes(self._rate())
         self._publish()
 
     def settings(self, step: int) -> Any:  # noqa: ARG002
-        """Local: of the next step."""
+        """Local: the optimiser settings of the next step."""
         return {"": ({} if self.lr is None else {"lr": self.lr},)}
 
     def _publish(self) -> None:
-        """What callbacks and `model.save` look at."""
+        """Copies the trained state to where callbacks and `model.save` read it."""
         self._module.publish()
         publish_learned(self.adapter.parts[""], self._module, self._module.pure.model.optimizer)
         if self.lr is not None:
             self._module.pure.model.optimizer.learning_rate = self.lr
 
-    def _agree(self, at_end: float | None = None) -> None:
-        """Collective: what the callbacks of the first worker have changed; `at_end`: the rate at the end of the epoch, with which
-        another attempt would begin the next one, whose beginning may change it again."""
+    def _share_changes(self, at_end: float | None = None) -> None:
+        """Collective: sends what the callbacks of the first worker have changed to all. `at_end` is the rate at the end of the
+        epoch, with which a resumed attempt begins the next one, whose hooks may change it again."""
         model = self._module.pure.model
         mine = (bool(model.stop_training), self._rate(), at_end, self.comm.rank == 0 and self._module.differs())
         self.stops, self.lr, at_end, has_changed = self.comm.broadcast_object(mine)
@@ -164,7 +166,7 @@ class Callbacks(Observer):
 
 @dataclass(frozen=True)
 class CallbackGoals(Goals):
-    """Epochs, unless a callback says that it is enough."""
+    """Goals of a fit: so many epochs, unless a callback stops it."""
 
     callbacks: Callbacks | None = None
 

@@ -1,4 +1,4 @@
-"""What `fit`, `evaluate` and `predict` are given, as samples that can be shared out exactly.
+"""Converts the inputs of `fit`, `evaluate` and `predict` to samples that can be divided exactly.
 
 Arrays are samples with numbers. A stream (tf.data, PyDataset, DataLoader, a generator) is read by every worker, which takes its
 rows of each batch by their position; that all of them read the same is checked with every batch.
@@ -27,18 +27,18 @@ from unisono.errors import UsageError
 
 @dataclass(frozen=True)
 class Stream:
-    """Batches one after the other."""
+    """Batches that are read one after the other."""
 
     epoch: Callable[[int], Iterator[Any]]
-    """The batches of an epoch from its beginning; those of a generator go on from epoch to epoch."""
+    """Returns the batches of an epoch; a generator continues from epoch to epoch."""
     num_steps: int
-    """Of an epoch."""
+    """Number of steps of an epoch."""
     kind: str
-    begins_anew: bool = True
+    restarts_each_epoch: bool = True
 
 
 def is_stream(x: Any) -> bool:
-    """Local."""
+    """Local: whether an input is a stream of batches."""
     return not isinstance(x, Source) and (_kind_of(x) is not None)
 
 
@@ -56,7 +56,7 @@ def _kind_of(x: Any) -> str | None:
 
 
 def as_stream(x: Any, num_steps: int | None, what: str) -> Stream:
-    """Local: refuses one whose length nobody knows."""
+    """Local: makes a stream of an input; refuses one of unknown length."""
     kind = _kind_of(x)
     assert kind is not None
     known = _length(x, kind) if num_steps is None else num_steps
@@ -65,11 +65,11 @@ def as_stream(x: Any, num_steps: int | None, what: str) -> Stream:
         raise UsageError(f"the {kind} of {what} does not say how long it is; give {option}")
     if kind == "generator":
         held = iter(x)
-        return Stream(lambda _: held, known, kind, begins_anew=False)
+        return Stream(lambda _: held, known, kind, restarts_each_epoch=False)
     whole = _PyDatasetEpochs(x) if kind == "PyDataset" else lambda _: iter(x)
-    if num_steps is not None and num_steps != _length(x, kind):  # goes on from epoch to epoch, as in Keras
+    if num_steps is not None and num_steps != _length(x, kind):  # continues from epoch to epoch, as in Keras
         endless = chain.from_iterable(map(whole, count()))
-        return Stream(lambda _: endless, known, kind, begins_anew=False)
+        return Stream(lambda _: endless, known, kind, restarts_each_epoch=False)
     return Stream(whole, known, kind)
 
 
@@ -86,7 +86,7 @@ def _length(x: Any, kind: str) -> int | None:
 
 
 class _PyDatasetEpochs:
-    """The batches of each epoch of a PyDataset, which may put them into another order between two."""
+    """Reads the batches of each epoch of a PyDataset, which may reorder them between two epochs."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -100,7 +100,7 @@ class _PyDatasetEpochs:
 
 
 def _arrays(batch: Any) -> Any:
-    """Local: as nestings of NumPy arrays (inputs, targets[, weights])."""
+    """Local: converts a batch to nested NumPy arrays (inputs, targets[, weights])."""
     found = map_tree(_array, tuple(batch) if isinstance(batch, list) else batch)
     return found if isinstance(found, tuple) else (found,)
 
@@ -112,7 +112,7 @@ def _array(leaf: Any) -> Any:
 
 
 def as_batch(x: Any, y: Any, weights: Any, class_weight: Mapping[int, float] | None) -> tuple[Any, ...]:
-    """Pure: inputs, targets and weights of samples, with those of their classes."""
+    """Pure: inputs, targets and weights of samples; class weights are multiplied into the weights."""
     if y is None:
         raise UsageError("there are no targets (y); give them, or a stream of (inputs, targets)")
     found = (map_tree(_array, _plain(x)), map_tree(_array, _plain(y)))
@@ -123,7 +123,7 @@ def as_batch(x: Any, y: Any, weights: Any, class_weight: Mapping[int, float] | N
 
 
 def _plain(tree: Any) -> Any:
-    """Lists of numbers are an array, and not so many inputs."""
+    """Converts a list of numbers to an array; a list of arrays stays, as several inputs."""
     if isinstance(tree, list) and not any(hasattr(part, "shape") for part in tree):
         return np.asarray(tree)
     return tree
@@ -140,39 +140,39 @@ def _of_classes(targets: Any, class_weight: Mapping[int, float]) -> Any:
 
 
 def read_all(x: Any, num_steps: int | None, what: str) -> Source:
-    """Local, blocking: a stream that is evaluated, wholly in memory."""
+    """Local, blocking: reads a whole stream into memory, for evaluation."""
     stream = as_stream(x, num_steps, what)
     batches = [_arrays(batch) for _, batch in zip(range(stream.num_steps), stream.epoch(0), strict=False)]
     if not batches:
         raise UsageError(f"the {stream.kind} of {what} is empty; give at least one batch")
-    parts = [_joined([batch[place] for batch in batches]) for place in range(len(batches[0]))]
+    parts = [_concatenate([batch[place] for batch in batches]) for place in range(len(batches[0]))]
     return Arrays(*parts)
 
 
-def _joined(trees: list[Any]) -> Any:
+def _concatenate(trees: list[Any]) -> Any:
     first = trees[0]
     if isinstance(first, dict):
-        return {name: _joined([tree[name] for tree in trees]) for name in first}
+        return {name: _concatenate([tree[name] for tree in trees]) for name in first}
     if isinstance(first, tuple):
-        return tuple(_joined([tree[place] for tree in trees]) for place in range(len(first)))
+        return tuple(_concatenate([tree[place] for tree in trees]) for place in range(len(first)))
     return np.concatenate(trees)
 
 
 def first_batch(stream: Stream, class_weight: Mapping[int, float] | None) -> tuple[tuple[Any, ...], Stream]:
-    """Local, blocking: the first batch, and a stream that still has it."""
+    """Local, blocking: reads the first batch; returns it and a stream that still begins with it."""
     batches = stream.epoch(0)
     raw = next(batches, None)
     if raw is None:
         raise UsageError(f"the {stream.kind} is empty; give at least one batch")
-    batch = weighted(_arrays(raw), class_weight)
-    if stream.begins_anew:
+    batch = as_training_batch(_arrays(raw), class_weight)
+    if stream.restarts_each_epoch:
         return batch, stream
     whole = chain([raw], batches)
-    return batch, Stream(lambda _: whole, stream.num_steps, stream.kind, begins_anew=False)
+    return batch, Stream(lambda _: whole, stream.num_steps, stream.kind, restarts_each_epoch=False)
 
 
-def weighted(batch: tuple[Any, ...], class_weight: Mapping[int, float] | None) -> tuple[Any, ...]:
-    """Pure: a batch of a stream, checked."""
+def as_training_batch(batch: tuple[Any, ...], class_weight: Mapping[int, float] | None) -> tuple[Any, ...]:
+    """Pure: checks a batch of a stream and returns its inputs, targets and weights."""
     if len(batch) not in (2, 3):
         raise UsageError(
             f"a batch to learn from must be (inputs, targets) or (inputs, targets, weights); received {len(batch)} parts"
@@ -181,13 +181,13 @@ def weighted(batch: tuple[Any, ...], class_weight: Mapping[int, float] | None) -
 
 
 def rows(where: slice, leaf: Any) -> Any:
-    """Pure."""
+    """Pure: rows of an array."""
     return leaf[where]
 
 
 @dataclass
 class StreamLoader:
-    """A worker's rows of every batch of a stream. Collective with several workers: they compare what they have read."""
+    """Loads a worker's rows of every batch of a stream. Collective with several workers, which compare what they have read."""
 
     stream: Stream
     comm: Communicator
@@ -197,20 +197,20 @@ class StreamLoader:
     num_shards: int = 1
     own_shards: None = None
     first_epoch: int = 0
-    """Of the fit, for streams that do not begin anew."""
+    """First epoch of the fit, for streams that do not restart with each epoch."""
     _num_read: int = field(default=0, init=False)
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Portion]:
-        """Collective, blocking."""
+        """Collective, blocking: yields this worker's part of each batch of an epoch, from `first_step` on."""
         steps = self.plan.steps_per_epoch
-        batches = self._begun(epoch)
+        batches = self._start_epoch(epoch)
         used = (epoch - self.first_epoch) * steps + first_step
-        missing = first_step if self.stream.begins_anew else used - self._num_read
+        missing = first_step if self.stream.restarts_each_epoch else used - self._num_read
         for _ in range(missing):
             self._next(batches, 0)
         seen = 0
         for step in range(first_step, steps):
-            batch = weighted(_arrays(self._next(batches, step)), self.class_weight)
+            batch = as_training_batch(_arrays(self._next(batches, step)), self.class_weight)
             self._compare(batch, epoch, step)
             own = cut(num_rows(batch), self.num_shards, self.shard)
             indices = np.arange(seen + own.start, seen + own.stop)
@@ -218,9 +218,10 @@ class StreamLoader:
             part = map_tree(partial(rows, own), batch)
             yield Portion(indices, (part,) if len(indices) else ())
 
-    def _begun(self, epoch: int) -> Iterator[Any]:
-        """The batches of an epoch; what it shuffles with torch's random numbers is a function of seed and epoch, on all workers."""
-        if not self.stream.begins_anew:
+    def _start_epoch(self, epoch: int) -> Iterator[Any]:
+        """Returns the batches of an epoch. Torch's random numbers are a function of seed and epoch, so all workers shuffle
+        alike."""
+        if not self.stream.restarts_each_epoch:
             return self.stream.epoch(epoch)
         with torch.random.fork_rng([]):
             torch.manual_seed(self.plan.seed * 1_000_003 + epoch)

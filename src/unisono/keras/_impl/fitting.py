@@ -1,4 +1,4 @@
-"""One call of `fit`: our trainer, with Keras's callbacks as its observers."""
+"""Executes one call of `fit`: our trainer, with Keras's callbacks as its observers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unisono.data.source import Source
 from unisono.data.splits import Splits
 from unisono.errors import STOPPED_CODE, TrainingFailed, UsageError
 from unisono.keras._impl.backup import Backup, find_backup
-from unisono.keras._impl.callbacks import CallbackGoals, Callbacks, watches_batches
+from unisono.keras._impl.callbacks import CallbackGoals, Callbacks, needs_model_every_batch
 from unisono.keras._impl.fit_inputs import Stream, StreamLoader
 from unisono.model.base import BEGINNING, StreamKey
 from unisono.model.keras.module import KerasModule
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FitData:
-    """What one call of `fit` learns from, and is evaluated with."""
+    """The training and validation data of one call of `fit`."""
 
     train: Source
-    """Of a stream its first batch."""
+    """The training data; of a stream its first batch."""
     stream: Stream | None
     validation: Source | None
     batch: int
@@ -55,7 +55,7 @@ class FitData:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSchedule:
-    """How long a call of `fit` learns, and when it is evaluated."""
+    """The epochs of one call of `fit`, and when it is evaluated."""
 
     epochs: int
     initial_epoch: int
@@ -66,7 +66,7 @@ class FitSchedule:
 
 @dataclass(frozen=True)
 class Fit:
-    """What one call of `fit` was asked for, its data opened."""
+    """One call of `fit`: its arguments, with its data opened."""
 
     strategy: Strategy
     model: Any
@@ -74,15 +74,15 @@ class Fit:
     data: FitData
     schedule: FitSchedule
     number: int
-    """Among the fits of the script."""
+    """Number of this fit among those of the script, from 0."""
 
     @property
     def comm(self) -> Communicator:
         return self.strategy.comm
 
     @property
-    def _draws(self) -> int:
-        """The seed of orders and of dropout: other ones in every fit of a script, as in Keras."""
+    def _draw_seed(self) -> int:
+        """The seed of shuffling and dropout: another one in every fit of a script, as in Keras."""
         seed = self.strategy.seed
         return seed if self.number == 0 else StreamKey(seed, self.number, 0, BEGINNING).value() % 2**31
 
@@ -95,33 +95,35 @@ class Fit:
             optimizer=self.model.optimizer,  # itself, also where it is plain SGD: callbacks and backups look at it
             global_batch=max(self.data.batch, self.comm.size),
             epochs=max(self.schedule.epochs, 1),
-            seed=self._draws,
+            seed=self._draw_seed,
             name="fit",
         )
 
     def _backup(self, callbacks: list[Any]) -> Backup | None:
         return find_backup(self.comm, self.strategy.backup, self.strategy.backup_every, self.number, callbacks)
 
-    def in_step(self, callbacks: list[Any]) -> Any:
-        """Collective, blocking: workers that learn in step, or agree in rounds. Gives the history."""
+    def fit_in_step(self, callbacks: list[Any]) -> Any:
+        """Collective, blocking: fits with workers that step together, or agree in rounds. Returns the history."""
         comm, strategy = self.comm, self.strategy
         resolved = replace(change(self._task, {}), algorithm=strategy.options)
         parts = on_all_ranks(comm, lambda: assemble(resolved, strategy.algorithm, comm))
         loader = self._loader(parts)
         backup = self._backup(callbacks)
-        heard = self._callbacks(parts, callbacks, loader.plan.steps_per_epoch)
-        history = heard.listed._history
+        keras_callbacks = self._callbacks(parts, callbacks, loader.plan.steps_per_epoch)
+        history = keras_callbacks.listed._history
         store = None if backup is None else backup.open()
         with StopRequest() as stop:
             run = RunContext(
                 config=TrainConfig("", algorithm=strategy.algorithm, quiet=True),
                 comm=comm,
-                parts=replace(parts, loader=loader, settings=heard.settings, goals=self._goals(heard)),
+                parts=replace(parts, loader=loader, settings=keras_callbacks.settings, goals=self._goals(keras_callbacks)),
                 stop=stop,
                 deadline=deadline_of_this_process(None),
                 began=perf_counter(),
-                observers=(heard,),
-                hooks=RunHooks(ends_epoch_early=lambda: heard.stops, evaluation_is_due=_due(self.schedule.validation_freq)),
+                observers=(keras_callbacks,),
+                hooks=RunHooks(
+                    ends_epoch_early=lambda: keras_callbacks.stops, evaluation_is_due=_due(self.schedule.validation_freq)
+                ),
                 save_interval=None if backup is None else backup.interval,
                 store=store,
             )
@@ -129,19 +131,19 @@ class Fit:
             begin = Progress(epoch=first, step=first * loader.plan.steps_per_epoch)
             trainer = build_trainer(run, self.schedule.validation_batch, begin)
             if backup is not None and trainer.resume(None if store is None else store.loaded) is not None:
-                heard.resume()
+                keras_callbacks.resume()
                 if backup.is_finished(trainer):
-                    return _told_again(history, trainer.progress)
-            heard.begin(trainer.progress.epoch, mid_epoch=bool(trainer.progress.step_in_epoch))
-            _told_again(history, trainer.progress)
+                    return _replay_history(history, trainer.progress)
+            keras_callbacks.begin(trainer.progress.epoch, mid_epoch=bool(trainer.progress.step_in_epoch))
+            _replay_history(history, trainer.progress)
             try:
                 done = trainer.train()
-                heard.end(done.history[-1]["metrics"] if done.history else {})
+                keras_callbacks.end(done.history[-1]["metrics"] if done.history else {})
                 trainer.save_final()  # callbacks may have changed the weights at the end
             finally:
                 if trainer.saving is not None:
                     trainer.saving.close()
-        self._end(done, backup, stop)
+        self._raise_if_ended_early(done, backup, stop)
         # Callbacks of the first worker may have put more into it, e.g. the learning rate.
         history.history = comm.broadcast_object({name: list(map(float, one)) for name, one in history.history.items()})
         return history
@@ -149,13 +151,13 @@ class Fit:
     def _loader(self, parts: TrainingParts) -> Any:
         data = self.data
         if data.stream is None:
-            return replace(parts.loader, plan=Plan(len(data.train), data.batch, self._draws, data.shuffle))
-        plan = Plan(data.stream.num_steps * data.batch, data.batch, self._draws, shuffle=False)
+            return replace(parts.loader, plan=Plan(len(data.train), data.batch, self._draw_seed, data.shuffle))
+        plan = Plan(data.stream.num_steps * data.batch, data.batch, self._draw_seed, shuffle=False)
         shard, num_shards, first = parts.loader.shard, parts.loader.num_shards, self.schedule.initial_epoch
         return StreamLoader(data.stream, self.comm, plan, data.class_weight, shard, num_shards, first_epoch=first)
 
-    def _goals(self, heard: Callbacks) -> CallbackGoals:
-        return CallbackGoals(self.schedule.epochs, None, callbacks=heard)
+    def _goals(self, keras_callbacks: Callbacks) -> CallbackGoals:
+        return CallbackGoals(self.schedule.epochs, None, callbacks=keras_callbacks)
 
     def _callbacks(self, parts: TrainingParts, callbacks: list[Any], num_steps: int) -> Callbacks:
         from keras.callbacks import CallbackList
@@ -170,14 +172,14 @@ class Fit:
             steps=num_steps,
             model=self.model,
         )
-        watches = any(self.comm.allgather_object(any(watches_batches(one) for one in callbacks)))
+        watches = any(self.comm.allgather_object(any(needs_model_every_batch(one) for one in callbacks)))
         optimizer = self.model.optimizer
         is_schedule = not hasattr(optimizer._learning_rate, "assign")
         lr = None if is_schedule else rate_of(optimizer)
         return Callbacks(self.comm, parts.adapter, listed, self.schedule.epochs, watches, lr)
 
-    def _end(self, done: Progress, backup: Backup | None, stop: StopRequest) -> None:
-        """Collective: raises where it did not end by itself."""
+    def _raise_if_ended_early(self, done: Progress, backup: Backup | None, stop: StopRequest) -> None:
+        """Collective: raises if the training failed or was stopped; otherwise marks the backup as finished."""
         if done.reason == NOT_FINITE:
             raise TrainingFailed(done.failure)
         if done.reason == INTERRUPTED:
@@ -189,8 +191,9 @@ class Fit:
         if backup is not None:
             backup.finish(self.schedule.epochs)
 
-    def through_a_server(self) -> Any:
-        """Collective, blocking: workers that do not wait for each other; the run directory is that of `unisono train`."""
+    def fit_with_server(self) -> Any:
+        """Collective, blocking: fits with a server, whose workers do not wait for each other; the run directory is that of `unisono
+        train`. Returns the history."""
         from keras.callbacks import History
 
         comm = self.comm
@@ -224,11 +227,11 @@ class Fit:
         history = History()
         history.set_model(self.model)
         self.model.history = history
-        return _told_again(history, Progress(history=list(ended.summary["history"])))
+        return _replay_history(history, Progress(history=list(ended.summary["history"])))
 
 
-def _told_again(history: Any, done: Progress) -> Any:
-    """Local: what an earlier attempt of this fit has told."""
+def _replay_history(history: Any, done: Progress) -> Any:
+    """Local: adds the epochs of an earlier attempt of this fit to Keras's history."""
     history.epoch = [row["epoch"] for row in done.history]
     for row in done.history:
         for name, value in row["metrics"].items():

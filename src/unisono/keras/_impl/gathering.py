@@ -1,4 +1,4 @@
-"""The outputs of all workers, in the order of their inputs."""
+"""Gathers the outputs of all workers, in the order of their inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unisono.data.tree import leaves, map_tree
 
 
 def rows_of_all(comm: Communicator, batches: list[Any]) -> Any:
-    """Collective, blocking: the rows of all workers one after the other, as Keras gives them; a worker may have none."""
+    """Collective, blocking: gathers the rows of all workers one after the other, as Keras returns them; a worker may have none."""
     kinds = comm.allgather_object([map_tree(_kind, batches[0])] if batches else [])
     nesting = next(one[0] for one in kinds if one)
     places = [place for place, _ in leaves(nesting)]
@@ -37,5 +37,5 @@ def _kind(output: Tensor) -> str:
 
 
 def _with_lists(tree: Any) -> Any:
-    """Several outputs are a list in Keras."""
+    """Converts tuples to lists, which Keras uses for several outputs."""
     return list(tree) if isinstance(tree, tuple) else tree

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from unisono.keras._impl.strategy import Strategy
 
 DEFAULT_BATCH = 32
-"""As Keras has it."""
+"""Keras's default."""
 
 
 class SharedModel:
-    """What stands in for three methods of a Keras model."""
+    """Replaces `fit`, `evaluate` and `predict` of a Keras model by ones that all workers execute together."""
 
     def __init__(self, strategy: Strategy, model: Any) -> None:
         self.strategy = strategy
@@ -49,8 +49,8 @@ class SharedModel:
         self._backend: Backend | None = None
         self._compiled: Any = None
 
-    def stand_in(self) -> None:
-        """Local: from now on `model.fit` is ours."""
+    def replace_methods(self) -> None:
+        """Local: replaces the methods of the model; those for single batches raise from then on."""
         for name in ("fit", "evaluate", "predict"):
             object.__setattr__(self.model, name, getattr(self, name))
         for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
@@ -79,7 +79,7 @@ class SharedModel:
         validation_batch_size: int | None = None,
         validation_freq: int | Sequence[int] = 1,
     ) -> Any:
-        """Collective, blocking: as `keras.Model.fit`, on all workers. `batch_size` is that of all of them together."""
+        """Collective, blocking: as `keras.Model.fit`, on all workers. `batch_size` is that of all workers together."""
         from keras import tree
 
         def opened() -> Fit:
@@ -89,7 +89,7 @@ class SharedModel:
             if validation_split:
                 given = _split_off(*given, share=validation_split)
             train, targets, weights, seen = given
-            validation = _to_look_at(seen, validation_steps, validation_batch_size, "validation_data")
+            validation = _evaluation_source(seen, validation_steps, validation_batch_size, "validation_data")
             stream = as_stream(train, steps_per_epoch, "x") if is_stream(train) else None
             if stream is not None:
                 for name, value in (("y", targets), ("sample_weight", weights), ("batch_size", batch_size)):
@@ -105,7 +105,7 @@ class SharedModel:
                 if steps_per_epoch not in (None, whole):
                     raise UsageError(
                         f"steps_per_epoch {steps_per_epoch} is not the number of batches of x, {whole}, which an epoch uses; "
-                        "leave it out, or give a stream that goes on from epoch to epoch"
+                        "leave it out, or give a stream that continues from epoch to epoch"
                     )
             batch = len(source) if stream is not None else batch_size or DEFAULT_BATCH
             return Fit(
@@ -130,22 +130,22 @@ class SharedModel:
                 self.strategy.num_fits,
             )
 
-        asked = on_all_ranks(self.comm, opened)
+        fit_call = on_all_ranks(self.comm, opened)
         self.strategy.count_fit()
         if find_algorithm(self.strategy.algorithm).has_server:
             others = {"initial_epoch": initial_epoch or None, "validation_freq": None if validation_freq == 1 else validation_freq}
             others |= {"shuffle": None if shuffle else False, "validation_batch_size": validation_batch_size}
-            in_step = {"callbacks": callbacks, "steps_per_epoch": steps_per_epoch, "a stream": asked.data.stream, **others}
+            in_step = {"callbacks": callbacks, "steps_per_epoch": steps_per_epoch, "a stream": fit_call.data.stream, **others}
             _refuse("fit with a server", **in_step)
-            return asked.through_a_server()
-        return asked.in_step([one for one in tree.flatten(callbacks) if one is not None] if callbacks else [])
+            return fit_call.fit_with_server()
+        return fit_call.fit_in_step([one for one in tree.flatten(callbacks) if one is not None] if callbacks else [])
 
     def _replica(self, learns: bool = True) -> KerasModule:
-        """Local: what computes with the model as it is now; its backend is kept, as steps are compiled there."""
-        told = (self.model._compile_loss, self.model._compile_metrics, *map(id, self.model.trainable_variables))
-        if self._backend is None or self._compiled != told:
+        """Local: makes the module that computes with the current model; its backend is kept, as it holds compiled steps."""
+        compiled_with = (self.model._compile_loss, self.model._compile_metrics, *map(id, self.model.trainable_variables))
+        if self._backend is None or self._compiled != compiled_with:
             made = take_over(self.model, learns)
-            self._backend, self._compiled = made.backend, told
+            self._backend, self._compiled = made.backend, compiled_with
             return made
         return KerasModule(self._backend.pure, self._backend)
 
@@ -166,7 +166,9 @@ class SharedModel:
         comm = self.comm
 
         def opened() -> tuple[Source, TorchAdapter, Any]:
-            found = _to_look_at(x if is_stream(x) or isinstance(x, Source) else (x, y, sample_weight), steps, batch_size, "x")
+            found = _evaluation_source(
+                x if is_stream(x) or isinstance(x, Source) else (x, y, sample_weight), steps, batch_size, "x"
+            )
             assert found is not None
             module = self._replica().to(comm.device)
             front = KerasFrontEnd(Task(model=self._replica, data=dict), module)
@@ -211,7 +213,7 @@ def _on_one_worker(name: str, *_: Any, **__: Any) -> None:
     raise UsageError(f"{name} would be one worker's alone; use fit, evaluate or predict, or a loop with strategy.reduce")
 
 
-def _to_look_at(data: Any, steps: int | None, batch: int | None, what: str) -> Source | None:
+def _evaluation_source(data: Any, steps: int | None, batch: int | None, what: str) -> Source | None:
     if data is None:
         return None
     if is_stream(data):
@@ -226,7 +228,7 @@ def _to_look_at(data: Any, steps: int | None, batch: int | None, what: str) -> S
 
 
 def _split_off(x: Any, y: Any, weights: Any, validation: Any, share: float) -> tuple[Any, Any, Any, Any]:
-    """The last samples are for validation, as Keras has it."""
+    """Splits off the last samples for validation, as Keras does."""
     if validation is not None:
         raise UsageError("validation_split and validation_data are both given; leave one out")
     if is_stream(x) or isinstance(x, Source) or not 0 < share < 1:
@@ -244,7 +246,7 @@ def _refuse(method: str, **given: Any) -> None:
 
 
 def _like(kind: Tensor, leaf: Any) -> Tensor:
-    """A batch as the model wants it: on its device, floating numbers in its type."""
+    """Converts a part of a batch to a tensor on the model's device, floating numbers in its type."""
     found = torch.as_tensor(leaf).to(kind.device)
     return found.to(kind.dtype) if found.is_floating_point() else found
 

@@ -1,4 +1,4 @@
-"""Who takes part, and which models are trained by all of them: those that are made inside `scope`."""
+"""Strategies: which processes train together, and which models they share: those that are made inside `scope`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPS: Mapping[str, Op] = {"SUM": SUM, MEAN: SUM, "MAX": MAX, "MIN": MIN}
 
 
 class Strategy:
-    """All processes of the job train together. The first use of it is collective: the processes find each other then."""
+    """Trains models on all processes of the job together. Its first use is collective: the processes connect then."""
 
     def __init__(
         self,
@@ -53,22 +53,22 @@ class Strategy:
     def comm(self) -> Communicator:
         """Collective at its first use: the communicator of all workers."""
         if self._comm is None:
-            self._comm = self._members(connect())
+            self._comm = self._select_workers(connect())
             atexit.register(self.close)
-            if self._comm.size == 1 and (note := alone_though(current_topology())):
+            if self._comm.size == 1 and (note := hint_for_single_worker(current_topology())):
                 print(f"unisono: {note}", file=sys.stderr, flush=True)
         return self._comm
 
-    def _members(self, world: Communicator) -> Communicator:
+    def _select_workers(self, world: Communicator) -> Communicator:
         return world
 
     def count_fit(self) -> None:
-        """Local: a fit has begun; those of a script are told apart by their numbers."""
+        """Local: counts a fit; the fits of a script are distinguished by their numbers."""
         self.num_fits += 1
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Workers."""
+        """Number of workers."""
         return self.comm.size
 
     @property
@@ -78,7 +78,8 @@ class Strategy:
 
     @contextmanager
     def scope(self) -> Iterator[Strategy]:
-        """Keras models that are made inside are shared by all workers: their `fit`, `evaluate` and `predict` are ours."""
+        """Context manager: Keras models that are made inside are shared by all workers: their `fit`, `evaluate` and `predict` are
+        replaced."""
         import keras
 
         prepare_backend()
@@ -89,7 +90,7 @@ class Strategy:
         def made(cls: type, *args: Any, **kwargs: Any) -> Any:
             model = before(cls, *args, **kwargs)
             if "fit" not in vars(model):  # a functional model comes through here twice
-                SharedModel(self, model).stand_in()
+                SharedModel(self, model).replace_methods()
             return model
 
         keras.Model.__new__ = made
@@ -99,7 +100,7 @@ class Strategy:
             keras.Model.__new__ = before
 
     def _seed_all(self) -> None:
-        """Local: everybody draws the same: first weights, and what streams of data shuffle with."""
+        """Local: seeds all generators alike on all workers, for initial weights and for shuffling of data streams."""
         random.seed(self.seed)
         np.random.seed(self.seed % 2**32)
         torch.manual_seed(self.seed)
@@ -107,7 +108,7 @@ class Strategy:
             tensorflow.random.set_seed(self.seed)
 
     def run(self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Local: of a loop of your own: every worker calls it with its part."""
+        """Local: calls a function of your own training loop, on every worker with its part."""
         return function(*args, **(kwargs or {}))
 
     def reduce(self, op: Any, value: Any, axis: int | None = None) -> Any:
@@ -116,9 +117,9 @@ class Strategy:
         name = str(getattr(op, "value", op)).upper()
         if name not in OPS:
             raise UsageError(f"op must be one of {', '.join(OPS)}; received {op!r} (strategy.reduce)")
-        return map_tree(lambda one: self._reduced(name, np.asarray(one), axis), value)
+        return map_tree(lambda one: self._reduce_array(name, np.asarray(one), axis), value)
 
-    def _reduced(self, name: str, array: Any, axis: int | None) -> Any:
+    def _reduce_array(self, name: str, array: Any, axis: int | None) -> Any:
         num = 1 if axis is None else array.shape[axis]
         if axis is not None:
             array = {"MAX": np.max, "MIN": np.min}.get(name, np.sum)(array, axis=axis)
@@ -128,7 +129,7 @@ class Strategy:
         return found / (self.comm.size * num) if name == MEAN else found
 
     def close(self) -> None:
-        """Collective at the end of the program, by itself: give back what connects the workers. Idempotent."""
+        """Collective: closes the connection of the workers; called at the end of the program. Idempotent."""
         comm, self._comm = self._comm, None
         atexit.unregister(self.close)
         if comm is not None:
@@ -136,21 +137,21 @@ class Strategy:
 
 
 class MultiWorkerMirroredStrategy(Strategy):
-    """All workers of the job, on all nodes; the name it has in tf.distribute."""
+    """All workers of the job, on all nodes, under the name of tf.distribute."""
 
 
 class MirroredStrategy(Strategy):
-    """The workers of this node alone; every node trains a model of its own."""
+    """The workers of this node only; every node trains a model of its own."""
 
-    def _members(self, world: Communicator) -> Communicator:
+    def _select_workers(self, world: Communicator) -> Communicator:
         nodes = world.allgather_object(describe_process(current_topology()).node)
         found = world.split(nodes.index(nodes[world.rank]))
         assert found is not None
         return found
 
 
-def alone_though(at: Topology) -> str:
-    """Pure: what to tell somebody whose script runs as one worker where there is room for more; empty where there is none."""
+def hint_for_single_worker(at: Topology) -> str:
+    """Pure: a hint for a script that runs as one worker where more could run; empty if no more can."""
     if at.world_size > 1:
         return ""
     if at.note:
@@ -170,7 +171,7 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Workers that learn in step: each by itself."""
+        """Number of workers that step together: 1."""
         return 1
 
 

@@ -1,4 +1,4 @@
-"""What every algorithm must do, with each of its examples. A check is collective over all ranks."""
+"""Checks that every algorithm must pass, with each of its examples. A check is collective over all ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unisono.task.train_config import TrainConfig
 from unisono.testing.checks.algorithm_trainings import (
     BATCH,
     Case,
-    NotHere,
+    NotApplicable,
     linear,
     make_task,
     normed,
@@ -44,11 +44,11 @@ TRAFFIC_TOLERANCE = 0.06
 
 
 def check_one_worker_is_plain_training(comm: Communicator, case: Case, folder: Path) -> None:
-    """Where the algorithm says so (`equals_plain_training`): the weights of PyTorch's own loop, but for rounding."""
+    """One worker gives the weights of PyTorch's own loop, up to rounding, if the algorithm says so (`equals_plain_training`)."""
     if comm.size > 1:
-        raise NotHere("it is about one worker alone")
+        raise NotApplicable("it is about one worker alone")
     if not case.kind.equals_plain_training(case.setup(1).options):
-        raise NotHere("one worker learns something else, as the algorithm says")
+        raise NotApplicable("one worker learns something else, as the algorithm says")
     found = train(comm, case, folder / "run").model.state_dict()
     for name, value in plain_training(case).items():
         difference = float((found[name] - value).abs().max())
@@ -60,7 +60,7 @@ def check_one_worker_is_plain_training(comm: Communicator, case: Case, folder: P
 
 
 def check_replicas_are_equal_after_start(comm: Communicator, case: Case, folder: Path) -> None:
-    """Weights, running statistics and counters, though every rank begins with its own."""
+    """After `start` weights, running statistics and counters are equal, though every rank began with its own."""
     config = TrainConfig("", case.changes, case.name, out=str(folder / "run"), device="cpu", quiet=True)
     parts = prepare(config, comm, None, make_task(normed), resumes=False).parts
     for vector in parts.adapter.shared_state():
@@ -95,9 +95,9 @@ def check_resuming_equals_going_through(comm: Communicator, case: Case, folder: 
 
 
 def check_an_exception_on_one_rank_ends_all(comm: Communicator, case: Case, folder: Path) -> None:
-    """Every rank raises, soon, and none ends as if nothing had happened. Spends the communicator."""
+    """An exception on one rank makes every rank raise soon; none ends as if nothing had happened. Spends the communicator."""
     if comm.size == 1:
-        raise NotHere("there are no others")
+        raise NotApplicable("there are no others")
     train(comm, case, folder / "first", max_steps=1)  # so that loading packages does not count
     began, culprit = monotonic(), comm.size - 1
     try:
@@ -114,7 +114,7 @@ def check_an_exception_on_one_rank_ends_all(comm: Communicator, case: Case, fold
 
 
 class OutOfLuck(nn.Module):
-    """Raises after some passes."""
+    """A model that raises after some forward passes."""
 
     WORDS = "out of luck"
 
@@ -132,7 +132,7 @@ class OutOfLuck(nn.Module):
 
 
 def check_nothing_is_left_in_flight(comm: Communicator, case: Case, folder: Path) -> None:
-    """Every message was received, every started operation awaited, every group closed."""
+    """At the end every message was received, every started operation awaited, every group closed."""
     counting = Counting(comm)
     train(counting, case, folder / "run")
     tally = counting.tally
@@ -156,12 +156,12 @@ def check_a_quadratic_converges(comm: Communicator, case: Case, folder: Path) ->
 
 
 def check_it_sends_as_many_bytes_as_it_states(comm: Communicator, case: Case, folder: Path) -> None:
-    """`traffic`, within a few percent for what travels beside the weights."""
+    """The bytes that are sent are those of `traffic`, within a few percent for what travels beside the weights."""
     roles = case.setup(comm.size).roles
     if comm.size == 1:
-        raise NotHere("nothing is sent")
+        raise NotApplicable("nothing is sent")
     if case.kind.has_server and roles.num_workers > 1:
-        raise NotHere("chance decides how many steps each worker takes")
+        raise NotApplicable("chance decides how many steps each worker takes")
     sent = []
     for steps in (FEW_STEPS, MANY_STEPS):
         counting = Counting(comm)

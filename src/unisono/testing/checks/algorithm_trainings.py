@@ -27,13 +27,13 @@ SAMPLES, FEATURES, BATCH = 48, 5, 12
 LR = 0.05
 
 
-class NotHere(Exception):
-    """This check says nothing about this case on so many ranks."""
+class NotApplicable(Exception):
+    """Raised by a check that does not apply to a case or to this number of ranks."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """An algorithm, as users type it, and one of its examples."""
+    """One case of the contract: an algorithm by its name and one of its examples."""
 
     name: str
     number: int = 0
@@ -44,11 +44,11 @@ class Case:
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """As `--set` gives them."""
+        """The settings of the example, as `--set` gives them."""
         return self.kind.examples[self.number]
 
     def setup(self, size: int) -> AlgorithmSetup:
-        """Local: what it makes of so many processes."""
+        """Local: the setup of the algorithm on `size` processes."""
         return set_up_algorithm(change(make_task(), self.changes), self.name, size)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Trained:
-    """What is left of a training on this rank."""
+    """The model and the summary of a finished training on this rank."""
 
     model: nn.Module
     summary: Mapping[str, Any]
@@ -73,25 +73,25 @@ class Trained:
 
 
 def make_task(model: Callable[[], nn.Module] | None = None, data: Callable[[], Splits] | None = None, **settings: Any) -> Task:
-    """Local: a quadratic unless told otherwise, with a learning rate that falls."""
+    """Local: makes a task: linear regression unless given otherwise, with a falling learning rate."""
     usual = {"lr": LR, "global_batch": BATCH, "epochs": 3}
     return Task(
-        model=model or linear,
-        data=data or quadratic,
+        model=model or linear_model,
+        data=data or quadratic_data,
         loss="mse",
         optimizer="sgd",
-        schedule=falling,
+        schedule=falling_lr,
         name="contract",
         **{**usual, **settings},
     )
 
 
-def falling(step: int) -> float:
+def falling_lr(step: int) -> float:
     return 1.0 / (1.0 + 0.005 * step)
 
 
-def linear() -> nn.Module:
-    """The same weights everywhere."""
+def linear_model() -> nn.Module:
+    """A linear model with the same weights on all ranks."""
     model = nn.Linear(FEATURES, 1).double()
     with torch.no_grad():
         model.weight.copy_(torch.linspace(-1.0, 1.0, FEATURES))
@@ -99,28 +99,28 @@ def linear() -> nn.Module:
     return model
 
 
-def normed() -> nn.Module:
-    """With running statistics and a counter."""
-    return nn.Sequential(linear(), nn.BatchNorm1d(1), nn.Linear(1, 1)).double()
+def model_with_norm() -> nn.Module:
+    """A model with running statistics and a counter."""
+    return nn.Sequential(linear_model(), nn.BatchNorm1d(1), nn.Linear(1, 1)).double()
 
 
-def wide() -> nn.Module:
-    """Of so many weights that what travels beside them is a few percent."""
+def wide_model() -> nn.Module:
+    """A model with so many weights that other traffic is only a few percent of theirs."""
     return nn.Sequential(nn.Linear(FEATURES, 2000), nn.Linear(2000, 1)).double()
 
 
 def samples(num: int = SAMPLES) -> tuple[Any, Any]:
-    """Pure: inputs, and targets that a linear model can learn exactly."""
+    """Pure: inputs, and targets that a linear model can fit exactly."""
     inputs = np.random.default_rng(7).normal(size=(num, FEATURES))
     return inputs, inputs.sum(1, keepdims=True) - 1.0
 
 
-def quadratic() -> Splits:
+def quadratic_data() -> Splits:
     return Splits(train=samples(), validation=samples())
 
 
-def only_training(num: int) -> Splits:
-    """So many samples, and nothing to evaluate."""
+def only_training_data(num: int) -> Splits:
+    """Training data without validation data."""
     return Splits(train=samples(num))
 
 
@@ -132,7 +132,7 @@ def train(
     max_steps: int | None = None,
     replay: Path | None = None,
 ) -> Trained:
-    """Collective, blocking: a training as `unisono train` makes it; or the rest of one that is in this directory."""
+    """Collective, blocking: trains as `unisono train` does; resumes a training that is in `out`."""
     made: list[nn.Module] = []
     task = task or make_task()
     config = TrainConfig(
@@ -146,25 +146,25 @@ def train(
         device="cpu",
         quiet=True,
     )
-    ended = execute(config, comm, task=replace(task, model=partial(_noted, task.model, made)))
+    ended = execute(config, comm, task=replace(task, model=partial(_record_model, task.model, made)))
     return Trained(made[0], ended.summary)
 
 
-def _noted(make: Callable[[], nn.Module], made: list[nn.Module]) -> nn.Module:
+def _record_model(make: Callable[[], nn.Module], made: list[nn.Module]) -> nn.Module:
     made.append(make())
     return made[-1]
 
 
 def plain_training(case: Case) -> dict[str, Tensor]:
-    """Local: the weights after the same training by PyTorch alone."""
+    """Local: the weights after the same training with PyTorch alone."""
     task = change(make_task(), case.changes).task
-    (inputs, targets), model = samples(), linear()
+    (inputs, targets), model = samples(), linear_model()
     plan = Plan(SAMPLES, BATCH, task.seed)
     optimizer = torch.optim.SGD(model.parameters(), LR, **task.optimizer_options)
     for step in range(task.epochs * plan.steps_per_epoch):
         epoch, step_in_epoch = divmod(step, plan.steps_per_epoch)
         batch = plan.order(epoch)[plan.batch(step_in_epoch)]
-        optimizer.param_groups[0]["lr"] = LR * falling(step)
+        optimizer.param_groups[0]["lr"] = LR * falling_lr(step)
         optimizer.zero_grad()
         nn.functional.mse_loss(model(torch.from_numpy(inputs[batch])), torch.from_numpy(targets[batch])).backward()  # type: ignore[no-untyped-call]
         optimizer.step()

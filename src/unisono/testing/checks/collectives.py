@@ -1,4 +1,4 @@
-"""Results of every collective against numpy: operations, types, sizes, uneven and empty parts, kinds of buffer, order."""
+"""Checks of every collective against numpy: operations, types, sizes, uneven and empty parts, kinds of buffer, order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from unisono.testing.checks.expected import (
     contribution,
     expect,
     expect_equal,
+    numpy_reduce,
     parts_of,
-    reduced,
     tensor_of,
     uneven_counts,
 )
@@ -248,7 +248,7 @@ def check_calls_keep_their_order(comm: Communicator) -> None:
 
 
 def _all_reduced(comm: Communicator, numel: int, op: Op, salt: int = 0) -> np.ndarray:
-    return reduced(op, (contribution(r, numel, salt) for r in range(comm.size)))
+    return numpy_reduce(op, (contribution(r, numel, salt) for r in range(comm.size)))
 
 
 def _allreduce_once(
@@ -257,7 +257,7 @@ def _allreduce_once(
     shift = 0 if dtype == torch.uint8 else 9  # negative numbers too, where the type has them
     buf = tensor_of(comm, contribution(comm.rank, numel, salt) - shift, dtype, mapped)
     comm.allreduce(buf, op)
-    expect_equal(buf, reduced(op, (contribution(r, numel, salt) - shift for r in range(comm.size))), what)
+    expect_equal(buf, numpy_reduce(op, (contribution(r, numel, salt) - shift for r in range(comm.size))), what)
 
 
 def _allgather_once(

@@ -1,4 +1,4 @@
-"""Numbers that every rank can compute for every other, and their comparison with numpy's answer."""
+"""Test values that every rank can compute for every other, and their comparison with numpy's results."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Array = npt.NDArray[Any]
 
 
 def expect(condition: bool, otherwise: str) -> None:
-    """As `assert`, but also under `python -O`."""
+    """Asserts a condition, also under `python -O`."""
     if not condition:
         raise AssertionError(otherwise)
 
 
 def contribution(rank: int, numel: int, salt: int = 0) -> Array:
-    """Small whole numbers from 0 to 22: a few ranks' sums are exact in every type, so that results can be compared exactly."""
+    """The values of a rank: whole numbers from 0 to 22, so that sums of a few ranks are exact in every type."""
     period = (np.arange(23, dtype=np.int64) * 7 + rank * 13 + salt * 5) % 23
     return np.tile(period, -(-numel // 23))[:numel]
 
 
-def reduced(op: Op, arrays: Iterable[Array]) -> Array:
-    """numpy's answer, in the arrays' own type."""
+def numpy_reduce(op: Op, arrays: Iterable[Array]) -> Array:
+    """Reduces arrays with numpy, in their own type."""
     stacked = np.stack(list(arrays))
     if op is Op.SUM:
         return np.asarray(stacked.sum(axis=0, dtype=stacked.dtype))
@@ -37,20 +37,20 @@ def reduced(op: Op, arrays: Iterable[Array]) -> Array:
 
 
 def tensor_of(comm: Communicator, values: Array, dtype: torch.dtype, mapped: bool = False) -> Tensor:
-    """The values on the communicator's device, in a plain tensor or in one from `comm.empty`."""
+    """Copies values to the communicator's device, into a plain tensor or one from `comm.empty`."""
     plain = torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
     target = comm.empty(plain.shape, dtype) if mapped else torch.empty(plain.shape, dtype=dtype, device=comm.device)
     return target.copy_(plain)
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The tensor's values, widened without loss to what numpy has."""
+    """Converts a tensor to numpy, widened without loss to a type that numpy has."""
     host = tensor.detach().cpu()
     return np.asarray((host.double() if host.is_floating_point() else host.long()).numpy())
 
 
 def expect_equal(tensor: Tensor, expected: Array, what: str) -> None:
-    """Exactly the expected whole numbers, or as near as the type can come once they are too large for it."""
+    """Asserts that a tensor holds the expected whole numbers: exactly, or to the precision of its type where they are too large."""
     got = array_of(tensor).reshape(-1)
     wanted = np.asarray(expected).reshape(-1)
     if np.array_equal(got, wanted):
@@ -71,10 +71,10 @@ def expect_equal(tensor: Tensor, expected: Array, what: str) -> None:
 
 
 def parts_of(counts: Sequence[int]) -> list[slice]:
-    """Where each rank's part lies when `counts` elements follow one another."""
+    """The slice of each rank when parts of `counts` elements follow one another."""
     return [slice(start, end) for start, end in pairwise((0, *accumulate(counts)))]
 
 
 def uneven_counts(size: int, unit: int = 3) -> list[int]:
-    """Different for each rank, with the last one holding nothing when there are several."""
+    """Counts that differ between ranks; the last rank has none when there are several."""
     return [unit * (r + 1) if r + 1 < size or size == 1 else 0 for r in range(size)]

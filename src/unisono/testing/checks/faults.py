@@ -20,7 +20,7 @@ SHORT_LIMIT_S = 3.0
 ENOUGH_S = 30.0
 """Far more than what is polled for needs."""
 SEEN_AT_ONCE_S = 10.0
-"""A loss is told by a channel, not found by waiting; the limit of the call is far longer."""
+"""A loss is reported by a channel, not found by waiting; the limit of the call is far longer."""
 
 
 def fault_exception_on_one_rank(comm: Communicator) -> str:
@@ -43,7 +43,7 @@ def fault_exception_on_one_rank(comm: Communicator) -> str:
     expect(isinstance(error, PeerLost) and error.ranks == (culprit,), f"expected PeerLost of rank {culprit}: {error!r}")
     expect("ValueError: the loss is not finite" in str(error), f"the reason is missing: {error}")
     _expect_spent(comm)
-    return _told(error)
+    return _describe_error(error)
 
 
 def fault_leaving_early(comm: Communicator) -> str:
@@ -53,9 +53,9 @@ def fault_leaving_early(comm: Communicator) -> str:
         comm.barrier()
         comm.close()
         return "left"
-    error = _failing(comm, lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
+    error = _error_of_call(comm, lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
     expect(0 in getattr(error, "ranks", ()), f"rank 0 is not named: {error!r}")
-    return _told(error)
+    return _describe_error(error)
 
 
 def fault_different_operations(comm: Communicator) -> str:
@@ -63,20 +63,20 @@ def fault_different_operations(comm: Communicator) -> str:
     comm.time_limit_s = SHORT_LIMIT_S
     buf = torch.ones(1000, device=comm.device)
     last = comm.size - 1
-    error = _failing(comm, lambda: comm.broadcast(buf, 0) if comm.rank == last else comm.allreduce(buf))
+    error = _error_of_call(comm, lambda: comm.broadcast(buf, 0) if comm.rank == last else comm.allreduce(buf))
     expect("allreduce" in str(error) and "broadcast" in str(error), f"both calls are not named: {error}")
     expect(isinstance(error, (MismatchedCall, PeerLost)), f"expected MismatchedCall or its consequence: {error!r}")
     _expect_spent(comm)
-    return _told(error)
+    return _describe_error(error)
 
 
 def fault_different_sizes(comm: Communicator) -> str:
     """The last rank reduces fewer elements. Engines that see the calls name both; none hangs, none returns."""
     comm.time_limit_s = SHORT_LIMIT_S
     last = comm.size - 1
-    error = _failing(comm, lambda: comm.allreduce(torch.ones(500 if comm.rank == last else 1000, device=comm.device)))
+    error = _error_of_call(comm, lambda: comm.allreduce(torch.ones(500 if comm.rank == last else 1000, device=comm.device)))
     _expect_spent(comm)
-    return _told(error)
+    return _describe_error(error)
 
 
 def fault_rank_late_beyond_the_limit(comm: Communicator) -> str:
@@ -86,23 +86,23 @@ def fault_rank_late_beyond_the_limit(comm: Communicator) -> str:
     if comm.rank == late:
         comm.barrier(ENOUGH_S)
         _do_something_else(comm)
-        return _told(_error_of(lambda: _reduce_twice(comm)))
-    error = _failing(comm, lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
+        return _describe_error(_error_of(lambda: _reduce_twice(comm)))
+    error = _error_of_call(comm, lambda: comm.allreduce(torch.ones(1000, device=comm.device)))
     expect(isinstance(error, (CollectiveTimeout, PeerLost)), f"expected CollectiveTimeout: {error!r}")
     expect(getattr(error, "ranks", None) == (late,), f"rank {late} is late, but blamed are {getattr(error, 'ranks', None)}")
     expect("allreduce" in str(error), f"the call is not named: {error}")
     _expect_spent(comm)
-    return _told(error)
+    return _describe_error(error)
 
 
 def fault_message_that_never_comes(comm: Communicator) -> str:
     """All wait for a message of the last rank, which waits for one of rank 0: nobody sends, so all run into the limit."""
     comm.time_limit_s = SHORT_LIMIT_S
     source = 0 if comm.rank == comm.size - 1 else comm.size - 1
-    error = _failing(comm, lambda: comm.recv(torch.ones(10, device=comm.device), source, tag=77))
+    error = _error_of_call(comm, lambda: comm.recv(torch.ones(10, device=comm.device), source, tag=77))
     expect(isinstance(error, (CollectiveTimeout, PeerLost)), f"expected CollectiveTimeout: {error!r}")
     expect("recv" in str(error), f"the call is not named: {error}")
-    return _told(error)
+    return _describe_error(error)
 
 
 def fault_worker_of_an_exchange_raises(comm: Communicator) -> str:
@@ -118,7 +118,7 @@ def fault_worker_of_an_exchange_raises(comm: Communicator) -> str:
         error = _error_of(end.receive)
         _expect_blamed(error, culprit)
         end.close()
-        return _told(error)
+        return _describe_error(error)
     end[0].post(0)
     if comm.rank == culprit:
         end[0].wait_reply(ENOUGH_S)
@@ -130,7 +130,7 @@ def fault_worker_of_an_exchange_raises(comm: Communicator) -> str:
     error = _error_of(end[0].wait_reply)
     _expect_blamed(error, culprit)
     end[0].close()
-    return _told(error)
+    return _describe_error(error)
 
 
 def _expect_blamed(error: CommError, culprit: int) -> None:
@@ -139,7 +139,7 @@ def _expect_blamed(error: CommError, culprit: int) -> None:
 
 
 def _do_something_else(comm: Communicator) -> None:
-    """Be away until all others have given up, as a rank that has not may still find what it needs from us; the name of this
+    """Stays away until all others have given up, as a rank that has not may still find what it needs from us; the name of this
     function must appear in the stack that they show."""
     deadline = monotonic() + ENOUGH_S
     while len(comm.control.lost) < comm.size - 1 and monotonic() < deadline:
@@ -152,7 +152,7 @@ def _reduce_twice(comm: Communicator) -> None:
         comm.allreduce(torch.ones(1000, device=comm.device))
 
 
-def _failing(comm: Communicator, call: Callable[[], object]) -> CommError:
+def _error_of_call(comm: Communicator, call: Callable[[], object]) -> CommError:
     """The error of a call that all make together. A rank that is slow to leave the barrier may already fail there."""
 
     def met() -> None:
@@ -175,5 +175,5 @@ def _expect_spent(comm: Communicator) -> None:
     expect("cannot be used any more" in str(error), f"a spent communicator says {error}")
 
 
-def _told(error: CommError) -> str:
+def _describe_error(error: CommError) -> str:
     return f"{type(error).__name__}: {error}"

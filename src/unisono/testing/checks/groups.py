@@ -1,4 +1,4 @@
-"""Groups from `split` and `duplicate`: their members, the order of these, and the separation of groups."""
+"""Checks of groups from `split` and `duplicate`: members, their order, and the separation of groups."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 
 from unisono.comm.base import SUM, Communicator
 from unisono.errors import CommError
-from unisono.testing.checks.expected import contribution, expect, expect_equal, reduced, tensor_of
+from unisono.testing.checks.expected import contribution, expect, expect_equal, numpy_reduce, tensor_of
 
 
 def check_split_by_color(comm: Communicator) -> None:
     color = comm.rank % 2
-    group = _joined(comm.split(color))
+    group = _allgather_ranks(comm.split(color))
     wanted = tuple(r for r in range(comm.size) if r % 2 == color)
     _expect_group(comm, group, wanted)
     _use(group, wanted)
@@ -21,7 +21,7 @@ def check_split_by_color(comm: Communicator) -> None:
 
 
 def check_split_orders_by_key(comm: Communicator) -> None:
-    group = _joined(comm.split(0, key=-comm.rank))
+    group = _allgather_ranks(comm.split(0, key=-comm.rank))
     wanted = tuple(reversed(range(comm.size)))
     _expect_group(comm, group, wanted)
     _use(group, wanted)
@@ -31,7 +31,7 @@ def check_split_orders_by_key(comm: Communicator) -> None:
     group.allgather(gathered, tensor_of(group, np.array([comm.rank]), torch.int64))
     expect(gathered.tolist() == list(wanted), f"allgather of a reversed group is in the order {gathered.tolist()}")
     group.close()
-    same_key = _joined(comm.split(0, key=7))
+    same_key = _allgather_ranks(comm.split(0, key=7))
     _expect_group(comm, same_key, tuple(range(comm.size)))
     same_key.close()
 
@@ -42,19 +42,19 @@ def check_split_leaves_out_those_without_color(comm: Communicator) -> None:
         expect(group is None, "split(None) gave a communicator")
     else:
         wanted = tuple(range(1, comm.size))
-        _expect_group(comm, _joined(group), wanted)
-        _use(_joined(group), wanted)
-        _joined(group).close()
+        _expect_group(comm, _allgather_ranks(group), wanted)
+        _use(_allgather_ranks(group), wanted)
+        _allgather_ranks(group).close()
     expect(comm.split(None) is None, "split(None) on all ranks gave a communicator")
     _use(comm, tuple(range(comm.size)))
 
 
 def check_split_of_a_split(comm: Communicator) -> None:
-    first = _joined(comm.split(comm.rank // 2))
-    second = _joined(first.split(first.rank))
+    first = _allgather_ranks(comm.split(comm.rank // 2))
+    second = _allgather_ranks(first.split(first.rank))
     expect((second.size, second.rank, second.ranks) == (1, 0, (first.rank,)), f"a group of one is {second.ranks}")
     _use(second, (comm.rank,))
-    again = _joined(first.split(0, key=-first.rank))
+    again = _allgather_ranks(first.split(0, key=-first.rank))
     wanted = tuple(first.ranks[r] for r in reversed(range(first.size)))
     expect(again.ranks == tuple(reversed(range(first.size))), f"ranks of a nested split are {again.ranks}")
     _use(again, wanted)
@@ -65,8 +65,8 @@ def check_split_of_a_split(comm: Communicator) -> None:
 def check_rows_and_columns(comm: Communicator) -> None:
     """Every rank belongs to two groups and uses them in turn; groups make different numbers of calls."""
     columns = 2 if comm.size % 2 == 0 else 1
-    row = _joined(comm.split(comm.rank // columns))
-    column = _joined(comm.split(comm.rank % columns))
+    row = _allgather_ranks(comm.split(comm.rank // columns))
+    column = _allgather_ranks(comm.split(comm.rank % columns))
     in_row = tuple(r for r in range(comm.size) if r // columns == comm.rank // columns)
     in_column = tuple(r for r in range(comm.size) if r % columns == comm.rank % columns)
     for _ in range(5):
@@ -138,10 +138,10 @@ def check_buffers_outlive_their_communicator(comm: Communicator) -> None:
 
 
 def _reduced_over(ranks: tuple[int, ...], numel: int, salt: int = 0) -> np.ndarray:
-    return reduced(SUM, (contribution(r, numel, salt) for r in ranks))
+    return numpy_reduce(SUM, (contribution(r, numel, salt) for r in ranks))
 
 
-def _joined(group: Communicator | None) -> Communicator:
+def _allgather_ranks(group: Communicator | None) -> Communicator:
     if group is None:
         raise AssertionError("split gave no communicator to a rank with a color")
     return group
@@ -154,7 +154,7 @@ def _expect_group(parent: Communicator, group: Communicator, ranks: tuple[int, .
 
 
 def _use(group: Communicator, ranks: tuple[int, ...]) -> None:
-    """A few calls of different kinds; `ranks` are numbers of the members in the order of the group."""
+    """Makes a few calls of different kinds; `ranks` are the numbers of the members in the order of the group."""
     mine = ranks[group.rank]
     for numel in (3, 3000):
         buf = tensor_of(group, contribution(mine, numel), torch.float32)

@@ -1,4 +1,4 @@
-"""Communicators come and go without leaving anything: file descriptors, threads and memory maps are counted."""
+"""Checks that closed communicators leave nothing: file descriptors, threads and memory maps are counted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_buffers_leave_nothing(comm: Communicator) -> None:
 
 
 def check_exchanges_leave_nothing(comm: Communicator) -> None:
-    """For a pair only, since each is a duplicate and some memory, whatever the size."""
+    """Closed exchanges leave nothing. Only for a pair, since each is a duplicate and some memory, whatever the size."""
     if comm.size == 2 and comm.device.type == "cpu":
         _expect_nothing_left(comm, _exchange_once, NUM_TIMES_OF_OTHER_SIZES)
 
@@ -48,13 +48,13 @@ def _expect_nothing_left(comm: Communicator, once: Callable[[Communicator], None
     for _ in range(WARM_UP):
         once(comm)
     within_budget = int(BUDGET_S * WARM_UP / (monotonic() - began))
-    before = _held(comm)
+    before = _count_held(comm)
     wanted = NUM_TIMES if comm.size == 2 else NUM_TIMES_OF_OTHER_SIZES
     num_times = comm.broadcast_object(min(wanted, within_budget, most))
     for _ in range(num_times):
         once(comm)
     at_most = {what: number + (SPARE_MAPS if what == "memory maps" else 0) for what, number in before.items()}
-    for what, number in _held(comm, at_most).items():
+    for what, number in _count_held(comm, at_most).items():
         expect(number <= at_most[what], f"{what}: {before[what]} before, {number} after {num_times} more times")
 
 
@@ -67,7 +67,7 @@ def _duplicate_once(comm: Communicator) -> None:
 
 
 def _buffers_once(comm: Communicator) -> None:
-    """A new mapped buffer and a new plain one each time, large enough for the engine to map peers' memory."""
+    """Uses a new mapped buffer and a new plain one, large enough for the engine to map peers' memory."""
     for mapped in (True, False):
         buf = comm.empty(60_000) if mapped else torch.empty(60_000, device=comm.device)
         buf.fill_(comm.rank)
@@ -76,7 +76,7 @@ def _buffers_once(comm: Communicator) -> None:
 
 
 def _exchange_once(comm: Communicator) -> None:
-    """A call and its answer, with vectors in mapped memory and beside it."""
+    """Makes a call and answers it, with vectors in mapped memory and beside it."""
     end = open_exchange(comm, mapped_bytes=4_000)
     for numel in (1_000, 20_000):
         if isinstance(end, MessageServer):
@@ -90,7 +90,7 @@ def _exchange_once(comm: Communicator) -> None:
         one.close()
 
 
-def _held(comm: Communicator, at_most: dict[str, int] | None = None) -> dict[str, int]:
+def _count_held(comm: Communicator, at_most: dict[str, int] | None = None) -> dict[str, int]:
     """The resources that this process holds while all ranks rest; one after another, as ranks may be threads of one process. If
     they are more than `at_most`, resources on their way out get a moment: the kernel takes a thread off its list some time after it
     was joined."""
@@ -99,16 +99,16 @@ def _held(comm: Communicator, at_most: dict[str, int] | None = None) -> dict[str
     comm.barrier()
     for r in range(comm.size):
         if r == comm.rank:
-            held = _counted()
+            held = _count_resources()
             deadline = monotonic() + SETTLE_S
             while at_most and any(held[what] > at_most[what] for what in held) and monotonic() < deadline:
                 sleep(0.01)
-                held = _counted()
+                held = _count_resources()
         comm.barrier()
     return held
 
 
-def _counted() -> dict[str, int]:
+def _count_resources() -> dict[str, int]:
     threads = threading.enumerate()
     lingering = sum(thread.name == LINGERING for thread in threads)
     held = {"threads": len(threads) - lingering}

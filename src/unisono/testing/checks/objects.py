@@ -1,4 +1,4 @@
-"""Small objects and the barrier."""
+"""Checks of small objects and of the barrier."""
 
 from __future__ import annotations
 

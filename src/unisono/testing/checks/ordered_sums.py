@@ -1,4 +1,4 @@
-"""Sums over shards in one order: the bits of a plain recursive sum, whatever the division into ranks and the kind of buffer."""
+"""Checks of sums over shards in a fixed order: the bits of a plain recursive sum, whatever the division and the kind of buffer."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def even_ranges(num_shards: int, size: int) -> list[range]:
 
 
 def lopsided_ranges(num_shards: int, size: int) -> list[range]:
-    """One shard each, but rank 0 has all that are left."""
+    """Ranges of shards where each rank has one and rank 0 has all that are left."""
     rest = num_shards - size + 1
     return [range(rest), *(range(shard, shard + 1) for shard in range(rest, num_shards))]
 
 
 def shard_values(shard: int, kind: Kind, salt: int = 0) -> Tensor:
-    """Numbers of very different magnitudes and both signs, so that another order of summation gives other bits."""
+    """The values of a shard: of very different magnitudes and both signs, so that another order of summation gives other bits."""
     numel, dtype = kind
     period = np.roll(_random_period(), shard * 613 + salt * 101)
     return torch.from_numpy(np.tile(period, -(-numel // _PERIOD))[:numel]).to(dtype)
 
 
 def recursive_sum(values: Sequence[Tensor]) -> Tensor:
-    """The definition: of n > 1 shards, the sum of the largest power of two below n of them plus that of the rest."""
+    """The sum by definition: of n > 1 shards, the sum of the first k, the largest power of two below n, plus that of the rest."""
     if len(values) == 1:
         return values[0]
     power = 1

@@ -1,4 +1,4 @@
-"""Many messages under way at once: received in another order than they were sent, with other calls in between."""
+"""Checks of many messages under way at once: received in another order than they were sent, with other calls in between."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def check_outstanding_messages_in_both_directions(comm: Communicator) -> None:
         comm.barrier()  # a receive from any source must not meet messages of the next length
 
 
-def check_started_receives_go_on_while_their_rank_waits_elsewhere(comm: Communicator) -> None:
+def check_started_receives_progress_while_their_rank_waits(comm: Communicator) -> None:
     """Rank 0 sends, waits until it has got rid of it, and only then joins the call in which the receivers wait."""
     part, copy = comm.split(comm.rank % 2), comm.duplicate()
     assert part is not None
-    reduced = torch.zeros(100, device=comm.device)
+    numpy_reduce = torch.zeros(100, device=comm.device)
     joins: Sequence[tuple[str, Callable[[], object]]] = (
         ("a barrier", comm.barrier),
-        ("a started allreduce", lambda: comm.start_allreduce(reduced).wait()),
+        ("a started allreduce", lambda: comm.start_allreduce(numpy_reduce).wait()),
         ("an exchange of objects", lambda: comm.allgather_object(comm.rank)),
         ("a split", lambda: comm.split(None)),
         ("a barrier of another group", copy.barrier),
@@ -88,7 +88,7 @@ def check_started_receives_go_on_while_their_rank_waits_elsewhere(comm: Communic
 
 
 def _send_then_join(group: Communicator, numel: int, where: str, join: Callable[[], object]) -> None:
-    """From the first of the group to each of the others."""
+    """Sends from the first of the group to each of the others."""
     num_messages = NUM_MESSAGES // 2
     if group.rank == 0:
         for i in range(num_messages):
@@ -105,7 +105,7 @@ def _send_then_join(group: Communicator, numel: int, where: str, join: Callable[
 
 
 def _pass_round(comm: Communicator) -> None:
-    """A message that starts at rank 0."""
+    """Passes a message round all ranks, from rank 0."""
     token = torch.zeros(1, device=comm.device)
     if comm.size == 1:
         return

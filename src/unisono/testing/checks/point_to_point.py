@@ -1,4 +1,4 @@
-"""Point-to-point messages: order, tags, any source, sizes, and many of them at once."""
+"""Checks of point-to-point messages: order, tags, any source, sizes, and many of them at once."""
 
 from __future__ import annotations
 

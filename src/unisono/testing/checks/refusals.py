@@ -1,4 +1,4 @@
-"""Wrong arguments: one clear `UsageError` where the call was made, after which the communicator works as before."""
+"""Checks that wrong arguments raise one clear `UsageError` where the call was made, and the communicator works as before."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def check_wrong_buffers_are_refused(comm: Communicator) -> None:
     good = torch.ones(6, device=comm.device)
     across = torch.ones(4, 6, device=comm.device).t()
     for call in _calls_with(comm, across):
-        _refused(comm, call, "contiguous")
+        _expect_refused(comm, call, "contiguous")
     for dtype in (torch.bool, torch.complex64):
         for call in _calls_with(comm, torch.ones(6, device=comm.device).to(dtype)):
-            _refused(comm, call, str(dtype))
+            _expect_refused(comm, call, str(dtype))
     elsewhere = torch.empty(6, device="meta")
     for call in _calls_with(comm, elsewhere):
-        _refused(comm, call, "meta")
-    _refused(comm, lambda: comm.allreduce([good, across]), "buffer 1")
-    _refused(comm, lambda: comm.allreduce([good[:4], good[3:]]), "buffers 0 and 1")
-    _refused(comm, lambda: comm.allgather(torch.ones(6 * comm.size, device=comm.device), good.double()), "float64")
-    _refused(comm, lambda: comm.reduce_scatter(good, torch.ones(6 * comm.size, device=comm.device).int()), "int32")
-    _refused(comm, lambda: comm.alltoall(good.half(), good), "float16")
+        _expect_refused(comm, call, "meta")
+    _expect_refused(comm, lambda: comm.allreduce([good, across]), "buffer 1")
+    _expect_refused(comm, lambda: comm.allreduce([good[:4], good[3:]]), "buffers 0 and 1")
+    _expect_refused(comm, lambda: comm.allgather(torch.ones(6 * comm.size, device=comm.device), good.double()), "float64")
+    _expect_refused(comm, lambda: comm.reduce_scatter(good, torch.ones(6 * comm.size, device=comm.device).int()), "int32")
+    _expect_refused(comm, lambda: comm.alltoall(good.half(), good), "float16")
 
 
 def check_wrong_ranks_are_refused(comm: Communicator) -> None:
@@ -43,28 +43,28 @@ def check_wrong_ranks_are_refused(comm: Communicator) -> None:
             partial(comm.recv, buf, wrong),
             partial(comm.start_recv, buf, wrong),
         ):
-            _refused(comm, call, str(wrong))
+            _expect_refused(comm, call, str(wrong))
     for wrong in (-1, 32_768):
-        _refused(comm, partial(comm.send, buf, 0, wrong), str(wrong))
-        _refused(comm, partial(comm.recv, buf, 0, wrong), str(wrong))
+        _expect_refused(comm, partial(comm.send, buf, 0, wrong), str(wrong))
+        _expect_refused(comm, partial(comm.recv, buf, 0, wrong), str(wrong))
 
 
 def check_wrong_counts_are_refused(comm: Communicator) -> None:
     size = comm.size
     buf, long = torch.ones(6, device=comm.device), torch.ones(6 * size + 1, device=comm.device)
     even = torch.ones(6 * size, device=comm.device)
-    _refused(comm, lambda: comm.allgather(long, buf), str(6 * size + 1))
-    _refused(comm, lambda: comm.reduce_scatter(buf, long), str(6 * size + 1))
+    _expect_refused(comm, lambda: comm.allgather(long, buf), str(6 * size + 1))
+    _expect_refused(comm, lambda: comm.reduce_scatter(buf, long), str(6 * size + 1))
     for wrong in ([6] * (size + 1), [7] * size, [6 * size + 1, *([0] * (size - 2)), -1][:size] if size > 1 else [-6]):
-        _refused(comm, partial(comm.allgather, even, buf, wrong), "counts")
-        _refused(comm, partial(comm.reduce_scatter, buf, even, wrong), "counts")
-        _refused(comm, partial(comm.alltoall, even, even, wrong, [6] * size), "out_counts")
-        _refused(comm, partial(comm.alltoall, even, even, [6] * size, wrong), "in_counts")
+        _expect_refused(comm, partial(comm.allgather, even, buf, wrong), "counts")
+        _expect_refused(comm, partial(comm.reduce_scatter, buf, even, wrong), "counts")
+        _expect_refused(comm, partial(comm.alltoall, even, even, wrong, [6] * size), "out_counts")
+        _expect_refused(comm, partial(comm.alltoall, even, even, [6] * size, wrong), "in_counts")
     if size > 1:
-        _refused(comm, lambda: comm.alltoall(long, long), str(6 * size + 1))
+        _expect_refused(comm, lambda: comm.alltoall(long, long), str(6 * size + 1))
         others = [12 if r == (comm.rank + 1) % size else 6 for r in range(size)]
         others[comm.rank] = 6 * size - sum(others) + others[comm.rank]
-        _refused(comm, lambda: comm.allgather(even, buf, others), f"counts[{comm.rank}]")
+        _expect_refused(comm, lambda: comm.allgather(even, buf, others), f"counts[{comm.rank}]")
 
 
 def _calls_with(comm: Communicator, buf: torch.Tensor) -> tuple[Callable[[], object], ...]:
@@ -80,8 +80,8 @@ def _calls_with(comm: Communicator, buf: torch.Tensor) -> tuple[Callable[[], obj
     )
 
 
-def _refused(comm: Communicator, call: Callable[[], object], named: str) -> None:
-    """Each rank in turn would be too slow: all make the wrong call, then one of them alone, and all continue together."""
+def _expect_refused(comm: Communicator, call: Callable[[], object], named: str) -> None:
+    """All ranks make the wrong call, then one of them alone, and all continue together; each rank in turn would be too slow."""
     for alone in (False, True):
         if not alone or comm.rank == comm.size - 1:
             try:

@@ -1,4 +1,4 @@
-"""Server and workers over a communicator: values, order, withheld answers, limits of waiting, the end.
+"""Checks of server and workers over a communicator: values, order, withheld answers, limits of waiting, the end.
 
 One rank serves and all others call; with four ranks also two and two. A group of one has nobody to call, and one on
 GPUs is refused.
@@ -65,13 +65,13 @@ def check_exchange_in_mapped_memory(comm: Communicator) -> None:
 
 
 def check_exchange_keeps_every_call(comm: Communicator) -> None:
-    """All call at once, each with a running number: the centre holds every vector once, each worker's calls in their order."""
+    """All call at once, each with a running number: the server gets every vector once, each worker's calls in their order."""
     num_calls, numel = 25, 300
 
     def serve(server: Server, num_workers: int) -> None:
         centre, num_seen = torch.zeros(numel), [0] * num_workers
         for _ in range(num_calls * num_workers):
-            request = _received(server)
+            request = _receive(server)
             expect(request.tail.tolist() == [num_seen[request.caller]], f"call {num_seen[request.caller]} came as {request.tail}")
             num_seen[request.caller] += 1
             assert request.vector is not None
@@ -92,7 +92,7 @@ def check_exchange_keeps_every_call(comm: Communicator) -> None:
             before = now.copy()
 
     for num_servers in _numbers_of_servers(comm):
-        with _opened(comm, num_servers, numel * 4) as (server, callers):
+        with _open_exchange(comm, num_servers, numel * 4) as (server, callers):
             if server is not None:
                 serve(server, comm.size - num_servers)
             for caller in callers:
@@ -102,7 +102,7 @@ def check_exchange_keeps_every_call(comm: Communicator) -> None:
 def check_exchange_with_several_servers(comm: Communicator) -> None:
     """A worker calls all servers before it takes the first answer."""
     for num_servers in _numbers_of_servers(comm):
-        with _opened(comm, num_servers, 0) as (server, callers):
+        with _open_exchange(comm, num_servers, 0) as (server, callers):
             for turn in range(3):
                 for number, caller in enumerate(callers):
                     caller.post(ECHO, torch.full((5_000,), 10.0 * caller.number + number), [turn])
@@ -112,13 +112,13 @@ def check_exchange_with_several_servers(comm: Communicator) -> None:
                     expect_equal(reply.vector, np.full(5_000, 10 * caller.number + number), f"answer of server {number}")
                 for _ in range(comm.size - num_servers if server is not None else 0):
                     assert server is not None
-                    _echo(server, _received(server))
+                    _echo(server, _receive(server))
 
 
 def check_exchange_serves_who_comes_first(comm: Communicator) -> None:
     """Each worker calls when it is told to. All answers are withheld until the last has called, and given in another order."""
     order = [*range(2, comm.size), *range(1, min(2, comm.size))]
-    with _opened(comm, 1, 4_000) as (server, callers):
+    with _open_exchange(comm, 1, 4_000) as (server, callers):
         for caller in callers:
             comm.recv(torch.zeros(1), 0)
             reply = caller.call(FOLD, torch.full((1000,), float(caller.number)))
@@ -129,7 +129,7 @@ def check_exchange_serves_who_comes_first(comm: Communicator) -> None:
             for rank in order:
                 expect(server.receive(0.0) is None, "a call came before anybody was told to call")
                 comm.send(torch.zeros(1), rank)
-                held.append(_received(server))
+                held.append(_receive(server))
                 expect(held[-1].caller == rank - 1, f"rank {rank} was told to call, but caller {held[-1].caller} came")
             for request in reversed(held):
                 assert request.vector is not None
@@ -138,13 +138,13 @@ def check_exchange_serves_who_comes_first(comm: Communicator) -> None:
 
 def check_exchange_waits_as_long_as_it_is_told(comm: Communicator) -> None:
     """A server and a worker that wait in vain, and get it later."""
-    with _opened(comm, 1, 0) as (server, callers):
+    with _open_exchange(comm, 1, 0) as (server, callers):
         for caller in callers:
             caller.post(ECHO, torch.ones(LARGE), [1.0])
             for timeout_s in (0.0, 0.02):
                 _expect_late(caller, timeout_s)
         if server is not None:
-            held = [_received(server) for _ in range(comm.size - 1)]
+            held = [_receive(server) for _ in range(comm.size - 1)]
             for timeout_s in (0.0, 0.02):
                 expect(server.receive(timeout_s) is None, "the server received a call that nobody made")
         comm.barrier()  # nobody has an answer yet
@@ -156,14 +156,14 @@ def check_exchange_waits_as_long_as_it_is_told(comm: Communicator) -> None:
 
 
 def check_exchange_opened_again_and_again(comm: Communicator) -> None:
-    """Also those that are left without a call."""
+    """An exchange can be opened again and again, also after one without a call."""
     for opening in range(4):
-        with _opened(comm, 1, 1000 * opening) as (server, callers):
+        with _open_exchange(comm, 1, 1000 * opening) as (server, callers):
             for caller in callers[: opening % 2]:
                 _expect_echo(caller, 10, torch.float32)
             for _ in range((comm.size - 1) * (opening % 2) if server is not None else 0):
                 assert server is not None
-                _echo(server, _received(server))
+                _echo(server, _receive(server))
 
 
 def check_exchange_refusals(comm: Communicator) -> None:
@@ -172,12 +172,12 @@ def check_exchange_refusals(comm: Communicator) -> None:
     if not _is_able(comm):
         return
     _expect_refused(lambda: open_exchange(comm, (0,), comm.rank), "different exchanges")
-    with _opened(comm, 1, 0) as (server, callers):
+    with _open_exchange(comm, 1, 0) as (server, callers):
         if server is not None:
             _expect_refused(lambda: server.reply(0, DONE), "waits for no answer")
             _expect_refused(lambda: server.buffer(comm.size, 1, torch.float32), "waits for no answer")
             for _ in range(comm.size - 1):
-                _echo(server, _received(server))
+                _echo(server, _receive(server))
         for caller in callers:
             _expect_refused(caller.wait_reply, "post a call first")
             _expect_refused(partial(caller.post, ECHO, None, [0.0] * (MOST_NUMBERS + 1)), "most_numbers")
@@ -195,8 +195,8 @@ def _is_able(comm: Communicator) -> bool:
 
 
 @contextmanager
-def _opened(comm: Communicator, num_servers: int, mapped_bytes: int) -> Iterator[tuple[Server | None, list[Caller]]]:
-    """Collective: the ends of this rank; none where there can be none."""
+def _open_exchange(comm: Communicator, num_servers: int, mapped_bytes: int) -> Iterator[tuple[Server | None, list[Caller]]]:
+    """Collective: opens an exchange and returns the ends of this rank; None where the engine cannot have one."""
     if not _is_able(comm):
         yield None, []
         return
@@ -216,14 +216,14 @@ def _opened(comm: Communicator, num_servers: int, mapped_bytes: int) -> Iterator
 def _serve_or_work(comm: Communicator, work: Callable[[Caller], None], mapped_bytes: int) -> None:
     """Collective: servers that answer what they get, until every worker has done its work with each of them."""
     for num_servers in _numbers_of_servers(comm):
-        with _opened(comm, num_servers, mapped_bytes) as (server, callers):
+        with _open_exchange(comm, num_servers, mapped_bytes) as (server, callers):
             for caller in callers:
                 work(caller)
                 caller.call(LEAVE)
             num_left = comm.size - num_servers if server is not None else 0
             while num_left:
                 assert server is not None
-                request = _received(server)
+                request = _receive(server)
                 num_left -= request.kind == LEAVE
                 _echo(server, request)
 
@@ -234,7 +234,7 @@ def _echo(server: Server, request: Request) -> None:
     server.reply(request.caller, DONE, request.vector, request.tail)
 
 
-def _received(server: Server) -> Request:
+def _receive(server: Server) -> Request:
     request = server.receive(ENOUGH_S)
     if request is None:
         raise AssertionError(f"no call came within {ENOUGH_S:g} s")

@@ -1,4 +1,4 @@
-"""Calls that are started and waited for later: many at once, of every kind, beside blocking ones and late members."""
+"""Checks of calls that are started and waited for later: many at once, of every kind, beside blocking ones and late members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from unisono.comm.base import ANY, MAX, MIN, SUM, Communicator
 from unisono.comm.driver import Work
 from unisono.errors import CommError
-from unisono.testing.checks.expected import contribution, expect, expect_equal, parts_of, reduced, tensor_of, uneven_counts
+from unisono.testing.checks.expected import contribution, expect, expect_equal, numpy_reduce, parts_of, tensor_of, uneven_counts
 
 ENOUGH_S = 30.0
 """Far more than what is polled for needs; only a call that never ends gets here."""
@@ -25,10 +25,10 @@ def check_many_started_calls_beside_blocking_ones(comm: Communicator) -> None:
         if i % 10 == 9:
             blocking = tensor_of(comm, contribution(comm.rank, 64, i), torch.float64)
             comm.allreduce(blocking, MAX)
-            expect_equal(blocking, reduced(MAX, _everybody(comm, 64, i)), f"blocking call after {i + 1} started ones")
+            expect_equal(blocking, numpy_reduce(MAX, _everybody(comm, 64, i)), f"blocking call after {i + 1} started ones")
     for i, buf, work in started:
         work.wait()
-        expect_equal(buf, reduced(SUM, _everybody(comm, buf.numel(), i)), f"started allreduce {i} of 50")
+        expect_equal(buf, numpy_reduce(SUM, _everybody(comm, buf.numel(), i)), f"started allreduce {i} of 50")
 
 
 def check_started_calls_of_every_kind(comm: Communicator) -> None:
@@ -53,11 +53,11 @@ def check_started_calls_of_every_kind(comm: Communicator) -> None:
         for work in reversed(works):
             work.wait()
             expect(work.done(), "a call that was waited for is not done")
-        expect_equal(summed, reduced(MIN, _everybody(comm, numel)), "started allreduce")
+        expect_equal(summed, numpy_reduce(MIN, _everybody(comm, numel)), "started allreduce")
         expect_equal(sent, contribution(size - 1, numel, 1), "started broadcast")
         wanted = np.concatenate([contribution(r, count, 2) for r, count in enumerate(counts)])
         expect_equal(gathered, wanted, "started allgather")
-        total = reduced(SUM, _everybody(comm, numel * size, 3))
+        total = numpy_reduce(SUM, _everybody(comm, numel * size, 3))
         expect_equal(scattered, total[parts_of([numel] * size)[rank]], "started reduce_scatter")
         dealt_to_us = [contribution(r, size * 10, 4)[rank * 10 : rank * 10 + 10] for r in range(size)]
         expect_equal(dealt, np.concatenate(dealt_to_us), "started alltoall")
@@ -74,7 +74,7 @@ def check_started_calls_end_without_being_waited_for(comm: Communicator) -> None
         sleep(0.001)
     for i, (buf, work) in enumerate(zip(bufs, works, strict=True)):
         work.wait()
-        expect_equal(buf, reduced(SUM, _everybody(comm, 100_000, i)), "a started call")
+        expect_equal(buf, numpy_reduce(SUM, _everybody(comm, 100_000, i)), "a started call")
 
 
 def check_late_member_is_waited_for(comm: Communicator) -> None:
@@ -92,7 +92,7 @@ def check_late_member_is_waited_for(comm: Communicator) -> None:
         else:
             comm.recv(pass_on, 0, tag=12)
             comm.allreduce(buf)
-        expect_equal(buf, reduced(SUM, _everybody(comm, numel)), "allreduce with late members")
+        expect_equal(buf, numpy_reduce(SUM, _everybody(comm, numel)), "allreduce with late members")
 
 
 def check_waiting_in_vain_spends_nothing(comm: Communicator) -> None:
@@ -127,7 +127,7 @@ def check_messages_pass_beside_started_collectives(comm: Communicator) -> None:
         expect_equal(other, np.full(8, i), f"message {i} beside a started allreduce")
         send.wait()
         work.wait()
-        expect_equal(buf, reduced(SUM, _everybody(comm, 500, i)), f"allreduce {i} beside messages")
+        expect_equal(buf, numpy_reduce(SUM, _everybody(comm, 500, i)), f"allreduce {i} beside messages")
     expect(not receive.done(), "a receive is done although nothing was sent to it")
     comm.barrier()  # nobody sends before everybody has looked
     send = comm.start_send(tensor_of(comm, np.full(8, comm.rank), torch.float32), following, tag=20)
