@@ -1,4 +1,4 @@
-"""`un.train` and `un.tune`: training and searching from Python. The verbs `unisono train` and `unisono tune` call the same code."""
+"""`un.train` and `un.tune`: train and search from Python. The verbs `unisono train` and `unisono tune` use the same code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def train(
 
 
 def _launch_call(task: Task | str | Path, config: TrainConfig, start: WorkerOptions) -> RunResult:
-    """Local, blocking: the task travels to the workers as a file, functions of a notebook by value."""
+    """Local, blocking: trains on launched workers. The task is passed to them in a file, functions of a notebook by value."""
     from unisono.launch.launch import launch
     from unisono.run import RunResult
 
@@ -87,7 +87,7 @@ def _launch_call(task: Task | str | Path, config: TrainConfig, start: WorkerOpti
 
 @dataclass(frozen=True)
 class Tuned:
-    """What `un.tune` has found."""
+    """The result of `un.tune`: the best trial and the study."""
 
     out: Path
     best_params: Mapping[str, Any]
@@ -99,7 +99,7 @@ class Tuned:
         return self.best_values[0]
 
     def to_optuna(self, storage: str | None = None) -> Any:
-        """Local, blocking: the whole study as Optuna's, for its plots and its dashboard."""
+        """Local, blocking: converts the whole study to one of Optuna, for its plots and its dashboard."""
         from unisono.tuning.study.export import to_optuna
 
         return to_optuna(self.out, storage)

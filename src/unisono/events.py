@@ -1,4 +1,4 @@
-"""Events of a run for its observers. Plain values, so that observers need not know training, nor training the observers."""
+"""Events that a run sends to its observers. Plain values, so that observers and training need not know each other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class RunStarted:
-    """Sent once, before the first step."""
+    """Event: a run has started. Sent once, before the first step."""
 
     name: str
     out: str
@@ -35,7 +35,7 @@ class RunStarted:
 
 
 class StepDone(NamedTuple):
-    """Sent after every step; observers thin it out themselves."""
+    """Event: a step is done. Sent after every step; observers choose which they use."""
 
     step: int
     """Counted from 0 over the whole run."""
@@ -55,13 +55,13 @@ class StepDone(NamedTuple):
 
     @property
     def sums(self) -> Mapping[str, float]:
-        """Metrics over this epoch so far, e.g. accuracy."""
+        """Returns the metrics over this epoch so far, e.g. accuracy."""
         return self.so_far()
 
 
 @dataclass(frozen=True)
 class EpochDone:
-    """Sent after every epoch, when its validation is over."""
+    """Event: an epoch is done. Sent when its validation is over."""
 
     epoch: int
     step: int
@@ -81,7 +81,7 @@ class EpochDone:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """Sent once, after everything is written."""
+    """Event: a run has ended. Sent once, after everything is written."""
 
     summary: Mapping[str, Any]
     reason: str
@@ -96,25 +96,25 @@ class Observer:
     def step(self, event: StepDone) -> None: ...
 
     def evaluating(self, done: int, total: int) -> None:
-        """Batches of a validation that are done."""
+        """Called with the number of batches of a validation that are done."""
 
     def epoch(self, event: EpochDone) -> None: ...
 
     def saving(self) -> None:
-        """The state is about to be saved. An attempt that resumes from it does not repeat the events so far."""
+        """Called before the state is saved. An attempt that resumes from it does not repeat the events so far."""
 
     def say(self, text: str) -> None:
-        """A line that a user should see, e.g. a warning."""
+        """Called with a line that a user should see, e.g. a warning."""
 
     def ended(self, event: RunEnded) -> None: ...
 
     def close(self) -> None:
-        """Give back files and threads; also called when a run fails, with or without `ended`."""
+        """Closes files and threads; also called when a run fails, with or without `ended`."""
 
 
 @dataclass
 class Spans:
-    """What this rank was doing when: (kind, name, begin, end) in nanoseconds of `time.perf_counter_ns`.
+    """A record of what this rank did when: (kind, name, begin, end) in nanoseconds of `time.perf_counter_ns`.
 
     Kinds are compute, communication, data and save. Recorded only with `--timeline`."""
 

@@ -1,4 +1,5 @@
-"""For people who keep their own training loop: an optimiser that learns from all workers, and a loader of this worker's part.
+"""Own training loop? Five lines make it distributed: an optimiser that uses the gradients of all workers, and a loader of this
+worker's part.
 
 with un.connect() as comm:                                            # who am I, how do we talk
     optimizer = un.DistributedOptimizer(optimizer, model, comm)       # equal replicas, exact mean gradients
@@ -30,7 +31,7 @@ from unisono.model.torch.parameters import FlatParameters
 
 
 class DistributedOptimizer:
-    """An optimiser whose `step` uses the mean gradient over the samples of all workers.
+    """Wraps an optimiser so that its `step` uses the mean gradient over the samples of all workers.
 
     Made collectively: the replicas take the weights and buffers of rank 0. The loss of each worker is the mean over its own
     samples, as in a plain loop; `num_samples` says how many these were, so that uneven parts are exact. Schedulers of torch take
@@ -88,8 +89,8 @@ class DistributedOptimizer:
 
 
 class ShardedLoader:
-    """This worker's part of every global batch, as tensors: together the workers use every sample once in an epoch, in an order
-    that is a function of seed and epoch alone."""
+    """Loads this worker's part of every global batch, as tensors: together the workers use every sample once in an epoch, in an
+    order that is a function of seed and epoch alone."""
 
     def __init__(
         self,
@@ -110,12 +111,12 @@ class ShardedLoader:
         self._device = device or comm.device
 
     def __len__(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps of an epoch."""
         return self.plan.steps_per_epoch
 
     def epoch(self, epoch: int) -> Iterator[Any]:
-        """Local, blocking: the batches of an epoch. A worker without samples in a short last batch is given an empty one, so that
-        all take the same number of steps."""
+        """Local, blocking: yields the batches of an epoch. A worker without samples in a short last batch gets an empty one, so
+        that all take the same number of steps."""
         for portion in self._loader.epoch(epoch):
             batch = portion.micro_batches[0] if portion.micro_batches else self._nothing()
             yield map_tree(self._tensor, batch)

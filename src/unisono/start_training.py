@@ -1,4 +1,4 @@
-"""From options to a training: its configuration, and the processes that are its workers. For `unisono train` and `un.train`."""
+"""Starts a training from its options: the configuration, and the processes of its workers. For `unisono train` and `un.train`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StudySource:
-    """Settings that a search has found."""
+    """A study from which a training takes the best settings."""
 
     from_study: str | None = option(
         None, "the best settings that `unisono tune` has found there; with --all-data", "DIR", group=EXPERIMENT
@@ -34,7 +34,7 @@ class StudySource:
         check(self)
 
     def best(self, task_file: str, accept_changes: bool) -> BestSettings | None:
-        """Local, blocking: what stands in the study."""
+        """Local, blocking: reads the best settings of the study."""
         if self.from_study is None:
             return None
         if not task_file:
@@ -49,7 +49,7 @@ TRAIN_OPTIONS = (Task, StudySource, TrainConfig, WorkerOptions)
 
 
 def train_config(task_file: str, given: Mapping[str, Any], command: Sequence[str] = ()) -> TrainConfig:
-    """Local, blocking where a study must be read: the configuration of one training, from options by their names."""
+    """Local, blocking where a study must be read: makes the configuration of one training from options by their names."""
     source = StudySource(**take(StudySource, given))
     values = take(TrainConfig, given)
     found = source.best(task_file, given.get("accept_changes", False))
@@ -64,7 +64,7 @@ def train_config(task_file: str, given: Mapping[str, Any], command: Sequence[str
 
 
 def _own_address() -> str | None:
-    """Local: where workers on other nodes reach this one; None where there are none."""
+    """Local: the address at which workers on other nodes reach this one; None where there are none."""
     import socket
 
     from unisono.cluster.resolve import current_topology
@@ -73,7 +73,7 @@ def _own_address() -> str | None:
 
 
 def work(configure: Callable[[], TrainConfig], start: WorkerOptions, task: Task | None = None) -> RunResult:
-    """Collective, blocking: be one worker of a training. A mistake in the configuration is told once, as all others."""
+    """Collective, blocking: runs as one worker of a training. A mistake in the configuration is reported once, as all others."""
     from unisono.cluster.machine.worker_threads import set_threads
     from unisono.cluster.resolve import current_topology
     from unisono.comm.connect import connect
@@ -90,7 +90,7 @@ def work(configure: Callable[[], TrainConfig], start: WorkerOptions, task: Task 
 
 
 def serve(config: TrainConfig) -> RunResult:
-    """Local, blocking: be the server of workers that come and go."""
+    """Local, blocking: runs as the server of workers that may join and leave."""
     from unisono.cluster.machine.worker_threads import set_threads
     from unisono.comm.engines.single import alone
     from unisono.run import execute
@@ -108,12 +108,12 @@ def _screen(config: TrainConfig) -> Screen | None:
 
 
 def exit_code(ended: RunResult) -> int:
-    """Pure: of a process whose training is over."""
+    """Pure: the exit code of a process whose training is over."""
     return STOPPED_CODE if ended.summary["reason"] == "interrupted" else 0
 
 
 def work_for_call(file: Path) -> int:
-    """Collective, blocking: be one worker of a training that `un.train` has launched. A file takes what its user is to know."""
+    """Collective, blocking: runs as one worker of a training that `un.train` has launched. Results and errors go to a file."""
     call = read_pickled(file)
     told = Path(call.told)
     try:

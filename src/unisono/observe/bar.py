@@ -23,7 +23,7 @@ NO_WORDS: Mapping[str, str] = MappingProxyType({})
 
 
 class Bar:
-    """Local. Owns the last line of the terminal: what else is written there goes through `say`."""
+    """A progress bar on the last line of the terminal; all other lines must go through `say`. Local."""
 
     def __init__(self, stream: TextIO, columns: int | None, colour: bool = False, every_s: float = DRAW_EVERY_S) -> None:
         """`columns`: width of the terminal that shows `stream`; None where there is none, so that nothing is drawn. `colour`: may
@@ -42,12 +42,12 @@ class Bar:
         return True
 
     def draw_soon(self) -> None:
-        """Make the next drawing due at once."""
+        """Makes the next drawing due at once."""
         self._next_s = float("-inf")
 
     def draw(self, head: str, share: float | None, words: Mapping[str, str] = NO_WORDS, spare: Sequence[str] = ()) -> None:
-        """The head, a bar of which this share is done (None: no bar), and the words. The bar takes what the words leave. Where that
-        is too little, the words named in `spare` go, in that order."""
+        """Draws the head, a bar of which `share` is done (None: no bar), and the words. The bar takes what the words leave. Where
+        that is too little, the words named in `spare` go, in that order."""
         if not self.is_shown:
             return
         room = self._columns - 1  # some terminals begin a new line as soon as the last column is written
@@ -56,14 +56,14 @@ class Bar:
         self._is_drawn = True
 
     def say(self, text: str) -> None:
-        """A line that stays; it takes the place of the bar."""
+        """Prints a line that stays, in the place of the bar."""
         erase = f"{BEGIN_OF_LINE}{ERASE_TO_END}" if self._is_drawn else ""
         self._stream.write(f"{erase}{text}\n")
         self._stream.flush()
         self._is_drawn = False
 
     def close(self) -> None:
-        """Leave the cursor at the beginning of an empty line. Idempotent."""
+        """Removes the bar and leaves the cursor at the beginning of an empty line. Idempotent."""
         if self._is_drawn:
             self._stream.write(f"{BEGIN_OF_LINE}{ERASE_TO_END}")
             self._is_drawn = False

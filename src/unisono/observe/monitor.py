@@ -1,4 +1,4 @@
-"""What each worker needs of its machine while it trains: CPUs, memory and GPU, sampled beside the training."""
+"""Samples each worker's use of CPUs, memory and GPU while it trains."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Monitor(Observer):
         self._thread.start()
 
     def summary(self) -> dict[str, Any]:
-        """Local: mean and peak of each thing that was sampled, e.g. {"cpu_load": {"mean": 0.9, "peak": 1.0}, ...}. The peak of
+        """Local: mean and peak of each quantity that was sampled, e.g. {"cpu_load": {"mean": 0.9, "peak": 1.0}, ...}. The peak of
         the memory is that of the whole process, which no sample can miss."""
         found: dict[str, Any] = {"num_rows": self._num_rows}
         for name, total in list(self._totals.items()):
@@ -102,7 +102,7 @@ class _Total:
 
 
 def rss_bytes() -> int:
-    """Local: memory that this process holds now. Where the system does not tell (macOS), the most that it ever held."""
+    """Local: bytes of memory that this process holds now; where the system does not say (macOS), the most that it ever held."""
     try:
         status = STATUS.read_text()
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def rss_bytes() -> int:
 
 
 def peak_rss_bytes() -> int:
-    """Local: the most memory that this process ever held."""
+    """Local: the most bytes of memory that this process ever held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10
 

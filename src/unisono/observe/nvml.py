@@ -1,4 +1,4 @@
-"""How busy one GPU is, asked of the library that comes with NVIDIA's driver: no package, no CUDA context, no wait."""
+"""Reads the load and memory of a GPU from the library of NVIDIA's driver: no package, no CUDA context, no wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Gpu:
 
     @classmethod
     def find(cls, uuid: str) -> Gpu | None:
-        """None where the driver's library is missing or does not know this GPU."""
+        """Finds a GPU; None where the driver's library is missing or does not know it."""
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
@@ -34,7 +34,8 @@ class Gpu:
         return cls(library, handle)
 
     def sample(self) -> Mapping[str, float]:
-        """Load (share of the last moment in which a kernel ran) and memory in use on it by all; without what it does not tell."""
+        """Samples load (share of the last moment in which a kernel ran) and memory in use by all processes, as far as the driver
+        says."""
         found: dict[str, float] = {}
         utilization, memory = _Utilization(), _Memory()
         if not self._library.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(utilization)):

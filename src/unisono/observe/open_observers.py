@@ -1,4 +1,4 @@
-"""The observers of a run on one rank: only rank 0 shows and records the training, each rank its own load."""
+"""Opens the observers of a run on one rank: only rank 0 shows and records the training, each rank its own load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unisono.task.train_config import TrainConfig
 
 
 def open_observers(config: TrainConfig, rank: int, out: Path, console: Console | None) -> list[Observer]:
-    """Local: they write into the run directory `out`. The caller closes them."""
+    """Local: opens the observers, which write into the run directory `out`. The caller closes them."""
     found: list[Observer] = []
     if rank == 0:
         if console is not None:
@@ -29,7 +29,8 @@ def open_observers(config: TrainConfig, rank: int, out: Path, console: Console |
 
 
 def say_to(observers: Sequence[Observer], text: str) -> None:
-    """Local: also where no console shows it, as quiet does not hide that a save failed."""
+    """Local: sends a line to all observers, and to standard error where no console shows it: --quiet does not hide a failed
+    save."""
     for observer in observers:
         observer.say(text)
     if not any(isinstance(observer, Console) for observer in observers):

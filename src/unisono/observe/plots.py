@@ -1,4 +1,4 @@
-"""The curves of a run as a picture: loss and metrics over epochs, for people who look once and want to see it."""
+"""Draws the curves of a run: loss and metrics over epochs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def draw_curves(
     steps: Sequence[Mapping[str, Any]] = (),
     target: tuple[str, float] | None = None,
 ) -> bool:
-    """Local, blocking: a PNG with a panel for the loss and one for each metric. No display is needed, and no state is kept.
+    """Local, blocking: writes a PNG with a panel for the loss and one for each metric. No display is needed, and no state is kept.
 
     `epochs` and `steps` are rows of `metrics.jsonl` (or `vars(EpochDone)`); the last epoch with `is_best` is marked. With `steps`
     the loss of each batch stands behind that of the epochs. `target` is drawn where its metric is. Without an epoch (a run that
@@ -73,7 +73,7 @@ def draw_curves(
 
 
 def _panels(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Metric -> the names under which it is recorded, the loss first and each in the order of `STYLES`."""
+    """The panels: metric -> the names under which it is recorded, the loss first and each in the order of `STYLES`."""
     names = list(dict.fromkeys(name for row in epochs for name in row["metrics"]))
     panels: dict[str, list[str]] = {"loss": []} if any(_begin_of(name, "loss") is not None for name in names) else {}
     for name in names:
@@ -113,7 +113,7 @@ def _draw_metric(axes: Axes, epochs: Sequence[Mapping[str, Any]], name: str, bas
 
 
 def _most_telling(epochs: Sequence[Mapping[str, Any]], base: str) -> str:
-    """Where the best epoch is marked: on the validation if there is one."""
+    """The curve on which the best epoch is marked: that of the validation if there is one."""
     recorded = epochs[-1]["metrics"]
     return next((begin + base for begin in ("val_", "test_", "") if begin + base in recorded), base)
 
@@ -160,5 +160,5 @@ def _finish(axes: Axes, name: str, epochs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _number(value: float | None) -> float:
-    """What is null in the file was not finite: a gap in the curve."""
+    """A value for the curve; null in the file was not finite and becomes a gap."""
     return math.nan if value is None else value if math.isfinite(value) else math.nan

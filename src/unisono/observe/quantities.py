@@ -1,4 +1,4 @@
-"""Numbers as people read them. Pure."""
+"""Formats numbers for people. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 
 
 def value(number: float) -> str:
-    """A loss or metric: four places, or an exponent where those would hide it."""
+    """Formats a loss or metric: four decimals, or an exponent where those would hide it."""
     if number == 0 or not math.isfinite(number) or 1e-3 <= abs(number) < 1e4:
         return f"{number:.4f}"
     return f"{number:.3e}"
 
 
 def rate(per_s: float) -> str:
-    """Samples in a second: 7.31, 812, 12.3k, 1.20M."""
+    """Formats samples per second: 7.31, 812, 12.3k, 1.20M."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if per_s >= 0.9995 * size:
             return f"{_three_digits(per_s / size)}{unit}"
@@ -21,7 +21,7 @@ def rate(per_s: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """0.4 s, 12 s, 3:07, 1:02:03."""
+    """Formats a duration: 0.4 s, 12 s, 3:07, 1:02:03."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

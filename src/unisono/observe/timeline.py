@@ -1,4 +1,4 @@
-"""One picture of what every rank did when, on one clock: a trace that Perfetto (ui.perfetto.dev) and Chrome show."""
+"""Writes a trace of what every rank did when, on one clock, for Perfetto (ui.perfetto.dev) and Chrome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ASK, _ROWS = 7001, 7002
 
 @dataclass(frozen=True)
 class RankSpans:
-    """What one rank was doing when, and how its clock stands to that of rank 0."""
+    """The spans of one rank, and the offset of its clock from that of rank 0."""
 
     rank: int
     found: Sequence[tuple[str, str, int, int]]
@@ -35,7 +35,7 @@ class RankSpans:
 
 
 def gather_spans(comm: Communicator, spans: Spans) -> list[RankSpans] | None:
-    """Collective, blocking: the spans of all ranks on rank 0, by rank; None on the others.
+    """Collective, blocking: gathers the spans of all ranks on rank 0, by rank; None on the others.
 
     Offsets are measured now, by the quickest of a few round trips with each rank: they are right to half of that round trip, 10 to
     200 microseconds by engine, network and load; see `error_ns`. A rank whose clock may be that of rank 0 by this measure (it
@@ -64,7 +64,7 @@ def gather_spans(comm: Communicator, spans: Spans) -> list[RankSpans] | None:
 
 
 def write_timeline(path: Path, ranks: Sequence[RankSpans]) -> None:
-    """Local, blocking: the trace as a JSON object; time 0 is the begin of the first span of all ranks."""
+    """Local, blocking: writes the trace as a JSON object; time 0 is the begin of the first span of all ranks."""
     origin_ns = min((begin + one.offset_ns for one in ranks for _, _, begin, _ in one.found), default=0)
     try:
         with path.open("w", encoding="utf-8") as file:
@@ -105,7 +105,7 @@ def _metadata(what: str, pid: int, **args: str | int) -> dict[str, Any]:
 
 
 def _measure(comm: Communicator, rank: int) -> tuple[int, int]:
-    """On rank 0: offset of that rank's clock and its error, both in nanoseconds."""
+    """On rank 0: measures the offset of a rank's clock and its error, both in nanoseconds."""
     message = torch.zeros(1, dtype=torch.int64, device=comm.device)
     rounds: list[tuple[int, int]] = []
     for _ in range(NUM_ROUNDS):
@@ -121,7 +121,7 @@ def _measure(comm: Communicator, rank: int) -> tuple[int, int]:
 
 
 def _answer(comm: Communicator) -> None:
-    """On the others: as quickly as possible, the time."""
+    """On the others: answers as quickly as possible with the time."""
     message = torch.zeros(1, dtype=torch.int64, device=comm.device)
     for _ in range(NUM_ROUNDS):
         comm.recv(message, 0, _ASK)

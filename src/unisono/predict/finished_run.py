@@ -56,8 +56,8 @@ class FinishedRun:
         return self.path / f"predictions-{split}{_suffix(which)}.npz"
 
     def metrics(self) -> dict[str, float]:
-        """Every metric that is known of it: of the training itself, and of evaluations later on. Those of the best epoch's weights
-        begin with best_."""
+        """All known metrics: of the training itself, and of later evaluations. Names of those of the best epoch's weights begin
+        with best_."""
         found: dict[str, float] = {}
         for which in WEIGHTS:
             for split in SPLITS:

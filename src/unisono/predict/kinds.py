@@ -86,8 +86,8 @@ class Kind:
 
 
 def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> Kind:
-    """Pure: what is asked for, or labels where the loss makes them; refuses what these models cannot give. `first` are their
-    outputs for the first samples."""
+    """Pure: the requested kind, or by default labels where the loss has them; refuses what these models cannot give. `first` are
+    their outputs for the first samples."""
     readings = [probabilities_of(task) for task in tasks]
     reading = readings[0]
     name = name or ("label" if reading is not None else "raw")

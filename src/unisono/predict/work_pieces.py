@@ -1,4 +1,4 @@
-"""Divides work into pieces that are computed once: fixed stretches of samples, each a finished file beside the output.
+"""Divides work into pieces that are computed once: fixed ranges of samples, each a finished file beside the output.
 
 Pieces depend on the samples and on what is computed of them, not on the workers: a command that resumes, with more workers or
 fewer, takes those that are there. The name of a file holds the key of what made it, so that no piece of other work is taken."""

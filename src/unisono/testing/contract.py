@@ -93,7 +93,7 @@ def fault_names() -> tuple[str, ...]:
 
 
 def run_body(comm: Communicator, names: Iterable[str]) -> Iterator[tuple[Verdict, list[str]]]:
-    """Collective, blocking: run the checks in order; for each this rank's verdict and the errors of all ranks.
+    """Collective, blocking: runs the checks in order; yields for each this rank's verdict and the errors of all ranks.
 
     Each check gets a new duplicate, so that a failed one leaves no message to the next. If members cannot even
     agree on the verdict, the communicator is unusable and the remaining checks are not run.

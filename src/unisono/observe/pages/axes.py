@@ -1,4 +1,4 @@
-"""Values to places along an axis, and axes with ticks at round numbers. Pure."""
+"""Maps values to places along an axis, and draws axes with ticks at round numbers. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LETTER = 6.1
 
 @dataclass(frozen=True)
 class Scale:
-    """Values to places along an axis. Pure."""
+    """Maps numbers to places along an axis. Pure."""
 
     low: float
     high: float
@@ -25,7 +25,7 @@ class Scale:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """What lies outside is put at the edge."""
+        """The place of a value; one that lies outside is put at the edge."""
         low, high, value = (
             (math.log(one) for one in (self.low, self.high, max(value, self.low))) if self.log else (self.low, self.high, value)
         )
@@ -33,11 +33,11 @@ class Scale:
         return self.start + (self.stop - self.start) * min(1.0, max(0.0, share))
 
     def holds(self, value: float) -> bool:
-        """Whether a value has a place of its own."""
+        """Whether a value lies on the axis."""
         return self.low <= value <= self.high
 
     def ticks(self, most: int = 6) -> list[tuple[float, str]]:
-        """Places and texts, round numbers that lie within; both ends where there are no two."""
+        """Places and texts of ticks at round numbers; both ends where fewer than two lie within."""
         found = _powers(self.low, self.high, most) if self.log else _steps(self.low, self.high, most)
         if len(found) < 2:
             found = [self.low, self.high] if self.high > self.low else [self.low]
@@ -46,7 +46,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Places:
-    """Choices to places along an axis, each in the middle of a stretch of its own. Pure."""
+    """Maps choices to places along an axis, each in the middle of its own interval. Pure."""
 
     choices: Sequence[Any]
     start: float
@@ -60,7 +60,7 @@ class Places:
         return self.start + (self.choices.index(value) + 0.5) * self.width
 
     def ticks(self, most: int = 0) -> list[tuple[float, str]]:  # noqa: ARG002 - as a scale has it
-        """Each choice."""
+        """Places and texts of ticks, one for each choice."""
         return [(self.place(value), number_text(value)) for value in self.choices]
 
 
@@ -84,7 +84,7 @@ def _powers(low: float, high: float, most: int) -> list[float]:
 
 
 def y_axis(scale: Scale, left: float, right: float, name: str, most: int = 6) -> str:
-    """Pure: lines across with their values at the left, and the name above."""
+    """Pure: draws a y axis: lines across with their values at the left, and the name above."""
     lines = [
         line(left, y, right, y, "grid") + element("text", safe(text), x=left - 6, y=y + 4, cls="tick end")
         for y, text in scale.ticks(most)
@@ -94,7 +94,7 @@ def y_axis(scale: Scale, left: float, right: float, name: str, most: int = 6) ->
 
 
 def x_axis(scale: Scale | Places, bottom: float, name: str, most: int = 8) -> str:
-    """Pure: a line with ticks below, and the name below those."""
+    """Pure: draws an x axis: a line with ticks below, and the name below those."""
     left, right = sorted((scale.start, scale.stop))
     fits = int(scale.width / LETTER) if isinstance(scale, Places) else 12
     ticks = [

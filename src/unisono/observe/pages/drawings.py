@@ -1,4 +1,4 @@
-"""Drawings that reports of any kind need: a line through points, bars of shares. Pure, text for SVG."""
+"""Drawings for all reports: a line through points, bars of shares. Pure; they return SVG."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def path_through(xs: Sequence[float], ys: Sequence[float | None]) -> str:
 
 
 def bars(shares: Mapping[str, float | None], about: str, unknown: str) -> str:
-    """Pure: a bar for each share, the largest first; names without a share come last, with the words `unknown`."""
+    """Pure: draws a bar for each share, the largest first; names without a share come last, with the text `unknown`."""
     known = sorted(((share, name) for name, share in shares.items() if share is not None), key=lambda one: (-one[0], one[1]))
     rows: list[tuple[float | None, str]] = [*known, *((None, name) for name, share in shares.items() if share is None)]
     left, right, height = 230, 640, 26

@@ -17,14 +17,14 @@ from unisono.testing.checks.algorithm_trainings import (
     BATCH,
     Case,
     NotApplicable,
-    linear,
+    linear_model,
     make_task,
-    normed,
-    only_training,
+    model_with_norm,
+    only_training_data,
     plain_training,
     samples,
     train,
-    wide,
+    wide_model,
 )
 from unisono.testing.checks.expected import expect
 from unisono.testing.counting import Counting
@@ -62,7 +62,7 @@ def check_one_worker_is_plain_training(comm: Communicator, case: Case, folder: P
 def check_replicas_are_equal_after_start(comm: Communicator, case: Case, folder: Path) -> None:
     """After `start` weights, running statistics and counters are equal, though every rank began with its own."""
     config = TrainConfig("", case.changes, case.name, out=str(folder / "run"), device="cpu", quiet=True)
-    parts = prepare(config, comm, None, make_task(normed), resumes=False).parts
+    parts = prepare(config, comm, None, make_task(model_with_norm), resumes=False).parts
     for vector in parts.adapter.shared_state():
         vector.add_(comm.rank)
     parts.algorithm.start()
@@ -78,7 +78,7 @@ def check_replicas_are_equal_after_start(comm: Communicator, case: Case, folder:
 def check_resuming_equals_going_through(comm: Communicator, case: Case, folder: Path) -> None:
     """Stopped in the middle of an epoch and resumed: the same bits as without a stop; where chance decides the order of calls, the
     same bits as that order repeated without a stop."""
-    task = make_task(normed)
+    task = make_task(model_with_norm)
     cut = train(comm, case, folder / "cut", task, max_steps=STOPS_AT)
     expect(
         cut.summary["reason"] == "interrupted", f"it ended as {cut.summary['reason']!r} instead of stopping after {STOPS_AT} steps"
@@ -101,7 +101,7 @@ def check_an_exception_on_one_rank_ends_all(comm: Communicator, case: Case, fold
     train(comm, case, folder / "first", max_steps=1)  # so that loading packages does not count
     began, culprit = monotonic(), comm.size - 1
     try:
-        train(comm, case, folder / "run", make_task(OutOfLuck if comm.rank == culprit else linear))
+        train(comm, case, folder / "run", make_task(OutOfLuck if comm.rank == culprit else linear_model))
     except RuntimeError as error:
         expect(comm.rank == culprit and str(error) == OutOfLuck.WORDS, f"rank {comm.rank} raised {error!r}")
     except UnisonoError as error:
@@ -120,7 +120,7 @@ class OutOfLuck(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = linear()
+        self.inner = linear_model()
         self.num_calls = 0
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def check_nothing_is_left_in_flight(comm: Communicator, case: Case, folder: Path
 
 
 def check_a_quadratic_converges(comm: Communicator, case: Case, folder: Path) -> None:
-    (inputs, targets), before = samples(), linear()
+    (inputs, targets), before = samples(), linear_model()
     found = train(comm, case, folder / "run", make_task(epochs=30))
     with torch.no_grad():
         first, last = (
@@ -165,11 +165,11 @@ def check_it_sends_as_many_bytes_as_it_states(comm: Communicator, case: Case, fo
     sent = []
     for steps in (FEW_STEPS, MANY_STEPS):
         counting = Counting(comm)
-        task = make_task(wide, partial(only_training, steps * BATCH), lr=1e-6, epochs=1)
+        task = make_task(wide_model, partial(only_training_data, steps * BATCH), lr=1e-6, epochs=1)
         train(counting, case, folder / f"run-{steps}", task)
         sent.append(sum(comm.allgather_object(counting.tally.num_bytes)))
     found = (sent[1] - sent[0]) / (MANY_STEPS - FEW_STEPS)
-    numel = sum(parameter.numel() for parameter in wide().parameters())
+    numel = sum(parameter.numel() for parameter in wide_model().parameters())
     stated = case.kind.traffic(case.setup(comm.size).options, ModelSize(numel, torch.float64.itemsize))
     expected = 2 * (comm.size - 1) * stated.summed + stated.pushed + stated.pulled
     expect(
