@@ -16,7 +16,7 @@ from unisono.version import __version__
 USAGE_CODE = 2
 INTERRUPTED_CODE = 130
 READER_LEFT_CODE = 141
-"""What the shell gives for a program that SIGPIPE ended (`| head`)."""
+"""The exit code of a program that SIGPIPE ended (`| head`)."""
 
 VERBS: Mapping[str, str] = {
     "train": "train a task file on any number of workers",

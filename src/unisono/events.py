@@ -15,7 +15,7 @@ class RunStarted:
     out: str
     """The run directory."""
     num_workers: int
-    """At the beginning; some algorithms let workers come and go."""
+    """Number of workers at the beginning; with some algorithms workers may join and leave."""
     rank: int
     engine: str
     device: str
@@ -45,11 +45,11 @@ class StepDone(NamedTuple):
     """Exact mean over the global batch."""
     lr: float
     num_samples: int
-    """In the global batch."""
+    """Number of samples in the global batch."""
     wall_s: float
     """Since the run started."""
     data_wait_s: float
-    """How long this step waited for its data."""
+    """Seconds that this step waited for its data."""
     so_far: Callable[[], Mapping[str, float]] = dict
     """Computed only when asked, as most steps are not shown."""
 
@@ -70,7 +70,7 @@ class EpochDone:
     """loss, accuracy, val_loss, val_accuracy, ..."""
     lr: float
     samples_per_s: float
-    """Of training, validation not counted."""
+    """Samples per second of training, validation not counted."""
     wall_s: float
     data_wait_s: float
     """Waited for data in this epoch."""

@@ -54,7 +54,7 @@ class DistributedOptimizer:
         replicate(comm, [*self._parameters.values.values(), *rest])
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 - the gradients stay where they travel from
-        """Local."""
+        """Local: clears the gradients."""
         self._parameters.clear()
 
     def step(self, num_samples: int = 1) -> None:

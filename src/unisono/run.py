@@ -72,7 +72,7 @@ class EarlyStopHook:
     """Ends one of many trainings early, as a search decides while they run."""
 
     should_continue: Callable[[int, Mapping[str, float]], bool]
-    """As `RunHooks.should_continue`."""
+    """The hook `RunHooks.should_continue` of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)

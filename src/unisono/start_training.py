@@ -45,7 +45,7 @@ class StudySource:
 
 
 TRAIN_OPTIONS = (Task, StudySource, TrainConfig, WorkerOptions)
-"""What `unisono train` and `un.train` take."""
+"""The options of `unisono train` and `un.train`."""
 
 
 def train_config(task_file: str, given: Mapping[str, Any], command: Sequence[str] = ()) -> TrainConfig:

@@ -28,7 +28,7 @@ a program written for Horovod, unchanged (`import horovod.torch as hvd`), starte
 signals: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to every rank; a second Ctrl-C kills them."""
 
 WITHOUT_N = ("horovod", "engine", "allreduce", "time_limit_s")
-"""What has an effect where another launcher starts the processes."""
+"""Options that have an effect where another launcher starts the processes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -46,7 +46,7 @@ exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data,
   75 stopped, checkpoints saved; run the same command to resume"""
 
 SETTINGS = ("epochs", "global_batch", "lr")
-"""Of the task, with an option of their own."""
+"""Settings of the task that have an option of their own."""
 OF_THE_COMMAND = ("task", "n", "join", "report", "export")
 
 

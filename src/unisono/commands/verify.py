@@ -35,7 +35,7 @@ class TrainedRun:
 
     path: Path
     command: Sequence[str]
-    """As typed, without `unisono train` and the task."""
+    """The command as typed, without `unisono train` and the task."""
     task: Path
     directory: Path
     num_workers: int

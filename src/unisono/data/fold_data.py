@@ -41,7 +41,7 @@ class Folding:
             raise UsageError(f"folds can be made by {', '.join(HOWS)}; received {self.by!r} (--fold-by)")
         if self.folds == 1 and (self.by is not None or self.block_size is not None):
             given = "--block-size" if self.by is None else "--fold-by"
-            raise UsageError(f"--folds 1 keeps the task's own division, so nothing reads {given}; leave it out, or give --folds 3")
+            raise UsageError(f"--folds 1 keeps the task's own division, so {given} has no effect; leave it out, or give --folds 3")
 
 
 def folded(splits: Splits, folding: Folding) -> list[Splits]:

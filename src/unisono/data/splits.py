@@ -208,7 +208,7 @@ def _refuse_unread(how: str, labels: npt.ArrayLike | None, groups: npt.ArrayLike
     )
     for name, value, hows in readers:
         if value is not None and how not in hows:
-            raise UsageError(f"{name}= is read by how={' or '.join(map(repr, hows))} only; received how={how!r}")
+            raise UsageError(f"{name}= has an effect only with how={' or '.join(map(repr, hows))}; received how={how!r}")
 
 
 def _one_for_each(values: Any, count: int, name: str = "groups") -> npt.NDArray[Any]:

@@ -38,7 +38,7 @@ def _plan(trial_s: float) -> tuple[int, int]:
 
 
 def _ping(comm: Communicator, other: int, leads: bool, num_bytes: int, times: int) -> float:
-    """The median time of a message of this size and a short answer; the first is not counted."""
+    """Measures the median time of a message of this size and a short answer; the first is not counted."""
     import torch
 
     message, answer = comm.empty(num_bytes, torch.uint8), comm.empty(1, torch.uint8)

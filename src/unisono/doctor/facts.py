@@ -32,11 +32,11 @@ class Torch:
     cuda: str = ""
     """Version of CUDA that it was built for; empty for a build without."""
     num_gpus: int = 0
-    """How many it can use."""
+    """Number of GPUs that it can use."""
     gpu_error: str = ""
-    """What CUDA said when it could use none."""
+    """The error of CUDA when it can use none."""
     gpu_ids: tuple[str, ...] = ()
-    """Of the GPUs that it can use, in its order: the hardware's own names, which no launcher renumbers."""
+    """The hardware ids of the GPUs that it can use, in its order; no launcher renumbers them."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Mpi:
     mpi4py: str = ""
     """Its version; empty if it is not installed."""
     library: str = ""
-    """What the library behind mpi4py calls itself."""
+    """The name and version of the library behind mpi4py, as it gives them."""
     error: str = ""
     rank: int | None = None
     size: int | None = None
@@ -62,30 +62,30 @@ class Facts:
     size: int
     launcher: str
     node: str
-    """What the launcher says the node is; never the host name."""
+    """The node by the launcher's name or number; never the host name."""
     host: str
     pid: int = 0
     engine: str = "auto"
-    """As asked for."""
+    """The engine that was requested."""
     address: str = "127.0.0.1"
     """The interface through which the other ranks reach this one."""
     host_addresses: tuple[str, ...] = ()
-    """What our own host name resolves to, here."""
+    """The addresses to which the own host name resolves on this node."""
     host_error: str = ""
     cpus: tuple[int, ...] = ()
     """The affinity mask."""
     parent_cpus: tuple[int, ...] = ()
     """The mask of the process that started us."""
     cpu_quota: float | None = None
-    """How many CPUs' time the control group may use."""
+    """Number of CPUs whose time the control group may use."""
     cpus_per_task: int | None = None
     """CPUs that SLURM was asked for."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Those of the environment that matter to threads and networks, if set."""
+    """The environment variables for threads and networks that are set."""
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
     memory_bytes: int | None = None
-    """What is still available to this node's ranks together."""
+    """Bytes of memory that are still available to this node's ranks together."""
     gpus: tuple[str, ...] = ()
     our_gpus: tuple[str, ...] = ()
     interfaces: tuple[Interface, ...] = ()

@@ -11,12 +11,12 @@ from unisono.observe.bar import DRAW_EVERY_S, Bar
 from unisono.observe.quantities import duration, rate, value
 
 LINE_EVERY_S = 30.0
-"""How often a long epoch says where it stands in a log file."""
+"""Interval of lines about a long epoch in a log file."""
 NOTABLE_WAIT = 0.05
 """Share of an epoch spent waiting for data from which on a user should know of it."""
 SMOOTHING_S = 2.0
 SPARE = ("step", "rate", "metric", "left", "loss")
-"""What goes first on a narrow terminal."""
+"""Fields that are left out first on a narrow terminal."""
 
 BOLD, FAINT, GREEN, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m"
 
@@ -137,7 +137,7 @@ class _Progress:
         self._samples_per_s = 0.0
         self._left_s: float | None = None
         self.fraction = 0.0
-        """Of the epoch."""
+        """The share of the epoch that is done."""
         self.epoch_text = self.name_of(run.first_step // max(run.steps_per_epoch, 1))
 
     def name_of(self, epoch: int) -> str:

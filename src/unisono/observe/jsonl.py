@@ -16,11 +16,11 @@ from unisono.errors import CannotWrite
 from unisono.events import EpochDone, Observer, RunEnded, RunStarted, StepDone
 
 FLUSH_EVERY_S = 5.0
-"""In long epochs: what a crash may lose of the steps, and how far a reader may be behind."""
+"""Interval of writes in long epochs: a crash loses at most the steps since the last, and a reader is at most so far behind."""
 WARN_EVERY_S = 60.0
 LONGEST_LINE_BYTES = 1 << 20
 OF_THE_SUMMARY = ("steps", "wall_s", "metrics")
-"""What the last line repeats of the summary, which has a file of its own."""
+"""Entries of the summary that the last line repeats; the summary has a file of its own."""
 
 
 class LineFile:

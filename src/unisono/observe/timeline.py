@@ -29,7 +29,7 @@ class RankSpans:
     rank: int
     found: Sequence[tuple[str, str, int, int]]
     offset_ns: int = 0
-    """To be added to its times to have them on the clock of rank 0."""
+    """Offset that converts its times to the clock of rank 0."""
     error_ns: int = 0
     """The offset is right to this, at the time when it was measured."""
 

@@ -24,9 +24,9 @@ class Inputs:
 
     source: Source
     what: str
-    """For messages."""
+    """The name of the inputs in messages."""
     description: Mapping[str, Any]
-    """Which samples they are; others have another."""
+    """A description that identifies the samples: other samples have another one."""
 
 
 def split_inputs(splits: Splits, name: str) -> Inputs:

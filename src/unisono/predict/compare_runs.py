@@ -29,13 +29,13 @@ class Row:
     rank: int
     runs: tuple[str, ...]
     value: float
-    """Of several runs the mean."""
+    """The value of the metric; the mean of several runs."""
     interval: tuple[float, float] | None
-    """Of one run, by Wilson."""
+    """The interval of one run, by Wilson."""
     spread: float | None
-    """Of several runs: the standard deviation."""
+    """The standard deviation of several runs."""
     difference: tuple[float, float] | None
-    """To the best run, by a paired bootstrap."""
+    """The interval of the difference to the best run, by a paired bootstrap."""
     steps: float
     wall_s: float
     samples_per_s: float | None
@@ -47,11 +47,11 @@ class Comparison:
     metric: str
     higher_is_better: bool
     num_samples: int | None
-    """On which it was measured."""
+    """Number of samples on which it was measured."""
     split_sha256: str
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
-    """What the intervals are, and why some are missing."""
+    """Notes on what the intervals are, and why some are missing."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -88,7 +88,7 @@ class _Measured:
 
     name: str
     metric: Metric | None
-    """None: the loss, or a user's own."""
+    """The metric of Unisono; None for the loss, or for a user's own."""
     higher_is_better: bool
     split: str | None
     num_samples: int | None

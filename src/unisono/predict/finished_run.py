@@ -14,7 +14,7 @@ from unisono.errors import UsageError
 WEIGHTS: Mapping[str, str] = {"final": "weights.safetensors", "best": "best.safetensors"}
 SPLITS = ("test", "validation", "train")
 KINDS = ("label", "probabilities", "scores", "raw")
-"""What can be made of the outputs of a model."""
+"""Kinds of predictions that can be made from the outputs of a model."""
 PREFIXES: Mapping[str, str] = {"train": "train_", "validation": "val_", "test": "test_"}
 """Part of the data -> how names of its metrics begin."""
 

@@ -34,10 +34,10 @@ class Layout:
 
     num_samples: int
     names: Sequence[str] | None
-    """Of the samples; None: their numbers."""
+    """Names of the samples; None: their numbers."""
     columns: Columns | None
     words: Sequence[str] = ()
-    """In a table these stand for the labels 0, 1, ...; empty: numbers."""
+    """Names of the labels 0, 1, ... in a table; empty: numbers."""
 
 
 def choose_columns(requested: Sequence[str], fields: Sequence[str] | None, id_name: str | None, has_names: bool) -> Columns:

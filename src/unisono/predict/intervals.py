@@ -16,7 +16,7 @@ from unisono.metrics.base import GatheredMetric, Metric
 Z_95 = 1.959963984540054
 NUM_RESAMPLES = 1000
 SEED = 20
-"""Of the resamples, so that the same predictions give the same interval."""
+"""Seed of the resamples, so that the same predictions give the same interval."""
 
 
 def wilson(num_hits: int, total: int) -> tuple[float, float]:

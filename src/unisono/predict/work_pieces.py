@@ -92,5 +92,5 @@ def make_pieces(out: Path, num_samples: int, batch: int, made_by: Any) -> Pieces
 
 
 def num_samples_of(pieces: Pieces, numbers: Sequence[int]) -> int:
-    """Pure."""
+    """Pure: number of samples in some pieces."""
     return sum(where.stop - where.start for where in map(pieces.samples, numbers))

@@ -41,7 +41,7 @@ World = Callable[[Body], list[int]]
 """Opens a communicator, runs a body on the ranks that are in this process, and gives what each of them returned."""
 
 TIME_LIMIT_S = 20.0
-"""Of each collective: a member that fails a check leaves the others waiting this long at most."""
+"""Limit of each collective: a member that fails a check keeps the others waiting at most this long."""
 STUCK_S = 60.0
 """A check that takes longer is a deadlock: every stack is printed and the process ends."""
 

@@ -21,15 +21,15 @@ class Tally:
     """The counts of one member on a communicator and on all groups that were split from it."""
 
     num_bytes: float = 0.0
-    """That it sent: in messages, and what collectives must send at the least (an all-reduce of B bytes over a ring of N members:
-    2 (N - 1) / N B)."""
+    """Bytes that it sent: in messages, and what collectives must send at the least (an all-reduce of B bytes over a ring of N
+    members: 2 (N - 1) / N B)."""
     sends: list[Work[None]] = field(default_factory=list)
     num_received: int = 0
     """Messages that it waited for and got."""
     collectives: list[Work[Any]] = field(default_factory=list)
-    """Those that were started, not those that were waited for at once."""
+    """Collectives that were started and not waited for at once."""
     groups: list[Communicator] = field(default_factory=list)
-    """That were split off."""
+    """Groups that were split off."""
 
     def left(self) -> list[str]:
         """Local: describes operations that were started and have not ended."""

@@ -9,7 +9,7 @@ from unisono.training.run_folder.run_status import Status
 
 SIGN_OF_LIFE_S = 5.0
 SLOW_DISK_BYTES_PER_S = 5e7
-"""What a disk is trusted with before it has shown what it can."""
+"""Assumed speed of a disk until it was measured."""
 
 
 class Clock(Observer):

@@ -163,7 +163,7 @@ def _libraries(told: str) -> dict[str, str | None]:
 
 
 def _rounding() -> str:
-    """Local: how this thread rounds; libraries have been seen to leave it changed."""
+    """Local: the rounding mode of this thread, which some libraries leave changed."""
     half, more = math.ldexp(1.0, -53), math.ldexp(1.5, -53)
     return "nearest" if 1.0 + half == 1.0 and 1.0 + more > 1.0 else "not to nearest"
 

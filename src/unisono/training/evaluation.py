@@ -43,21 +43,21 @@ class Shards:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """How a data set is evaluated."""
+    """The metrics, the batch size and the hooks with which a data set is evaluated."""
 
     metrics: Sequence[Metric]
     batch: int
-    """Samples of a rank at a time."""
+    """Number of samples that a rank evaluates at a time."""
     tell: Callable[[int, int], None] | None = None
-    """Told how many samples of this rank are done, and how many it has."""
+    """Called with the number of samples of this rank that are done, and that of all."""
     stop_requested: Callable[[], bool] | None = None
-    """Asked after each batch."""
+    """Called after each batch: whether to stop."""
     shards: Shards | None = None
 
 
 def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: EvaluationPlan, prefix: str) -> dict[str, float] | None:
-    """Collective, blocking: loss and metrics over all samples. Each rank takes one stretch, in the order of ranks, so that scores
-    gathered by rank are in the order of samples. None if a stop was requested of a rank before its end.
+    """Collective, blocking: computes loss and metrics over all samples. Each rank takes one stretch, in the order of ranks, so
+    that scores gathered by rank are in the order of samples. None if a stop was requested of a rank before its end.
 
     With `shards` the stretches are those of the shards, whoever holds them, and their sums are added in the order of shards."""
     found, shards = Accumulator(plan.metrics), plan.shards

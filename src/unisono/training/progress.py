@@ -64,14 +64,14 @@ class Progress:
     train_s: float = 0.0
     """Spent in steps, evaluations not counted."""
     wall_s: float = 0.0
-    """Of earlier attempts, up to the checkpoint that this one resumes from."""
+    """Seconds of earlier attempts, up to the checkpoint from which this one resumes."""
     num_samples: int = 0
     data_wait_s: float = 0.0
     time_to_target_s: float | None = None
     reason: str = ""
     """Why it ended."""
     failure: str = ""
-    """What went wrong, where the reason is a failure."""
+    """The message of a failure that ended the training; empty without one."""
 
     def resumed(self, goals: Goals, same_batches: bool) -> Progress:
         """Pure: the progress with which another attempt resumes, whose goals may differ."""

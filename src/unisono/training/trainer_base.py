@@ -152,7 +152,7 @@ class TrainerBase(ABC):
             self._save_checkpoint(self.state(None), mid_epoch=False, is_last=True)
 
     def _save_checkpoint(self, state: Mapping[str, Any], mid_epoch: bool, is_last: bool = False) -> None:
-        """Collective."""
+        """Collective: saves a checkpoint."""
         if self.saving is None:
             return
         for observer in self.observers:

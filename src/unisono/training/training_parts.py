@@ -33,7 +33,7 @@ class TrainingParts:
     """The parts of a training on one rank that a trainer needs: data, model, algorithm, goals."""
 
     task: Task
-    """With what it leaves open filled in."""
+    """The task, with defaults for what it leaves open."""
     splits: Splits
     adapter: TorchAdapter
     algorithm: Algorithm
@@ -45,4 +45,4 @@ class TrainingParts:
     """Learning rates and so on, a function of the step."""
     goals: Goals
     comparable_metrics: Mapping[str, bool]
-    """What epochs can be compared by -> whether more of it is better."""
+    """Quantities by which epochs can be compared -> whether higher is better."""

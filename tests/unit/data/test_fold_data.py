@@ -320,8 +320,8 @@ def test_validation_data_of_another_source_stay_what_they_are() -> None:
     [
         ({"folds": 0}, "--folds must be at least 1; received 0"),
         ({"folds": 3, "by": "lottery"}, "folds can be made by random, stratified, group, blocks; received 'lottery' .--fold-by."),
-        ({"by": "random"}, "--folds 1 keeps the task's own division, so nothing reads --fold-by; leave it out"),
-        ({"block_size": 8}, "so nothing reads --block-size; leave it out, or give --folds 3"),
+        ({"by": "random"}, "--folds 1 keeps the task's own division, so --fold-by has no effect; leave it out"),
+        ({"block_size": 8}, "so --block-size has no effect; leave it out, or give --folds 3"),
         ({"folds": 3, "block_size": 8}, "--block-size 8 is read for folds by blocks only, and these are by random; leave it out"),
         ({"folds": 3, "by": "group"}, r"folds by group \(asked for\) need the group of each sample, which the source \(Arrays\)"),
         (

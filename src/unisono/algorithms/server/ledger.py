@@ -34,7 +34,7 @@ class Ledger:
     """Units whose worker was lost."""
     returned: deque[int] = field(default_factory=deque)
     leases: dict[int, Lease] = field(default_factory=dict)
-    """By worker; each has at most one."""
+    """The lease of each worker; at most one."""
 
     @property
     def num_units(self) -> int:

@@ -21,7 +21,7 @@ class ServerLayout(Roles):
     replays: bool = False
     """Whether a recorded order is repeated: then workers that came and went are virtual."""
     clock: VirtualClock = NO_TIME
-    """Of virtual workers."""
+    """The clock of virtual workers."""
 
     @classmethod
     def of(cls, size: int, layout: LayoutOptions) -> ServerLayout:

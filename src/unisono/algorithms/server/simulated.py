@@ -30,7 +30,7 @@ class SimulatedServer(Server):
     busy_s: float = 0.0
     """Virtual time that the server has worked."""
     waited_s: dict[int, float] = field(default_factory=dict)
-    """By worker: virtual time between its calls and their answers."""
+    """Virtual time of each worker between its calls and their answers."""
     _calls: list[tuple[float, int, int, WorkerCall]] = field(default_factory=list)
     _num: int = 0
     _sent_at_s: dict[int, float] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from unisono.errors import CommError, UsageError
 from unisono.model.flat import ALIGN_BYTES
 
 NOTHING = torch.empty(0, dtype=torch.uint8)
-"""What the other servers get of a vector that is the first one's alone: the state of a worker."""
+"""The part of the other servers of a vector that is for the first one only: the state of a worker."""
 
 
 @dataclass(frozen=True)

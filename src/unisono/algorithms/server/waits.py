@@ -20,12 +20,12 @@ class Waits:
     staleness_sum: int = 0
     staleness_max: int = 0
     busy_s: float = 0.0
-    """The server's time with calls."""
+    """Seconds that the server spent on calls."""
     wait_s: float = 0.0
-    """Of all workers together: for the server."""
+    """Seconds that all workers together waited for the server."""
     work_s: float = 0.0
     before_s: float = 0.0
-    """How long it took in earlier attempts."""
+    """Seconds that the epoch took in earlier attempts."""
 
     def add(self, applied: Applied) -> None:
         """Local: counts an update that was applied."""

@@ -66,7 +66,7 @@ class Worker:
     shard: int
     """This process's place in its group."""
     out: Tensor
-    """What travels: weights or gradient, then running statistics."""
+    """The vector to send: weights or gradient, then running statistics."""
     stop_requested: Callable[[], bool] = bool
     virtual_state: VirtualWorkerState | None = None
     """Its own part of the model, for a virtual worker, which shares the model with others."""

@@ -21,7 +21,7 @@ CHECKS: tuple[Check, ...] = (
     limits.check,
     network.check,
 )
-"""In the order of the report."""
+"""All checks, in the order of the report."""
 
 
 def examine(job: Job) -> tuple[Finding, ...]:

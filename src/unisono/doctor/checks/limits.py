@@ -8,7 +8,7 @@ from unisono.doctor.facts import Job
 from unisono.doctor.finding import OK, WARN, Finding
 
 FILES, FILES_FOR_RANK = 256, 4
-"""What a rank opens anyhow, and for each other rank (connections of the engine, of the control plane, and segments)."""
+"""Files that a rank opens in any case, and for each other rank (connections of the engine, of the control plane, and segments)."""
 LEAST_LOCKED = 1 << 30
 
 

@@ -176,7 +176,7 @@ class ParameterServerStrategy(Strategy):
 
 
 class CentralStorageStrategy:
-    """Refused."""
+    """Not supported: making one raises an error that names alternatives."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         raise UsageError(
@@ -186,7 +186,7 @@ class CentralStorageStrategy:
 
 
 class TPUStrategy:
-    """Refused."""
+    """Not supported: making one raises an error that names alternatives."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         raise UsageError("TPUStrategy: there is no engine for TPUs; use un.keras.MultiWorkerMirroredStrategy on CPUs or GPUs")

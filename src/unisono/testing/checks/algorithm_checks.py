@@ -37,7 +37,7 @@ LUCKY_CALLS = 6
 ENDS_S = 15.0
 """A training of a few steps that one rank ends by an exception is over on all ranks within so long."""
 LEARNED = 0.01
-"""What is left of the first loss when a quadratic was learned."""
+"""Largest share of the first loss that may be left when a quadratic has converged."""
 FEW_STEPS, MANY_STEPS = 24, 48
 """Whole rounds of 1, 2, 3 and 4 steps; what begins and ends a training cancels in their difference."""
 TRAFFIC_TOLERANCE = 0.06

@@ -65,7 +65,7 @@ def check_started_calls_of_every_kind(comm: Communicator) -> None:
 
 
 def check_started_calls_end_without_being_waited_for(comm: Communicator) -> None:
-    """They make progress by themselves: no rank enters the communicator until all are done."""
+    """Started calls progress by themselves: no rank enters the communicator until all are done."""
     bufs = [tensor_of(comm, contribution(comm.rank, 100_000, i), torch.float32) for i in range(4)]
     works = [comm.start_allreduce(buf) for buf in bufs]
     deadline = monotonic() + ENOUGH_S

@@ -156,11 +156,11 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class CheckpointStore:
-    """Where rank 0 saves a run, and what an earlier attempt has left there."""
+    """The checkpoints of a run on rank 0, with the newest one of an earlier attempt."""
 
     checkpoints: Checkpoints
     made_by: Mapping[str, Any] = field(default_factory=dict)
-    """What each checkpoint says of its makers."""
+    """Versions and provenance that each checkpoint records."""
     loaded: Loaded | None = None
 
 
@@ -185,5 +185,5 @@ def _load(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any], FileDiges
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:
-    """In memory of their own: the file may be removed while they are in use."""
+    """Reads tensors into memory of their own: the file may be removed while they are in use."""
     return {name: tensor.clone() for name, tensor in load_weights(file)[0].items()}

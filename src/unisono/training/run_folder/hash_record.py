@@ -25,7 +25,8 @@ def short_hash(tensors: Mapping[str, Tensor]) -> str:
 
 
 class HashRecord:
-    """One row after every `every`-th step and after the `first` ones, with the hash of each tensor. Local, blocking; one rank."""
+    """Writes a row after every `every`-th step and after the `first` ones, with the hash of each tensor. Local, blocking; one
+    rank."""
 
     def __init__(self, path: Path, every: int | None, model: nn.Module, first: int = 0) -> None:
         self._path = path
@@ -46,7 +47,8 @@ class HashRecord:
 
 
 def open_hash_record(folder: Path, every: int | None, model: nn.Module, in_shards: bool) -> HashRecord | None:
-    """Local: of the rows that were asked for, and of the first steps of a training in shards; None where there are none."""
+    """Local: opens the record for the rows that were requested, and for the first steps of a training in shards; None without
+    any."""
     is_small = sum(one.nbytes for one in weights_of(model).values()) <= FIRST_BYTES
     num_first = FIRST if in_shards and is_small else 0
     return None if every is None and not num_first else HashRecord(folder / FILE, every, model, num_first)

@@ -59,7 +59,7 @@ def _package_root(file: Path) -> Path:
 
 
 def _imported(tree: ast.Module, file: Path) -> Iterator[tuple[Path | None, tuple[str, ...]]]:
-    """Every name imported, as (folder of a relative import, parts of the name)."""
+    """Returns every imported name, as (folder of a relative import, parts of the name)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

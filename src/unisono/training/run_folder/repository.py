@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1_000_000
-"""Of a diff; more would be data, not a change of the program."""
+"""Most bytes of a diff; more would be data, not a change of the program."""
 PATIENCE_S = 20.0
 
 
@@ -38,7 +38,7 @@ def repository_state(folder: Path, files: Sequence[Path], most_bytes: int = MOST
 
 
 class _GitError(Exception):
-    """What git said when it could not answer."""
+    """Error: git failed, with its message."""
 
 
 def _inside(files: Sequence[Path], top: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from unisono.training.shard_rules import SHARDED
 from unisono.training.trainer_base import TrainerBase
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""In the text of an object: another in every process."""
+"""The address in the text of an object, which differs between processes."""
 
 
 def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from unisono.files.atomic import atomic_replacement
 from unisono.model.flat import hash_of
 
 INNER_NAMES = ("state_dict", "model_state_dict", "model")
-"""Under which checkpoints of other programs keep the weights."""
+"""Keys under which checkpoints of other programs keep the weights."""
 SHOWN = 5
 """Names of each kind in a message."""
 
@@ -65,9 +65,9 @@ class Fit:
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...]
-    """In the model, not in the file."""
+    """Names that are in the model and not in the file."""
     unexpected: tuple[str, ...]
-    """In the file, not in the model."""
+    """Names that are in the file and not in the model."""
     misshaped: tuple[str, ...]
     """Sentences: name and both shapes."""
     near: Mapping[str, str]

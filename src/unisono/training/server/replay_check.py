@@ -13,7 +13,7 @@ from unisono.training.run_folder.run_directory import as_json, differences
 COMPARED = ("task", "model", "data", "settings", "algorithm", "init_from", "on_nan")
 
 WHO = ("group", "simulate")
-"""Of the algorithm: who the workers are, which the recorded order does not ask."""
+"""Options of the algorithm about the processes of workers, which need not be the same in a replay."""
 
 
 def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:

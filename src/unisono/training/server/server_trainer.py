@@ -40,7 +40,7 @@ from unisono.training.server.worker_connection import WorkerConnection
 from unisono.training.trainer_base import TrainerBase, shown_lr
 
 CONNECTION_FILE = "exchange.json"
-"""In the run directory: where the server is and what opens it, for the user alone (comm/exchange/zmq_keys.py)."""
+"""File in the run directory with the server's address and keys, readable by the user only (comm/exchange/zmq_keys.py)."""
 OTHER_WORKERS = "it went on with other workers"
 STATE_FACTOR, STATE_BYTES = 8, 64 * 2**20
 """Limit of a worker's state: so many times the size of its weights, and so many bytes more."""

@@ -33,7 +33,7 @@ it; the training is over."""
 ASKS = (GIVE_VALUES, GIVE_VECTOR, OVER)
 """Commands that are answered when they are done; others are answered at once, so that the leader need not wait."""
 LEADER = 0
-"""Its number among the callers of a follower; its workers come after it."""
+"""The leader's number among the callers of a follower; workers have the numbers after it."""
 
 
 class FollowerCommands:
