@@ -118,10 +118,10 @@ class ShardedLoader:
         """Local, blocking: yields the batches of an epoch. A worker without samples in a short last batch gets an empty one, so
         that all take the same number of steps."""
         for portion in self._loader.epoch(epoch):
-            batch = portion.micro_batches[0] if portion.micro_batches else self._nothing()
+            batch = portion.micro_batches[0] if portion.micro_batches else self._empty_batch()
             yield map_tree(self._tensor, batch)
 
-    def _nothing(self) -> Any:
+    def _empty_batch(self) -> Any:
         return map_tree(lambda leaf: leaf[:0], self._source.read(np.zeros(1, dtype=np.int64)))
 
     def _tensor(self, array: Any) -> Tensor:

@@ -186,7 +186,7 @@ def execute(
                 print(f"{out} is finished ({summary['reason']} after {summary['epochs']} epochs){more}")
             return RunResult(out, summary, comm.rank)
 
-        def opened() -> RunContext:
+        def make_context() -> RunContext:
             console = None if screen is None or comm.rank else Console(sys.stdout, screen.columns, screen.colour)
             observers = open_observers(config, comm.rank, out, console)
             for observer in observers:
@@ -212,7 +212,7 @@ def execute(
                 status=None if output is None else Status(output.directory.status, say),
             )
 
-        return _attempt(on_all_ranks(comm, opened), job.notes)
+        return _attempt(on_all_ranks(comm, make_context), job.notes)
 
 
 def _attempt(run: RunContext, notes: Sequence[str]) -> RunResult:

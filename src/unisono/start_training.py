@@ -86,7 +86,7 @@ def work(configure: Callable[[], TrainConfig], start: WorkerOptions, task: Task 
         on_all_ranks(comm, lambda: start.check(comm.size))
         config = on_all_ranks(comm, configure)
         set_threads(config.threads)
-        return execute(config, comm, _screen(config), task)
+        return execute(config, comm, _terminal_screen(config), task)
 
 
 def serve(config: TrainConfig) -> RunResult:
@@ -96,10 +96,10 @@ def serve(config: TrainConfig) -> RunResult:
     from unisono.run import execute
 
     set_threads(config.threads)
-    return execute(config, alone(), _screen(config))
+    return execute(config, alone(), _terminal_screen(config))
 
 
-def _screen(config: TrainConfig) -> Screen | None:
+def _terminal_screen(config: TrainConfig) -> Screen | None:
     from unisono.cluster.terminal import terminal
     from unisono.run import Screen
 

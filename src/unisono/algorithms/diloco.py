@@ -106,7 +106,7 @@ class DiLoCo(LocalRounds):
             self._buffers = [self.comm.empty(weights.numel(), torch.bfloat16) for weights in self.weights]
         elif self.overlap:
             self._buffers = [self.comm.empty(weights.numel(), weights.dtype) for weights in self.weights]
-        else:  # the gradients, which nobody needs between an update and the next step, lie where peers can read them
+        else:  # the gradients, which are not needed between an update and the next step, lie where peers can read them
             self._buffers = [vector for part in self.adapter.parts.values() for vector in part.gradients.values()]
         self._sent: list[Tensor] = []
         self._differences: list[Tensor] = []

@@ -52,7 +52,7 @@ class LocalSGD(LocalRounds):
         return bool(options.momentum == "keep")
 
     def prepare(self) -> None:
-        # Between an update and the next step nobody needs the gradients, which lie where peers can read them.
+        # The gradients are not needed between an update and the next step, and lie where peers can read them.
         self._sums = [vector for part in self.adapter.parts.values() for vector in part.gradients.values()]
 
     def to_reduce(self, settings: Settings) -> Sequence[Tensor]:  # noqa: ARG002

@@ -22,7 +22,7 @@ class LayoutOptions(NamedTuple):
     simulate: int | None = None
     """Virtual workers in one process."""
     elastic: int | None = None
-    """Workers that divide the batch, where workers are processes that come and go."""
+    """Number of workers that divide the batch, where workers may join and leave."""
     replays: bool = False
     """Whether a recorded order of calls is repeated."""
     clock: Mapping[str, Any] = NO_CLOCK

@@ -1,7 +1,7 @@
 """Synchronous all-reduce whose result does not depend on the number of workers, to the last bit (`--shards S`).
 
 The batch of every step is cut into S shards of fixed content. Each is computed by itself, with random numbers of its own, from the
-same weights and running statistics, and what the shards give is summed in one fixed binary tree, whoever holds them:
+same weights and running statistics, and what the shards give is summed in one fixed binary tree, wherever they were computed:
 
     g  = (tree sum over shards of sum over their samples of grad) / (tree sum of their loss weights)
     w <- optimiser(w, g)
@@ -78,7 +78,7 @@ class Sharded(AllReduce):
             if batch is None:
                 adapter.skip()
             else:
-                with _explained(shard, at.step):
+                with _explain_ordered_sum(shard, at.step):
                     adapter.forward_backward(batch, at.key._replace(shard=shard))
             state.take_change(has_samples=batch is not None)
             self._sum.add(self._travelling)
@@ -109,7 +109,7 @@ class Sharded(AllReduce):
 
 
 @contextmanager
-def _explained(shard: int, step: int) -> Iterator[None]:
+def _explain_ordered_sum(shard: int, step: int) -> Iterator[None]:
     try:
         yield
     except ValueError as error:

@@ -84,7 +84,7 @@ def is_alive(known: Mapping[str, Any], queued: Mapping[str, str] | None) -> bool
         os.kill(known["pid"], 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is somebody else's, and there
+    except PermissionError:  # it is alive, and another user's
         return True
     return True
 

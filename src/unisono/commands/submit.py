@@ -68,10 +68,10 @@ REFUSED: Mapping[str, str] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Local: adds the options of `unisono train`, and those of the job."""
     train.add_arguments(parser)
-    _add_own(parser)
+    _add_job_options(parser)
 
 
-def _add_own(parser: argparse.ArgumentParser) -> None:
+def _add_job_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, JobOptions)
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
@@ -92,7 +92,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     start = on_workers.options(args)
     start.check()
     job = JobOptions(requeue=args.requeue, **take(JobOptions, vars(args)))
-    config = train.configuration(args, argv)  # what is wrong with it is told now, and not by a job that has waited for hours
+    config = train.configuration(args, argv)  # mistakes are reported now, and not by a job that has waited for hours
     check_file(Path(args.task))
     name = job.job_name or Path(args.task).stem
     env = environment()
@@ -147,7 +147,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 def _train_arguments(ours: Sequence[str]) -> list[str]:
     """Pure: the arguments that belong to the training, as typed."""
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    _add_own(own)
+    _add_job_options(own)
     _, of_train = own.parse_known_args(list(ours[1:]))
     return of_train
 
@@ -210,7 +210,7 @@ def _directory(given: str | None, name: str) -> Iterator[Path]:
             yield out
         except BaseException:
             (out / sbatch.FILE).unlink(missing_ok=True)
-            with suppress(OSError):  # somebody else has put something there
+            with suppress(OSError):  # another process has put something there
                 out.rmdir()
             raise
         return

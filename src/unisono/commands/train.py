@@ -70,7 +70,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     if args.task.endswith(PICKLED):
         return work_for_call(Path(args.task))
     if current_topology().launcher == "local":
-        config = configuration(args, argv)  # what is wrong with it is told here, where nothing has started yet
+        config = configuration(args, argv)  # mistakes are reported here, before anything has started
         if config.comes_and_goes and config.elastic is not None and start.workers is None:
             start = replace(start, workers=config.elastic + 1)
         start.check_restarts(config.out)

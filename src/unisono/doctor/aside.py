@@ -25,7 +25,7 @@ class Aside:
         def perform() -> None:
             try:
                 results.append(work())
-            except BaseException as error:  # noqa: BLE001 -- it is raised again, where somebody waits for it
+            except BaseException as error:  # noqa: BLE001 -- it is raised again by `run`
                 errors.append(error)
 
         self._thread = threading.Thread(target=perform, name="unisono-doctor-aside", daemon=True)

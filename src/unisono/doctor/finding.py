@@ -31,4 +31,4 @@ def finding_from_error(level: str, check: str, text: str, remedy: str) -> Findin
 
 
 Check = Callable[[Job], Iterator[Finding]]
-"""Pure: what the facts say about one thing. At least one finding where there is anything to look at."""
+"""A check: a pure function from the facts to findings about one thing; at least one finding where the check applies."""

@@ -51,7 +51,7 @@ class Bar:
         if not self.is_shown:
             return
         room = self._columns - 1  # some terminals begin a new line as soon as the last column is written
-        self._stream.write(f"{BEGIN_OF_LINE}{self._fitted(room, head, share, words, spare)}{ERASE_TO_END}")
+        self._stream.write(f"{BEGIN_OF_LINE}{self._fit_words(room, head, share, words, spare)}{ERASE_TO_END}")
         self._stream.flush()
         self._is_drawn = True
 
@@ -69,7 +69,7 @@ class Bar:
             self._is_drawn = False
         self._stream.flush()
 
-    def _fitted(self, room: int, head: str, share: float | None, words: Mapping[str, str], spare: Sequence[str]) -> str:
+    def _fit_words(self, room: int, head: str, share: float | None, words: Mapping[str, str], spare: Sequence[str]) -> str:
         from rich.cells import cell_len, set_cell_size
 
         dot = "  " if self._console.options.ascii_only else " · "

@@ -82,7 +82,7 @@ class Console(Observer):
         took_s, self._epoch_began_s = now - self._epoch_began_s, now
         parts = [
             self._progress.name_of(event.epoch),
-            *_shown(event.metrics),
+            *_metrics_text(event.metrics),
             f"{rate(event.samples_per_s)} samples/s",
             duration(took_s),
         ]
@@ -90,9 +90,9 @@ class Console(Observer):
             parts.append(f"waited {event.data_wait_s / took_s:.0%} of it for data")
         if event.is_best:
             self._best = event
-            parts.append(self._coloured("best", GREEN))
+            parts.append(self._colour_text("best", GREEN))
         if event.weights:
-            parts.append(self._coloured(f"weights {event.weights}", FAINT))
+            parts.append(self._colour_text(f"weights {event.weights}", FAINT))
         self._bar.say("  ".join(parts))
         self._progress.pause()
         self._bar.draw_soon()  # the first step of an epoch is always seen: there its time begins
@@ -106,11 +106,11 @@ class Console(Observer):
         text = f"{event.reason}: {'' if steps is None else f'{steps} steps in '}{duration(wall_s)}"
         if self._best is not None:
             monitored = None if self._run is None else self._run.monitor
-            shown = _shown({name: number for name, number in self._best.metrics.items() if monitored in (None, name)})
+            shown = _metrics_text({name: number for name, number in self._best.metrics.items() if monitored in (None, name)})
             text += f"; best epoch {self._best.epoch + 1} ({', '.join(shown)})"
         tested = {name: number for name, number in event.summary.get("metrics", {}).items() if name.startswith("test_")}
         if tested:
-            text += f"; {'  '.join(_shown(tested))}"
+            text += f"; {'  '.join(_metrics_text(tested))}"
         self._bar.say(self._strong(text))
         if self._run is not None:
             self._bar.say(f"results in {self._run.out}: curves.png (a picture), summary.json, metrics.jsonl, weights.safetensors")
@@ -120,9 +120,9 @@ class Console(Observer):
         self._bar.close()
 
     def _strong(self, text: str) -> str:
-        return self._coloured(text, BOLD)
+        return self._colour_text(text, BOLD)
 
-    def _coloured(self, text: str, colour: str) -> str:
+    def _colour_text(self, text: str, colour: str) -> str:
         return f"{colour}{text}{PLAIN}" if self._colour and text else text
 
 
@@ -182,5 +182,5 @@ class _Progress:
         return found
 
 
-def _shown(metrics: Mapping[str, float]) -> list[str]:
+def _metrics_text(metrics: Mapping[str, float]) -> list[str]:
     return [f"{name} {value(number)}" for name, number in metrics.items()]

@@ -94,7 +94,7 @@ def _draw_metric(axes: Axes, epochs: Sequence[Mapping[str, Any]], name: str, bas
     values = [_number(row["metrics"].get(name)) for row in epochs]
     marker = "o" if len(epochs) <= MOST_MARKERS else ""
     axes.plot(numbers, values, color=colour, linestyle=line, marker=marker, markersize=3.5, linewidth=1.5, label=label)
-    last_of_all = name == _most_telling(epochs, base)
+    last_of_all = name == _curve_of_best(epochs, base)
     if best is not None and last_of_all:
         value = values[numbers.index(best + 1)]
         if math.isfinite(value):
@@ -112,7 +112,7 @@ def _draw_metric(axes: Axes, epochs: Sequence[Mapping[str, Any]], name: str, bas
             )
 
 
-def _most_telling(epochs: Sequence[Mapping[str, Any]], base: str) -> str:
+def _curve_of_best(epochs: Sequence[Mapping[str, Any]], base: str) -> str:
     """The curve on which the best epoch is marked: that of the validation if there is one."""
     recorded = epochs[-1]["metrics"]
     return next((begin + base for begin in ("val_", "test_", "") if begin + base in recorded), base)

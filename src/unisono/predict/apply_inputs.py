@@ -41,7 +41,7 @@ def split_inputs(splits: Splits, name: str) -> Inputs:
 
 def file_inputs(paths: Sequence[str], options: Mapping[str, Any], like: Splits | None) -> Inputs:
     """Local: opens files or a folder by their suffix, with `options`, and prepares them as the task does its own data (`like`)."""
-    opened = _opened(paths, options, like)
+    opened = _open_source(paths, options, like)
     if not len(opened):
         raise UsageError(f"{' '.join(paths)} holds no samples; give at least one")
     changes = () if like is None else _input_changes(next(reversed(like.parts().values())))
@@ -67,7 +67,7 @@ def class_names(splits: Splits) -> tuple[str, ...]:
     return tuple(getattr(origin(splits.train)[0], "classes", ()))
 
 
-def _opened(paths: Sequence[str], options: Mapping[str, Any], like: Splits | None) -> Source:
+def _open_source(paths: Sequence[str], options: Mapping[str, Any], like: Splits | None) -> Source:
     where = Path(paths[0]).expanduser()
     given = dict(options)
     flat = _pictures(where) if len(paths) == 1 else []

@@ -95,7 +95,9 @@ def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> 
         raise unknown_name("kind of predictions (--kind)", name, KINDS)
     for outputs in first:
         if not isinstance(outputs, Tensor):
-            raise UsageError(f"the model gives {_described(outputs)}; apply can write the outputs of models that give one array")
+            raise UsageError(
+                f"the model gives {_describe_shape(outputs)}; apply can write the outputs of models that give one array"
+            )
     if len({tuple(outputs.shape[1:]) for outputs in first}) > 1:
         shapes = ", ".join(str(tuple(outputs.shape[1:])) for outputs in first)
         raise UsageError(f"the outputs of these runs do not fit each other: each sample gives {shapes}; average runs of one kind")
@@ -111,5 +113,5 @@ def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> 
     return Kind(name, reading)
 
 
-def _described(outputs: Any) -> str:
+def _describe_shape(outputs: Any) -> str:
     return f"{len(outputs)} outputs ({type(outputs).__name__})" if hasattr(outputs, "__len__") else f"a {type(outputs).__name__}"

@@ -115,7 +115,7 @@ def _changed_sources(run: FinishedRun, file: Path) -> Iterator[str]:
     """Describes what differs between the source files of the training and those that are there now."""
     then = run.summary["provenance"]["task"]
     if then.get("file") is None or not file.is_file():
-        return  # a missing file is told by whoever loads it
+        return  # a missing file is reported when it is loaded
     expected = {file.name: then["sha256"], **then["imports"]}
     for name, sha256 in expected.items():
         now = file.parent / name

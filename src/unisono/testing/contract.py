@@ -131,7 +131,7 @@ def main() -> int:
     names = tuple(args.only.split(",")) if args.only else check_names()
     try:
         _refuse_unknown(names)
-        world = partial(_in_threads, args.threads) if args.threads else partial(_connected, args.engine, args.allreduce)
+        world = partial(_in_threads, args.threads) if args.threads else partial(_run_connected, args.engine, args.allreduce)
         return (_run_faults if _are_faults(names) else _run_checks)(world, names, args.results)
     except UsageError as error:
         print(f"unisono.testing.contract: error: {error}", file=sys.stderr)
@@ -140,7 +140,7 @@ def main() -> int:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _connected(engine: str | None, allreduce: str | None, body: Body) -> list[int]:
+def _run_connected(engine: str | None, allreduce: str | None, body: Body) -> list[int]:
     with connect(engine=engine, allreduce=allreduce, time_limit_s=TIME_LIMIT_S) as comm:
         return [body(comm)]
 

@@ -31,8 +31,8 @@ class Tally:
     groups: list[Communicator] = field(default_factory=list)
     """Groups that were split off."""
 
-    def left(self) -> list[str]:
-        """Local: describes operations that were started and have not ended."""
+    def open_operations(self) -> list[str]:
+        """Local: describes the operations that were started and have not ended."""
         sends, collectives = (sum(not work.done() for work in works) for works in (self.sends, self.collectives))
         found = [f"{sends} messages whose receipt it never awaited"] if sends else []
         found += [f"{collectives} started collectives that are not over"] if collectives else []

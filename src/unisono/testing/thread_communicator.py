@@ -149,7 +149,7 @@ class ThreadCommunicator(Communicator):
         self._groups.leave(self.name, self.rank)
 
     def _meet(self, watch: Watch, part: Any, act: Callable[[list[Any]], T]) -> T:
-        """Collective, blocking: `act` on everybody's part by rank, done once, while all others wait for it."""
+        """Collective, blocking: calls `act` once on the parts of all ranks, while all others wait for it."""
         self._num_meetings += 1
         changed = self._groups.changed
         with changed:
@@ -231,10 +231,10 @@ class _Receive(Work[Envelope]):
 
     def wait(self, timeout_s: float | None = None) -> Envelope:
         if self._envelope is None:
-            self._envelope = self._taken(self._awaited(timeout_s))
+            self._envelope = self._copy_message(self._await_message(timeout_s))
         return self._envelope
 
-    def _awaited(self, timeout_s: float | None) -> _Message:
+    def _await_message(self, timeout_s: float | None) -> _Message:
         until = None if timeout_s is None else monotonic() + timeout_s
         with self._changed:
             while self.message is None:
@@ -246,7 +246,7 @@ class _Receive(Work[Envelope]):
                 self._changed.wait(SLICE_S if until is None else min(SLICE_S, max(0.0, until - monotonic())))
             return self.message
 
-    def _taken(self, message: _Message) -> Envelope:
+    def _copy_message(self, message: _Message) -> Envelope:
         data, comm = message.data, self._watch.comm
         if (data.dtype, data.numel()) != (self._buf.dtype, self._buf.numel()):
             sent = Call("send", (data,), f"dest={comm.rank}, tag={message.tag}")

@@ -20,7 +20,7 @@ class ThreadJob:
 
     def __init__(self, size: int) -> None:
         self.changed = threading.Condition()
-        """Guards all that ranks share; every change is announced to everybody, which is dear with many ranks but simple."""
+        """Guards everything that ranks share; every change wakes all of them, which is slow with many ranks but simple."""
         self.controls = [ThreadControl(rank, size, self) for rank in range(size)]
         self.exchanges: dict[str, dict[int, bytes]] = {}
 

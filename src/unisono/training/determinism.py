@@ -124,7 +124,7 @@ def conditions(device: torch.device) -> dict[str, Any]:
         "cpu_vendor": cpu.vendor,
         "cpu_has_fma": "fma" in cpu.features,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "rounding": _rounding(),
+        "rounding": _rounding_mode(),
         **{name: switch.read() for name, switch in SWITCHES.items()},
         "device": device.type,
     }
@@ -162,7 +162,7 @@ def _libraries(told: str) -> dict[str, str | None]:
     }
 
 
-def _rounding() -> str:
+def _rounding_mode() -> str:
     """Local: the rounding mode of this thread, which some libraries leave changed."""
     half, more = math.ldexp(1.0, -53), math.ldexp(1.5, -53)
     return "nearest" if 1.0 + half == 1.0 and 1.0 + more > 1.0 else "not to nearest"
@@ -214,10 +214,10 @@ def describe_changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[
     ]
     if {"torch", "blas", "mkl", "onednn"} & set(different):
         different = [name for name in different if name != "torch_build"]
-    return [f"{DESCRIPTIONS[name]} {_shown(name, there)} there, {_shown(name, here)} here" for name in different]
+    return [f"{DESCRIPTIONS[name]} {_value_text(name, there)} there, {_value_text(name, here)} here" for name in different]
 
 
-def _shown(name: str, of: Mapping[str, Any]) -> str:
+def _value_text(name: str, of: Mapping[str, Any]) -> str:
     if name == "cpu" and of.get("cpu_name"):
         return f"{of['cpu_name']} ({of['cpu']})"
     return "not given" if of[name] is None else str(of[name])

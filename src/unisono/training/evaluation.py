@@ -59,7 +59,8 @@ def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: Evalu
     """Collective, blocking: computes loss and metrics over all samples. Each rank takes one stretch, in the order of ranks, so
     that scores gathered by rank are in the order of samples. None if a stop was requested of a rank before its end.
 
-    With `shards` the stretches are those of the shards, whoever holds them, and their sums are added in the order of shards."""
+    With `shards` the stretches are those of the shards, wherever they are computed, and their sums are added in the order of
+    shards."""
     found, shards = Accumulator(plan.metrics), plan.shards
     stage = TEST if prefix == "test_" else VALIDATION
     adapter.begin(stage)

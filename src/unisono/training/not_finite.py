@@ -20,18 +20,18 @@ SHOWN = 10
 
 def describe_not_finite(comm: Communicator, adapter: ModelAdapter, stats: StepStats, portion: Portion) -> str:
     """Collective, blocking: a sentence that names the step, the ranks and the numbers of samples whose loss is not finite."""
-    by_rank = comm.allgather_object(_own(adapter, portion))
+    by_rank = comm.allgather_object(_describe_own_samples(adapter, portion))
     told = [f"on rank {rank} {text}" for rank, text in enumerate(by_rank) if text]
     if told:
         where = "; ".join(told)
     else:
-        numbers = comm.allgather_object(_listed(portion.indices))
+        numbers = comm.allgather_object(_join_numbers(portion.indices))
         shown = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(numbers))
         where = f"no sample gives it alone, the model or the learning rate is at fault; the batch was samples {shown}"
     return f"the loss or gradient of step {stats.step} is not finite ({stats.loss_sum:g}): {where}"
 
 
-def _own(adapter: ModelAdapter, portion: Portion) -> str:
+def _describe_own_samples(adapter: ModelAdapter, portion: Portion) -> str:
     """Local: describes this rank's samples whose loss is not finite; empty if each is finite by itself."""
     bad, place = [], ""
     position = 0
@@ -46,7 +46,7 @@ def _own(adapter: ModelAdapter, portion: Portion) -> str:
     if not bad:
         return ""
     because = f", whose data hold NaN or infinity at {place}" if place else ""
-    return f"sample{'s' if len(bad) > 1 else ''} {_listed(np.array(bad))}{because}"
+    return f"sample{'s' if len(bad) > 1 else ''} {_join_numbers(np.array(bad))}{because}"
 
 
 def _rows(batch: Any) -> Iterator[Any]:
@@ -58,6 +58,6 @@ def _is_bad(leaf: Any) -> bool:
     return bool(np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all())
 
 
-def _listed(numbers: Any) -> str:
+def _join_numbers(numbers: Any) -> str:
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
     return f"{shown}, ... ({len(numbers)} in all)" if len(numbers) > SHOWN else shown or "none"

@@ -54,7 +54,7 @@ class Progress:
     step_in_epoch: int = 0
     """Steps done of the current epoch; all of them where only its evaluation is missing."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """Each epoch as the observers heard of it."""
+    """The events of the epochs that are done."""
     monitor: str | None = None
     """The metric by which the best epoch was found."""
     best_epoch: int | None = None
@@ -73,7 +73,7 @@ class Progress:
     failure: str = ""
     """The message of a failure that ended the training; empty without one."""
 
-    def resumed(self, goals: Goals, same_batches: bool) -> Progress:
+    def for_resume(self, goals: Goals, same_batches: bool) -> Progress:
         """Pure: the progress with which another attempt resumes, whose goals may differ."""
         best = (self.best_epoch, self.best_value) if self.monitor == goals.monitor else (None, None)  # values of one metric only
         step_in_epoch = self.step_in_epoch if same_batches else 0

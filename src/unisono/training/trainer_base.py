@@ -81,7 +81,7 @@ class TrainerBase(ABC):
         same_batches = restored.trainer["plan"] == self._plan
         if saved.step_in_epoch and not same_batches:
             notes.append("warning: the batches have other samples than before, so the epoch in hand starts again")
-        self.restored, self.progress = restored, saved.resumed(self.goals, same_batches)
+        self.restored, self.progress = restored, saved.for_resume(self.goals, same_batches)
         return notes + restored.notes(self.comm, bool(self.progress.step_in_epoch))
 
     def state(self, sums: EpochSums | None) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class TrainerBase(ABC):
         plan = EvaluationPlan(self.parts.metrics, self.evaluation_batch, self._tell_evaluating, self.stop_requested, shards)
         return evaluate(self.comm, self.adapter, source, plan, prefix)
 
-    # ---- what observers hear ---------------------------------------------------------------------------------------
+    # ---- events for observers --------------------------------------------------------------------------------------
 
     def _tell_evaluating(self, done: int, total: int) -> None:
         for observer in self.observers:

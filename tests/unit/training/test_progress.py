@@ -40,10 +40,10 @@ def test_an_epoch_ends_by_the_goals() -> None:
 def test_it_is_resumed_with_other_goals() -> None:
     """Its own epochs are judged by the new goals: values of another metric are none of theirs."""
     done = trained(0.4, 0.95)
-    assert done.resumed(GOALS, same_batches=True) == done
-    more = done.resumed(Goals(5, "val_accuracy", target=0.99), same_batches=True)
+    assert done.for_resume(GOALS, same_batches=True) == done
+    more = done.for_resume(Goals(5, "val_accuracy", target=0.99), same_batches=True)
     assert (more.reason, more.time_to_target_s, more.best_value) == ("", None, 0.95)
-    other = done.resumed(Goals(5, "val_loss", higher_is_better=False), same_batches=True)
+    other = done.for_resume(Goals(5, "val_loss", higher_is_better=False), same_batches=True)
     assert (other.reason, other.monitor, other.best_epoch, other.best_value) == ("", "val_loss", None, None)
 
 
@@ -52,7 +52,7 @@ def test_an_epoch_that_is_under_way_goes_on_or_starts_again(same_batches: bool) 
     done = trained(0.95)
     done.count_step(0)
     done.count_step(1)
-    resumed = done.resumed(GOALS, same_batches)
+    resumed = done.for_resume(GOALS, same_batches)
     assert resumed.step_in_epoch == (2 if same_batches else 0)
     assert resumed.reason == ("" if same_batches else TARGET), "the goal was reached by the epoch before"
 

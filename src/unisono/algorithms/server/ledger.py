@@ -1,6 +1,6 @@
 """Which worker computes which batch: every batch of every epoch is assigned, done once, and assigned again if its worker is lost.
 
-A unit is one worker's batch, counted from 0 over all epochs. A lease is what one worker has in hand between two calls.
+A unit is one worker's batch, counted from 0 over all epochs. A lease is the units of one worker between two calls.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class WorkAssignment(NamedTuple):
     """The batches that a worker computes next, as the server's reply GO names them."""
 
     step: int
-    """The server's counter when the units were dealt out; the learning rate is a function of it."""
+    """The server's counter when the units were assigned; the learning rate is a function of it."""
     units: tuple[int, ...]
 
     def numbers(self) -> Numbers:

@@ -46,7 +46,7 @@ class Replica:
         self.part = part
         (self.values,) = part.values.values()
         (self.gradient,) = part.gradients.values()
-        running = _running(adapter)
+        running = _running_vectors(adapter)
         self.statistics = running[0] if running else self.values[:0]
         self._loaded: VirtualWorkerState | None = None
 
@@ -91,7 +91,9 @@ class Replica:
         """Local: returns a copy of everything in the model that belongs to one worker."""
         counters = [counter.clone() for counter in self.adapter.counters()]
         running = self.part.running
-        return VirtualWorkerState(self.values.clone(), self.statistics.clone(), counters, running, _copied(running.state))
+        return VirtualWorkerState(
+            self.values.clone(), self.statistics.clone(), counters, running, _copy_optimizer_state(running.state)
+        )
 
     def load_worker(self, state: VirtualWorkerState) -> None:
         """Local: loads the state of one virtual worker into the model."""
@@ -117,7 +119,7 @@ class Replica:
 
     def reset(self, start: VirtualWorkerState) -> None:
         """Local: resets the model to `start`, a copy of the state that it had when it joined."""
-        self.load_worker(replace(start, optimizer=_copied(start.optimizer)))
+        self.load_worker(replace(start, optimizer=_copy_optimizer_state(start.optimizer)))
 
     def state(self) -> dict[str, Any]:
         """Local: what `restore` needs of a worker in a process of its own: nested tensors, not copied, and plain values."""
@@ -140,14 +142,14 @@ def check_model(adapter: TorchAdapter, name: str) -> None:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in values)
         raise UsageError(f"--algorithm {name} sends the weights as one vector, so they must be of one type; the model has {kinds}")
     (dtype,) = values
-    if any(vector.dtype != dtype for vector in _running(adapter)):
+    if any(vector.dtype != dtype for vector in _running_vectors(adapter)):
         raise UsageError(f"--algorithm {name} sends running statistics with the weights, so they must be of the same type")
 
 
-def _running(adapter: TorchAdapter) -> list[Tensor]:
+def _running_vectors(adapter: TorchAdapter) -> list[Tensor]:
     return [vector for vector in adapter.statistics() if vector.numel()]
 
 
-def _copied(state: Mapping[Any, Mapping[str, object]]) -> defaultdict[Any, Any]:
+def _copy_optimizer_state(state: Mapping[Any, Mapping[str, object]]) -> defaultdict[Any, Any]:
     copied = {parameter: {name: own_copy(value) for name, value in own.items()} for parameter, own in state.items()}
     return defaultdict(dict, copied)

@@ -12,8 +12,8 @@ from unisono.errors import UsageError, unknown_name
 @dataclass(frozen=True)
 class ServerLayout(Roles):
     """The first rank serves, or the first ranks do together; the others are workers, or groups of processes that act as one worker
-    each. With `simulate` all of them live in one process, as they do where there is but one. With `elastic` workers are processes
-    of their own, which come and go; the batch is divided by so many, however many there are."""
+    each. With `simulate` all of them are in one process, as they are where there is only one. With `elastic` workers are processes
+    that may join and leave; the batch is divided by `elastic`, however many there are."""
 
     simulate: int | None = None
     elastic: int | None = None

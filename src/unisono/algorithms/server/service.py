@@ -306,8 +306,8 @@ class Service:
         if answer is not None and answer.kind == GO:
             return {"order": [float(number) for number in answer.tail], "reply": answer.vector, "wanted": 0, "takes_centre": False}
         wanted, reply = self._idle.get(number, (1, None)) if answer is None else (1, answer.vector)
-        takes_centre = reply is self.model.values
-        return {"order": None, "reply": None if takes_centre else reply, "wanted": wanted, "takes_centre": takes_centre}
+        is_server_weights = reply is self.model.values
+        return {"order": None, "reply": None if is_server_weights else reply, "wanted": wanted, "takes_centre": is_server_weights}
 
     def _apply(self) -> list[Applied]:
         pushed = sorted(self._arrived.values(), key=lambda one: self.ledger.leases[one.request.caller].units)

@@ -34,18 +34,18 @@ class VirtualClock:
 
     def speed(self, seed: int, worker: int) -> float:
         """Pure: the factor by which this worker's batches take longer."""
-        return _around(1.0, self.speeds, seed, worker, _SPEED, 0)
+        return _draw_around(1.0, self.speeds, seed, worker, _SPEED, 0)
 
     def compute(self, seed: int, worker: int, number: int) -> float:
         """Pure: the virtual seconds that a worker's batch takes."""
-        return self.speed(seed, worker) * _around(self.compute_s, self.jitter, seed, worker, _COMPUTE, number)
+        return self.speed(seed, worker) * _draw_around(self.compute_s, self.jitter, seed, worker, _COMPUTE, number)
 
     def message(self, seed: int, worker: int, number: int, is_reply: bool) -> float:
         """Pure: the virtual seconds that a message travels."""
-        return _around(self.network_s, self.jitter, seed, worker, _BACK if is_reply else _THERE, number)
+        return _draw_around(self.network_s, self.jitter, seed, worker, _BACK if is_reply else _THERE, number)
 
 
-def _around(middle: float, spread: float, seed: int, worker: int, what: int, number: int) -> float:
+def _draw_around(middle: float, spread: float, seed: int, worker: int, what: int, number: int) -> float:
     (bits,) = random_bits(1, seed, worker, _TIMES + what, number)
     return middle * float(np.exp(spread * NormalDist().inv_cdf((int(bits) + 1) / (2**64 + 2))))
 

@@ -83,7 +83,7 @@ class Worker:
             replica.values, replica.gradient, self.out[:num], replica.optimise, np.zeros(replica.num_tensors)
         )
         self._sums = np.zeros(replica.num_sums)
-        reply = yield from self._call(WorkerCall(HELLO, None, (float(self._wanted()),)))
+        reply = yield from self._call(WorkerCall(HELLO, None, (float(self._units_until_call()),)))
         if reply.kind == TAKE_STATE:
             rule.begin(state)
             self._restore(reply)
@@ -93,14 +93,14 @@ class Worker:
             self._set_weights(reply)
             rule.begin(state)
         while reply.kind != END:
-            order, wanted, began = read_assignment(reply.tail), self._wanted(), perf_counter()
+            order, wanted, began = read_assignment(reply.tail), self._units_until_call(), perf_counter()
             for place, unit in enumerate(order.units):
                 self._step(unit, order.step + place)
             state.cut_short = len(order.units) < wanted
             of_rule = rule.message(state, self.num_steps)
             vector = self._fill() if rule.sends_vector(state, self.num_steps) else None
             asked = perf_counter()
-            self._report = self._report._replace(wanted=self._wanted(), num_steps=self.num_steps, work_s=asked - began)
+            self._report = self._report._replace(wanted=self._units_until_call(), num_steps=self.num_steps, work_s=asked - began)
             said = WorkerCall(PUSH, vector, self._report.numbers(self._sums, of_rule), len(order.units))
             if vector is not None:
                 state.uses.fill(0)
@@ -114,7 +114,7 @@ class Worker:
 
     # ---- small steps -----------------------------------------------------------------------------------------------
 
-    def _wanted(self) -> int:
+    def _units_until_call(self) -> int:
         return min(self.most_units, self.rule.steps_until_call(self.num_steps))
 
     def _step(self, unit: int, step: int) -> None:
@@ -145,7 +145,7 @@ class Worker:
                 self.replica.load_worker(self.virtual_state)
             if reply.kind != SEND_STATE:
                 return reply
-            said = WorkerCall(STATE, self._packed(), ())
+            said = WorkerCall(STATE, self._pack_state(), ())
 
     def _leave(self) -> None:
         if self.virtual_state is not None:
@@ -169,7 +169,7 @@ class Worker:
         if reply.vector is not None and self.rule.replies_with_weights:
             self.replica.statistics.copy_(reply.vector[num:])
 
-    def _packed(self) -> Tensor:
+    def _pack_state(self) -> Tensor:
         """The worker's own state as bytes."""
         held = {
             "replica": self.replica.state(),

@@ -16,7 +16,7 @@ def check(job: Job) -> Iterator[Finding]:
             yield Finding(OK, "gpus", "none on this node, or none that this job may use", node=node)
         else:
             findings = [*_torch(node, ranks), *_binding(node, ranks, visible)]
-            yield from findings or [Finding(OK, "gpus", _shown(ranks), node=node)]
+            yield from findings or [Finding(OK, "gpus", _describe_gpus(ranks), node=node)]
     numbers = {node: len({gpu for facts in ranks for gpu in facts.our_gpus}) for node, ranks in job.nodes.items()}
     if len(set(numbers.values())) > 1:
         shown = ", ".join(f"{number} on {node}" for node, number in numbers.items())
@@ -65,7 +65,7 @@ def _binding(node: str, ranks: Sequence[Facts], visible: Sequence[str]) -> Itera
         yield Finding(WARN, "gpus", fact, f"start {len(visible)} ranks on this node, or ask for fewer GPUs", node)
 
 
-def _shown(ranks: Sequence[Facts]) -> str:
+def _describe_gpus(ranks: Sequence[Facts]) -> str:
     bound = all(len(facts.gpus) == 1 for facts in ranks)
     how = "each rank sees its own only" if bound else "each rank takes its own by local rank"
     return "; ".join(f"rank {facts.rank}: GPU {', '.join(facts.our_gpus)}" for facts in ranks) + f" ({how})"

@@ -16,8 +16,8 @@ def check(job: Job) -> Iterator[Finding]:
     if not job.ranks:
         return
     several = len({(facts.mpi.mpi4py, facts.mpi.library, bool(facts.mpi.error)) for facts in job.ranks}) > 1
-    if several and any(_wanted(facts) for facts in job.ranks):
-        shown = "; ".join(f"rank {facts.rank}: {_named(facts)}" for facts in job.ranks[:8])
+    if several and any(_needs_mpi(facts) for facts in job.ranks):
+        shown = "; ".join(f"rank {facts.rank}: {_describe_mpi(facts)}" for facts in job.ranks[:8])
         yield Finding(FAIL, "mpi", f"ranks have different MPI libraries ({shown})", "use one environment and module on all nodes")
         return
     first = job.ranks[0]
@@ -31,7 +31,7 @@ def check(job: Job) -> Iterator[Finding]:
             FAIL,
             "mpi",
             f"to MPI rank {one.rank} of {one.size} is rank {one.mpi.rank} of {one.mpi.size} "
-            f"({describe_ranks([facts.rank for facts in wrong])}): mpirun is of {one.mpi.launcher}, the library {_named(one)}",
+            f"({describe_ranks([facts.rank for facts in wrong])}): mpirun is of {one.mpi.launcher}, the library {_describe_mpi(one)}",
             f"use the mpirun that belongs to this library, or build mpi4py for the loaded MPI: {REBUILD}",
         )
 
@@ -47,7 +47,7 @@ def _alike(first: Facts, job: Job) -> Iterator[Finding]:
         else:
             yield Finding(OK, "mpi", "mpi4py is not installed; only --engine mpi needs it")
     elif mpi.error:
-        level = FAIL if _wanted(first) else WARN
+        level = FAIL if _needs_mpi(first) else WARN
         what = "MPI cannot be started" if mpi.library else "its library cannot be loaded"
         fact = f"mpi4py {mpi.mpi4py} is installed, but {what}: {mpi.error}"
         yield Finding(level, "mpi", fact, f"load the MPI for which it was built, or build it for the loaded one: {REBUILD}")
@@ -61,11 +61,11 @@ def _alike(first: Facts, job: Job) -> Iterator[Finding]:
         yield Finding(OK, "mpi", f"mpi4py {mpi.mpi4py} with {mpi.library}{by}")
 
 
-def _wanted(facts: Facts) -> bool:
-    """Whether a job would need it."""
+def _needs_mpi(facts: Facts) -> bool:
+    """Whether a job would need MPI."""
     return facts.engine == "mpi" or bool(facts.mpi.launcher)
 
 
-def _named(facts: Facts) -> str:
+def _describe_mpi(facts: Facts) -> str:
     mpi = facts.mpi
     return mpi.library or (f"mpi4py {mpi.mpi4py}, whose library cannot be loaded" if mpi.mpi4py else "no mpi4py")

@@ -30,7 +30,7 @@ def check(job: Job) -> Iterator[Finding]:
     if job.origin:
         yield Finding(OK, "engine", job.origin)
     for measured in job.measurements:
-        yield _measured(measured, job)
+        yield _check_measurement(measured, job)
 
 
 def _gloo(node: str, facts: Facts, rank_0: Facts) -> Finding:
@@ -58,14 +58,14 @@ def _meet_at(rank_0: Facts, name: str) -> str:
 
 
 def _libraries(node: str, facts: Facts) -> Iterator[Finding]:
-    """MPI and NCCL choose for themselves, unless told."""
+    """Checks the interfaces of MPI and NCCL, which choose for themselves unless variables name one."""
     names = {one.name: one for one in facts.interfaces}
     rdma = [one for one in facts.interfaces if one.kind == "rdma"]
     present = {"MPI": bool(facts.mpi.launcher and facts.mpi.library), "NCCL": bool(facts.our_gpus)}
     for reader in (name for name, there in present.items() if there):
         told = {name: facts.variables[name] for name, who in CHOOSERS.items() if reader in who and name in facts.variables}
         for name, value in told.items():
-            yield _told(node, name, value, facts, names)
+            yield _check_setting(node, name, value, facts, names)
         if reader == "NCCL" and rdma and facts.variables.get("NCCL_IB_DISABLE", "0") != "0":
             fact = f"NCCL_IB_DISABLE is set, so NCCL leaves {links.describe(rdma[0])} alone"
             yield Finding(WARN, "network", fact, "unset NCCL_IB_DISABLE", node)
@@ -74,7 +74,7 @@ def _libraries(node: str, facts: Facts) -> Iterator[Finding]:
             yield Finding(OK, "network", f"{reader} chooses by itself: {choice}", node=node)
 
 
-def _told(node: str, name: str, value: str, facts: Facts, names: Mapping[str, Interface]) -> Finding:
+def _check_setting(node: str, name: str, value: str, facts: Facts, names: Mapping[str, Interface]) -> Finding:
     words = [word.lstrip("=").partition(":")[0] for word in value.lstrip("^").split(",")]
     now = [names[word] for word in words if word in names]
     fact = f"{CHOOSERS[name]} uses what {name}={value} says"
@@ -92,7 +92,7 @@ def _told(node: str, name: str, value: str, facts: Facts, names: Mapping[str, In
     return Finding(OK, "network", fact, node=node)
 
 
-def _measured(measured: Measurement, job: Job) -> Finding:
+def _check_measurement(measured: Measurement, job: Job) -> Finding:
     nodes = {facts.rank: facts.node for facts in job.ranks}
     left, right = measured.ranks
     if measured.error:
@@ -105,11 +105,13 @@ def _measured(measured: Measurement, job: Job) -> Finding:
     where = "on one node" if together else f"from {nodes.get(left)} to {nodes.get(right)}"
     speed = f"{measured.gb_per_s:.3g} GB/s, {measured.latency_us:.0f} us"
     return Finding(
-        OK, "bandwidth", f"engine {measured.engine}: {speed} between ranks {left} and {right}, {where}{_via(measured, job)}"
+        OK,
+        "bandwidth",
+        f"engine {measured.engine}: {speed} between ranks {left} and {right}, {where}{_interface_of(measured, job)}",
     )
 
 
-def _via(measured: Measurement, job: Job) -> str:
+def _interface_of(measured: Measurement, job: Job) -> str:
     """Which interface carried it, where that is known."""
     if measured.engine != "gloo":
         return ""

@@ -92,7 +92,7 @@ class Fit:
         return Task(
             model=self.make_replica,
             data=lambda: splits,
-            optimizer=self.model.optimizer,  # itself, also where it is plain SGD: callbacks and backups look at it
+            optimizer=self.model.optimizer,  # the object itself, also for plain SGD: callbacks and backups read it
             global_batch=max(self.data.batch, self.comm.size),
             epochs=max(self.schedule.epochs, 1),
             seed=self._draw_seed,

@@ -17,12 +17,12 @@ def rows_of_all(comm: Communicator, batches: list[Any]) -> Any:
     nesting = next(one[0] for one in kinds if one)
     places = [place for place, _ in leaves(nesting)]
     mine = [dict(leaves(batch)) for batch in batches]
-    gathered = {place: _gathered(comm, [batch[place] for batch in mine], kind) for place, kind in leaves(nesting)}
+    gathered = {place: _gather_leaf(comm, [batch[place] for batch in mine], kind) for place, kind in leaves(nesting)}
     ordered = iter([gathered[place] for place in places])
     return _with_lists(map_tree(lambda _: next(ordered), nesting))
 
 
-def _gathered(comm: Communicator, parts: list[Tensor], kind: str) -> Any:
+def _gather_leaf(comm: Communicator, parts: list[Tensor], kind: str) -> Any:
     dtype, *lengths = kind.split()
     shape = [int(length) for length in lengths]
     mine = torch.cat(parts) if parts else torch.empty(0, *shape, dtype=getattr(torch, dtype))

@@ -87,13 +87,13 @@ class Strategy:
         self._seed_all()
         before = keras.Model.__new__
 
-        def made(cls: type, *args: Any, **kwargs: Any) -> Any:
+        def make_shared(cls: type, *args: Any, **kwargs: Any) -> Any:
             model = before(cls, *args, **kwargs)
             if "fit" not in vars(model):  # a functional model comes through here twice
                 SharedModel(self, model).replace_methods()
             return model
 
-        keras.Model.__new__ = made
+        keras.Model.__new__ = make_shared
         try:
             yield self
         finally:

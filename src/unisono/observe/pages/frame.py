@@ -17,11 +17,11 @@ def page(template: Path, **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    def shown(value: Any) -> Markup:
+    def escape(value: Any) -> Markup:
         return value if isinstance(value, Markup) else Markup(safe(value))
 
     folders = FileSystemLoader([template.parent, TEMPLATES])
     environment = Environment(
-        loader=folders, autoescape=True, finalize=shown, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=folders, autoescape=True, finalize=escape, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template(template.name).render(values)

@@ -12,7 +12,7 @@ def safe(text: object) -> str:
     return html.escape("".join(shown))
 
 
-def shortened(text: object, most: int) -> str:
+def shorten(text: object, most: int) -> str:
     """Pure: shortens a text to its end, where names such as model.encoder.width differ."""
     whole = str(text)
     return whole if len(whole) <= most else "\N{HORIZONTAL ELLIPSIS}" + whole[len(whole) - max(1, most - 1) :]
@@ -38,7 +38,7 @@ def _short(value: object) -> str:
 
 def label(x: float, y: float, text: object, most: int = 60, **attributes: object) -> str:
     """Pure: a text element; a text that had to be shortened is shown in full on hover."""
-    shown = shortened(text, most)
+    shown = shorten(text, most)
     whole = () if shown == str(text) else (title(text),)
     return element("text", *whole, safe(shown), x=x, y=y, **attributes)
 

@@ -136,7 +136,7 @@ def check_nothing_is_left_in_flight(comm: Communicator, case: Case, folder: Path
     counting = Counting(comm)
     train(counting, case, folder / "run")
     tally = counting.tally
-    everybody = comm.allgather_object([len(tally.sends), tally.num_received, tally.left()])
+    everybody = comm.allgather_object([len(tally.sends), tally.num_received, tally.open_operations()])
     left = [f"rank {rank}: {', '.join(words)}" for rank, (_, _, words) in enumerate(everybody) if words]
     num_lost = sum(sent - received for sent, received, _ in everybody)
     expect(not left, f"left behind: {'; '.join(left)}")

@@ -38,7 +38,7 @@ def check_allreduce_of_every_type_and_operation(comm: Communicator) -> None:
 
 def check_allreduce_of_large_buffers(comm: Communicator) -> None:
     for numel in LARGE_SIZES:
-        mine, wanted = contribution(comm.rank, numel), _all_reduced(comm, numel, SUM)
+        mine, wanted = contribution(comm.rank, numel), _numpy_allreduce(comm, numel, SUM)
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.uint8, torch.int64):
             for mapped in (False, True):
                 buf = tensor_of(comm, mine, dtype, mapped)
@@ -68,7 +68,7 @@ def check_allreduce_of_nothing(comm: Communicator) -> None:
     comm.allreduce([])
     nothing, something = comm.empty((0, 5)), tensor_of(comm, contribution(comm.rank, 9), torch.float32)
     comm.allreduce([nothing, something, nothing])
-    expect_equal(something, _all_reduced(comm, 9, SUM), "allreduce of a list with empty buffers")
+    expect_equal(something, _numpy_allreduce(comm, 9, SUM), "allreduce of a list with empty buffers")
 
 
 def check_allreduce_of_a_list_of_mixed_types(comm: Communicator) -> None:
@@ -81,7 +81,7 @@ def check_allreduce_of_a_list_of_mixed_types(comm: Communicator) -> None:
             ]
             comm.allreduce(bufs, op)
             for numel, buf in zip(sizes, bufs, strict=True):
-                expect_equal(buf, _all_reduced(comm, numel, op, numel), f"grouped allreduce {op.value}, {buf.dtype}[{numel}]")
+                expect_equal(buf, _numpy_allreduce(comm, numel, op, numel), f"grouped allreduce {op.value}, {buf.dtype}[{numel}]")
 
 
 def check_allreduce_of_a_long_list(comm: Communicator) -> None:
@@ -89,7 +89,7 @@ def check_allreduce_of_a_long_list(comm: Communicator) -> None:
         bufs = [tensor_of(comm, contribution(comm.rank, numel, i), torch.float32, i % 3 == 0) for i in range(200)]
         comm.allreduce(bufs)
         for i, buf in enumerate(bufs):
-            expect_equal(buf, _all_reduced(comm, numel, SUM, i), f"buffer {i} of a list of 200")
+            expect_equal(buf, _numpy_allreduce(comm, numel, SUM, i), f"buffer {i} of a list of 200")
 
 
 def check_broadcast_of_a_long_list(comm: Communicator) -> None:
@@ -103,7 +103,7 @@ def check_broadcast_of_a_long_list(comm: Communicator) -> None:
 def check_buffers_may_be_of_any_shape_and_place(comm: Communicator) -> None:
     matrix = tensor_of(comm, contribution(comm.rank, 24).reshape(2, 3, 4), torch.float32)
     comm.allreduce(matrix)
-    expect_equal(matrix, _all_reduced(comm, 24, SUM), "allreduce of a matrix")
+    expect_equal(matrix, _numpy_allreduce(comm, 24, SUM), "allreduce of a matrix")
     scalar = torch.tensor(float(comm.rank + 1), device=comm.device)
     comm.allreduce(scalar)
     expect(scalar.item() == comm.size * (comm.size + 1) / 2, f"allreduce of a scalar gave {scalar.item()}")
@@ -116,7 +116,7 @@ def check_buffers_may_be_of_any_shape_and_place(comm: Communicator) -> None:
             part = whole[3 : 3 + numel]
             part.copy_(tensor_of(comm, contribution(comm.rank, numel), torch.float32))
             comm.allreduce(part)
-            expect_equal(part, _all_reduced(comm, numel, SUM), f"allreduce of a slice, mapped={mapped}")
+            expect_equal(part, _numpy_allreduce(comm, numel, SUM), f"allreduce of a slice, mapped={mapped}")
             expect_equal(torch.cat((whole[:3], whole[3 + numel :])), np.full(8, 99), "what lies beside the slice")
 
 
@@ -247,7 +247,7 @@ def check_calls_keep_their_order(comm: Communicator) -> None:
             expect(answers == [(turn, r) for r in range(comm.size)], f"{what} gave {answers}")
 
 
-def _all_reduced(comm: Communicator, numel: int, op: Op, salt: int = 0) -> np.ndarray:
+def _numpy_allreduce(comm: Communicator, numel: int, op: Op, salt: int = 0) -> np.ndarray:
     return numpy_reduce(op, (contribution(r, numel, salt) for r in range(comm.size)))
 
 
@@ -277,7 +277,7 @@ def _reduce_scatter_once(
     buf = tensor_of(comm, contribution(comm.rank, sum(counts), salt), dtype, mapped)
     out = tensor_of(comm, np.full(counts[comm.rank], 99), dtype, mapped)
     comm.reduce_scatter(out, buf, counts if given else None, op)
-    wanted = _all_reduced(comm, sum(counts), op, salt)[parts_of(counts)[comm.rank]]
+    wanted = _numpy_allreduce(comm, sum(counts), op, salt)[parts_of(counts)[comm.rank]]
     expect_equal(out, wanted, f"reduce_scatter {op.value} of {dtype} with counts {counts}")
     expect_equal(buf, contribution(comm.rank, sum(counts), salt), "the input of a reduce_scatter afterwards")
 

@@ -121,13 +121,13 @@ def _start_sends(comm: Communicator, lengths: Sequence[int]) -> list[Work[None]]
     following = (comm.rank + 1) % comm.size
     return [
         comm.start_send(tensor_of(comm, _values(comm.rank, i, numel), torch.float32, mapped=i % 2 == 0), following, tag=i)
-        for i, numel in enumerate(_cycled(lengths))
+        for i, numel in enumerate(_cycle_lengths(lengths))
     ]
 
 
 def _receive_reversed(comm: Communicator, lengths: Sequence[int], between: Callable[[], None] | None = None) -> None:
     preceding = (comm.rank - 1) % comm.size
-    for i, numel in reversed(list(enumerate(_cycled(lengths)))):
+    for i, numel in reversed(list(enumerate(_cycle_lengths(lengths)))):
         buf = torch.zeros(numel, device=comm.device)
         comm.recv(buf, preceding, tag=i)
         expect_equal(buf, _values(preceding, i, numel), f"message with tag {i} of {numel} elements, received in reverse order")
@@ -148,7 +148,7 @@ def _wait_for(works: Sequence[Work[None]]) -> None:
         work.wait()
 
 
-def _cycled(lengths: Sequence[int]) -> list[int]:
+def _cycle_lengths(lengths: Sequence[int]) -> list[int]:
     return [lengths[i % len(lengths)] for i in range(NUM_MESSAGES)]
 
 

@@ -52,7 +52,7 @@ def check_tags_are_taken_in_any_order(comm: Communicator) -> None:
     following, preceding = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for numel in (4, 70_000):
         tags = (0, 1, 7, 32_767)
-        sends = [comm.start_send(_tagged(comm, comm.rank, tag, numel), following, tag) for tag in tags]
+        sends = [comm.start_send(_tagged_tensor(comm, comm.rank, tag, numel), following, tag) for tag in tags]
         for tag in reversed(tags):
             buf = torch.zeros(numel, device=comm.device)
             envelope = comm.recv(buf, preceding, tag)
@@ -90,7 +90,7 @@ def check_started_receives_take_messages_in_order(comm: Communicator) -> None:
 
 
 def check_any_source_takes_who_comes_first(comm: Communicator) -> None:
-    """The receiver waits for ANY while all but one rank are silent; who may speak next is said only afterwards."""
+    """The receiver waits for ANY while all but one rank are silent; the next sender is chosen only afterwards."""
     if comm.rank == 0:
         for turn, speaker in enumerate([*range(1, comm.size), *reversed(range(1, comm.size))]):
             comm.send(torch.zeros(1, device=comm.device), speaker, tag=1)
@@ -155,7 +155,7 @@ def check_everybody_writes_to_everybody(comm: Communicator) -> None:
     for numel in (17, 20_000):
         bufs = [torch.zeros(numel, device=comm.device) for _ in range(comm.size)]
         receives = [comm.start_recv(bufs[r], r, tag=11) for r in range(comm.size)]
-        sends = [comm.start_send(_tagged(comm, comm.rank, r, numel), r, tag=11) for r in range(comm.size)]
+        sends = [comm.start_send(_tagged_tensor(comm, comm.rank, r, numel), r, tag=11) for r in range(comm.size)]
         for r, receive in enumerate(receives):
             expect(receive.wait().source == r, f"a receive from {r} took another's message")
             expect_equal(bufs[r], _tagged_values(r, comm.rank, numel), f"message of {r} to {comm.rank}")
@@ -167,5 +167,5 @@ def _tagged_values(rank: int, tag: int, numel: int) -> np.ndarray:
     return contribution(rank, numel) + tag % 1000
 
 
-def _tagged(comm: Communicator, rank: int, tag: int, numel: int) -> torch.Tensor:
+def _tagged_tensor(comm: Communicator, rank: int, tag: int, numel: int) -> torch.Tensor:
     return tensor_of(comm, _tagged_values(rank, tag, numel), torch.float32)

@@ -60,13 +60,13 @@ class BackgroundWriter:
             self._checkpoints.write(snapshot, self._made_by)
             self._warning = self._checkpoints.not_removed
         except UsageError as error:
-            self._failed(str(error))
+            self._record_failure(str(error))
         except Exception as error:  # noqa: BLE001  (whatever it is, a training of days continues and can be saved later)
-            self._failed(f"cannot write the checkpoint of step {snapshot.step}: {type(error).__name__}: {error}")
+            self._record_failure(f"cannot write the checkpoint of step {snapshot.step}: {type(error).__name__}: {error}")
         else:
             self.failure = None
         self.last_write_s = monotonic() - started
 
-    def _failed(self, reason: str) -> None:
+    def _record_failure(self, reason: str) -> None:
         self.failure = reason
         self.num_failed += 1

@@ -137,7 +137,7 @@ class Checkpoints:
             if other.version == snapshot.best_version and other.step != before:
                 try:
                     os.link(other.file, file)
-                except OSError:  # no links on this file system, or the file is gone; a full disk speaks up below
+                except OSError:  # no links on this file system, or the file is gone; a full disk raises below
                     break
                 return other.written
         return write_tensors(file, best)

@@ -1,4 +1,4 @@
-"""Memory of the host for copies of a state, kept from one copy to the next: to touch new memory takes longer than to copy."""
+"""Host memory for copies of a state, kept from one copy to the next: to touch new memory takes longer than to copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class HostBuffers:
-    """Memory for one copy. Local; one thread at a time calls this."""
+    """Keeps host memory for one copy of a state. Local; one thread at a time calls this."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
@@ -23,7 +23,7 @@ class HostBuffers:
         self._making.start()
 
     def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Blocking. The copy before is overwritten, so nobody may need it any more."""
+        """Blocking: copies the tensors to host memory. The copy before is overwritten, so it must not be in use."""
         self._wait()
         copied = {}
         for name, tensor in tensors.items():

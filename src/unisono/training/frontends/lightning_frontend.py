@@ -91,7 +91,7 @@ class LightningFrontEnd(FrontEnd):
             return configured(model).optimizer
 
         optimizer = make_optimizer(configure_optimizers, part.tensors, DEFAULT_LR, {}, model)
-        part.learn_with(optimizer, as_one=False)  # the module may look at it, e.g. to log its learning rate
+        part.learn_with(optimizer, as_one=False)  # the module may read it, e.g. to log its learning rate
         again = configured(model)  # a scheduler moves the settings of its optimizer ahead of time, so it gets one of its own
         if again.scheduler is None:
             return {"": make_schedule(None, {}, num_steps=num_steps, steps_per_epoch=plan.steps_per_epoch, optimizer=optimizer)}

@@ -1,5 +1,5 @@
 """Metrics of TorchMetrics that a LightningModule holds: their states are gathered by our communicator, so that they are of all
-workers' samples, whoever calls `compute`. Told by their attributes, so that the package is not needed."""
+workers' samples wherever `compute` is called. They are recognised by their attributes, so that the package is not needed."""
 
 from __future__ import annotations
 

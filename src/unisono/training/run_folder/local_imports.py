@@ -35,7 +35,7 @@ def local_imports(file: Path) -> LocalImports:
         if now in seen:
             continue
         try:
-            names = list(_imported(ast.parse(now.read_bytes()), now))
+            names = list(_imported_names(ast.parse(now.read_bytes()), now))
             seen[now] = True
         except (SyntaxError, ValueError):
             names, seen[now] = [], False
@@ -58,7 +58,7 @@ def _package_root(file: Path) -> Path:
     return folder
 
 
-def _imported(tree: ast.Module, file: Path) -> Iterator[tuple[Path | None, tuple[str, ...]]]:
+def _imported_names(tree: ast.Module, file: Path) -> Iterator[tuple[Path | None, tuple[str, ...]]]:
     """Returns every imported name, as (folder of a relative import, parts of the name)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

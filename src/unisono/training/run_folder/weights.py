@@ -81,7 +81,7 @@ class Fit:
         """Pure: describes what does not match, for a message or the log."""
         missing = [f"{name} (near: {self.near[name]})" if name in self.near else name for name in self.missing]
         kinds = (("missing", missing), ("unexpected", self.unexpected), ("of another shape", self.misshaped))
-        return "; ".join(f"{len(names)} {kind}: {_listed(names)}" for kind, names in kinds if names) or "all names agree"
+        return "; ".join(f"{len(names)} {kind}: {_join_names(names)}" for kind, names in kinds if names) or "all names agree"
 
 
 def initialise(model: nn.Module, path: Path, *, strict: bool = True, place: str = "--init-from") -> Fit:
@@ -150,5 +150,5 @@ def _load_torch(path: Path) -> dict[str, Tensor]:
     return {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
 
 
-def _listed(names: tuple[str, ...] | list[str]) -> str:
+def _join_names(names: tuple[str, ...] | list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

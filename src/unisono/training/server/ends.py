@@ -36,7 +36,7 @@ def open_ends(world: Communicator, layout: ServerLayout, values: Tensor, like: T
     num_bytes = [length * like.dtype.itemsize for length in slices.lengths(like.numel())]
     serves, is_first = layout.is_server(world.rank), layout.shard(world.rank) == 0
 
-    def opened(has_part: bool, servers: Sequence[int], most_bytes: int) -> Server | list[MessageCaller]:
+    def open_end(has_part: bool, servers: Sequence[int], most_bytes: int) -> Server | list[MessageCaller]:
         comm = world.split(0 if has_part else None)
         if comm is None:
             return []
@@ -46,8 +46,8 @@ def open_ends(world: Communicator, layout: ServerLayout, values: Tensor, like: T
             held.callback(end.close)
         return found
 
-    first = opened(is_first if not serves else world.rank == 0, (0,), num_bytes[0])
-    others = opened(is_first, range(1, layout.servers), max(num_bytes[1:])) if layout.servers > 1 else []
+    first = open_end(is_first if not serves else world.rank == 0, (0,), num_bytes[0])
+    others = open_end(is_first, range(1, layout.servers), max(num_bytes[1:])) if layout.servers > 1 else []
     if serves:
         own = first if world.rank == 0 else others
         assert isinstance(own, Server)

@@ -21,7 +21,7 @@ def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:
     beside = (replay if replay.is_dir() else replay.parent) / "config.json"
     if not beside.exists():  # a record by itself
         return
-    there, here = _compared(json.loads(beside.read_text())), _compared(as_json(record))
+    there, here = _comparable_part(json.loads(beside.read_text())), _comparable_part(as_json(record))
     found = "; ".join(differences(there, here))
     if found:
         raise UsageError(
@@ -29,7 +29,7 @@ def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:
         )
 
 
-def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable_part(record: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: record.get(name) for name in COMPARED}
     algorithm = found["algorithm"] or {}
     return {**found, "algorithm": {name: value for name, value in algorithm.items() if name not in WHO}}

@@ -54,7 +54,7 @@ class ServerSettings:
     """The file in which it records the order of calls."""
     silence_s: float = 10.0
     host: str = "127.0.0.1"
-    """The address at which workers that come and go reach it."""
+    """The address at which workers that join reach it."""
 
     @classmethod
     def of(cls, config: TrainConfig, directory: Path | None) -> ServerSettings:
@@ -150,9 +150,9 @@ class ServerTrainer(TrainerBase):
             return range(algorithm.num_workers)
         assert algorithm.replay is not None
         num_lines = 0 if self.restored is None else int(self.restored.trainer["num_lines"])
-        return callers_in(after(algorithm.replay, num_lines)) | self._known()
+        return callers_in(after(algorithm.replay, num_lines)) | self._saved_workers()
 
-    def _known(self) -> set[int]:
+    def _saved_workers(self) -> set[int]:
         saved = self.algorithm.saved_service
         return set() if saved is None else {int(number) for number in saved["members"]}
 
@@ -310,7 +310,7 @@ class ServerTrainer(TrainerBase):
         if layout.elastic is None:
             callers: Collection[int] = range(layout.num_workers)
         else:
-            callers = self._known() if layout.is_virtual else ()
+            callers = self._saved_workers() if layout.is_virtual else ()
         came_and_went = layout.elastic is not None and not layout.is_virtual
         if layout.servers > 1:
             assert ends is not None

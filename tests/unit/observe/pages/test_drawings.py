@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 
 from unisono.observe.pages.drawings import bars, path_through
-from unisono.observe.pages.svg import label, shortened
+from unisono.observe.pages.svg import label, shorten
 
 
 def test_a_line_is_broken_where_there_is_no_place() -> None:
@@ -23,5 +23,5 @@ def test_bars_are_in_order_and_the_unknown_come_last() -> None:
 
 
 def test_long_texts_keep_their_end_and_are_whole_on_hover() -> None:
-    assert shortened("model.encoder.width", 8) == "…r.width" and shortened("short", 8) == "short"
+    assert shorten("model.encoder.width", 8) == "…r.width" and shorten("short", 8) == "short"
     assert label(1, 2, "model.encoder.width", 8) == '<text x="1" y="2"><title>model.encoder.width</title>…r.width</text>'
