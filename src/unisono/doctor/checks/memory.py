@@ -17,9 +17,11 @@ def check(job: Job) -> Iterator[Finding]:
     for node, ranks in job.nodes.items():
         available = min((facts.memory_bytes for facts in ranks if facts.memory_bytes is not None), default=None)
         if available is not None:
-            fact = f"{_size_text(available)} available to {with_unit(len(ranks), 'rank')}"
+            fact = f"{_size(available)} available to {with_unit(len(ranks), 'rank')}"
             if available < LEAST_FOR_RANK * len(ranks):
-                remedy = f"ask for more (SLURM: --mem or --mem-per-cpu), at least {_size_text(LEAST_FOR_RANK)} for each rank, or start fewer"
+                remedy = (
+                    f"ask for more (SLURM: --mem or --mem-per-cpu), at least {_size(LEAST_FOR_RANK)} for each rank, or start fewer"
+                )
                 yield Finding(WARN, "memory", fact, remedy, node)
             else:
                 yield Finding(OK, "memory", fact, node=node)
@@ -30,20 +32,20 @@ def _check_shared_memory(node: str, total: int | None, free: int | None) -> Iter
     if total is None or free is None:
         yield Finding(OK, "/dev/shm", "there is none on this system", node=node)
     elif total < LEAST_SHM:
-        fact = f"{_size_text(total)}: worker processes of PyTorch's data loaders pass batches through it and end with a bus error"
+        fact = f"{_size(total)}: worker processes of PyTorch's data loaders pass batches through it and end with a bus error"
         remedy = "docker run --shm-size=8g (or --ipc=host); Kubernetes: an emptyDir of medium Memory; or num_workers=0"
         yield Finding(WARN, "/dev/shm", fact, remedy, node)
     elif free < LEAST_SHM:
-        fact = f"only {_size_text(free)} of {_size_text(total)} are free"
+        fact = f"only {_size(free)} of {_size(total)} are free"
         yield Finding(WARN, "/dev/shm", fact, "see what ended jobs left there (ls -la /dev/shm) and remove what is yours", node)
     else:
         yield Finding(
             OK,
             "/dev/shm",
-            f"{_size_text(free)} of {_size_text(total)} free; engine shm does not use it, data loaders do",
+            f"{_size(free)} of {_size(total)} free; engine shm does not use it, data loaders do",
             node=node,
         )
 
 
-def _size_text(num_bytes: int) -> str:
+def _size(num_bytes: int) -> str:
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / (1 << 20):.0f} MiB"

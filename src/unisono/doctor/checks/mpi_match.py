@@ -17,7 +17,7 @@ def check(job: Job) -> Iterator[Finding]:
         return
     several = len({(facts.mpi.mpi4py, facts.mpi.library, bool(facts.mpi.error)) for facts in job.ranks}) > 1
     if several and any(_needs_mpi(facts) for facts in job.ranks):
-        shown = "; ".join(f"rank {facts.rank}: {_describe_mpi(facts)}" for facts in job.ranks[:8])
+        shown = "; ".join(f"rank {facts.rank}: {_mpi_text(facts)}" for facts in job.ranks[:8])
         yield Finding(FAIL, "mpi", f"ranks have different MPI libraries ({shown})", "use one environment and module on all nodes")
         return
     first = job.ranks[0]
@@ -31,7 +31,7 @@ def check(job: Job) -> Iterator[Finding]:
             FAIL,
             "mpi",
             f"to MPI rank {one.rank} of {one.size} is rank {one.mpi.rank} of {one.mpi.size} "
-            f"({describe_ranks([facts.rank for facts in wrong])}): mpirun is of {one.mpi.launcher}, the library {_describe_mpi(one)}",
+            f"({describe_ranks([facts.rank for facts in wrong])}): mpirun is of {one.mpi.launcher}, the library {_mpi_text(one)}",
             f"use the mpirun that belongs to this library, or build mpi4py for the loaded MPI: {REBUILD}",
         )
 
@@ -66,6 +66,6 @@ def _needs_mpi(facts: Facts) -> bool:
     return facts.engine == "mpi" or bool(facts.mpi.launcher)
 
 
-def _describe_mpi(facts: Facts) -> str:
+def _mpi_text(facts: Facts) -> str:
     mpi = facts.mpi
     return mpi.library or (f"mpi4py {mpi.mpi4py}, whose library cannot be loaded" if mpi.mpi4py else "no mpi4py")
