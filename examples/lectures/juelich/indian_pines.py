@@ -1,11 +1,11 @@
 """Land cover of Indian Pines: the class of a pixel from its spectrum, learned from a tenth of the labelled pixels.
 
     unisono data get indian_pines                                                  # once, 6 MB
-    unisono run -n 2 examples/lectures/juelich/indian_pines.py                     # or: mpirun -np 2 unisono run ..., srun ...
+    unisono run -n 2 examples/lectures/juelich/indian_pines.py                     # or: mpirun -np 2 python ..., srun python ...
     unisono run -n 2 examples/lectures/juelich/indian_pines.py FOLDER              # that holds the two .mat files
 
-Shows the calls of `horovod_keras.py` in a program that imports Unisono by its name. It is started like any other, and `unisono
-run` shows each process its own GPU, so no line chooses one.
+Shows the calls of `horovod_keras.py` in a program that imports Unisono by its name. It is started like any other. No line chooses
+a GPU: `unisono run` shows each process its own, and so does SLURM with `--gpus-per-task=1`.
 
 The pixels are drawn at random, as in the lecture's competition. Neighbours of test pixels are then among the training pixels, so
 the accuracy says little about another scene; `examples/indian_pines.py` keeps the two apart.
