@@ -34,15 +34,36 @@ def train(
     show: bool = True,
     **options: Any,
 ) -> RunResult:
-    """Train a task, or a task file, and give its run directory and its summary.
+    """Trains a task and returns its run directory and its summary.
 
-    Collective inside a job (srun, mpirun, torchrun or `unisono run`), where every process calls it; else local, with so many
-    `workers` on this machine. Blocking. An existing run in `out` resumes. `set` holds changes as on the command line:
-    {"model.width": 128}. Without `show` nothing is printed but errors. A mistake raises `UsageError`, a loss that is not finite
-    `TrainingFailed`.
+    It does what `unisono train` does. In a plain script or a notebook it starts `workers` processes on this machine; inside
+    a job (srun, mpirun, torchrun, `unisono run`) every process calls it and is one worker. A run in `out` that is not
+    finished resumes, with more `epochs` also one that is; with other settings it is refused. The result has `out`, the run
+    directory, and `summary`, what its summary.json holds: metrics, steps, times.
 
-        ended = un.train(task, workers=4, epochs=10, best="val_f1", out="runs/digits")
-        ended.summary["metrics"]["val_f1"]
+    Wrong arguments and tasks raise `UsageError`. A loss that is not finite, or a started worker that dies, raises
+    `TrainingFailed`, an `un.UnisonoError`. A run that is stopped (Ctrl-C, a time limit, `max_steps`) saves a checkpoint and
+    returns with the reason "interrupted" in its summary; the same call resumes it. Collective inside a job, else local;
+    blocking.
+
+    Example:
+        from torch import nn
+        import unisono as un
+
+        def data():
+            return un.split(un.digits(), how="stratified")
+
+        task = un.Task(model=lambda: nn.Linear(64, 10), data=data, loss="cross_entropy", metrics="accuracy", lr=0.5)
+        ended = un.train(task, epochs=3, out="runs/digits", show=False)
+        ended.summary["metrics"]["val_accuracy"] > 0.8  # -> True
+
+    Args:
+        task: The task, or the path of a task file.
+        workers: Number of processes to start on this machine; left out, 1, or those that the launcher of the job has
+            started.
+        out: The run directory; left out, a new one: runs/NAME, runs/NAME-2, and so on.
+        set: Changes to the task by name, as with --set: {"model.width": 128, "optimizer.momentum": 0.9}.
+        show: False prints nothing but errors.
     """
     from unisono.cluster.resolve import current_topology
     from unisono.launch.excepthook import install_excepthook
@@ -87,7 +108,14 @@ def _launch_call(task: Task | str | Path, config: TrainConfig, start: WorkerOpti
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result of `un.tune`: the best trial and the study."""
+    """The result of `un.tune`: the best trial of a study.
+
+    Attributes:
+        out: The folder of the study.
+        best_params: The values of the best trial, by name.
+        best_values: What the objective returned for them, one number for each direction.
+        best_number: The number of the best trial.
+    """
 
     out: Path
     best_params: Mapping[str, Any]
@@ -96,10 +124,15 @@ class Tuned:
 
     @property
     def best_value(self) -> float:
+        """What the objective returned for the best trial; of several values the first."""
         return self.best_values[0]
 
     def to_optuna(self, storage: str | None = None) -> Any:
-        """Local, blocking: converts the whole study to one of Optuna, for its plots and its dashboard."""
+        """Returns the study as a study of Optuna, for its plots and its dashboard. Local, blocking; needs the package optuna.
+
+        Args:
+            storage: The URL of a database to which it is written; left out, it is in memory.
+        """
         from unisono.tuning.study.export import to_optuna
 
         return to_optuna(self.out, storage)
@@ -119,15 +152,36 @@ def tune(
     show: bool = True,
     **options: Any,
 ) -> Tuned:
-    """Search with an objective of Optuna's, unchanged, `blocks` trials at a time, and give the best trial.
+    """Searches for the arguments of a function that give the best value, and returns the best trial.
 
-    Collective inside a job, else local; blocking. Every trial runs in a process of its own, so that one that fails, hangs
-    (`trial_limit`) or dies ends nothing but itself. The folder `out` keeps what is finished; the same call resumes it.
-    `direction` is minimize or maximize, or one of these for each value of the objective. Raises `TrainingFailed` where the study
-    was stopped before its end.
+    The objective is written as for Optuna: a function of a trial that calls `trial.suggest_float("lr", 1e-4, 1, log=True)`
+    and the like and returns a number. Every trial runs in its own process, `blocks` of them at a time. To tune a `un.Task`
+    use `unisono tune`.
 
-        found = un.tune(objective, trials=100, blocks=4, out="studies/x")
-        found.best_params, found.best_value
+    A trial that raises, returns NaN or runs longer than `trial_limit` has failed, and so has one whose process dies again
+    and again (`attempts`); the search continues without it. The folder `out` keeps every finished trial: the same call
+    resumes a study, and more `trials` enlarge it. With several directions the best trial is that of the first value. A
+    study that is stopped before its end, or in which no trial gave a value, raises `TrainingFailed`, an `un.UnisonoError`.
+    Collective inside a job, else local; blocking.
+
+    Example:
+        import unisono as un
+
+        def objective(trial):
+            x = trial.suggest_float("x", -5, 5)
+            return (x - 2) ** 2
+
+        found = un.tune(objective, trials=4, search="random", out="studies/parabola", show=False)
+        found.best_value < 49  # -> True
+        sorted(found.best_params)  # -> ['x']
+
+    Args:
+        objective: A function of a trial that returns a number, or one number for each direction.
+        trials: Number of trials, over all calls for this study together.
+        blocks: Number of trials that run at a time; left out, 1, or as many as the job has processes for.
+        out: The folder of the study; left out, studies/ and the name of the objective.
+        direction: "minimize" or "maximize", or a list of these, one for each value that the objective returns.
+        show: False prints nothing but errors.
     """
     from unisono.cluster.terminal import terminal
     from unisono.launch.excepthook import install_excepthook

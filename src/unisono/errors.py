@@ -10,11 +10,18 @@ STOPPED_CODE = 75
 
 
 class UnisonoError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of every error that Unisono raises on purpose.
+
+    `except un.UnisonoError` catches them all. The message names what is wrong, where, and what to do about it. Any other
+    exception comes from your own code, from a library, or from a bug of ours.
+    """
 
 
 class UsageError(UnisonoError):
-    """A user's mistake: the command line shows the message alone and exits with code 2."""
+    """A mistake in what was asked for: an unknown name, a value out of range, a file that is not there.
+
+    The message says what to change. On the command line it is printed without a traceback, and the exit code is 2.
+    """
 
 
 class ReportedElsewhere(UnisonoError):
@@ -42,11 +49,18 @@ class TrainingFailed(UnisonoError):
 
 
 class CommError(UnisonoError):
-    """A collective or message failed; the communicator cannot be used any more."""
+    """A message or a collective call has failed, and its communicator cannot be used any more.
+
+    The process itself lives on: it may save its work and, except under MPI, open another communicator.
+    """
 
 
 class PeerLost(CommError):
-    """Members of the group died, left or gave up. `ranks` are of the group in hand."""
+    """Other members of the group died, left, or gave up.
+
+    `ranks` is the tuple of those members, by their rank in the group whose call failed. If a member raised an exception,
+    the message holds its text.
+    """
 
     def __init__(self, ranks: Iterable[int], message: str) -> None:
         super().__init__(message)
@@ -54,7 +68,11 @@ class PeerLost(CommError):
 
 
 class CollectiveTimeout(CommError):
-    """The time limit passed before all members arrived. `ranks` are those that had not."""
+    """A collective call has waited for longer than its time limit.
+
+    `ranks` is the tuple of the members that had not arrived; the message says what each of them was doing, as far as it is
+    known.
+    """
 
     def __init__(self, ranks: Iterable[int], message: str) -> None:
         super().__init__(message)
@@ -66,7 +84,10 @@ class NotDone(CommError):
 
 
 class MismatchedCall(CommError):
-    """Members called different operations, or the same one with different sizes or types."""
+    """Members called different operations, or the same operation with different sizes, element types, or reductions.
+
+    All members must make the same collective calls in the same order. The message shows the two calls that differ.
+    """
 
 
 def join_ranks(ranks: Iterable[int]) -> str:

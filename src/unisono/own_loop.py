@@ -31,11 +31,36 @@ from unisono.model.torch.parameters import FlatParameters
 
 
 class DistributedOptimizer:
-    """Wraps an optimiser so that its `step` uses the mean gradient over the samples of all workers.
+    """An optimiser for your own training loop, whose `step` uses the mean gradient over the samples of all workers.
 
-    Made collectively: the replicas take the weights and buffers of rank 0. The loss of each worker is the mean over its own
-    samples, as in a plain loop; `num_samples` says how many these were, so that uneven parts are exact. Schedulers of torch take
-    the optimiser that this was made from. Running statistics of batch normalisation stay those of each worker.
+    Wrap the optimiser and keep the loop: zero_grad, forward, loss, backward, step. The loss is the mean over the worker's
+    own samples, and `step(num_samples=...)` says how many these were, so that uneven parts give the same update as one
+    worker with all samples. When it is made, all replicas take the weights and buffers of rank 0.
+
+    Schedulers of torch take the optimiser inside: `StepLR(optimizer.optimizer, 10)`. Running statistics of batch
+    normalisation stay those of each worker. A parameter that no worker used in a step is not updated. An optimiser of
+    another model is refused. Collective, blocking.
+
+    Example:
+        import torch
+        from torch import nn
+        import unisono as un
+
+        with un.connect() as comm:
+            model = nn.Linear(64, 10)
+            optimizer = un.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, comm)
+            loader = un.ShardedLoader(un.digits(), comm, global_batch=128)
+            for epoch in range(2):
+                for x, y in loader.epoch(epoch):
+                    optimizer.zero_grad()
+                    if len(x):
+                        nn.functional.cross_entropy(model(x), y).backward()
+                    optimizer.step(num_samples=len(x))
+
+    Args:
+        optimizer: An optimiser of torch.
+        model: The model whose parameters it holds, the same on all workers.
+        comm: The communicator of the workers, from `un.connect()`.
     """
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, comm: Communicator) -> None:
@@ -54,11 +79,23 @@ class DistributedOptimizer:
         replicate(comm, [*self._parameters.values.values(), *rest])
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 - the gradients stay where they travel from
-        """Local: clears the gradients."""
+        """Sets the gradients to zero. Local.
+
+        Args:
+            set_to_none: Has no effect: the gradients stay in the memory from which they are sent.
+        """
         self._parameters.clear()
 
     def step(self, num_samples: int = 1) -> None:
-        """Collective, blocking: one update from all workers. A worker without samples (0) contributes nothing."""
+        """Makes one update from the gradients of all workers.
+
+        A worker without samples calls it with 0 and contributes nothing; if no worker has a sample, it is refused.
+        Collective, blocking.
+
+        Args:
+            num_samples: Number of samples that the loss of this worker was the mean of. With the default, 1, every worker
+                counts the same.
+        """
         if num_samples < 0:
             raise UsageError(f"num_samples must be at least 0; received {num_samples}")
         held = self._parameters
@@ -79,18 +116,48 @@ class DistributedOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of the optimiser inside, whose learning rates may be changed. Local."""
         return self.optimizer.param_groups
 
     def state_dict(self) -> dict[str, Any]:
+        """Returns the state of the optimiser inside, for a checkpoint; it is the same on all workers. Local."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the state of the optimiser inside; call it on all workers, with the same state. Local.
+
+        Args:
+            state: What `state_dict` returned.
+        """
         self.optimizer.load_state_dict(state)
 
 
 class ShardedLoader:
-    """Loads this worker's part of every global batch, as tensors: together the workers use every sample once in an epoch, in an
-    order that is a function of seed and epoch alone."""
+    """This worker's part of every batch, as tensors, for your own training loop.
+
+    In an epoch the workers together use every sample exactly once; nothing is padded, dropped or repeated. The order
+    depends on the seed and the epoch alone, so that more workers see the same batches. Parts differ by at most one sample,
+    and so the last batch may be short.
+
+    All workers take the same number of steps: one without samples in a short last batch gets an empty one. A `global_batch`
+    smaller than the number of workers is refused. Data in compressed chunks are shuffled by whole chunks. Local.
+
+    Example:
+        import unisono as un
+
+        with un.connect() as comm:
+            loader = un.ShardedLoader(un.digits(), comm, global_batch=128, seed=1)
+            mine = sum(len(x) for x, y in loader.epoch(0))
+            sum(comm.allgather_object(mine))  # -> 1797
+
+    Args:
+        data: Anything that `un.as_source` opens: (inputs, targets), a path, a torch Dataset.
+        comm: The communicator of the workers, from `un.connect()`.
+        global_batch: Number of samples of one step over all workers together.
+        seed: The seed of the order.
+        shuffle: False keeps the order of the data in every epoch.
+        device: Where the tensors go; left out, the device of the communicator.
+    """
 
     def __init__(
         self,
@@ -115,8 +182,13 @@ class ShardedLoader:
         return self.plan.steps_per_epoch
 
     def epoch(self, epoch: int) -> Iterator[Any]:
-        """Local, blocking: yields the batches of an epoch. A worker without samples in a short last batch gets an empty one, so
-        that all take the same number of steps."""
+        """Yields this worker's part of every batch of an epoch, in the form of the data: (inputs, targets).
+
+        Local, blocking.
+
+        Args:
+            epoch: The number of the epoch, from 0; every number has its own order.
+        """
         for portion in self._loader.epoch(epoch):
             batch = portion.micro_batches[0] if portion.micro_batches else self._empty_batch()
             yield map_tree(self._tensor, batch)

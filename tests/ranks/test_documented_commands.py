@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from tests.system.fork_server import ForkServer
 
 from tests.system.documented import ROOT, Command, commands, given, how_tos
+from tests.system.fork_server import ForkServer
 from tests.system.processes import plain_environment, run_together
 from unisono.errors import STOPPED_CODE
 

@@ -55,8 +55,44 @@ Reducer = Callable[[Sequence[Tensor], Op], None]
 
 
 class Communicator(ABC):
-    """A fixed, ordered group of processes. One thread at a time on one communicator; members make the same collective calls
-    in the same order, where a started call counts from its start. After a failed call it cannot be used any more (`is_spent`)."""
+    """A fixed, ordered group of processes that exchange tensors.
+
+    `un.connect()` returns that of all processes; `split` and `duplicate` make others from it. Tensors must be contiguous
+    and lie on `device`; any number of dimensions will do, as only the elements count. All members make the same collective
+    calls in the same order, each from one thread at a time. A call that was started with `start_...` counts from its start.
+
+    Calls that differ between members raise `MismatchedCall`, members that are gone `PeerLost`, and members that do not
+    arrive within `time_limit_s` seconds `CollectiveTimeout`. After an error the communicator cannot be used any more
+    (`is_spent`). A wrong argument raises `UsageError` before anything is sent. A group of one member is allowed: every call
+    is exact and free.
+
+    Every method says whether it is collective (all members call it) or local, and whether it blocks.
+
+    Example:
+        import torch
+        import unisono as un
+
+        with un.connect() as comm:
+            value = torch.tensor([float(comm.rank)])
+            comm.allreduce(value)
+            value.item() == sum(range(comm.size))  # -> True
+
+    Attributes:
+        rank: The place of this process in the group, from 0.
+        size: The number of members.
+        ranks: For each member its rank in the group that this one was split from.
+        device: Where tensors must lie: the CPU, or with nccl the GPU of this process.
+        engine: The name of the engine: single, shm, mpi, gloo or nccl.
+        origin: One line on the processes, the engine, and why it was chosen.
+        time_limit_s: Seconds that a call waits for a missing member.
+
+    Args:
+        group: The members, and which of them this process is. (`un.connect` and `split` make communicators; the constructor
+            is for engines.)
+        control: The connection over which members tell each other of small things and of their end.
+        device: Where tensors must lie.
+        time_limit_s: Seconds that a call waits for a missing member.
+    """
 
     engine: str
     """Name that users type for the engine."""
@@ -86,25 +122,54 @@ class Communicator(ABC):
 
     @property
     def is_spent(self) -> bool:
-        """Local: whether it was closed, or a call on it has failed."""
+        """Whether the communicator was closed or a call on it has failed, so that it cannot be used any more. Local."""
         return self._unusable is not None
 
     # ---- what users call -------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-        """Local: returns an uninitialised tensor, already mapped by the peers where the engine can map memory."""
+        """Returns an uninitialised tensor on the device of the communicator.
+
+        Engines that share memory place it there, which makes calls on it faster: no copy is needed. Any other tensor works
+        too. The tensor stays valid after `close`. Local, not blocking.
+
+        Args:
+            shape: Number of elements, or the sizes of the dimensions.
+            dtype: Element type.
+        """
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def share(self, bufs: Sequence[Tensor]) -> list[list[Tensor]] | None:  # noqa: ARG002 -- of engines that can
-        """Collective, blocking, slow: returns the buffers of all members, by rank, in memory that all members read and write; None
-        where the engine shares none. The member's own are `bufs` themselves where they are from `empty`, else copies; numbers and
-        sizes may differ between members. Writes are seen by the others after a `barrier`. The caller keeps its own while others use
-        them.
+        """Returns the buffers of all members, by rank, in memory that all members can read and write.
+
+        Your own buffers are the tensors that you gave if these are from `empty`, otherwise copies. Number and sizes may
+        differ between members. The others see what you write after the next `barrier`. Keep your own tensors as long as
+        others use them. Returns None unless the engine is shm. Collective, blocking, slow.
+
+        Args:
+            bufs: The tensors that the others may use.
         """
         return None
 
     def allreduce(self, bufs: Buffers, op: Op = SUM) -> None:
-        """Collective, blocking: reduces each buffer over the members, in place. A list is one grouped operation."""
+        """Combines a tensor over all members; afterwards each member holds the result, in place.
+
+        Several tensors in a list are one call, which costs less than one call for each. Sizes and types must be the same on
+        all members, and the tensors of a list must not share memory. An empty tensor is allowed. Collective, blocking.
+
+        Example:
+            import torch
+            import unisono as un
+
+            with un.connect() as comm:
+                gradient, count = torch.ones(4), torch.tensor([comm.rank + 1])
+                comm.allreduce([gradient, count])
+                gradient.sum().item() == 4 * comm.size  # -> True
+
+        Args:
+            bufs: The tensor, or a list of tensors, that is replaced by the result.
+            op: `un.SUM`, `un.MIN` or `un.MAX`.
+        """
         tensors = flat_views(bufs, self.device, self.engine)
         call = self._reduction_call(tensors, op)
         if self._driver.busy:
@@ -113,38 +178,120 @@ class Communicator(ABC):
             self._reduce(tensors, op, self._begin(call))
 
     def start_allreduce(self, bufs: Buffers, op: Op = SUM) -> Work[None]:
-        """Collective, not blocking: as `allreduce`; the buffers belong to the communicator until `wait` returns."""
+        """Starts an `allreduce` and returns at once; `wait()` on the result ends it.
+
+        Do not read or write the tensors before `wait` has returned. Collective, not blocking.
+
+        Example:
+            import torch
+            import unisono as un
+
+            with un.connect() as comm:
+                gradient = torch.ones(1000)
+                work = comm.start_allreduce(gradient)
+                other = torch.rand(1000).sum()  # computed meanwhile
+                work.wait()
+
+        Args:
+            bufs, op: As for `allreduce`.
+        """
         tensors = flat_views(bufs, self.device, self.engine)
         return self._start(self._reduction_call(tensors, op), lambda watch: self._reduce(tensors, op, watch))
 
     def broadcast(self, bufs: Buffers, root: int = 0) -> None:
-        """Collective, blocking: copies the root's values to all members, in place. A list is one grouped operation."""
+        """Copies the tensors of one member to all others, in place.
+
+        Sizes and types must be the same on all members. A list of tensors is one call. Collective, blocking.
+
+        Example:
+            import torch
+            import unisono as un
+
+            with un.connect() as comm:
+                weights = torch.full((3,), float(comm.rank))
+                comm.broadcast(weights)
+                weights.tolist()  # -> [0.0, 0.0, 0.0]
+
+        Args:
+            bufs: The tensor, or a list of tensors, that is sent by the root and overwritten on the others.
+            root: The rank of the member whose values are sent.
+        """
         tensors, call = self._broadcast_call(bufs, root)
         self._run(call, lambda watch: self._broadcast(tensors, root, watch))
 
     def start_broadcast(self, bufs: Buffers, root: int = 0) -> Work[None]:
-        """Collective, not blocking: as `broadcast`."""
+        """Starts a `broadcast` and returns at once; `wait()` on the result ends it. Collective, not blocking.
+
+        Args:
+            bufs, root: As for `broadcast`.
+        """
         tensors, call = self._broadcast_call(bufs, root)
         return self._start(call, lambda watch: self._broadcast(tensors, root, watch))
 
     def allgather(self, out: Tensor, buf: Tensor, counts: Sequence[int] | None = None) -> None:
-        """Collective, blocking: gathers every member's `buf` in `out`, one after another. `counts` are elements by rank when
-        uneven."""
+        """Writes the tensors of all members one after another into `out`, in the order of the ranks.
+
+        Without `counts` every member gives the same number of elements, and `out` has `size` times as many. With `counts`
+        members may give different numbers, also none. Collective, blocking.
+
+        Example:
+            import torch
+            import unisono as un
+
+            with un.connect() as comm:
+                counts = [rank + 1 for rank in range(comm.size)]
+                out = torch.empty(sum(counts))
+                comm.allgather(out, torch.full((comm.rank + 1,), float(comm.rank)), counts)
+                out[0].item()  # -> 0.0
+
+        Args:
+            out: The tensor that receives all parts.
+            buf: The part of this member.
+            counts: The number of elements of each member, by rank, the same list everywhere; left out, all give equally
+                many.
+        """
         call, args = self._gather_call("allgather", out, buf, counts)
         self._run(call, lambda watch: self._allgather(*args, watch))
 
     def start_allgather(self, out: Tensor, buf: Tensor, counts: Sequence[int] | None = None) -> Work[None]:
-        """Collective, not blocking: as `allgather`."""
+        """Starts an `allgather` and returns at once; `wait()` on the result ends it. Collective, not blocking.
+
+        Args:
+            out, buf, counts: As for `allgather`.
+        """
         call, args = self._gather_call("allgather", out, buf, counts)
         return self._start(call, lambda watch: self._allgather(*args, watch))
 
     def reduce_scatter(self, out: Tensor, buf: Tensor, counts: Sequence[int] | None = None, op: Op = SUM) -> None:
-        """Collective, blocking: reduces all `buf`; member r gets part r of the result in `out`; `buf` is not changed."""
+        """Combines the tensors of all members and leaves each member one part of the result.
+
+        `buf` is as long on every member and is not changed; the member of rank r gets part r in `out`. Without `counts` the
+        parts are equal, so the length of `buf` must be `size` times that of `out`. Collective, blocking.
+
+        Example:
+            import torch
+            import unisono as un
+
+            with un.connect() as comm:
+                out = torch.empty(2)
+                comm.reduce_scatter(out, torch.ones(2 * comm.size))
+                out.tolist() == [comm.size, comm.size]  # -> True
+
+        Args:
+            out: The tensor that receives the part of this member.
+            buf: The tensor that is combined with those of the others.
+            counts: The number of elements of each part, by rank, the same list everywhere; left out, all parts are equal.
+            op: `un.SUM`, `un.MIN` or `un.MAX`.
+        """
         call, args = self._gather_call("reduce_scatter", out, buf, counts, op)
         self._run(call, lambda watch: self._reduce_scatter(*args, op, watch))
 
     def start_reduce_scatter(self, out: Tensor, buf: Tensor, counts: Sequence[int] | None = None, op: Op = SUM) -> Work[None]:
-        """Collective, not blocking: as `reduce_scatter`."""
+        """Starts a `reduce_scatter` and returns at once; `wait()` on the result ends it. Collective, not blocking.
+
+        Args:
+            out, buf, counts, op: As for `reduce_scatter`.
+        """
         call, args = self._gather_call("reduce_scatter", out, buf, counts, op)
         return self._start(call, lambda watch: self._reduce_scatter(*args, op, watch))
 
@@ -155,8 +302,27 @@ class Communicator(ABC):
         out_counts: Sequence[int] | None = None,
         in_counts: Sequence[int] | None = None,
     ) -> None:
-        """Collective, blocking: sends part r of `buf` (`in_counts[r]` elements) to member r; `out_counts` are the elements from
-        each member."""
+        """Sends a different part of `buf` to each member, and receives one part from each in `out`.
+
+        Part r of `buf` goes to rank r; what rank r sent here becomes part r of `out`. Without counts all parts are equal,
+        and the length must divide by `size`. A part may be empty. What one member sends must be as long as what the other
+        expects, otherwise `MismatchedCall` is raised. Collective, blocking.
+
+        Example:
+            import torch
+            import unisono as un
+
+            with un.connect() as comm:
+                out = torch.empty(comm.size)
+                comm.alltoall(out, torch.full((comm.size,), float(comm.rank)))
+                out.tolist() == list(range(comm.size))  # -> True
+
+        Args:
+            out: The tensor that receives a part from each member.
+            buf: The tensor whose parts are sent.
+            out_counts: The number of elements received from each member, by rank; left out, all are equal.
+            in_counts: The number of elements sent to each member, by rank; left out, all are equal.
+        """
         call, args = self._alltoall_call(out, buf, out_counts, in_counts)
         self._run(call, lambda watch: self._alltoall(*args, watch))
 
@@ -167,17 +333,47 @@ class Communicator(ABC):
         out_counts: Sequence[int] | None = None,
         in_counts: Sequence[int] | None = None,
     ) -> Work[None]:
-        """Collective, not blocking: as `alltoall`."""
+        """Starts an `alltoall` and returns at once; `wait()` on the result ends it. Collective, not blocking.
+
+        Args:
+            out, buf, out_counts, in_counts: As for `alltoall`.
+        """
         call, args = self._alltoall_call(out, buf, out_counts, in_counts)
         return self._start(call, lambda watch: self._alltoall(*args, watch))
 
     def send(self, buf: Tensor, dest: int, tag: int = 0) -> None:
-        """Local, blocking until `buf` may be reused, which may be when it was received: sends a message. Messages of a pair and
-        tag keep order."""
+        """Sends a tensor to one member, which receives it with `recv`.
+
+        Messages between two members with the same tag arrive in the order in which they were sent. Local; blocks until
+        `buf` may be changed, which may be only once the message was received, so two members that `send` to each other
+        first can wait for ever: use `start_send` there.
+
+        Args:
+            buf: The tensor that is sent.
+            dest: The rank of the receiver.
+            tag: A number from 0 to 32767 that the receiver asks for, to tell kinds of messages apart.
+        """
         self.start_send(buf, dest, tag).wait()
 
     def start_send(self, buf: Tensor, dest: int, tag: int = 0) -> Work[None]:
-        """Local, not blocking: as `send`."""
+        """Starts a `send` and returns at once; do not change the tensor before `wait()` on the result has returned.
+
+        Local, not blocking.
+
+        Example:
+            import torch
+            import unisono as un
+
+            with un.connect() as comm:
+                work = comm.start_send(torch.tensor([comm.rank]), dest=(comm.rank + 1) % comm.size)
+                received = torch.empty(1, dtype=torch.int64)
+                comm.recv(received, source=(comm.rank - 1) % comm.size)
+                work.wait()
+                received.item() == (comm.rank - 1) % comm.size  # -> True
+
+        Args:
+            buf, dest, tag: As for `send`.
+        """
         (tensor,) = self._checked(buf)
         check_rank(dest, self.size, "dest", self.name)
         self._check_usable()
@@ -185,11 +381,38 @@ class Communicator(ABC):
         return self._start_send(tensor, dest, check_tag(tag), watch)
 
     def recv(self, buf: Tensor, source: int = ANY, tag: int = 0) -> Envelope:
-        """Local, blocking: receives the next message of that source and tag; from ANY source first come, first served."""
+        """Receives one message into a tensor, and returns who sent it (`source`) and its tag.
+
+        Size and type must be those of the message, otherwise `MismatchedCall` is raised. From `un.ANY` source the first
+        message to arrive is taken. Local, blocking.
+
+        Example:
+            import torch
+            import unisono as un
+
+            with un.connect() as comm:
+                work = comm.start_send(torch.ones(2), dest=0, tag=7)
+                if comm.rank == 0:
+                    buf = torch.empty(2)
+                    senders = [comm.recv(buf, un.ANY, tag=7).source for _ in range(comm.size)]
+                    sorted(senders) == list(range(comm.size))  # -> True
+                work.wait()
+
+        Args:
+            buf: The tensor that receives the message.
+            source: The rank of the sender, or `un.ANY`.
+            tag: The tag that the message was sent with.
+        """
         return self.start_recv(buf, source, tag).wait()
 
     def start_recv(self, buf: Tensor, source: int = ANY, tag: int = 0) -> Work[Envelope]:
-        """Local, not blocking: as `recv`; receives that could take the same message take messages in the order of their start."""
+        """Starts a `recv` and returns at once; `wait()` on the result returns who sent the message.
+
+        Of several receives that could take the same message, the one that was started first takes it. Local, not blocking.
+
+        Args:
+            buf, source, tag: As for `recv`.
+        """
         (tensor,) = self._checked(buf)
         if source != ANY:
             check_rank(source, self.size, "source", self.name)
@@ -200,25 +423,74 @@ class Communicator(ABC):
         return self._start_recv(tensor, source, check_tag(tag), watch)
 
     def allgather_object(self, obj: Any, timeout_s: float | None = None) -> list[Any]:
-        """Collective, blocking, slow: returns the plain data (None, bool, int, float, str, bytes, list, tuple, dict) of all
-        members, by rank. `timeout_s` replaces the time limit of the communicator."""
+        """Returns a list with the value of every member, by rank.
+
+        For small things: it is far slower than `allgather`. Values are None, bool, int, float, str or bytes, and lists,
+        tuples and dicts of these; anything else is refused. Collective, blocking, slow.
+
+        Example:
+            import unisono as un
+
+            with un.connect() as comm:
+                names = comm.allgather_object(f"rank {comm.rank}")
+                names[0]  # -> 'rank 0'
+
+        Args:
+            obj: The value of this member.
+            timeout_s: Seconds to wait for the others; left out, the time limit of the communicator.
+        """
         self._num_exchanges += 1
         key = f"{self.name}#{self._num_exchanges}"
         return self._run(Call("allgather_object"), lambda watch: self._exchange(key, obj, watch), timeout_s)
 
     def broadcast_object(self, obj: Any, root: int = 0, timeout_s: float | None = None) -> Any:
-        """Collective, blocking, slow: returns the root's plain data; `timeout_s` as in `allgather_object`."""
+        """Returns the value of one member on all of them; what the others pass is ignored.
+
+        For small things, of the types that `allgather_object` takes. Collective, blocking, slow.
+
+        Example:
+            import unisono as un
+
+            with un.connect() as comm:
+                settings = comm.broadcast_object({"lr": 0.1} if comm.rank == 0 else None)
+                settings  # -> {'lr': 0.1}
+
+        Args:
+            obj: The value; only that of the root counts.
+            root: The rank of the member whose value is returned.
+            timeout_s: Seconds to wait for the others; left out, the time limit of the communicator.
+        """
         check_rank(root, self.size, "root", self.name)
         return self.allgather_object(obj if self.rank == root else None, timeout_s)[root]
 
     def barrier(self, timeout_s: float | None = None) -> None:
-        """Collective, blocking: returns when all members have called it."""
+        """Returns when all members have called it. Collective, blocking.
+
+        Args:
+            timeout_s: Seconds to wait for the others; left out, the time limit of the communicator.
+        """
         limit_s = self.time_limit_s if timeout_s is None else timeout_s
         self._run(Call("barrier"), self._barrier, limit_s)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """Collective, blocking: makes a group for each color, ordered by (key, rank). A color of None joins no group and returns
-        None. The new group is equipped as this one is: the all-reduce algorithm that was asked for holds there too."""
+        """Divides the members into groups, and returns the communicator of the group of this member.
+
+        Members with the same color form a group, in the order of their keys, and of their ranks where keys are equal. A
+        member with color None joins no group and gets None. The all-reduce algorithm that was chosen for this communicator
+        is used in the groups too. Close the groups when they are no longer needed. Collective, blocking.
+
+        Example:
+            import unisono as un
+
+            with un.connect() as comm:
+                half = comm.split(comm.rank % 2)  # even and odd ranks
+                half.ranks[half.rank] == comm.rank  # -> True
+                half.close()
+
+        Args:
+            color: A whole number that names the group, or None to join none.
+            key: What the ranks of the group are ordered by.
+        """
         answers = self.allgather_object((color, key))
         if color is None:
             return None
@@ -233,19 +505,28 @@ class Communicator(ABC):
         return self._equipped(self._subgroup(group))
 
     def duplicate(self) -> Communicator:
-        """Collective, blocking: makes an independent group of the same members, for another layer's messages; equipped as by
-        `split`."""
+        """Returns a second communicator of the same members, whose calls never mix with those of this one.
+
+        Give one to a library or a thread that communicates by itself. Collective, blocking.
+        """
         copy = self.split(0, self.rank)
         assert copy is not None
         return copy
 
     def abort(self, reason: str) -> None:
-        """Local: notifies the others that this rank gives up, so that they raise `PeerLost` with the reason at once."""
+        """Tells the others that this member gives up: they raise `PeerLost` with the reason at once.
+
+        The communicator cannot be used afterwards. A `with` statement does this by itself when an exception leaves it.
+        Local, not blocking.
+
+        Args:
+            reason: What went wrong, for the messages of the others.
+        """
         self._unusable = reason
         self.control.give_up(reason)
 
     def close(self) -> None:
-        """Local: releases what the engine holds. Idempotent; buffers from `empty` stay valid."""
+        """Releases what the communicator holds. It may be called twice; tensors from `empty` stay valid. Local."""
         for dependent in self._dependents:
             dependent.close()
         self._dependents.clear()
@@ -268,19 +549,30 @@ class Communicator(ABC):
         self.close()
 
     def own_control(self) -> None:
-        """Local: lets `close` of this communicator also leave the job's control plane (for the communicator of the whole job)."""
+        """Makes `close` also leave the job: for the communicator of all processes (`un.connect` calls it). Local."""
         self._owns_control = True
 
     def reduce_with(self, reducer: Reducer, *owned: Communicator, refuses: bool = False) -> None:
-        """Local: makes `reducer(bufs, op)` the all-reduce of this communicator; `owned` are closed with it. `refuses`: it sees
-        calls that differ between members by itself, so that they need not be compared beside it."""
+        """Replaces the all-reduce of this communicator by another function; for authors of all-reduce algorithms. Local.
+
+        Args:
+            reducer: A function (bufs, op) that combines flat tensors over all members, in place, as one operation.
+            owned: Communicators that the function uses, and that are closed with this one.
+            refuses: True if the function itself notices calls that differ between members, so that they are not compared
+                before.
+        """
         self._reduce_with = reducer
         self._compares = not refuses
         self._dependents.extend(owned)
 
     def equip_groups(self, equip: Callable[[Communicator], object]) -> None:
-        """Local: from now on `equip(group)`, collective over its members, prepares every group that is split from this one.
-        Until it calls `equip_groups` on the group, what it splits off there is left as the engine makes it."""
+        """Sets a function that prepares every group split from this communicator; for authors of all-reduce algorithms. Local.
+
+        Groups of a group are prepared only if the function calls `equip_groups` on the group.
+
+        Args:
+            equip: A function of the new group; all members of the group call it.
+        """
         self._equip = equip
 
     # ---- what an engine adds ---------------------------------------------------------------------------------------
@@ -388,7 +680,12 @@ class Communicator(ABC):
             raise
 
     def give_up(self, reason: str, ranks: Sequence[int]) -> None:
-        """Local: makes this communicator unusable, and notifies the others of the reason before they notice the loss."""
+        """Makes the communicator unusable and tells the others why; for authors of engines. Local.
+
+        Args:
+            reason: What went wrong.
+            ranks: The members whose loss is the cause, if any.
+        """
         self._unusable = reason
         self.control.give_up(f"gave up: {reason}", [self.members[r] for r in ranks])
 

@@ -29,6 +29,25 @@ DTYPES = (
 
 
 class Op(Enum):
+    """How a reduction combines the values of all members: `un.SUM`, `un.MIN` or `un.MAX`.
+
+    `un.SUM` adds, `un.MIN` and `un.MAX` take the smallest and the largest value, element by element. There is no mean:
+    divide the sum by the number of samples, so that uneven parts stay exact. `un.ANY` is no operation, but the source of a
+    message that may come from any member: `comm.recv(buf, un.ANY)`.
+
+    Example:
+        import torch
+        import unisono as un
+
+        with un.connect() as comm:
+            largest = torch.tensor([1.0, 7.0])
+            comm.allreduce(largest, un.MAX)
+            largest.tolist()  # -> [1.0, 7.0]
+
+    Args:
+        value: "sum", "min" or "max"; `un.Op("max")` is `un.MAX`.
+    """
+
     SUM = "sum"
     MIN = "min"
     MAX = "max"
@@ -41,7 +60,12 @@ SUM, MIN, MAX = Op.SUM, Op.MIN, Op.MAX
 
 @dataclass(frozen=True)
 class Envelope:
-    """Source and tag of a received message."""
+    """Where a received message came from.
+
+    Attributes:
+        source: The rank of the sender.
+        tag: The tag of the message.
+    """
 
     source: int
     tag: int

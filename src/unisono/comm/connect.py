@@ -37,12 +37,38 @@ def connect(
     quiet: bool = False,
     attend: Callable[[], None] | None = None,
 ) -> Communicator:
-    """Collective over all processes of the job, blocking: opens the communicator of the whole job.
+    """Connects all processes of the job and returns their communicator.
 
-    Without arguments it detects the launcher and chooses the engine and the algorithm. Use it as a context manager: an exception
-    inside tells the others, who then raise `PeerLost` with its text.
+    Every process calls it once. It finds out who started the processes (srun, mpirun, torchrun, `unisono run`, or
+    TF_CONFIG), lets them meet, chooses the engine that suits the machines, and prints one line about the choice on rank 0.
+    A program that was started as one process gets a communicator of size 1, so that the same code runs alone.
 
-    `attend` is called several times a second while others are awaited; what it raises ends the wait.
+    Use it in a `with` statement: if one process raises inside it, the others raise `PeerLost` with the text of that
+    exception instead of waiting. An engine that cannot work here raises `UsageError`; a process that does not appear within
+    the time limit raises `CollectiveTimeout`.
+
+    Collective over all processes of the job, blocking.
+
+    Example:
+        import torch
+        import unisono as un
+
+        with un.connect() as comm:
+            total = torch.ones(3)
+            comm.allreduce(total)
+            total.tolist() == [comm.size] * 3  # -> True
+
+    Args:
+        engine: How the processes talk: "auto", "single", "shm", "mpi", "gloo" or "nccl". Left out, it is what the launcher
+            was told with --engine, else "auto": nccl with a GPU for each process, shm on one machine, else mpi or gloo.
+        allreduce: How values are added up: "auto", "ring", "recursive_doubling", "rabenseifner", "node_aware", or "engine"
+            for the engine's own way. Left out, it is what the launcher was told with --allreduce, else "auto".
+        time_limit_s: Seconds that a call waits for a missing process before it raises; 600 unless the launcher says
+            otherwise.
+        topology: The place of this process among all, for programs that find it out themselves; left out, the launcher's
+            variables say it.
+        quiet: True prints no line about the choice.
+        attend: A function that is called several times a second while the processes meet; what it raises ends the wait.
     """
     install_excepthook()
     at = topology or current_topology()

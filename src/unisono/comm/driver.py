@@ -15,7 +15,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Work(ABC, Generic[R_co]):
-    """A call that was started. Local; wait for it from the thread that started it."""
+    """A call that was started and may still be running, from one of the `start_...` methods of a communicator.
+
+    Wait for it in the thread that started it. The buffers of the call belong to the communicator until `wait` returns.
+    """
 
     @abstractmethod
     def done(self) -> bool:

@@ -92,8 +92,26 @@ def find(name: str) -> DataSet:
 
 
 def locate(name: str, root: Path | str | None = None) -> Path:
-    """Local, blocking for one read of the files: returns the folder of a data set whose files are all there and, where a
-    checksum is known, right. Otherwise the error says how to get them. Without `root` it lies where `unisono data get` puts it."""
+    """Returns the folder of a known data set, once its files are complete.
+
+    `unisono data` lists the names, and `unisono data get NAME` fetches a data set. Where a checksum was published, every
+    file is compared with it. If something is missing or differs, `UsageError` says what, and which command gets it.
+    "digits" is part of the package and has no folder: use `un.digits()`. Nothing is downloaded. Local, blocking for one
+    read of the files.
+
+    Example:
+        import unisono as un
+
+        try:
+            folder = un.locate("mnist", root="data")
+            images = un.Idx(folder / "train-images-idx3-ubyte.gz", folder / "train-labels-idx1-ubyte.gz")
+        except un.UsageError as error:
+            print(error)  # mnist is not in data/mnist (... missing); run: unisono data get mnist --root data
+
+    Args:
+        name: A name from `unisono data`, for example "mnist"; a wrong one is refused with the nearest names.
+        root: The folder that holds the data sets; left out, that of UNISONO_DATA, else ~/.cache/unisono/data.
+    """
     root = default_root(environment()) if root is None else root
     entry = find(name)
     if entry.embedded:

@@ -47,8 +47,28 @@ class Copy:
 
 
 def stage(files: Files, folder: PathName, reserve_bytes: int = RESERVE_BYTES) -> list[Path]:
-    """Local, blocking: copies these files (or folders, e.g. Zarr stores) and returns the paths of the copies, in the same order.
-    Copies what is not there yet; refuses before it copies anything where the disk has too little space."""
+    """Copies files to a disk of this node, once, and returns the paths of the copies.
+
+    Every process of a node may call it: one copies, the others wait and find the copies. A file that is there already is
+    not copied again, unless size or time of the original differ. Folders, such as Zarr stores, are copied as a whole. A
+    copy appears under its name only when it is complete.
+
+    If the disk has too little space, `UsageError` is raised before anything is copied. Missing and empty files are refused.
+    Local, blocking.
+
+    Example:
+        import numpy as np
+        import unisono as un
+
+        np.savez("part.npz", x=np.zeros((10, 3)), y=np.arange(10))
+        copies = un.stage("part.npz", "local_disk")
+        len(un.as_source(copies[0]))  # -> 10
+
+    Args:
+        files: A path, a pattern such as "data/*.h5", a list of these, or a `.txt` file with one path on each line.
+        folder: Where the copies go, for example "/dev/shm/me" or the value of TMPDIR; made if it is not there.
+        reserve_bytes: Space that is left free on that disk.
+    """
     originals = expand(files, "staging", folders=True)
     local = Path(folder).expanduser()
     try:

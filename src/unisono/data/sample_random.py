@@ -21,8 +21,33 @@ _STRIDE = 0x9E3779B97F4A7C15
 
 
 class SampleRandom:
-    """Draws random numbers for the samples `indices` of one epoch; the first axis of every result is the sample. Every call is
-    one draw more, so augmentation must make the same calls for every batch, whatever is in it. Local."""
+    """Random numbers for augmentation that belong to each sample.
+
+    A sample gets the same numbers in whichever batch, on whichever worker it is, so the number of workers does not change
+    the training. They depend on the seed, the epoch, the number of the sample, and how many draws came before. The first
+    axis of every result is the sample. Local.
+
+    Make the same draws for every batch, whatever is in it: a draw inside an `if` on the content of the batch would shift
+    all that follow. A task's `augment` function gets one as its second argument.
+
+    Example:
+        import numpy as np
+        import unisono as un
+
+        def augment(batch, random):
+            images, labels = batch
+            mirrored = random.flip()  # one for each sample
+            return np.where(mirrored[:, None], images[:, ::-1], images), labels
+
+        images, labels = np.arange(6.0).reshape(3, 2), np.arange(3)
+        changed, _ = augment((images, labels), un.SampleRandom(seed=0, epoch=4, indices=[10, 11, 12]))
+        changed.shape  # -> (3, 2)
+
+    Args:
+        seed: The seed of the training.
+        epoch: The number of the epoch; the numbers differ from epoch to epoch.
+        indices: The numbers of the samples of the batch.
+    """
 
     def __init__(self, seed: int, epoch: int, indices: npt.ArrayLike) -> None:
         samples = np.atleast_1d(np.asarray(indices)).astype(np.int64).view(np.uint64)
@@ -35,7 +60,22 @@ class SampleRandom:
         return len(self._keys)
 
     def uniform(self, low: float = 0.0, high: float = 1.0, shape: tuple[int, ...] = (), dtype: npt.DTypeLike = np.float32) -> Any:
-        """Draws numbers in [low, high); float32 by default, so that images stay float32."""
+        """Returns numbers that are evenly spread over low to high; high itself never appears.
+
+        `low` must be below `high`. Local.
+
+        Example:
+            import unisono as un
+
+            random = un.SampleRandom(seed=0, epoch=0, indices=[5, 6])
+            random.uniform(0.9, 1.1, shape=(3, 1, 1)).shape  # -> (2, 3, 1, 1)
+
+        Args:
+            low: The smallest number.
+            high: The bound above.
+            shape: The shape for each sample; left out, one number for each.
+            dtype: Element type; float32 unless told, so that float32 images stay float32.
+        """
         if not low < high:
             raise UsageError(f"uniform needs low < high; received {low} and {high}")
         drawn = (low + (high - low) * self._fractions(shape)).astype(dtype)
@@ -43,7 +83,15 @@ class SampleRandom:
         return np.minimum(drawn, below)  # rounding must not reach `high`
 
     def integers(self, low: int, high: int, shape: tuple[int, ...] = ()) -> npt.NDArray[np.int64]:
-        """Draws whole numbers in low..high-1."""
+        """Returns whole numbers from low to high - 1, all equally likely.
+
+        `low` must be below `high`, by at most 2**32. Local.
+
+        Args:
+            low: The smallest number.
+            high: One more than the largest number.
+            shape: The shape for each sample; left out, one number for each.
+        """
         if not 0 < high - low <= 2**32:
             raise UsageError(f"integers needs low < high, at most 2**32 apart; received {low} and {high}")
         # The upper half times the span, divided by 2**32: no modulo, so no small number is preferred by more than 2**-32.
@@ -51,13 +99,23 @@ class SampleRandom:
         return scaled.astype(np.int64) + low
 
     def normal(self, shape: tuple[int, ...] = (), dtype: npt.DTypeLike = np.float32) -> Any:
-        """Draws normal numbers of mean 0 and standard deviation 1 (Box and Muller 1958)."""
+        """Returns normally distributed numbers with mean 0 and standard deviation 1. Local.
+
+        Args:
+            shape: The shape for each sample; left out, one number for each.
+            dtype: Element type; float32 unless told.
+        """
         pair = self._fractions((2, *shape))
         radius = np.sqrt(-2.0 * np.log1p(-pair[:, 0]))
         return (radius * np.cos(2.0 * np.pi * pair[:, 1])).astype(dtype)
 
     def flip(self, probability: float = 0.5, shape: tuple[int, ...] = ()) -> npt.NDArray[np.bool_]:
-        """Draws booleans that are True with this probability."""
+        """Returns True with this probability, else False. Local.
+
+        Args:
+            probability: From 0 to 1.
+            shape: The shape for each sample; left out, one value for each.
+        """
         if not 0.0 <= probability <= 1.0:
             raise UsageError(f"a probability lies in 0..1; received {probability}")
         return np.asarray(self._fractions(shape) < probability)

@@ -19,9 +19,37 @@ Indices = npt.NDArray[np.int64]
 
 
 class Source(ABC):
-    """Random access to samples. Its constructor checks what can be checked cheaply (the file is there, whole, of the right shape)
-    and keeps no file open, so that a source can be pickled and opened in another process. `read` may come from one thread other
-    than the one that made it, one at a time."""
+    """Samples by number: the base class of everything that a training reads data from.
+
+    A source has a length and reads any samples as one batch: `(inputs,)`, `(inputs, targets)` or `(inputs, targets,
+    weights)`. Inputs and targets are arrays, or dicts and tuples of arrays, whose first axis is the sample. Make one with
+    `un.as_source`, with the class for a file format, or by a subclass with `__len__` and `read`. Every process opens its
+    own; reading never changes it.
+
+    For a subclass: the constructor should check what it can at little cost (the file is there, whole, and of the right
+    shape) and keep no file open, so that the source can be pickled and opened in another process. `read` may be called from
+    a thread other than the one that made the source, one call at a time.
+
+    Example:
+        import numpy as np
+        import unisono as un
+
+        class Squares(un.Source):
+            def __len__(self):
+                return 100
+
+            def read(self, indices):
+                numbers = indices.astype(np.float32)
+                return numbers[:, None], numbers[:, None] ** 2
+
+        splits = un.split(Squares(), validation=10, test=20)
+        len(splits.train)  # -> 70
+
+    Attributes:
+        in_memory: True if `read` only copies from memory, so that reading ahead in a thread gains nothing.
+        chunk_samples: Number of samples that must be read together (a compressed chunk, a remote object), or None. A
+            shuffle then takes whole chunks.
+    """
 
     in_memory: bool = False
     """Whether `read` is a copy from memory, so that reading ahead in a thread would only cost time."""
@@ -34,36 +62,93 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, indices: Indices) -> Any:
-        """Local, blocking: returns these samples, in this order, as a batch. Indices may repeat and come in any order."""
+        """Returns these samples, in this order, as a batch. Local, blocking.
+
+        Example:
+            import unisono as un
+
+            inputs, labels = un.as_source(un.digits()).read([3, 3, 0])
+            labels.tolist()  # -> [3, 3, 0]
+
+        Args:
+            indices: Numbers of samples as an int64 array, in any order; a number may appear more than once.
+        """
 
     def targets(self) -> npt.NDArray[Any] | None:
-        """Local, blocking: returns all targets as one array where that is one cheap read (labels), else None. For stratified
-        splits and for checking labels before work starts."""
+        """Returns all targets as one array if that is one cheap read, as for labels, otherwise None.
+
+        Stratified splits and the check of the labels before a training begin here. Local, blocking.
+        """
         return None
 
     def groups(self) -> npt.NDArray[Any] | None:
-        """Local: returns for each sample the patient, volume or lesion it comes from, where the source knows, else None; samples
-        of one group belong in one part of a split."""
+        """Returns the group of each sample (its patient, volume, or lesion), or None if the source does not know it.
+
+        Samples of one group belong into one part of a split: see `how="group"` of `un.split`. Local.
+        """
         return None
 
     def describe(self) -> Mapping[str, Any]:
-        """Local: returns plain values that say which data these are, for the record of a run: kind, files with sizes, shapes."""
+        """Returns plain values that say which data these are: kind, number of samples, files with their sizes, shapes.
+
+        They become part of the record of a run. Local.
+        """
         return {"kind": type(self).__name__.lower(), "num_samples": len(self)}
 
     def close(self) -> None:  # noqa: B027 - most sources hold nothing open
-        """Local: closes what `read` opened; a later `read` opens it again. Idempotent."""
+        """Closes what `read` has opened; a later `read` opens it again. It may be called twice. Local."""
 
     def subset(self, indices: npt.ArrayLike) -> Source:
-        """Local: returns a source of only these samples, in this order."""
+        """Returns a source of some of these samples, in the order given.
+
+        An empty list gives an empty source; a number that there is no sample for is refused. Local.
+
+        Example:
+            import numpy as np
+            import unisono as un
+
+            whole = un.as_source(un.digits())
+            ones = whole.subset(np.flatnonzero(whole.targets() == 1))
+            len(ones)  # -> 182
+
+        Args:
+            indices: Numbers of samples, each from 0 to the length less 1.
+        """
         return Subset(self, np.asarray(indices))
 
     def map(self, change: Callable[[Any], Any]) -> Source:
-        """Local: returns a source that applies `change(batch)` to every batch read; it must treat each sample alone."""
+        """Returns a source that applies a function to every batch that is read.
+
+        The function must treat each sample by itself, as the samples of a batch differ from run to run. The result has no
+        `targets()`, as the function might change them, so a stratified split needs `labels=`; use `map_inputs` where only
+        the inputs change. Local.
+
+        Example:
+            import unisono as un
+
+            whole = un.as_source(un.digits())
+            parity = whole.map(lambda batch: (batch[0], batch[1] % 2))
+            parity.read([3])[1].tolist()  # -> [1]
+
+        Args:
+            change: A function of the batch, a tuple, that returns the new batch.
+        """
         return Mapped(self, change)
 
     def map_inputs(self, change: Callable[[Any], Any]) -> Source:
-        """Local: returns a source that applies `change(inputs)` to the inputs of every batch read, e.g. a scaling; it must treat
-        each sample alone."""
+        """Returns a source that applies a function to the inputs of every batch, such as a scaling.
+
+        The function must treat each sample by itself. Targets and weights stay. Local.
+
+        Example:
+            import unisono as un
+
+            images = un.as_source(un.digits()).map_inputs(lambda x: x.reshape(-1, 1, 8, 8))
+            images.read([0, 1])[0].shape  # -> (2, 1, 8, 8)
+
+        Args:
+            change: A function of the inputs that returns the new inputs.
+        """
         return Mapped(self, change, inputs_only=True)
 
 

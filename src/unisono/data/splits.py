@@ -24,9 +24,30 @@ METHODS = ("random", "stratified", "group", "blocks")
 
 @dataclass(frozen=True, init=False)
 class Splits:
-    """The data of a task: `un.Splits(train=(x, y), test=(x2, y2))`. Each part is anything that can be opened as a source.
+    """The data of a task: samples for training, and if there are any for validation and test.
 
-    Refuses empty parts and, where the parts were taken from one source, samples that are in two of them.
+    The training part is learnt from, the validation part is evaluated after every epoch and decides which epoch is best,
+    the test part is evaluated once at the end. Each part is anything that `un.as_source` opens: arrays, paths, data sets.
+    Use `un.split` to divide one source.
+
+    An empty part is refused, and so is a sample that is in two parts of the same source. Local.
+
+    Example:
+        import unisono as un
+
+        x, y = un.digits()
+        splits = un.Splits(train=(x[:1500], y[:1500]), test=(x[1500:], y[1500:]))
+        {name: len(part) for name, part in splits.parts().items()}  # -> {'train': 1500, 'test': 297}
+
+    Args:
+        train: What is learnt from.
+        validation: What is evaluated after every epoch, or None.
+        test: What is evaluated at the end, or None.
+        how: How the parts were made, for the record of the run; `un.split` fills it in.
+        seed: The seed that they were drawn with, for the record; None if nothing was drawn.
+        num_dropped: Number of samples that are in no part, for the record.
+        warnings: What a reader of the results should know; one is added if training patches of a `Scene` cover tested
+            pixels.
     """
 
     train: Source
@@ -59,14 +80,16 @@ class Splits:
         object.__setattr__(self, "warnings", said)
 
     def parts(self) -> dict[str, Source]:
-        """Returns the parts that there are, by name: train first, then validation and test."""
+        """Returns the parts that there are, by name: train, then validation and test. Local."""
         named = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: part for name, part in named.items() if part is not None}
 
     def sha256(self) -> str:
-        """Local, blocking for one read of the labels: returns a hash, which two splits share if they put the same samples of the
-        same data into the same parts. Data are the same if `describe` and the labels are; folders, order and transforms do not
-        count."""
+        """Returns a hash that is the same for two splits which put the same samples of the same data into the same parts.
+
+        Data count as the same if descriptions (`describe`) and labels are the same; folders, the order inside a part, and
+        transforms do not count. Local, blocking for one read of the labels.
+        """
         digest = hashlib.sha256()
         for name, part in self.parts().items():
             whole, indices = sample_ids(part)
@@ -83,7 +106,7 @@ class Splits:
         return digest.hexdigest()
 
     def record(self) -> dict[str, Any]:
-        """Local, blocking as `sha256`: returns plain values for the summary of a run."""
+        """Returns origin, sizes and hash of the parts, for the summary of a run. Local, blocking as `sha256`."""
         return {
             "how": self.how,
             "seed": self.seed,
@@ -110,13 +133,32 @@ def split(
     groups: npt.ArrayLike | None = None,
     block_size: int | None = None,
 ) -> Splits:
-    """Local: divides one source into training, validation and test. A pure function of the seed and of labels, groups or
-    coordinates.
+    """Divides one source into training, validation and test.
 
-    `validation` and `test` are shares below 1 or numbers of samples; 0 leaves a part out. `how` is random; stratified (each class
-    keeps its share; labels come from the source unless given); group (`groups` names the patient, the field, ... of each sample,
-    unless the source knows it, and each lies wholly in one part); or blocks (a scene cut into squares of `block_size` pixels; no
-    two parts share a pixel).
+    The result depends only on the seed and on the labels, groups or places of the samples, so that all workers, and every
+    later run, get the same parts. Sizes are exact for "random" and "stratified"; with "group" and "blocks" they are as near
+    as whole groups or blocks allow. Local. A share that comes to less than one sample, or leaves nothing for training, is
+    refused. So is a class with fewer samples than parts ("stratified"), and fewer groups than parts ("group"). A class that
+    a part lacks after "blocks" is named in `warnings`. Arguments that the chosen way does not use are refused.
+
+    Example:
+        import unisono as un
+
+        splits = un.split(un.digits(), validation=0.1, test=0.2, how="stratified", seed=1)
+        len(splits.train), len(splits.validation), len(splits.test)  # -> (1258, 180, 359)
+
+    Args:
+        source: Anything that `un.as_source` opens: arrays, a path, a data set.
+        validation: The share of the samples (below 1) or their number; 0 for no such part.
+        test: The share of the samples (below 1) or their number; 0 for no such part.
+        how: "random"; "stratified", where each class keeps its share; "group", where all samples of a group (a patient, a
+            field) are in one part; or "blocks", where a `Scene` is cut into squares, and no patch of one part overlaps a
+            patch of another.
+        seed: Another number gives another division.
+        labels: The class of each sample, for "stratified" and "blocks"; left out, the targets of the source.
+        groups: The group of each sample, for "group"; left out, what the source knows.
+        block_size: The side of a square in pixels, for "blocks"; left out, an eighth of the scene, but at least three
+            patches.
     """
     whole = as_source(source)
     count = len(whole)
@@ -147,8 +189,26 @@ def folds(
     groups: npt.ArrayLike | None = None,
     block_size: int | None = None,
 ) -> list[Splits]:
-    """Local: returns k divisions of one source; each sample is in the validation part of exactly one of them and in the training
-    part of all others (with blocks, less the guard margin). `how` and what goes with it are as for `split`."""
+    """Divides one source into k folds and returns k `Splits`, for cross-validation.
+
+    Each sample is in the validation part of exactly one of them and in the training part of the others; there is no test
+    part. With "blocks", training samples whose patches overlap the validation part are dropped. Fold sizes differ by at
+    most one sample, except with "group" and "blocks", where groups and blocks stay whole. Local. k must be from 2 to the
+    number of samples; "stratified" needs at least k samples of each class, "group" at least k groups.
+
+    Example:
+        import unisono as un
+
+        divisions = un.folds(un.digits(), k=5, how="stratified")
+        [len(one.validation) for one in divisions]  # -> [360, 360, 359, 359, 359]
+
+    Args:
+        source: Anything that `un.as_source` opens.
+        k: The number of folds.
+        how: "random", "stratified", "group" or "blocks", as for `un.split`.
+        seed: Another number gives another division.
+        labels, groups, block_size: As for `un.split`.
+    """
     whole = as_source(source)
     count = len(whole)
     if not 2 <= k <= count:

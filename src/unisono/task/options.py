@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from math import isfinite
 from numbers import Integral, Real
+from textwrap import fill
 from typing import Any, TypeVar
 
 from unisono.errors import UsageError
@@ -19,6 +20,10 @@ REQUIRED: Any = MISSING
 """Marks an option without a default."""
 KEY = "option"
 """Key of the `Option` in a field's metadata."""
+DOC = "doc"
+"""Of a field's metadata: what it is, where it is no option."""
+DOC_WIDTH = 120
+"""Of the lines of docstrings that are put together here."""
 KINDS: Mapping[str, str] = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "a text"}
 """Annotation, without `| None`, of fields that are checked -> description of their values."""
 
@@ -208,6 +213,22 @@ def keywords_of(*owners: type) -> dict[str, Option]:
     return found
 
 
+def lists_fields(owner: type[T]) -> type[T]:
+    """A dataclass whose docstring lists its fields: what an option or the metadata of a field says of it."""
+    told = {one.name: one.metadata.get(DOC) or one.metadata[KEY].help_line() for one in fields(owner)}  # type: ignore[arg-type]
+    add_section(owner, "Args", {name: text[:1].upper() + text[1:] for name, text in told.items()})
+    return owner
+
+
+def add_section(owner: Any, heading: str, told: Mapping[str, str]) -> None:
+    """Local: a docstring gets one more section, with an entry for each name."""
+    lines = [
+        fill(f"{name}: {text}.", DOC_WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False)
+        for name, text in told.items()
+    ]
+    owner.__doc__ = "\n".join((f"{(owner.__doc__ or '').rstrip()}\n", f"    {heading}:", *lines, "    "))
+
+
 def takes(*owners: type) -> Callable[[Function], Function]:
     """Decorates a function with `**options` that are those of some dataclasses: its signature and its docstring list them."""
 
@@ -221,8 +242,7 @@ def takes(*owners: type) -> Callable[[Function], Function]:
             for name, one in more.items()
         ]
         vars(function)["__signature__"] = signature.replace(parameters=[*own, *listed])
-        lines = "\n".join(f"        {name}: {one.help_line()}." for name, one in more.items())
-        function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Options:\n{lines}\n    "
+        add_section(function, "Options", {name: one.help_line() for name, one in more.items()})
         return function
 
     return described

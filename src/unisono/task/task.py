@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from unisono.errors import UsageError
 from unisono.task.name_value import literal
-from unisono.task.options import check, option
+from unisono.task.options import DOC, check, lists_fields, option
 
 T = TypeVar("T")
 
@@ -26,7 +26,31 @@ def setting(default: T, help: str, metavar: str = "", **facts: Any) -> T:
 
 @dataclass(frozen=True)
 class Range:
-    """Values of a model argument that tuning may try: `width: Annotated[int, un.Range(16, 256, log=True)] = 64`."""
+    """Numbers between two ends that `unisono tune` may try for a setting.
+
+    Write it as the annotation of an argument of the task's `model` or `data` function, or into the task's `space`. Both
+    ends can be tried. Whole numbers are drawn for an argument that is an int, and for one without a type if both ends are
+    whole; otherwise real numbers. Outside a search the default of the argument counts; a Range does not limit what --set
+    may give.
+
+    `low` must be below `high`, and above 0 with `log`; both must be finite. For a single value use `un.Choice`.
+
+    Example:
+        from typing import Annotated
+        from torch import nn
+        import unisono as un
+
+        def model(width: Annotated[int, un.Range(16, 256, log=True)] = 64) -> nn.Module:
+            return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+    Args:
+        low: The smallest value.
+        high: The largest value.
+        log: True draws powers evenly, so that 0.001 to 0.01 is tried as often as 0.1 to 1; for learning rates, widths, and
+            the like.
+        when: Other settings and the value, or list of values, that each must have for this one to be tried, for example
+            {"optimizer": "sgd"}.
+    """
 
     low: float
     high: float
@@ -42,7 +66,26 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """Values of a model argument that tuning may choose from: `act: Annotated[str, un.Choice("relu", "gelu")] = "relu"`."""
+    """Values that `unisono tune` may choose from for a setting.
+
+    Write it as the annotation of an argument of the task's `model` or `data` function, or into the task's `space`. Values
+    are texts, numbers, True, False or None, so that the study can be written to a file. In an annotation it also limits
+    what --set may give.
+
+    Example:
+        from typing import Annotated
+        from torch import nn
+        import unisono as un
+
+        def model(act: Annotated[str, un.Choice("ReLU", "GELU")] = "ReLU") -> nn.Module:
+            return nn.Sequential(nn.Linear(64, 32), getattr(nn, act)(), nn.Linear(32, 10))
+
+        batch = un.Choice(32, 64, 128, when={"algorithm": "allreduce"})
+
+    Args:
+        values: The values, at least one: `un.Choice("relu", "gelu")`.
+        when: Other settings and the value, or list of values, that each must have for this one to be tried.
+    """
 
     values: tuple[Any, ...]
     when: Mapping[str, Any]
@@ -55,14 +98,51 @@ class Choice:
         object.__setattr__(self, "when", dict(when or {}))
 
 
+@lists_fields
 @dataclass(frozen=True)
 class Task:
-    """One training: model, data and how to learn. Every value can be overridden on the command line."""
+    """The definition of one training: model, data, and how to learn.
 
-    model: Callable[..., Any]
-    """Makes the model (a torch module); its arguments can be set with --set model.NAME=VALUE."""
-    data: Callable[..., Any]
-    """Makes `un.Splits`; its arguments can be set with --set data.NAME=VALUE."""
+    A task file assigns one to the name `task`; `unisono train`, `tune`, `evaluate` and `apply` read it, and `un.train`
+    takes it directly. It holds functions and values and runs nothing. Every value can be changed when a training is
+    started, without an edit: `--set model.width=128`, `--lr 0.05`. Names that do not exist are refused with the nearest
+    ones.
+
+    `model` and `data` are functions, not objects, so that every worker makes its own and the seed decides the first
+    weights. Their arguments need defaults unless they are given with --set. A model without a `loss` must be a
+    LightningModule or a compiled Keras model, which bring their own, or the task needs a `step`. Values out of range are
+    refused when the task is made; names of losses, metrics and optimisers when the training starts.
+
+    Example:
+        from typing import Annotated
+        from torch import nn
+        import unisono as un
+
+        def model(width: Annotated[int, un.Range(16, 256, log=True)] = 64) -> nn.Module:
+            return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+        def data() -> un.Splits:
+            return un.split(un.digits(), validation=0.1, test=0.2, how="stratified")
+
+        task = un.Task(
+            model=model,
+            data=data,
+            loss="cross_entropy",
+            metrics=("accuracy",),
+            optimizer="sgd",
+            optimizer_options={"momentum": 0.9},
+            lr=0.1,
+            global_batch=64,
+            epochs=10,
+        )
+    """
+
+    model: Callable[..., Any] = field(
+        metadata={DOC: "a function that makes the model (of torch, Lightning or Keras); --set model.NAME=VALUE sets its arguments"}
+    )
+    data: Callable[..., Any] = field(
+        metadata={DOC: "a function that makes the `un.Splits`; --set data.NAME=VALUE sets its arguments"}
+    )
     loss: str | Callable[..., Any] | None = setting(
         None, "by name, or a function loss(outputs, targets) that gives one loss for each sample, or the pair (sum, weight)"
     )
@@ -72,8 +152,9 @@ class Task:
         "by name with `optimizer_options`, or a function of the parameters (and, if it takes it, `lr`); none: sgd, or that of a "
         "LightningModule",
     )
-    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
-    """E.g. {"momentum": 0.9}; --set optimizer.momentum=0.9"""
+    optimizer_options: Mapping[str, Any] = field(
+        default_factory=dict, metadata={DOC: 'options of an optimizer by name, e.g. {"momentum": 0.9}; --set optimizer.NAME=VALUE'}
+    )
     lr: float | None = setting(
         None, "learning rate; none: 0.01, or what a LightningModule or the optimizer's function sets itself", "LR", above=0
     )
@@ -82,7 +163,9 @@ class Task:
         "of the learning rate: by name (cosine, ...), a function step -> factor of the learning rate, or a function optimizer -> "
         "torch scheduler",
     )
-    schedule_options: Mapping[str, Any] = field(default_factory=dict)
+    schedule_options: Mapping[str, Any] = field(
+        default_factory=dict, metadata={DOC: "options of a schedule by name; --set schedule.NAME=VALUE"}
+    )
     global_batch: int = setting(128, "samples of one step over all workers together", "B", least=1)
     epochs: int = setting(1, "how often every training sample is used", "E", least=1)
     loss_options: Mapping[str, Any] = field(default_factory=dict)
@@ -95,10 +178,16 @@ class Task:
     shards: int | None = setting(
         None, "cut every batch into S fixed parts: any number of workers up to S then gives the same bits", "S", least=1
     )
-    augment: Callable[..., Any] | None = None
-    """`augment(batch, random)` of every training batch; `random` gives each sample its own numbers, whoever computes it."""
-    step: Callable[..., Any] | None = None
-    """The task's own training step, for several losses or optimisers (a GAN)."""
+    augment: Callable[..., Any] | None = field(
+        default=None,
+        metadata={DOC: "a function augment(batch, random) that changes every training batch; `random` is an `un.SampleRandom`"},
+    )
+    step: Callable[..., Any] | None = field(
+        default=None,
+        metadata={
+            DOC: "the task's own training step, for several losses or optimizers (a GAN): step(self, batch) with an `un.OwnStep`"
+        },
+    )
     monitor: str | None = setting(
         None,
         "the metric that decides which epoch is best, e.g. val_f1 (default: the first metric of the validation, or its loss)",
@@ -109,9 +198,13 @@ class Task:
     patience: int | None = setting(None, "stop when the metric that decides has not improved for P epochs", "P", least=1)
     seed: int = setting(0, "random seed of the weights, of the order of the samples and of every other draw", "S")
     name: str = setting("", "of the task, for messages and the run directory (default: the name of its file)")
-    space: Mapping[str, Range | Choice] = field(default_factory=dict)
-    """What tuning may try besides annotated arguments, as --set calls it: {"lr": un.Range(0.001, 1, log=True),
-    "optimizer.momentum": un.Range(0, 0.99, when={"optimizer": "sgd"}), "algorithm": un.Choice("allreduce", "local_sgd")}."""
+    space: Mapping[str, Range | Choice] = field(
+        default_factory=dict,
+        metadata={
+            DOC: "what tuning may try besides annotated arguments, as --set calls it, e.g. "
+            '{"lr": un.Range(0.001, 1, log=True), "algorithm": un.Choice("allreduce", "local_sgd")}'
+        },
+    )
 
     def __post_init__(self) -> None:
         for name in ("model", "data"):

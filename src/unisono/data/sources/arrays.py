@@ -13,7 +13,26 @@ from unisono.data.tree import map_tree, num_rows
 
 
 class Arrays(Source):
-    """`Arrays(inputs, targets, weights)`: each a nesting of arrays that share their first axis. Nothing is copied until read."""
+    """Samples in memory: NumPy arrays and torch tensors whose first axis is the sample.
+
+    Inputs and targets may be dicts and tuples of arrays, for models with several inputs or outputs. Nothing is copied until
+    samples are read. Tensors must lie in CPU memory. Arrays of different lengths, text, Python objects, plain lists, and
+    weights without targets are refused. NaN and infinity are refused when a training starts, unless it runs with
+    on_nan="skip". Local.
+
+    Example:
+        import numpy as np
+        import unisono as un
+
+        inputs = {"image": np.zeros((100, 8, 8), np.float32), "age": np.zeros((100, 1), np.float32)}
+        source = un.Arrays(inputs, np.zeros(100, np.int64))
+        source.read([0, 1, 2])[0]["image"].shape  # -> (3, 8, 8)
+
+    Args:
+        inputs: What the model is given.
+        targets: What it should answer; left out, there are none, as when a model is applied.
+        weights: How much each sample counts in the loss; left out, all count 1.
+    """
 
     in_memory = True
 

@@ -53,7 +53,10 @@ class Column:
 
 
 class ChunkedFiles(Source):
-    """Base of HDF5 and Zarr. A key names an array, or a group, which gives a dict of its arrays; nestings of keys give nestings."""
+    """Base class of `HDF5` and `Zarr`: named arrays in groups, in one file or in many.
+
+    A key names an array, or a group, which gives a dict of its arrays; dicts and tuples of keys give dicts and tuples.
+    """
 
     kind: str
     """Name of the format in messages: an HDF5 file."""

@@ -12,7 +12,17 @@ BRIGHTEST = 16
 
 
 def digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Local: returns 1,797 images of 64 pixels, scaled to 0..1, shape (1797, 64), and their labels 0..9."""
+    """Returns 1,797 images of handwritten digits, and their labels: a real data set that is part of the package.
+
+    Images are float32 of shape (1797, 64), from 0 to 1; labels are int64, from 0 to 9. They are scikit-learn's, from the
+    UCI repository (CC BY 4.0). Nothing is downloaded. Local.
+
+    Example:
+        import unisono as un
+
+        images, labels = un.digits()
+        images.shape, labels[:5].tolist()  # -> ((1797, 64), [0, 1, 2, 3, 4])
+    """
     images, labels = raw_digits()
     return (images.reshape(len(images), -1) / np.float32(BRIGHTEST)).astype(np.float32), labels.astype(np.int64)
 

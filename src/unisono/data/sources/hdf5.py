@@ -16,7 +16,38 @@ from unisono.errors import UsageError
 
 
 class HDF5(ChunkedFiles):
-    """`HDF5("part-*.h5", inputs="features", targets="labels")`; a `.txt` file may list the files. Opened lazily in each process."""
+    """Samples in HDF5 files: one file or many, arrays by their keys.
+
+    The first axis of every array is the sample. Several files count as one long one, in the order given; their arrays must
+    be alike except for their lengths. Samples are read when they are needed. Of compressed arrays whole chunks are read,
+    and a shuffle takes whole chunks too, so that each is read once in an epoch. Arrays in one piece are mapped into memory.
+    Needs the package h5py. Local.
+
+    Without `inputs`, the file must hold exactly one usual pair of names: x and y, inputs and targets, features and labels,
+    images and labels, images and masks, data and labels, and the like. An unknown key is refused with the nearest names; so
+    are arrays of different lengths, and files that are missing, empty or cut off.
+
+    Example:
+        import h5py
+        import numpy as np
+        import unisono as un
+
+        for part in range(3):
+            with h5py.File(f"part-{part}.h5", "w") as file:
+                file["features"] = np.full((50, 16), part, np.float32)
+                file["labels"] = np.zeros(50, np.int64)
+        source = un.HDF5("part-*.h5", inputs="features", targets="labels")
+        len(source)  # -> 150
+
+    Args:
+        files: A path, a pattern such as "part-*.h5" (sorted by name), a list of these, or a `.txt` file with one path on
+            each line.
+        inputs: The key of the inputs, for example "features" or "detector/tracks"; a group gives a dict of its arrays, and
+            a dict or tuple of keys gives a dict or tuple.
+        targets: The key of the targets, in the same forms; left out, the samples have none.
+        weights: The key of the weights of the samples.
+        cached_chunks: Number of compressed chunks that are kept in memory.
+    """
 
     kind = "an HDF5 file"
     folders = False

@@ -22,7 +22,28 @@ TYPES: Mapping[int, str] = MappingProxyType({0x08: "u1", 0x09: "i1", 0x0B: ">i2"
 
 
 class Idx(Arrays):
-    """`Idx("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")`: images as they are (uint8 28x28), labels as int64."""
+    """Samples in idx files, the format of MNIST, plain or gzipped.
+
+    Images come in the type and shape of the file (for MNIST uint8, 28 x 28), labels as int64. The files are read into
+    memory. A file that is cut off or of another kind is refused, and so are files with different numbers of samples. Local.
+
+    Example:
+        import numpy as np
+        import unisono as un
+
+        def write_idx(name, array):  # the header: 0, 0, uint8, number of axes, then the sizes
+            sizes = np.array(array.shape, ">u4").tobytes()
+            open(name, "wb").write(bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes())
+
+        write_idx("images-idx3-ubyte", np.zeros((20, 28, 28)))
+        write_idx("labels-idx1-ubyte", np.arange(20) % 10)
+        source = un.Idx("images-idx3-ubyte", "labels-idx1-ubyte")
+        source.read([7])[1].tolist()  # -> [7]
+
+    Args:
+        images: The file of the images.
+        labels: The file of the labels; left out, the samples have none.
+    """
 
     def __init__(self, images: PathName, labels: PathName | None = None) -> None:
         paths = [Path(name).expanduser() for name in (images, labels) if name is not None]

@@ -21,8 +21,18 @@ Row: TypeAlias = Mapping[str, str]
 
 
 class Images(Source):
-    """Pictures by path, read as uint8 (channels, rows, columns). `mode` is Pillow's ("RGB", "L"); `size` is (rows, columns), one
-    number for squares, or None where all pictures have one size. Read and decoded as they are asked for."""
+    """Pictures by path, read and decoded as they are asked for: the base class of `ImageFolder` and `ImageTable`.
+
+    A picture is uint8 of shape (channels, rows, columns). Local.
+
+    Args:
+        paths: The files.
+        labels: The target of each picture, or None.
+        groups: The group of each picture, or None.
+        size: Rows and columns to which all are brought, one number for squares, or None if all have one size.
+        mode: Pillow's mode: "RGB", "L", and so on.
+        classes: The names of the classes, in the order of their numbers.
+    """
 
     def __init__(
         self,
@@ -91,7 +101,34 @@ class Images(Source):
 
 
 class ImageFolder(Images):
-    """`ImageFolder("train", size=224)`: every sub-folder is a class, in the order of the names; `classes` fixes another order."""
+    """Pictures in a folder with a sub-folder for each class.
+
+    A sample is uint8 of shape (channels, rows, columns), its target the number of the class, in the order of the names.
+    Sub-folders of a class are searched too. Pictures are decoded when they are read. Needs the package Pillow. Local.
+
+    The suffix of a picture is .jpg, .jpeg, .png, .bmp, .gif, .webp, .tif, .tiff, .ppm or .pgm; other files are ignored. A
+    class without a picture is refused, and so are pictures of different sizes if `size` is not given, and damaged ones when
+    they are read.
+
+    Example:
+        from pathlib import Path
+        import numpy as np
+        from PIL import Image
+        import unisono as un
+
+        for name in ("benign", "malignant"):
+            Path("train", name).mkdir(parents=True)
+            Image.fromarray(np.zeros((30, 40, 3), np.uint8)).save(f"train/{name}/1.png")
+        source = un.ImageFolder("train", size=32)
+        source.classes, source.read([0])[0].shape  # -> (('benign', 'malignant'), (1, 3, 32, 32))
+
+    Args:
+        folder: The folder that holds a sub-folder for each class.
+        size: Rows and columns to which all pictures are brought, as a pair, or one number for squares; None if all have one
+            size.
+        mode: Pillow's mode: "RGB" for three channels, "L" for one grey channel.
+        classes: The names of the classes in another order, or only some of them; use the same for training and test.
+    """
 
     def __init__(
         self, folder: PathName, size: int | tuple[int, int] | None = None, mode: str = "RGB", classes: Sequence[str] | None = None
@@ -117,11 +154,41 @@ class ImageFolder(Images):
 
 
 class ImageTable(Images):
-    """`ImageTable("images.csv", file="image_id", label="dx", group="lesion_id", folder="images", suffix=".jpg", size=224)`.
+    """Pictures that a table (CSV) lists, with a row for each picture.
 
-    `file`, `label` and `group` name columns; `label` may be a function of a row instead, e.g. `lambda row: row["dx"] == "mel"`.
-    Whole numbers are taken as class numbers, other numbers as float32 values, anything else as names of classes, sorted unless
-    `classes` gives their order. Paths are relative to `folder`, by default that of the table."""
+    Columns are named by the header of the table. If all labels are whole numbers they are class numbers; if all are numbers
+    they are float32 values; otherwise they are names of classes, numbered in sorted order unless `classes` is given. Needs
+    the package Pillow. Local.
+
+    Every picture must be there. An unknown column, a label that is not in `classes`, and a table without rows are refused.
+    An empty cell counts as a class with an empty name, and makes a column of numbers one of names: give `classes`, or a
+    function as `label`, where cells may be empty.
+
+    Example:
+        from pathlib import Path
+        import numpy as np
+        from PIL import Image
+        import unisono as un
+
+        for name in ("a", "b"):
+            Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(f"{name}.png")
+        Path("images.csv").write_text("id,diagnosis,patient\\na,nevus,p1\\nb,melanoma,p2\\n")
+        source = un.ImageTable("images.csv", file="id", suffix=".png", label="diagnosis", group="patient")
+        source.classes, source.targets().tolist()  # -> (('melanoma', 'nevus'), [1, 0])
+
+    Args:
+        table: The CSV file; its first line holds the names of the columns.
+        file: The column with the name of the picture.
+        label: The column of the target, or a function of a row (a dict of texts), for example `lambda row: row["dx"] ==
+            "mel"`; left out, the samples have no target.
+        group: The column of the patient, lesion, and so on, for `how="group"` of `un.split`.
+        folder: Where the pictures lie; left out, the folder of the table.
+        suffix: What is added to the name of each picture, for example ".jpg".
+        size: Rows and columns to which all pictures are brought, as a pair, or one number for squares; None if all have one
+            size.
+        mode: Pillow's mode: "RGB" for three channels, "L" for one grey channel.
+        classes: The names of the classes in the order of their numbers.
+    """
 
     def __init__(
         self,

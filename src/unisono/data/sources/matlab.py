@@ -20,11 +20,35 @@ BORDERS: Mapping[str, Any] = {"mirror": {"mode": "reflect"}, "zero": {"mode": "c
 
 
 class Scene(Source):
-    """`Scene("Indian_pines_corrected.mat", "Indian_pines_gt.mat", patch_size=9)`: one sample for each labelled pixel.
+    """A satellite or airborne scene: a cube of bands and a map of labels, with one sample for each labelled pixel.
 
-    Cube (rows, columns, bands) and map (rows, columns; 0 = unlabelled) are arrays, `.npy` or `.mat` files (`cube_key` and
-    `labels_key` where a file holds several). A sample is (bands, patch, patch), or (bands,) with patch_size 1, as float32; its
-    target is the label less one. A patch of even size has one pixel more before its centre than after."""
+    A sample is the patch around its pixel, float32 of shape (bands, patch, patch), or (bands,) with a patch of 1; its
+    target is the label less one. Pixels with label 0 are unlabelled and no samples. A patch of even size has one pixel more
+    before its centre than after. The cube is held in memory; patches are cut when they are read. Local.
+
+    Patches of neighbouring pixels overlap, so a random split tests on pixels that were seen in training: use `how="blocks"`
+    of `un.split`. A map without labels, a map of another size, negative labels, and labels that are not whole numbers are
+    refused.
+
+    Example:
+        import numpy as np
+        import unisono as un
+
+        cube = np.random.default_rng(0).random((40, 40, 5))
+        labels = np.tile([1, 2, 0, 2], (40, 10))
+        scene = un.Scene(cube, labels, patch_size=3)
+        inputs, targets = scene.read([0, 1])
+        len(scene), inputs.shape, targets.tolist()  # -> (1200, (2, 5, 3, 3), [0, 1])
+        splits = un.split(scene, how="blocks", block_size=8)
+
+    Args:
+        cube: The bands, (rows, columns, bands): an array, or a `.npy` or `.mat` file (scipy or h5py reads these).
+        labels: The map, (rows, columns), in the same forms.
+        patch_size: Rows and columns of a patch.
+        border: What lies beyond the edge of the scene: "mirror" or "zero".
+        cube_key: The name of the cube in a `.mat` file that holds several arrays.
+        labels_key: The name of the map in a `.mat` file that holds several arrays.
+    """
 
     in_memory = True
 

@@ -21,12 +21,39 @@ from unisono.errors import UsageError
 
 
 class NIfTI(Source):
-    """`NIfTI("images/*.nii.gz", "labels/*.nii.gz", patch=(32, 32, 32))`: inputs float32 (channels, x, y, z), targets
-    int64 (x, y, z).
+    """Medical volumes in NIfTI files (.nii, .nii.gz): whole volumes, or patches on a regular grid.
 
-    Without `patch` a sample is a volume; where volumes differ in size, `shape` cuts or pads them around their centre. `stride` is
-    the step of the grid (by default the patch). A fourth axis of a file is its channels. `labels` may be an array with one row
-    for each volume instead, e.g. the class of a patient. The last `cached_volumes` volumes are kept.
+    Inputs are float32 of shape (channels, x, y, z), targets int64 of shape (x, y, z). A fourth axis of a file is its
+    channels. With `patch` a sample is a patch; together the patches cover the volume, the last along each axis is moved
+    back to end with it, and a volume smaller than a patch is filled with zeros. `groups()` is the number of the volume, so
+    `how="group"` of `un.split` keeps the patches of a volume together. Needs the package nibabel. Local.
+
+    Whole volumes of different sizes need `shape` or `patch`. Volumes and labels are paired in order; different numbers, and
+    labels of another size than their volume, are refused.
+
+    Example:
+        import nibabel
+        import numpy as np
+        import unisono as un
+
+        for number in range(2):
+            voxels = np.zeros((20, 24, 16), np.float32)
+            nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), f"scan-{number}.nii.gz")
+            nibabel.save(nibabel.Nifti1Image((voxels > 0).astype(np.uint8), np.eye(4)), f"mask-{number}.nii.gz")
+        source = un.NIfTI("scan-*.nii.gz", "mask-*.nii.gz", patch=(16, 16, 16))
+        len(source), source.read([0])[0].shape  # -> (8, (1, 1, 16, 16, 16))
+
+    Args:
+        volumes: A path, a pattern such as "images/*.nii.gz" (sorted by name), a list of these, or a `.txt` file with one
+            path on each line.
+        labels: The files of the label maps, in the same forms and the same order; or an array with one row for each volume,
+            for example the class of a patient; left out, the samples have no target.
+        patch: The size of a patch (x, y, z); left out, a sample is a whole volume.
+        stride: The steps between patches (x, y, z); left out, the size of a patch, so that patches do not overlap more than
+            they must.
+        shape: The size (x, y, z) to which every volume is cut or filled with zeros, around its centre, before patches are
+            taken.
+        cached_volumes: Number of volumes that are kept in memory.
     """
 
     def __init__(

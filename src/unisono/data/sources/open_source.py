@@ -28,8 +28,32 @@ SUFFIXES: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 
 def as_source(data: Any, **options: Any) -> Source:
-    """Local: returns `data` as a source: a source as it is; a path (or a list of paths, or a pattern) by its suffix, `options`
-    being those of its source; a tuple (inputs, targets[, weights]) of arrays; or anything with `__len__` and `__getitem__`."""
+    """Opens anything that holds samples as a `Source`.
+
+    - A path: by its suffix, see below. For `HDF5`, `Zarr`, `NIfTI` and `TIFF` also a pattern ("part-*.h5") or a list of paths.
+    - A tuple (inputs,), (inputs, targets) or (inputs, targets, weights) of arrays, a single array, or a dict of arrays: `Arrays`.
+    - Anything with `__len__` and `__getitem__`, such as a torch Dataset: one sample by its number.
+    - A `Source` is returned as it is.
+
+    Suffixes: .npz and .npy (NumPy), .h5, .hdf5 and .he5 (`HDF5`), .zarr (`Zarr`), .nii and .nii.gz (`NIfTI`), .tif and
+    .tiff (`TIFF`), .mat (`Scene`), .csv (`ImageTable`), -ubyte, .idx and these with .gz (`Idx`). A folder is a Zarr store
+    if it looks like one, else an `ImageFolder`. Of several files the first decides. An unknown suffix, a missing or empty
+    file, and an empty list are refused; an iterator or a DataLoader is too, as samples must be had by number. Local.
+
+    Example:
+        import numpy as np
+        import unisono as un
+
+        np.savez("train.npz", x=np.zeros((10, 3), np.float32), y=np.arange(10))
+        source = un.as_source("train.npz")
+        inputs, targets = source.read([0, 9])
+        targets.tolist()  # -> [0, 9]
+
+    Args:
+        data: The arrays, the path or paths, or the data set.
+        options: What the class for this kind of file takes, for example `inputs="images"` for HDF5; refused for anything
+            else.
+    """
     if isinstance(data, (str, PathLike)):
         return _opener(fspath(data))(data, **options)
     if isinstance(data, (list, tuple)) and data and all(isinstance(part, (str, PathLike)) for part in data):

@@ -21,8 +21,26 @@ IMAGE = (28, 28, 4)
 
 
 class SAT6(Arrays):
-    """`SAT6("sat-6-full.mat", part="train")` or `SAT6("X_train_sat6.csv", "y_train_sat6.csv")`: images uint8 (4, 28, 28), classes
-    0..5 in the order of `CLASSES`. Held in memory."""
+    """The SAT-6 data set: airborne patches of 28 x 28 pixels in red, green, blue and near infrared, six classes.
+
+    Images are uint8 of shape (4, 28, 28); targets are 0 building, 1 barren land, 2 trees, 3 grassland, 4 road, 5 water. The
+    files are read into memory. The `.mat` file holds both parts and the labels; of the CSV form give images and labels of
+    the same part. Rows that are damaged, or whose label is not one of six, are refused. Local.
+
+    Example:
+        import numpy as np
+        import unisono as un
+
+        np.savetxt("X_train_sat6.csv", np.zeros((4, 28 * 28 * 4), np.uint8), "%d", ",")
+        np.savetxt("y_train_sat6.csv", np.eye(6, dtype=np.uint8)[[2, 5, 0, 2]], "%d", ",")
+        source = un.SAT6("X_train_sat6.csv", "y_train_sat6.csv")
+        source.targets().tolist()  # -> [2, 5, 0, 2]
+
+    Args:
+        images: "sat-6-full.mat", or the CSV table of the images.
+        labels: The CSV table of the labels; left out with the `.mat` file.
+        part: "train" or "test", which the `.mat` file holds both; it has no effect with tables.
+    """
 
     def __init__(self, images: PathName, labels: PathName | None = None, part: str = "train") -> None:
         paths = [require_file(Path(name).expanduser(), "SAT-6") for name in (images, labels) if name is not None]

@@ -22,9 +22,33 @@ UNITS = ("page", "stack")
 
 
 class TIFF(Source):
-    """`TIFF("stacks/*.tif", "labels/*.tif")`: every page is a sample, (channels, rows, columns) in the type of the file; its
-    target is the page of the label stack, int64 (rows, columns). With `unit="stack"` a sample is a whole stack, (channels,
-    pages, rows, columns). `labels` may be an array with one row for each sample instead."""
+    """Samples in TIFF stacks: every page, or every whole stack.
+
+    A page is (channels, rows, columns), a stack (channels, pages, rows, columns), in the type of the file. Targets are
+    int64: the same page of the label stack, (rows, columns), or for stacks (pages, rows, columns). `groups()` is the number
+    of the stack. Needs the package tifffile, and imagecodecs for some compressions. Local.
+
+    Pages of one source must be alike; with whole stacks, their numbers of pages too. Stacks and label stacks are paired in
+    order; different numbers or sizes are refused, and so are files that are cut off.
+
+    Example:
+        import numpy as np
+        import tifffile
+        import unisono as un
+
+        tifffile.imwrite("cells.tif", np.zeros((10, 32, 32), np.uint16))
+        tifffile.imwrite("cells_labels.tif", np.ones((10, 32, 32), np.uint8))
+        source = un.TIFF("cells.tif", "cells_labels.tif")
+        inputs, targets = source.read([0, 5])
+        len(source), inputs.shape, targets.shape  # -> (10, (2, 1, 32, 32), (2, 32, 32))
+
+    Args:
+        stacks: A path, a pattern such as "stacks/*.tif" (sorted by name), a list of these, or a `.txt` file with one path
+            on each line.
+        labels: The files of the label stacks, in the same forms and the same order; or an array with one row for each
+            sample; left out, the samples have no target.
+        unit: "page" if every page is a sample, "stack" if every file is.
+    """
 
     def __init__(self, stacks: Files, labels: Files | npt.NDArray[Any] | None = None, unit: str = "page") -> None:
         if unit not in UNITS:

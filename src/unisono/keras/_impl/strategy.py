@@ -27,7 +27,37 @@ OPS: Mapping[str, Op] = {"SUM": SUM, MEAN: SUM, "MAX": MAX, "MIN": MIN}
 
 
 class Strategy:
-    """Trains models on all processes of the job together. Its first use is collective: the processes connect then."""
+    """Trains Keras models on all processes of the job, in the way of tf.distribute, on every backend of Keras.
+
+    Make and compile the model inside `scope`; its `fit`, `evaluate` and `predict` then use all workers. `batch_size` is
+    that of all workers together, every worker passes the same data and computes its part, and the numbers that come back
+    are exact over all samples. The script runs alone too, as one worker.
+
+    Processes meet at the first use of the strategy (`scope`, `num_replicas_in_sync`, `reduce`), which is therefore
+    collective. Arguments of `fit` that cannot be honoured by several workers are refused, as are `train_on_batch` and its
+    relatives.
+
+    Example:
+        import keras
+        import unisono as un
+
+        x, y = un.digits()
+        strategy = un.keras.Strategy()
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(10)])
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile("sgd", loss, metrics=["accuracy"])
+        history = model.fit(x, y, batch_size=128, epochs=2, verbose=0)
+        len(history.history["loss"])  # -> 2
+
+    Args:
+        algorithm: How the workers agree, as in `unisono train`: "allreduce", "local_sgd", "downpour", and so on.
+        seed: The seed of the first weights and of all orders, the same on all workers.
+        backup: A folder for checkpoints, from which a `fit` that was killed resumes when the script is started again.
+        backup_every: How often a checkpoint is saved: "500steps", "2epochs", "30s", "10m" or "1h".
+        comm: The communicator to use; left out, that of all processes of the job.
+        options: The options of the algorithm, by name.
+    """
 
     def __init__(
         self,
@@ -39,8 +69,6 @@ class Strategy:
         comm: Communicator | None = None,
         **options: Any,
     ) -> None:
-        """`algorithm` with its `options` as in `unisono train`; `backup` is a folder from which a `fit` that was killed resumes,
-        saved `backup_every` 500steps, 2epochs, 30s, 10m or 1h."""
         self.algorithm = algorithm
         self.options = options
         self.seed = seed
@@ -51,7 +79,7 @@ class Strategy:
 
     @property
     def comm(self) -> Communicator:
-        """Collective at its first use: the communicator of all workers."""
+        """The communicator of all workers. Collective at its first use, when the processes meet."""
         if self._comm is None:
             self._comm = self._select_workers(connect())
             atexit.register(self.close)
@@ -63,23 +91,26 @@ class Strategy:
         return world
 
     def count_fit(self) -> None:
-        """Local: counts a fit; the fits of a script are distinguished by their numbers."""
+        """Counts the fits of a script, so that their checkpoints and orders differ; `fit` calls it. Local."""
         self.num_fits += 1
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Number of workers."""
+        """Number of workers. Collective at the first use of the strategy."""
         return self.comm.size
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes files."""
+        """Whether this process is rank 0, which writes files. Collective at the first use of the strategy."""
         return self.comm.rank == 0
 
     @contextmanager
     def scope(self) -> Iterator[Strategy]:
-        """Context manager: Keras models that are made inside are shared by all workers: their `fit`, `evaluate` and `predict` are
-        replaced."""
+        """Returns a context manager: Keras models that are made inside it are trained by all workers.
+
+        It also sets the seeds of Python, NumPy, torch and TensorFlow, so that all workers make the same first weights.
+        Collective, blocking at the first use of the strategy.
+        """
         import keras
 
         prepare_backend()
@@ -108,12 +139,33 @@ class Strategy:
             tensorflow.random.set_seed(self.seed)
 
     def run(self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Local: calls a function of your own training loop, on every worker with its part."""
+        """Calls a function, for loops of your own: every worker calls it with its own part of the data. Local.
+
+        Args:
+            function: What is called.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
         return function(*args, **(kwargs or {}))
 
     def reduce(self, op: Any, value: Any, axis: int | None = None) -> Any:
-        """Collective, blocking: SUM, MEAN, MAX or MIN over all workers of any nesting of arrays, as NumPy has them; with `axis`
-        over that axis too. For a mean over samples reduce sums and counts, as workers may have different numbers of them."""
+        """Combines a value of all workers and returns it as NumPy arrays, the same on all of them.
+
+        Workers may have different numbers of samples, so reduce sums and counts rather than means of means. Collective,
+        blocking.
+
+        Example:
+            import unisono as un
+
+            strategy = un.keras.Strategy()
+            total = strategy.reduce("SUM", {"loss": 6.0, "samples": 3})
+            float(total["loss"] / total["samples"])  # -> 2.0
+
+        Args:
+            op: "SUM", "MEAN", "MAX" or "MIN", or the members of these names of tf.distribute.ReduceOp.
+            value: A number or an array, or dicts and tuples of these; shapes must be the same on all workers.
+            axis: An axis that is combined as well, such as 0 for the samples; left out, only the workers are.
+        """
         name = str(getattr(op, "value", op)).upper()
         if name not in OPS:
             raise UsageError(f"op must be one of {', '.join(OPS)}; received {op!r} (strategy.reduce)")
@@ -129,7 +181,10 @@ class Strategy:
         return found / (self.comm.size * num) if name == MEAN else found
 
     def close(self) -> None:
-        """Collective: closes the connection of the workers; called at the end of the program. Idempotent."""
+        """Closes the connection of the workers; at the end of the program this happens by itself.
+
+        It may be called twice. Collective.
+        """
         comm, self._comm = self._comm, None
         atexit.unregister(self.close)
         if comm is not None:
@@ -137,11 +192,36 @@ class Strategy:
 
 
 class MultiWorkerMirroredStrategy(Strategy):
-    """All workers of the job, on all nodes, under the name of tf.distribute."""
+    """All processes of the job, on all nodes, train one model: `Strategy` under the name that it has in tf.distribute.
+
+    Example:
+        import keras
+        import unisono as un
+
+        strategy = un.keras.MultiWorkerMirroredStrategy()
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(10)])
+            model.compile("sgd", "mse")
+
+    Args:
+        algorithm, seed, backup, backup_every, comm, options: As for `Strategy`.
+    """
 
 
 class MirroredStrategy(Strategy):
-    """The workers of this node only; every node trains a model of its own."""
+    """The processes of this node train one model; with several nodes each node trains its own.
+
+    Only the name and the workers differ from `Strategy`. With one node it is the same.
+
+    Example:
+        import unisono as un
+
+        strategy = un.keras.MirroredStrategy()
+        strategy.num_replicas_in_sync  # -> 1
+
+    Args:
+        algorithm, seed, backup, backup_every, comm, options: As for `Strategy`.
+    """
 
     def _select_workers(self, world: Communicator) -> Communicator:
         nodes = world.allgather_object(describe_process(current_topology()).node)
@@ -163,20 +243,37 @@ def hint_for_single_worker(at: Topology) -> str:
 
 
 class ParameterServerStrategy(Strategy):
-    """The first process serves, the others work and do not wait for each other: asynchronous training (Downpour) on our exchange,
-    or with another `algorithm` that has a server: easgd, gem."""
+    """The first process holds the weights and serves them; the others train and do not wait for each other.
+
+    Asynchronous training, with the algorithm Downpour or another that has a server. `fit` needs at least two processes. It
+    refuses arguments for workers in step: `callbacks`, `steps_per_epoch`, `initial_epoch`, `validation_freq`,
+    `validation_batch_size`, `shuffle=False`, and streams of data.
+
+    Example:
+        import unisono as un
+
+        strategy = un.keras.ParameterServerStrategy("easgd")
+        strategy.num_replicas_in_sync  # -> 1
+
+    Args:
+        algorithm: "downpour", "easgd" or "gem".
+        options: The options of the algorithm, and what `Strategy` takes by name: `seed`, `comm`.
+    """
 
     def __init__(self, algorithm: str = "downpour", **options: Any) -> None:
         super().__init__(algorithm, **options)
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Number of workers that step together: 1."""
+        """Number of workers that learn in step: 1, as each learns by itself."""
         return 1
 
 
 class CentralStorageStrategy:
-    """Not supported: making one raises an error that names alternatives."""
+    """Refused with `UsageError`, which names what to use instead: `MirroredStrategy` or `ParameterServerStrategy`.
+
+    In tf.distribute it keeps the weights on one CPU for several GPUs; every step would wait for that CPU.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         raise UsageError(
@@ -186,7 +283,7 @@ class CentralStorageStrategy:
 
 
 class TPUStrategy:
-    """Not supported: making one raises an error that names alternatives."""
+    """Refused with `UsageError`: there is no engine for TPUs. Use `MultiWorkerMirroredStrategy` on CPUs or GPUs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         raise UsageError("TPUStrategy: there is no engine for TPUs; use un.keras.MultiWorkerMirroredStrategy on CPUs or GPUs")

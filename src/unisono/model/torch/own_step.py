@@ -28,7 +28,50 @@ def loss_name(part: str) -> str:
 
 @dataclass(frozen=True)
 class OwnStep:
-    """The object that a task's own step gets as its first argument."""
+    """What a task's own training step works with: the model, and `minimise` for each update.
+
+    For trainings that one loss and one optimiser cannot describe, such as a GAN. Write a function `step(self, batch)`, give
+    it as `step` of the `un.Task`, and name the modules that have optimisers of their own in `optimizer`. It is called once
+    for every step, with this worker's part of the batch on the right device. Each `minimise` is one exact update over all
+    workers.
+
+    A step must call `minimise` at least once, and the same calls on all workers. A worker without samples in a short last
+    batch is given a sample that does not count, so that it makes the same calls.
+
+    Example:
+        import torch
+        from torch import nn
+        import unisono as un
+
+        class Gan(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.generator, self.critic = nn.Linear(8, 2), nn.Linear(2, 1)
+
+        def step(self, batch):
+            real = batch[0]
+            fake = self.model.generator(self.noise(len(real), 8))
+            self.minimise(self.model.critic(fake.detach())[:, 0] - self.model.critic(real)[:, 0], "critic")
+            self.minimise(-self.model.critic(fake)[:, 0], "generator")
+
+        points = torch.rand(256, 2)
+        task = un.Task(
+            model=Gan,
+            data=lambda: un.Splits(train=points),
+            step=step,
+            optimizer={"critic": "adam", "generator": "adam"},
+            lr=0.001,
+        )
+        un.train(task, out="runs/gan", show=False).summary["steps"]  # -> 2
+
+    Args:
+        model: The model of the task, which this step trains.
+        step: The number of the step, from 0.
+        device: Where the model and the batch lie.
+        num_samples: Number of samples of this worker in this step; 0 if it has none.
+        _minimise: Filled in by the trainer.
+        _share: Filled in by the trainer.
+    """
 
     model: nn.Module
     step: int
@@ -40,7 +83,15 @@ class OwnStep:
     """0 where this worker has no sample in a short batch and only takes part in the collectives, else 1."""
 
     def minimise(self, loss: Tensor | tuple[Tensor, Tensor | float], part: str = "") -> None:
-        """Collective, blocking: makes one update of the parameters of `part` (a name of the task's optimizers)."""
+        """Makes one update of the parameters of one module, so that this loss becomes smaller on the samples of all workers.
+
+        Give one loss for each sample, as with reduction="none", or the pair (sum, weight). A mean is refused, as means of
+        uneven parts cannot be combined exactly. Collective, blocking.
+
+        Args:
+            loss: The loss of each sample, or the pair (sum of the losses, number or weight of the samples).
+            part: The module whose parameters are updated, a name of the task's `optimizer`; left out, the whole model.
+        """
         if isinstance(loss, tuple):
             total, weight = loss
         elif loss.dim() == 0:
@@ -55,7 +106,13 @@ class OwnStep:
         self._minimise(total, weight, part)
 
     def noise(self, *shape: int) -> Tensor:
-        """Local: returns normal random numbers of this step and worker."""
+        """Returns normally distributed random numbers on the device of the model.
+
+        They depend on the seed, the step and the worker. Local.
+
+        Args:
+            shape: The sizes of the dimensions: `self.noise(len(real), 32)`.
+        """
         return torch.randn(shape, device=self.device)
 
 
