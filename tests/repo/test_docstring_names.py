@@ -12,6 +12,7 @@ from tests.repo.test_map import SRC, packages
 FOREIGN = frozenset(
     {
         "Live",  # of rich
+        "StepLR(optimizer.optimizer, 10)",  # of PyTorch
         "add_param_group",  # of an optimiser of PyTorch
         "exclude_from_weight_decay",  # of an optimiser of Keras
         "io_callback",  # of JAX
@@ -49,6 +50,8 @@ def known_names(tree: ast.Module) -> Iterator[str]:
 
 def is_identifier(token: str) -> bool:
     """Whether it can be nothing but a name of Python: with an underscore, called, or in the case of classes."""
+    if token.endswith("..."):  # the beginning of several names
+        return False
     base, called, _ = token.partition("(")
     return base.split(".")[-1] not in ENDINGS_OF_FILES and bool(called or "_" in base or re.search(r"[A-Z][a-z]", base))
 

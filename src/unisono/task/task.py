@@ -168,8 +168,10 @@ class Task:
     )
     global_batch: int = setting(128, "samples of one step over all workers together", "B", least=1)
     epochs: int = setting(1, "how often every training sample is used", "E", least=1)
-    loss_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of a loss by name: class_weights, ignore_label, label_smoothing."""
+    loss_options: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata={DOC: "options of a loss by name: class_weights, ignore_label, label_smoothing, ...; --set loss.NAME=VALUE"},
+    )
     clip_norm: float | None = setting(None, "largest global norm of the gradient", above=0)
     precision: str = setting("float32", f"of the computation: {' or '.join(PRECISIONS)}", "P", choices=PRECISIONS)
     accumulate: int = setting(
