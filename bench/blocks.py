@@ -13,7 +13,7 @@ from bench.machine import stolen_s
 from bench.measurement import Measurement
 from bench.page import one_line
 from bench.progress import Progress
-from bench.rounds import Samples, interleave, rounded
+from bench.rounds import interleave, rounded
 from bench.sizes import show_size
 
 SEED = 20
@@ -70,16 +70,6 @@ class Field:
             self._progress.say(f"{where}: {name} is checked")
             self._ask(where, name, *asks)
 
-    def take_turns(self, where: str, turn: Ask, num_rounds: int) -> dict[str, Samples]:
-        """Blocking: every group has its turn in each round."""
-        return interleave(
-            list(self.groups),
-            num_rounds,
-            SEED,
-            lambda name: self._ask(where, name, turn),
-            lambda number: self._progress.say(f"{where}: round {number + 1} of {num_rounds}, {len(self.groups)} contenders"),
-        )
-
     def measure(
         self,
         key: str,
@@ -89,10 +79,17 @@ class Field:
         num_rounds: int,
         since: tuple[Mapping[str, float], float],
     ) -> dict[str, Any]:
-        """Blocking: what every block keeps. `since`: idle shares, and CPU seconds stolen, before it."""
+        """Blocking: every group has its turn in each round; what every block keeps. `since`: idle shares, and CPU seconds stolen,
+        before it."""
         idle, stolen_before = since
         self.ask_each(key, *opening)
-        samples = self.take_turns(key, turn, num_rounds)
+        samples = interleave(
+            list(self.groups),
+            num_rounds,
+            SEED,
+            lambda name: self._ask(key, name, turn),
+            lambda number: self._progress.say(f"{key}: round {number + 1} of {num_rounds}, {len(self.groups)} contenders"),
+        )
         self.ask_each(key, *closing)
         samples = {name: samples[name] for name in self.groups}
         medians = ", ".join(f"{name} {sample.median:.0f}" for name, sample in samples.items())

@@ -19,7 +19,6 @@ import re
 import string
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from typing import Any
 
 import torch
 
-from bench.groups import ROOT
+from bench.groups import ROOT, temporary_folder
 from bench.machine import describe_machine, describe_moment
 from bench.options import some_of
 from bench.page import Page, Result, Table
@@ -238,16 +237,13 @@ def main() -> int:
         parser.error("--checkout DIR is needed for suite and examples: git clone https://github.com/horovod/horovod")
     if args.mnist is None and {"examples", "lectures"} & set(args.parts):
         parser.error("--mnist DIR is needed for examples and lectures: the folder with the four files (unisono data get mnist)")
-    with tempfile.TemporaryDirectory(prefix="unisono-bench-") as name:
-        folder = Path(name)
-        cases: list[Case] = []
-        if "suite" in args.parts:
-            cases += suite(args.checkout, folder)
-        if "examples" in args.parts:
-            cases += examples(args.checkout, args.mnist, folder)
-        if "lectures" in args.parts:
-            cases += lectures(args.mnist, args.backends)
-        places = {sys.executable: "python", str(ROOT): ".", name: "TMP", sys.prefix: "PREFIX"}
+    with temporary_folder() as folder:
+        cases = [
+            *(suite(args.checkout, folder) if "suite" in args.parts else ()),
+            *(examples(args.checkout, args.mnist, folder) if "examples" in args.parts else ()),
+            *(lectures(args.mnist, args.backends) if "lectures" in args.parts else ()),
+        ]
+        places = {sys.executable: "python", str(ROOT): ".", str(folder): "TMP", sys.prefix: "PREFIX"}
         places |= {str(one.resolve()): title for one, title in ((args.checkout, "horovod"), (args.mnist, "DIR/mnist")) if one}
         places |= {str(args.mnist.resolve().parent): "DIR"} if args.mnist else {}
         return _run_all(cases, folder, args.out, places)

@@ -117,15 +117,12 @@ def _journal(folder: Path) -> dict[str, Any]:
     _, best = best_of(folder)
     assert best.result is not None
     default = study.trials[0].result
-    spans = [
-        (attempt.began_s, trial.result.took_s)
-        for trial in study.trials.values()
-        if trial.result is not None and (attempt := trial.attempts.get(trial.result.attempt)) is not None
+    ended = [
+        (trial.attempts.get(trial.result.attempt), trial.result) for trial in study.trials.values() if trial.result is not None
     ]
+    spans = [(attempt.began_s, result.took_s) for attempt, result in ended if attempt is not None]
     return {
-        "worker_hours": sum(trial.result.took_s for trial in study.trials.values() if trial.result is not None)
-        * about["workers"]
-        / 3600,
+        "worker_hours": sum(result.took_s for _, result in ended) * about["workers"] / 3600,
         "wall_s": max(one + took_s for one, took_s in spans) - min(one for one, _ in spans),
         "num_trials": len(study.trials),
         "best": {"trial": best.number, "values": dict(best.values or {}), "folds": list(best.result.values)},

@@ -7,14 +7,13 @@ files, and nothing else is changed. CMake and a compiler are needed (Debian: apt
 from __future__ import annotations
 
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from bench.contenders.contender import Unavailable, run_or_leave
 from bench.environments import Environment
-from bench.groups import Launch
+from bench.groups import Launch, temporary_folder
 
 LIMIT_S, BUILD_LIMIT_S = 120.0, 3600.0
 RELEASE = "horovod==0.28.1"
@@ -35,8 +34,8 @@ def make() -> None:
     stamp = ENVIRONMENT.folder / "horovod built"
     recipe = f"{RELEASE} torch=={version('torch')} {NEW}"
     if not stamp.exists() or stamp.read_text() != recipe:
-        with tempfile.TemporaryDirectory(prefix="unisono-bench-") as folder:
-            _build(Path(folder))
+        with temporary_folder() as folder:
+            _build(folder)
     _run([ENVIRONMENT.python, "-c", "import horovod.torch as hvd; assert hvd.gloo_built()"], LIMIT_S, "import")
     stamp.write_text(recipe)
 
