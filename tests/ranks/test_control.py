@@ -152,7 +152,7 @@ def test_the_last_to_come_is_waited_for() -> None:
     with started(3) as job:
         for rank in (0, 1):
             job.ranks[rank].start("connect", **job.values(rank))
-        until(lambda: job.ranks[1].is_in("_await_welcome"))
+        until(lambda: job.ranks[1].is_in("await_welcome"))
         answer = job.ranks[2].call("connect", **job.values(2))
         assert [job.ranks[rank].result() for rank in (0, 1)] == [answer] * 2
 
@@ -170,7 +170,7 @@ def test_a_rank_that_dies_while_others_are_awaited_ends_the_wait() -> None:
     with started(3) as job:
         for rank in (0, 1):
             job.ranks[rank].start("connect", **job.values(rank))
-        until(lambda: job.ranks[1].is_in("_await_welcome"))
+        until(lambda: job.ranks[1].is_in("await_welcome"))
         job.ranks[1].kill()
         ends(job.ranks[0].result(), "PeerLost", [1], DIED)
 
@@ -179,7 +179,7 @@ def test_rank_0_dies_before_all_are_there() -> None:
     with started(3) as job:
         for rank in (0, 1):
             job.ranks[rank].start("connect", **job.values(rank))
-        until(lambda: job.ranks[1].is_in("_await_welcome"))
+        until(lambda: job.ranks[1].is_in("await_welcome"))
         job.ranks[0].kill()
         ends(job.ranks[1].result(), "PeerLost", [0], DIED)
 
@@ -204,7 +204,7 @@ def test_world_sizes_that_disagree_are_reported_to_all_at_once() -> None:
         zero, one, wrong, late, later = job.ranks
         zero.start("connect", **job.values(0, size=3, job="study"))
         one.start("connect", **job.values(1, size=3, job="study"))
-        until(lambda: one.is_in("_await_welcome"))
+        until(lambda: one.is_in("await_welcome"))
         found = [wrong.call("connect", **job.values(3, size=6)), one.result()]
         found += [late.call("connect", **job.values(4, size=6)), later.call("connect", **job.values(2, size=3))]
         found.append(zero.result())
@@ -227,7 +227,7 @@ def test_a_rank_that_is_there_twice() -> None:
     with started(3) as job:
         for rank in (0, 1):
             job.ranks[rank].start("connect", **job.values(rank))
-        until(lambda: job.ranks[1].is_in("_await_welcome"))
+        until(lambda: job.ranks[1].is_in("await_welcome"))
         found = job.ranks[2].call("connect", **job.values(1))
         ends(found, "UsageError", [], f"rank 1 of this job is there twice: process {job.ranks[1].pid} on ")
         assert not isinstance(job.ranks[2].call("connect", **job.values(2)), Raised)
@@ -320,7 +320,7 @@ def test_strangers_are_neither_accepted_nor_harmful() -> None:
         job.ranks[0].call("set_constants", hub.__name__, AUTHENTICATION_WAIT_S=2.0)
         for rank in (0, 1):
             job.ranks[rank].start("connect", **job.values(rank))
-        until(lambda: job.ranks[1].is_in("_await_welcome"))
+        until(lambda: job.ranks[1].is_in("await_welcome"))
 
         def stranger(sent: bytes) -> socket.socket:
             sock = stack.enter_context(knock(job.ports))

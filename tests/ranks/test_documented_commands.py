@@ -36,6 +36,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         r"examples/jedi_net": "40,000 jets of 16 or 100 particles: tests/unit/examples/test_jedi_net.py has few",
         r"examples/keras_": "loads Keras: tests/contracts/test_models.py and tests/ranks/test_keras_fit.py",
         r"runs/melanoma": "needs pictures: test_predict.py",
+        r"\bdata get\b|examples/lectures/": "needs the internet, or Keras and MNIST: the tests of the lectures have small data",
         r"--nodes 2 --node-rank": "needs two hosts: test_launch.py",
         r"-H a:2|--host-discovery-script": "needs hosts and a script that names them: test_horovod_elastic.py",
         r"horovodrun .*--min-np": "a job that changes its size: test_horovod_elastic.py",
