@@ -42,7 +42,7 @@ def judge(
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requirement:
     """What ours must reach against the best of a kind of contenders, the one with the smallest median in the same block."""
 
     kind: str

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from bench.blocks import FULL, QUICK, Blocks, Effort, about_sizes, described
-from bench.bounds import Asked, Bound, judge, told
+from bench.bounds import Bound, Requirement, judge, told
 from bench.by_size import BySize, picture, samples_of, tables
 from bench.contenders.collectives import CONTENDERS, OURS
 from bench.measurement import begin, guarded
@@ -93,7 +93,7 @@ def verdicts(num_ranks: int, by_size: BySize, kinds: Mapping[str, str], ours: st
     for kind, factor, judged in FASTER.get(num_ranks, ()):
         for size, samples in by_size.items():
             if size in judged:
-                bound = Asked(kind, times_as_fast=factor).judge(f"{num_ranks} ranks, {show_size(size)}", samples, kinds, ours)
+                bound = Requirement(kind, times_as_fast=factor).judge(f"{num_ranks} ranks, {show_size(size)}", samples, kinds, ours)
                 peers = [sample for name, sample in samples.items() if kinds[name] == kind]
                 for floor in (name for name in samples if peers and kinds[name] == "floor"):
                     best = min(peers, key=lambda sample: sample.median)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.blocks import Blocks, Effort, described
-from bench.bounds import Asked, judge, told
+from bench.bounds import Requirement, judge, told
 from bench.contenders.contender import Contender
 from bench.contenders.exchange import CONTENDERS, PEER, SHM
 from bench.groups import Conductor
@@ -104,7 +104,7 @@ def measure_shares(blocks: Blocks, contenders: Sequence[Contender], sharing: Sha
     return shares
 
 
-FASTER, FASTER_BYTES = Asked("peer", times_as_fast=3.0), 1_000_000
+FASTER, FASTER_BYTES = Requirement("peer", times_as_fast=3.0), 1_000_000
 MOST_UNEVEN = 1.2
 """What the busiest of equal workers may have been served, as a multiple of the least."""
 

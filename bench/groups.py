@@ -43,7 +43,7 @@ class GroupFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankSlot:
     """What a group's ranks need to find the conductor: the first two arguments of their program."""
 
     address: str
@@ -96,7 +96,7 @@ class Group:
     def size(self) -> int:
         return len(self._lines)
 
-    def seat(self, lines: list[socket.socket], processes: list[psutil.Process], versions: dict[str, str]) -> None:
+    def attach(self, lines: list[socket.socket], processes: list[psutil.Process], versions: dict[str, str]) -> None:
         """Local: the ranks have come; `lines` and `processes` are in their order."""
         self._lines, self._ranks, self.versions = lines, processes, versions
         self._unread = [b""] * len(lines)
@@ -200,7 +200,7 @@ class Conductor:
             shutil.rmtree(self._folder, ignore_errors=True)
             signal.signal(signal.SIGINT, patient)
 
-    def start(self, name: str, num_ranks: int, launches: Callable[[int, Seat], list[Launch]]) -> Group:
+    def start(self, name: str, num_ranks: int, launches: Callable[[int, RankSlot], list[Launch]]) -> Group:
         """Blocking: start a contender's ranks and wait until all of them sit. Raises `GroupFailed` if they are not one world."""
         folder = self._folder / f"group{len(self._groups)}"
         folder.mkdir()
@@ -209,7 +209,7 @@ class Conductor:
         group = Group(name, processes, log)
         self._groups.append(group)
         with log.open("ab") as sink:
-            for launch in launches(num_ranks, Seat(str(self._folder / "conductor"), name, folder)):
+            for launch in launches(num_ranks, RankSlot(str(self._folder / "conductor"), name, folder)):
                 try:
                     processes.append(started(replace(launch, environment={**ONE_THREAD, **launch.environment}), sink))
                 except OSError as error:
@@ -239,7 +239,7 @@ class Conductor:
                 raise GroupFailed(f"{group.name}: {len(hellos)} of {num_ranks} ranks came in {START_LIMIT_S:g} s; {group.said()}")
         hellos.sort(key=lambda pair: int(pair[0]["rank"]))
         lines = [line for _, line in hellos]
-        group.seat(lines, [psutil.Process(hello["pid"]) for hello, _ in hellos], hellos[0][0]["versions"])
+        group.attach(lines, [psutil.Process(hello["pid"]) for hello, _ in hellos], hellos[0][0]["versions"])
         seen = [(hello["rank"], hello["size"]) for hello, _ in hellos]
         if seen != [(rank, num_ranks) for rank in range(num_ranks)]:
             raise GroupFailed(f"{group.name}: not one world of {num_ranks} ranks; (rank, size) are {seen}")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from bench.blocks import CLOSING, Ask, Blocks, described
-from bench.bounds import Asked, told
+from bench.bounds import Requirement, told
 from bench.contenders.contender import Contender
 from bench.contenders.horovod import (
     ITSELF,
@@ -80,7 +80,10 @@ def main() -> None:
     blocks.finish(ours=OURS, contenders={part: described(PARTS[part]) for part in measured}, not_measured=NOT_MEASURED)
 
 
-BOUNDS: Mapping[str, Asked] = {"training": Asked("ddp", times_as_fast=1.0), "tensors": Asked("gloo", times_as_fast=5.0)}
+BOUNDS: Mapping[str, Requirement] = {
+    "training": Requirement("ddp", times_as_fast=1.0),
+    "tensors": Requirement("gloo", times_as_fast=5.0),
+}
 
 
 def page_of(result: Result) -> Page:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from bench.groups import GroupFailed, Launch, Seat
+from bench.groups import GroupFailed, Launch, RankSlot
 from tests.system.hosts import Host, network_hosts, why_not
 
 RATE = "1gbit"
@@ -54,10 +54,10 @@ class Across:
         """Local: the commands of one training."""
         return self.commands("auto", "-m", "unisono", *command)
 
-    def starter(self, allreduce: str, module: str, *arguments: str) -> Callable[[int, Seat], list[Launch]]:
+    def starter(self, allreduce: str, module: str, *arguments: str) -> Callable[[int, RankSlot], list[Launch]]:
         """Pure: starts one rank of a group on each host, `python -m bench.ranks.MODULE SOCKET GROUP arguments`."""
 
-        def start(num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
-            return [Launch(command) for command in self.commands(allreduce, *seat.program(module, *arguments)[1:])]
+        def start(num_ranks: int, slot: RankSlot) -> list[Launch]:  # noqa: ARG001 -- as many as hosts
+            return [Launch(command) for command in self.commands(allreduce, *slot.program(module, *arguments)[1:])]
 
         return start

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from bench.figure import COLOURS, MARKERS, Line, Panel, Picture
-from bench.groups import Conductor, GroupFailed, Launch, Seat, one_by_one
+from bench.groups import Conductor, GroupFailed, Launch, RankSlot, one_by_one
 from bench.machine import stolen_s
 from bench.measurement import Measurement, begin, guarded
 from bench.options import parse, parser_of
@@ -136,8 +136,8 @@ def turn(row: str, case: Case) -> dict[str, Any]:
 def run_loops(sizes: Sequence[int], num_loops: int, limit_s: float) -> list[dict[str, Any]]:
     """Local, blocking: plain loops that are let go at the same moment, each with its part of a batch; what each of them says."""
 
-    def launches(num_ranks: int, seat: Seat) -> list[Launch]:
-        return one_by_one(seat.program("jets_plain", *map(str, sizes)), num_ranks)
+    def launches(num_ranks: int, slot: RankSlot) -> list[Launch]:
+        return one_by_one(slot.program("jets_plain", *map(str, sizes)), num_ranks)
 
     with Conductor() as conductor:
         group = conductor.start("plain loops", num_loops, launches)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.blocks import Blocks, described
-from bench.bounds import Asked, told
+from bench.bounds import Requirement, told
 from bench.contenders.contender import Contender
 from bench.contenders.keras import OURS, OURS_TWICE, PEER_TWICE, PLAIN, WAYS, Way, missing
 from bench.groups import Group, GroupFailed, temporary_folder
@@ -102,7 +102,7 @@ def block_key(case: Case, backend: str) -> str:
     return f"{case.name} on {backend}"
 
 
-ASKED = Asked("plain", times_as_long=1.1)
+ASKED = Requirement("plain", times_as_long=1.1)
 """On one worker, of every model on every backend."""
 
 Measured = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Samples]]]

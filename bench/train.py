@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.blocks import Blocks, described
-from bench.bounds import Asked, told
+from bench.bounds import Requirement, told
 from bench.contenders.training import BY_HAND, OURS, WAYS, Way
 from bench.groups import Group, GroupFailed, temporary_folder
 from bench.measurement import begin, guarded
@@ -123,11 +123,11 @@ def block_key(case: Case, workers: int) -> str:
     return f"{case.name}, {show_count(workers, 'worker')}"
 
 
-BOUNDS: Mapping[str, tuple[Asked, ...]] = {
-    "mnist_cnn, 1 worker": (Asked("hand", times_as_long=1.03),),
-    "mnist_cnn, 2 workers": (Asked("ddp", times_as_fast=1.0),),
-    "digits, 1 worker": (Asked("hand", longer_us=100.0),),
-    "digits, 2 workers": (Asked("ddp", times_as_fast=2.0), Asked("lightning", times_as_fast=2.0)),
+BOUNDS: Mapping[str, tuple[Requirement, ...]] = {
+    "mnist_cnn, 1 worker": (Requirement("hand", times_as_long=1.03),),
+    "mnist_cnn, 2 workers": (Requirement("ddp", times_as_fast=1.0),),
+    "digits, 1 worker": (Requirement("hand", longer_us=100.0),),
+    "digits, 2 workers": (Requirement("ddp", times_as_fast=2.0), Requirement("lightning", times_as_fast=2.0)),
 }
 
 

@@ -10,27 +10,27 @@ from functools import partial
 from bench.contenders import deepspeed_shm
 from bench.contenders.contender import NOISE, Contender, Unavailable, run_or_leave
 from bench.environments import HOMES, Environment
-from bench.groups import ROOT, Launch, Seat, one_by_one
+from bench.groups import ROOT, Launch, RankSlot, one_by_one
 
 FLOOR_SOURCE, FLOOR_LIBRARY = ROOT / "bench" / "ranks" / "memory_floor.c", HOMES / "memory_floor.so"
 COMPILE_LIMIT_S = 60.0
 
 
-def _unisono(buffers: str, num_ranks: int, seat: Seat) -> list[Launch]:
-    return seat.unisono_run(num_ranks, "shm", "allreduce", buffers)
+def _unisono(buffers: str, num_ranks: int, slot: RankSlot) -> list[Launch]:
+    return slot.unisono_run(num_ranks, "shm", "allreduce", buffers)
 
 
-def _gloo(num_ranks: int, seat: Seat) -> list[Launch]:
-    return one_by_one(seat.program("allreduce"), num_ranks, str(seat.folder / "store"))
+def _gloo(num_ranks: int, slot: RankSlot) -> list[Launch]:
+    return one_by_one(slot.program("allreduce"), num_ranks, str(slot.folder / "store"))
 
 
-def _mpi(home: Environment, launcher: str, num_ranks: int, seat: Seat) -> list[Launch]:
+def _mpi(home: Environment, launcher: str, num_ranks: int, slot: RankSlot) -> list[Launch]:
     run = [home.program(launcher), "-n", str(num_ranks)]
     if launcher == "mpirun":
         run += ["--allow-run-as-root"] if os.geteuid() == 0 else []
         # Refused otherwise; where it is not needed it would make waiting ranks yield.
         run += ["--oversubscribe"] if num_ranks > len(os.sched_getaffinity(0)) else []
-    return [Launch([*run, *seat.program("allreduce", "mpi", python=home.python)], home.variables)]
+    return [Launch([*run, *slot.program("allreduce", "mpi", python=home.python)], home.variables)]
 
 
 def _of_mpi(name: str, package: str, launcher: str, about: str) -> Contender:
@@ -47,8 +47,8 @@ def _compile_floor() -> None:
     run_or_leave("compile its loop", command, COMPILE_LIMIT_S)
 
 
-def _floor(num_ranks: int, seat: Seat) -> list[Launch]:
-    return one_by_one(seat.program("memory_floor"), num_ranks, str(FLOOR_LIBRARY))
+def _floor(num_ranks: int, slot: RankSlot) -> list[Launch]:
+    return one_by_one(slot.program("memory_floor"), num_ranks, str(FLOOR_LIBRARY))
 
 
 OURS = Contender(

@@ -47,7 +47,7 @@ class Contender:
     about: str
     """What is called, in words."""
     start: Callable[..., list[Launch]]
-    """Given the number of ranks and the seat, behind what `given` gives."""
+    """Given the number of ranks and the slot, behind what `given` gives."""
     prepare: Callable[[], None] = nothing
     """Local, blocking: install what it needs; raises `Unavailable`."""
     clean: Callable[[], None] = nothing

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.contenders.contender import Contender, Unavailable, run_or_leave
 from bench.environments import Environment
-from bench.groups import Launch, Seat
+from bench.groups import Launch, RankSlot
 
 HOME = Environment("deepspeed", ("deepspeed",), sees_main=True)
 COMPILE_LIMIT_S = 900.0
@@ -33,9 +33,9 @@ def prepare() -> None:
     run_or_leave("compile or load DeepSpeed's operator", compile_once, COMPILE_LIMIT_S, variables())
 
 
-def start(num_ranks: int, seat: Seat) -> list[Launch]:
+def start(num_ranks: int, slot: RankSlot) -> list[Launch]:
     environment = {**variables(), "LOCAL_SIZE": str(num_ranks), "MASTER_ADDR": ADDRESS, "MASTER_PORT": str(os.getpid())}
-    program = seat.program("deepspeed", python=HOME.python)
+    program = slot.program("deepspeed", python=HOME.python)
     return [Launch([*program, str(rank), str(num_ranks), str(segment(rank))], environment) for rank in range(num_ranks)]
 
 

@@ -8,24 +8,24 @@ from dataclasses import replace
 from functools import partial
 
 from bench.contenders.contender import NOISE, Contender, Unavailable
-from bench.groups import Launch, Seat, one_by_one
+from bench.groups import Launch, RankSlot, one_by_one
 from unisono.testing.ranks import mpirun
 
 
-def _unisono(engine: str, how: str, num_ranks: int, seat: Seat) -> list[Launch]:
-    return seat.unisono_run(num_ranks, engine, "exchange", how, str(seat.folder / "door"))
+def _unisono(engine: str, how: str, num_ranks: int, slot: RankSlot) -> list[Launch]:
+    return slot.unisono_run(num_ranks, engine, "exchange", how, str(slot.folder / "door"))
 
 
-def _unisono_mpi(num_ranks: int, seat: Seat) -> list[Launch]:
+def _unisono_mpi(num_ranks: int, slot: RankSlot) -> list[Launch]:
     options = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     if num_ranks > len(os.sched_getaffinity(0)):
         options += ["--oversubscribe"]
     run = [mpirun() or "mpirun", *options, "--bind-to", "none", "-n", str(num_ranks)]
-    return [Launch([*run, *seat.program("exchange", "plain")], {"UNISONO_ENGINE": "mpi"})]
+    return [Launch([*run, *slot.program("exchange", "plain")], {"UNISONO_ENGINE": "mpi"})]
 
 
-def _gloo(num_ranks: int, seat: Seat) -> list[Launch]:
-    return one_by_one(seat.program("exchange_gloo"), num_ranks, str(seat.folder / "store"))
+def _gloo(num_ranks: int, slot: RankSlot) -> list[Launch]:
+    return one_by_one(slot.program("exchange_gloo"), num_ranks, str(slot.folder / "store"))
 
 
 def _needs(package: str, remedy: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.contenders import horovod_itself
 from bench.contenders.contender import NOISE, Contender
 from bench.contenders.training import WAYS, Way
-from bench.groups import Launch, Seat, one_by_one
+from bench.groups import Launch, RankSlot, one_by_one
 
 OURS = "unisono.horovod"
 AGAIN = f"{OURS} A/A"
@@ -18,23 +18,23 @@ NUM_TENSORS = 200
 _MODULE, _ITS_MODULE = "unisono.horovod.torch", "horovod.torch"
 
 
-def _started(module: str, engine: str, seat: Seat, num_ranks: int, program: str, *arguments: str) -> list[Launch]:
+def _started(module: str, engine: str, slot: RankSlot, num_ranks: int, program: str, *arguments: str) -> list[Launch]:
     if module == _ITS_MODULE:
-        return horovod_itself.started_by_horovod(seat.program(program, *arguments, module), num_ranks)
-    return seat.unisono_run(num_ranks, engine, program, *arguments, module)
+        return horovod_itself.started_by_horovod(slot.program(program, *arguments, module), num_ranks)
+    return slot.unisono_run(num_ranks, engine, program, *arguments, module)
 
 
-def _training(module: str, case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
-    return _started(module, "auto", seat, num_ranks, "train_horovod", case, str(data))
+def _training(module: str, case: str, data: Path, num_ranks: int, slot: RankSlot) -> list[Launch]:
+    return _started(module, "auto", slot, num_ranks, "train_horovod", case, str(data))
 
 
-def _tensors(module: str, engine: str, num_ranks: int, seat: Seat) -> list[Launch]:
-    return _started(module, engine, seat, num_ranks, "many_tensors", str(NUM_TENSORS))
+def _tensors(module: str, engine: str, num_ranks: int, slot: RankSlot) -> list[Launch]:
+    return _started(module, engine, slot, num_ranks, "many_tensors", str(NUM_TENSORS))
 
 
-def _gloo(how: str, num_ranks: int, seat: Seat) -> list[Launch]:
-    program, device = seat.program("many_tensors", str(NUM_TENSORS)), {"GLOO_SOCKET_IFNAME": "lo"}
-    return one_by_one(program, num_ranks, str(seat.folder / "store"), how, variables=device)
+def _gloo(how: str, num_ranks: int, slot: RankSlot) -> list[Launch]:
+    program, device = slot.program("many_tensors", str(NUM_TENSORS)), {"GLOO_SOCKET_IFNAME": "lo"}
+    return one_by_one(program, num_ranks, str(slot.folder / "store"), how, variables=device)
 
 
 _OUR_TRAINING = (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.contenders.contender import Contender
 from bench.contenders.training import free_port
-from bench.groups import Launch, Seat
+from bench.groups import Launch, RankSlot
 from bench.training_cases import BACKENDS, KERAS_CASES, KERAS_CNN
 
 
@@ -44,19 +44,19 @@ def surroundings(backend: str) -> dict[str, str]:
     }
 
 
-def start_fit(how: str, backend: str, case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
-    program = ["-m", "bench.ranks.keras_fit", *seat.arguments, case, str(data), how]
+def start_fit(how: str, backend: str, case: str, data: Path, num_ranks: int, slot: RankSlot) -> list[Launch]:
+    program = ["-m", "bench.ranks.keras_fit", *slot.arguments, case, str(data), how]
     run = ["-m", "unisono", "run", "-n", str(num_ranks), "--threads", "1"] if num_ranks > 1 else []
     return [Launch([sys.executable, *run, *program], surroundings(backend))]
 
 
-def start_tf_distribute(backend: str, case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
+def start_tf_distribute(backend: str, case: str, data: Path, num_ranks: int, slot: RankSlot) -> list[Launch]:
     workers = [f"127.0.0.1:{free_port()}" for _ in range(num_ranks)]
 
     def place(rank: int) -> str:
         return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
 
-    program = seat.program("keras_tf_distribute", case, str(data))
+    program = slot.program("keras_tf_distribute", case, str(data))
     return [
         Launch([*program, str(rank), str(num_ranks)], {**surroundings(backend), "TF_CONFIG": place(rank)})
         for rank in range(num_ranks)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.contenders.contender import Contender
 from bench.contenders.training import HOME
-from bench.groups import ONE_THREAD, Launch, Seat
+from bench.groups import ONE_THREAD, Launch, RankSlot
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Way(Contender):
 
 
 def _running(module: str, *more: str, python: str = sys.executable) -> Callable[..., list[Launch]]:
-    def start(threads: int, folder: Path, period: int, num_ranks: int, seat: Seat) -> list[Launch]:  # noqa: ARG001
-        own = folder / seat.group.replace("/", "").replace(" ", "-")
-        return [Launch(seat.program(module, str(own), str(period), *more, python=python), dict.fromkeys(ONE_THREAD, str(threads)))]
+    def start(threads: int, folder: Path, period: int, num_ranks: int, slot: RankSlot) -> list[Launch]:  # noqa: ARG001
+        own = folder / slot.group.replace("/", "").replace(" ", "-")
+        return [Launch(slot.program(module, str(own), str(period), *more, python=python), dict.fromkeys(ONE_THREAD, str(threads)))]
 
     return start
 

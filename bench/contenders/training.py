@@ -10,12 +10,12 @@ from pathlib import Path
 
 from bench.contenders.contender import NOISE, Contender
 from bench.environments import Environment
-from bench.groups import Launch, Seat
+from bench.groups import Launch, RankSlot
 
 HOME = Environment("training", ("lightning", "accelerate"), sees_main=True)
 """Lightning and Accelerate, with the PyTorch of our own environment."""
 
-Start = Callable[[str, Path, int, Seat], list[Launch]]
+Start = Callable[[str, Path, int, RankSlot], list[Launch]]
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,21 @@ class Way(Contender):
     workers: tuple[int, ...] = (1, 2)
 
 
-def start_unisono(case: str, data: Path, num_ranks: int, seat: Seat, shards: int | None = None) -> list[Launch]:
-    arguments = [case, str(data), str(seat.folder), *([] if shards is None else [str(shards)])]
+def start_unisono(case: str, data: Path, num_ranks: int, slot: RankSlot, shards: int | None = None) -> list[Launch]:
+    arguments = [case, str(data), str(slot.folder), *([] if shards is None else [str(shards)])]
     if num_ranks == 1:
-        return [Launch(seat.program("train_unisono", *arguments))]
-    return seat.unisono_run(num_ranks, "auto", "train_unisono", *arguments)
+        return [Launch(slot.program("train_unisono", *arguments))]
+    return slot.unisono_run(num_ranks, "auto", "train_unisono", *arguments)
 
 
 def started_as_by_torchrun(python: str, module: str, *more: str) -> Start:
     """Ranks that find each other as torchrun tells them to."""
 
-    def start(case: str, data: Path, num_ranks: int, seat: Seat) -> list[Launch]:
+    def start(case: str, data: Path, num_ranks: int, slot: RankSlot) -> list[Launch]:
         port = free_port()
         return [
             Launch(
-                [*seat.program(module, case, str(data), python=python), str(rank), str(num_ranks), *more],
+                [*slot.program(module, case, str(data), python=python), str(rank), str(num_ranks), *more],
                 _torchrun(rank, num_ranks, port) if num_ranks > 1 else {},
             )
             for rank in range(num_ranks)

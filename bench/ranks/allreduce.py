@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.ranks.reducing import Floats, Reducing
-from bench.ranks.seat import attend
+from bench.ranks.slot import attend
 
 
 def by_mpi() -> None:

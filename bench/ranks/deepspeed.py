@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bench.ranks.reducing import Floats, Reducing
-from bench.ranks.seat import attend
+from bench.ranks.slot import attend
 
 
 def load() -> Any:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import unisono as un
-from bench.ranks.seat import attend
 from bench.ranks.serving import Ends, Serving
+from bench.ranks.slot import attend
 from unisono.comm.exchange.base import Caller, Server
 from unisono.comm.exchange.over_comm import MessageServer, open_exchange
 from unisono.comm.exchange.zmq_caller import ZmqCaller

@@ -10,8 +10,8 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from bench.ranks.seat import attend
 from bench.ranks.serving import Ends, Serving
+from bench.ranks.slot import attend
 
 dist: Any = torch.distributed  # its stubs lack what is used here
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.optim import Adam
 
 from bench.groups import ROOT
-from bench.ranks.seat import attend, stay_on_part
+from bench.ranks.slot import attend, stay_on_part
 from unisono.data.plan import Plan
 from unisono.data.source import Source
 from unisono.model.base import StreamKey

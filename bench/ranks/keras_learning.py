@@ -1,6 +1,6 @@
 """What every rank of a Keras contender shares: the model, the data in memory, and turns of whole epochs.
 
-A turn is a training of its own that goes on with the weights of the last one, as a second `model.fit` does; so between turns a rank
+A turn is a training of its own that continues with the weights of the last one, as a second `model.fit` does; between turns a rank
 is blocked on the conductor's socket, whatever its framework does when it waits.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from bench.ranks.seat import attend
+from bench.ranks.slot import attend
 from bench.training_cases import KERAS_CASES, KERAS_MLP, SEED, Case
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from time import perf_counter, process_time
 from typing import Any
 
-from bench.ranks.seat import stay_on_part
+from bench.ranks.slot import stay_on_part
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from bench.ranks.seat import attend
+from bench.ranks.slot import attend
 from bench.training_cases import CASES, DIGITS, SEED, Case
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 from bench.ranks.reducing import Floats, Reducing
-from bench.ranks.seat import attend, version_of
+from bench.ranks.slot import attend, version_of
 
 dist: Any = torch.distributed  # its stubs lack what is used here
 Tensors = list[torch.Tensor]

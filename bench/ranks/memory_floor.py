@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 from bench.ranks.reducing import Floats, Reducing
-from bench.ranks.seat import attend
+from bench.ranks.slot import attend
 
 
 class Floor(Reducing["ctypes.Array[ctypes.c_void_p]"]):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 import unisono as un
-from bench.ranks.seat import attend
+from bench.ranks.slot import attend
 
 WIDTH = 256
 """Of the square matrices whose product is the computation: three of them stay in a core's own cache."""

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from bench.ranks.learning import Learning, make_model
-from bench.ranks.seat import version_of
+from bench.ranks.slot import version_of
 from bench.ranks.train_torch import learn
 
 

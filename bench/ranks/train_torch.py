@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from bench.ranks.learning import Learning, make_model
-from bench.ranks.seat import stay_on_part
+from bench.ranks.slot import stay_on_part
 
 
 def learn(learning: Learning, model: nn.Module, optimizer: Optimizer | None = None) -> None:

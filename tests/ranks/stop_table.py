@@ -1,4 +1,4 @@
-"""A table of trainings that are told to stop: rows are who starts them, cells what tells them and what comes of it.
+"""A table of trainings that are stopped: rows are launchers, cells the signal that stops them and what comes of it.
 
 The training is that of programs/held_up.py, which waits in the middle of a step.
 """

@@ -293,7 +293,7 @@ def test_an_objective_with_its_study_in_a_database(tmp_path: Path) -> None:
     assert "6 of 6 trials" in (study / "report.html").read_text()
 
 
-# ---- stopped, and gone on with ---------------------------------------------------------------------------------------
+# ---- stopped and resumed ---------------------------------------------------------------------------------------------
 
 
 def test_sigterm_saves_and_the_same_command_resumes(tmp_path: Path) -> None:

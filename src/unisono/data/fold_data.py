@@ -235,6 +235,6 @@ def _mixed_groups(source: Source, train: Indices, validation: Indices) -> list[s
 
 def _notes_that_hold(splits: Splits, *unchanged: str) -> list[str]:
     """Returns the warnings of the task that hold for new parts too, where these parts of it are unchanged."""
-    made_anew = Splits(splits.train, splits.validation, splits.test).warnings  # on pixels that parts share
+    recomputed = Splits(splits.train, splits.validation, splits.test).warnings  # on pixels that parts share
     others = tuple(f"the {called} data have no sample" for name, called in PART_NAMES.items() if name not in unchanged)
-    return [text for text in splits.warnings if text not in made_anew and not text.startswith(others)]
+    return [text for text in splits.warnings if text not in recomputed and not text.startswith(others)]

@@ -26,7 +26,7 @@ def model() -> Any:
 
 
 def check_optimizers_of_an_earlier_attempt_match_those_of_a_new_worker() -> None:
-    """Rank 0 goes on with its optimisers; to the others everything is new."""
+    """Rank 0 keeps its optimisers; to the others everything is new."""
     before = [hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)) for _ in range(4)]
     seen = keras.Variable(np.zeros(1, "float32"))
     for optimizer in before[:3]:  # the last one was made and not used, which new ranks cannot know

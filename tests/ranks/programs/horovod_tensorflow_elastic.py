@@ -94,7 +94,7 @@ def learn() -> None:
 
 
 def check_graphs_of_an_earlier_attempt_match_those_of_a_new_worker() -> None:
-    """Rank 0 goes on with its graph and its optimiser; to the others everything is new."""
+    """Rank 0 keeps its graph and its optimiser; to the others everything is new."""
     learn()  # its optimiser is gone, though TensorFlow keeps the graph
     variable = tf.Variable([0.0])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.groups import ROOT, Conductor, GroupFailed, Launch, Seat
+from bench.groups import ROOT, Conductor, GroupFailed, Launch, RankSlot
 from tests.system.processes import is_running, plain_environment, within
 
 RANK = """
 import os, sys, time
-from bench.ranks.seat import attend
+from bench.ranks.slot import attend
 
 rank, size = int(sys.argv[3]), int(sys.argv[4])
 
@@ -33,8 +33,8 @@ import sys
 from pathlib import Path
 from bench.groups import Conductor, Launch
 
-def start(num_ranks, seat):
-    return [Launch([sys.executable, "-c", Path(sys.argv[1]).read_text(), *seat.arguments, str(rank), "2"]) for rank in range(2)]
+def start(num_ranks, slot):
+    return [Launch([sys.executable, "-c", Path(sys.argv[1]).read_text(), *slot.arguments, str(rank), "2"]) for rank in range(2)]
 
 with Conductor() as conductor:
     group = conductor.start("some", 2, start)
@@ -43,9 +43,9 @@ with Conductor() as conductor:
 """
 
 
-def ranks(size_of: Callable[[int], int] = lambda num_ranks: num_ranks) -> Callable[[int, Seat], list[Launch]]:
-    def start(num_ranks: int, seat: Seat) -> list[Launch]:
-        program = [sys.executable, "-c", RANK, *seat.arguments]
+def ranks(size_of: Callable[[int], int] = lambda num_ranks: num_ranks) -> Callable[[int, RankSlot], list[Launch]]:
+    def start(num_ranks: int, slot: RankSlot) -> list[Launch]:
+        program = [sys.executable, "-c", RANK, *slot.arguments]
         return [Launch([*program, str(rank), str(size_of(num_ranks))]) for rank in range(num_ranks)]
 
     return start
@@ -67,7 +67,7 @@ def test_processes_that_are_not_one_world_are_refused() -> None:
 
 
 def test_a_start_that_fails_shows_what_was_printed() -> None:
-    def start(num_ranks: int, seat: Seat) -> list[Launch]:
+    def start(num_ranks: int, slot: RankSlot) -> list[Launch]:
         return [Launch([sys.executable, "-c", "raise SystemExit('no such luck')"])]
 
     with Conductor() as conductor, pytest.raises(GroupFailed, match=r"(?s)ended with \[1\].*no such luck"):

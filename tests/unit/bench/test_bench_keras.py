@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.contenders.keras import OURS, OURS_TWICE, PEER_TWICE, PLAIN, WAYS, missing
-from bench.groups import Seat
+from bench.groups import RankSlot
 from bench.keras import ASKED, block_key, page_of
 from bench.ranks.keras_copies import Tally
 from bench.rounds import Samples, rounded
@@ -61,7 +61,7 @@ def test_all_ways_on_a_backend_have_the_same_surroundings(backend: str, tmp_path
     for way in WAYS:
         if backend in way.backends:
             launches = way.given(backend, KERAS_CNN.name, tmp_path / "data.npz").start(
-                way.workers, Seat("here", way.name, tmp_path)
+                way.workers, RankSlot("here", way.name, tmp_path)
             )
             seen += [{name: value for name, value in one.environment.items() if name != "TF_CONFIG"} for one in launches]
     assert seen[0]["KERAS_BACKEND"] == backend

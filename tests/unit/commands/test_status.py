@@ -108,8 +108,8 @@ def test_a_successor_waits_and_starts(place: Path, capsys: Capture) -> None:
 
 def test_a_run_that_is_over(place: Path, capsys: Capture) -> None:
     status = begun(place, job="7")
-    status.end("stopped", 75, "told to stop by SIGTERM")
-    assert seen(capsys) == ("stopped", "told to stop by SIGTERM")
+    status.end("stopped", 75, "stop requested by SIGTERM")
+    assert seen(capsys) == ("stopped", "stop requested by SIGTERM")
     logged(place, ("7", "began as number 3 on n1"), ("7", "stopped: no progress"))
     assert seen(capsys) == ("stopped", "stopped: no progress")
     status.end("failed", 1, "the loss is not finite")

@@ -53,7 +53,7 @@ def mixed(key: int, number: int) -> int:
 
 
 def test_values_stay_as_they_are() -> None:
-    """A run that a later version goes on with must draw the same."""
+    """A later version that resumes a run must draw the same."""
     assert mixed(0, 0) == 0xE220A8397B1DCDAF, "the first number of SplitMix64 with seed 0, as published"
     random = SampleRandom(1, 2, [3, 4])
     random.flip()

@@ -205,13 +205,13 @@ def raise_usage_error() -> int:
 
 
 def test_work_that_hangs_is_left_and_says_where_it_is() -> None:
-    aside, go_on = Aside(), threading.Event()
+    aside, resume = Aside(), threading.Event()
     try:
-        assert aside.run(go_on.wait, 0.05) is None
+        assert aside.run(resume.wait, 0.05) is None
         assert aside.busy
         assert "threading.py" in aside.where() and "wait" in aside.where()
     finally:
-        go_on.set()
+        resume.set()
     assert aside.run(lambda: 1, 10.0) == 1
 
 

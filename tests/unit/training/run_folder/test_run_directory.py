@@ -95,7 +95,7 @@ def test_fresh_puts_the_run_aside_and_leaves_what_is_not_of_it(tmp_path: Path) -
 
 
 def test_one_command_begins_afresh_once(tmp_path: Path) -> None:
-    """A life that died before it could put the old run aside leaves that to the next; one that died later is gone on with."""
+    """An attempt that died before it put the old run aside leaves that to the next; one that died later is resumed."""
     RunDirectory.open(tmp_path, "digits", {**CONFIG, "lr": 1}).close()
     for launch, earlier in (("first", 1), ("first", 1), ("second", 2), ("second", 2)):
         RunDirectory.open(tmp_path, "digits", CONFIG, fresh=True, launch=launch).close()
@@ -161,17 +161,17 @@ def test_two_in_one_process_are_refused_too_and_close_gives_it_back(tmp_path: Pa
 
 def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path, "digits", {})
-    go_on = os.pipe()
+    resume = os.pipe()
     if (child := os.fork()) == 0:
-        os.close(go_on[1])
-        os.read(go_on[0], 1)
+        os.close(resume[1])
+        os.read(resume[0], 1)
         os._exit(0)
     run.close()
     run.config.unlink()
     RunDirectory.open(tmp_path, "digits", {}).close()
-    os.close(go_on[1])
+    os.close(resume[1])
     assert os.waitpid(child, 0)[1] == 0
-    os.close(go_on[0])
+    os.close(resume[0])
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def realistic(num_trials: int = 24, num_objectives: int = 1, seed: int = 3) -> S
         elif kind == 7:
             records.append(end_record(trial, 0, COMPLETE, [math.nan, math.inf][:num_objectives], 80.0))
         elif kind == 9:
-            records.append(give_back_record(trial, 0, "told to stop", at_s + 40))
+            records.append(give_back_record(trial, 0, "stop requested", at_s + 40))
         elif kind != 11:
             means = [sum(part["values"][place] for part in parts) / 6 for place in range(num_objectives)]
             records.append(end_record(trial, 0, COMPLETE, means, 80.0, details={"parts": parts}))

@@ -175,7 +175,7 @@ def test_a_job_that_left_gives_up_what_it_had(opens: Opens, clock: Clock, tmp_pa
     works(leaving, 0.3, ends=False)
     store = opens("new", 2)
     assert all_due(store) == [(1, 0)]
-    leaving.record_leave("told to stop")
+    leaving.record_leave("stop requested")
     store.refresh()
     clock.let_read_interval_pass()
     assert store.claim_next() == PendingTrial(0, 1, {"lr": 0.3})

@@ -39,7 +39,7 @@ HISTORY = (
     Record("b", 10, {"event": "something of a later version", "trial": 9}),
     Record("b", 11, proposal_record(6, {"lr": 0.7})),
     Record("b", 12, begin_record(6, 0, "block 3", 60.0)),
-    Record("b", 13, give_back_record(6, 0, "told to stop", 9.0)),
+    Record("b", 13, give_back_record(6, 0, "stop requested", 9.0)),
 )
 
 

@@ -1,4 +1,4 @@
-"""A rank's seat in a benchmark: it sleeps on a socket, does what the conductor asks, and answers.
+"""A rank's slot in a benchmark: it sleeps on a socket, does what the conductor asks, and answers.
 
 A rank that waits for its turn is blocked in the kernel, so the contenders that are not measured use no CPU.
 """
