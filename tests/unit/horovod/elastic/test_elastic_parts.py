@@ -565,7 +565,7 @@ def test_an_unknown_message_of_the_driver_ends_the_worker(
     done: list[object] = []
     ours, theirs = socket.socketpair()
     channel: Any = types.SimpleNamespace(
-        sock=ours, ended=False, silent=lambda: False, flush=lambda: None, receive=lambda: [encode(("what?",))]
+        sock=ours, ended=False, is_silent=lambda: False, flush=lambda: None, receive=lambda: [encode(("what?",))]
     )
     monkeypatch.setattr(connection_module, "sleep", done.append)
     monkeypatch.setattr(os, "kill", lambda _, signum: done.append(signum))
