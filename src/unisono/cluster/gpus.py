@@ -61,10 +61,10 @@ def assign_gpus(
     """
     visible = visible_gpus(env, found)
     if _is_bound_by_slurm(env, visible, local_size):
-        return visible, _first(visible, overrides.gpus_per_task, "gpus_per_task")
-    node = _first(visible, overrides.gpus_per_node, "gpus_per_node")
+        return visible, _first_gpus(visible, overrides.gpus_per_task, "gpus_per_task")
+    node = _first_gpus(visible, overrides.gpus_per_node, "gpus_per_node")
     if overrides.gpus_per_task is not None:
-        return node, _share(node, local_rank, local_size, overrides.gpus_per_task)
+        return node, _share_of_process(node, local_rank, local_size, overrides.gpus_per_task)
     each = _slurm_count(env, "SLURM_GPUS_PER_TASK")
     if each is not None and each * local_size <= len(node):
         return node, node[local_rank * each : (local_rank + 1) * each]
@@ -104,7 +104,8 @@ def _slurm_count(env: Mapping[str, str], name: str) -> int | None:
     return int(number) if re.fullmatch(r"[0-9]{1,9}", number) else None
 
 
-def _first(names: tuple[str, ...], wanted: int | None, option: str) -> tuple[str, ...]:
+def _first_gpus(names: tuple[str, ...], wanted: int | None, option: str) -> tuple[str, ...]:
+    """Returns the first `wanted` of the visible GPUs, or all of them for None; raises `UsageError` where there are fewer."""
     if wanted is not None and wanted > len(names):
         raise UsageError(
             f"{option} is {wanted} but this process sees {len(names)} GPUs ({', '.join(names) or 'none'}); "
@@ -113,7 +114,8 @@ def _first(names: tuple[str, ...], wanted: int | None, option: str) -> tuple[str
     return names[:wanted]
 
 
-def _share(names: tuple[str, ...], local_rank: int, local_size: int, each: int) -> tuple[str, ...]:
+def _share_of_process(names: tuple[str, ...], local_rank: int, local_size: int, each: int) -> tuple[str, ...]:
+    """Returns the `each` GPUs of this process by its local rank; raises `UsageError` where the node has too few for all."""
     if each * local_size > len(names):
         raise UsageError(
             f"gpus_per_task {each} for {local_size} processes needs {each * local_size} GPUs but this node shows "

@@ -85,7 +85,9 @@ def verdicts(
 
 
 def _check_overrides(topology: Topology, overrides: Overrides) -> None:
-    """Raises where the overrides contradict the launcher."""
+    """Raises `UsageError` where the user's overrides contradict the launcher: another number of processes, or `tasks_per_node`
+    without SLURM.
+    """
     asked = overrides.world_size
     if asked is not None and asked != topology.world_size:
         remedy = (
@@ -118,7 +120,9 @@ def _with_launch_options(topology: Topology, env: Mapping[str, str], overrides: 
 
 
 def _with_task_kind(topology: Topology, overrides: Overrides) -> Topology:
-    """Returns the topology with kind and index of this process: the kinds follow each other in the order of ranks."""
+    """Returns the topology with kind and index of this process: the kinds follow each other in the order of ranks. Raises
+    `UsageError` where their numbers do not add up to the world size.
+    """
     if overrides.jobs is None:
         return topology
     total = sum(overrides.jobs.values())

@@ -49,11 +49,13 @@ def check_no_overlap(bufs: Sequence[Tensor]) -> None:
 
 
 def check_rank(rank: int, size: int, what: str, group: str) -> None:
+    """Raises `UsageError` unless a rank lies in 0..size - 1; `what` and `group` name the argument and its group in the message."""
     if not 0 <= rank < size:
         raise UsageError(f"{what} must lie in 0..{size - 1} of {group}; received {rank}")
 
 
 def check_tag(tag: int) -> int:
+    """Returns the tag; raises `UsageError` unless it lies in 0..32767."""
     # Every MPI promises tags up to 32767; more would work on some engines only.
     if not 0 <= tag <= 32767:
         raise UsageError(f"tag must lie in 0..32767; received {tag}")
@@ -61,6 +63,7 @@ def check_tag(tag: int) -> int:
 
 
 def check_same_type(kind: str, out: Tensor, buf: Tensor) -> torch.dtype:
+    """Returns the common type of both tensors; raises `UsageError` where they differ."""
     if out.dtype != buf.dtype:
         raise UsageError(f"{kind}: out has type {out.dtype} but buf has {buf.dtype}; give both the same type")
     return buf.dtype
@@ -79,6 +82,7 @@ def checked_parts(kind: str, long: Tensor, short: Tensor, counts: Sequence[int] 
 
 
 def checked_counts(kind: str, tensor: Tensor, counts: Sequence[int] | None, name: str, size: int) -> list[int]:
+    """Returns the counts by member, equal ones for None; raises `UsageError` unless their sum is the length of the tensor."""
     if counts is None:
         if tensor.numel() % size:
             raise UsageError(f"{kind}: {tensor.numel()} elements do not divide by {size} members; give {name}")

@@ -578,32 +578,40 @@ class Communicator(ABC):
     # ---- what an engine adds ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None: ...
+    def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
+        """Combines the buffers over all members, in place."""
 
     @abstractmethod
-    def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None: ...
+    def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
+        """Copies the buffers of `root` to all members, in place."""
 
     @abstractmethod
-    def _allgather(self, out: Tensor, buf: Tensor, counts: list[int], watch: Watch) -> None: ...
+    def _allgather(self, out: Tensor, buf: Tensor, counts: list[int], watch: Watch) -> None:
+        """Writes the buffers of all members into `out`; `counts[r]` elements come from rank r."""
 
     @abstractmethod
-    def _reduce_scatter(self, out: Tensor, buf: Tensor, counts: list[int], op: Op, watch: Watch) -> None: ...
+    def _reduce_scatter(self, out: Tensor, buf: Tensor, counts: list[int], op: Op, watch: Watch) -> None:
+        """Combines `buf` over all members; `out` gets this rank's part, of `counts[rank]` elements."""
 
     @abstractmethod
-    def _alltoall(self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch) -> None: ...
+    def _alltoall(self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch) -> None:
+        """Sends `in_counts[r]` elements of `buf` to rank r, and receives `out_counts[r]` from it into `out`."""
 
     @abstractmethod
-    def _start_send(self, buf: Tensor, dest: int, tag: int, watch: Watch) -> Work[None]: ...
+    def _start_send(self, buf: Tensor, dest: int, tag: int, watch: Watch) -> Work[None]:
+        """Starts to send a buffer; may return before it was received."""
 
     @abstractmethod
-    def _start_recv(self, buf: Tensor, source: int, tag: int, watch: Watch) -> Work[Envelope]: ...
+    def _start_recv(self, buf: Tensor, source: int, tag: int, watch: Watch) -> Work[Envelope]:
+        """Starts to receive a message into a buffer; the work returns who sent it."""
 
     @abstractmethod
     def _subgroup(self, group: Group) -> Communicator:
-        """Collective over the members of `group`."""
+        """Collective over the members of `group`: opens and returns its communicator."""
 
     @abstractmethod
-    def _close(self) -> None: ...
+    def _close(self) -> None:
+        """Releases what the engine holds."""
 
     def _compare(self, watch: Watch) -> Callable[[], None]:
         """Starts to compare the calls of the members, for an all-reduce that sees only bytes. Calling the result ends the check."""
@@ -611,20 +619,24 @@ class Communicator(ABC):
         return lambda: None
 
     def _barrier(self, watch: Watch) -> None:
+        """Returns when all members have called it."""
         self._allreduce([torch.zeros(1, dtype=torch.int32, device=self.device)], SUM, watch)
 
     # ---- how calls run ---------------------------------------------------------------------------------------------
 
     def _run(self, call: Call, body: Callable[[Watch], T], limit_s: float | None = None) -> T:
+        """Runs a call and returns its result, after the calls that were started before."""
         if self._driver.busy:  # started calls come first: the order of calls is the same on all members
             return self._start(call, body, limit_s).wait()
         return self._perform(call, body, limit_s)
 
     def _start(self, call: Call, body: Callable[[Watch], T], limit_s: float | None = None) -> Work[T]:
+        """Starts a call on the helper thread and returns its work."""
         self._check_usable()
         return self._driver.submit(lambda: self._perform(call, body, limit_s))
 
     def _perform(self, call: Call, body: Callable[[Watch], T], limit_s: float | None = None) -> T:
+        """Runs the body of a call with a new watch and returns its result; an error makes the communicator unusable."""
         watch = self._begin(call, limit_s)
         try:
             return body(watch)
@@ -633,6 +645,7 @@ class Communicator(ABC):
             raise
 
     def _begin(self, call: Call, limit_s: float | None = None) -> Watch:
+        """Notes the call as the newest one of this group and returns its watch; raises if the communicator is unusable."""
         if self._unusable is not None:
             self._check_usable()
         self._seq += 1
@@ -640,10 +653,12 @@ class Communicator(ABC):
         return Watch(self, call, self.time_limit_s if limit_s is None else limit_s)
 
     def _fail(self, error: BaseException, call: Call) -> None:
+        """Makes the communicator unusable because of an error, and tells the others; the first error counts."""
         if self._unusable is None:
             self.give_up(f"{call} failed: {type(error).__name__}: {error}", ())
 
     def _reduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
+        """All-reduces the buffers by the function of `reduce_with`, or else by the engine."""
         try:
             if self._reduce_with is None:
                 self._allreduce(bufs, op, watch)
@@ -660,6 +675,7 @@ class Communicator(ABC):
             raise
 
     def _equipped(self, group: Communicator) -> Communicator:
+        """Returns the new group after the function of `equip_groups` has prepared it; closes it if that fails."""
         if self._equip is not None:
             try:
                 self._equip(group)
@@ -669,6 +685,7 @@ class Communicator(ABC):
         return group
 
     def _exchange(self, key: str, obj: Any, watch: Watch) -> list[Any]:
+        """Returns the objects of all members, by rank, through the control plane; raises errors with ranks of this group."""
         try:
             return self.control.exchange(key, self.members, obj, watch.limit_s)
         except PeerLost as error:
@@ -697,10 +714,12 @@ class Communicator(ABC):
     # ---- checking of arguments -------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
+        """Raises `CommError` if the communicator is spent."""
         if self._unusable is not None:
             raise CommError(f"communicator {self.name} cannot be used any more: {self._unusable}")
 
     def _checked(self, bufs: Buffers) -> list[Tensor]:
+        """Returns the buffers as flat views; raises `UsageError` for those that this engine cannot send."""
         return flat_views(bufs, self.device, self.engine)
 
     def _reduction_call(self, bufs: list[Tensor], op: Op) -> Call:
@@ -716,6 +735,7 @@ class Communicator(ABC):
         return call
 
     def _broadcast_call(self, bufs: Buffers, root: int) -> tuple[list[Tensor], Call]:
+        """Checks the arguments of a broadcast; returns the flat buffers and the call."""
         check_rank(root, self.size, "root", self.name)
         tensors = self._checked(bufs)
         return tensors, Call("broadcast", tensors, f"root={root}")
@@ -723,7 +743,9 @@ class Communicator(ABC):
     def _gather_call(
         self, kind: str, out: Tensor, buf: Tensor, counts: Sequence[int] | None, op: Op | None = None
     ) -> tuple[Call, tuple[Tensor, Tensor, list[int]]]:
-        """`counts` divide the long side: `out` of an allgather, `buf` of a reduce_scatter."""
+        """Checks the arguments; returns the call and (out, buf, counts). `counts` divide the long side: `out` of an allgather,
+        `buf` of a reduce_scatter.
+        """
         out, buf = self._checked((out, buf))
         check_same_type(kind, out, buf)
         long, short = (out, buf) if kind == "allgather" else (buf, out)
@@ -734,6 +756,7 @@ class Communicator(ABC):
     def _alltoall_call(
         self, out: Tensor, buf: Tensor, out_counts: Sequence[int] | None, in_counts: Sequence[int] | None
     ) -> tuple[Call, tuple[Tensor, Tensor, list[int], list[int]]]:
+        """Checks the arguments of an alltoall; returns the call and (out, buf, out_counts, in_counts)."""
         out, buf = self._checked((out, buf))
         dtype = check_same_type("alltoall", out, buf)
         outs = checked_counts("alltoall", out, out_counts, "out_counts", self.size)

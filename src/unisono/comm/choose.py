@@ -119,6 +119,7 @@ def node_indices(members: list[ProcessInfo]) -> list[int]:
 
 
 def _why_no_shm() -> str:
+    """Returns why shared memory cannot be used on this machine; empty where it can."""
     try:
         Futex()
     except UsageError as error:

@@ -72,9 +72,9 @@ def connect(
     """
     install_excepthook()
     at = topology or current_topology()
-    asked = _one_of(ENGINES, engine or at.engine, "engine")
-    algorithm = _one_of(ALLREDUCES, allreduce or at.allreduce, "allreduce")
-    job = _meet(at, _seconds(at.time_limit_s if time_limit_s is None else time_limit_s), attend)
+    asked = _checked_choice(ENGINES, engine or at.engine, "engine")
+    algorithm = _checked_choice(ALLREDUCES, allreduce or at.allreduce, "allreduce")
+    job = _meet(at, _checked_seconds(at.time_limit_s if time_limit_s is None else time_limit_s), attend)
     try:
         comm, reason = _open_chosen(job, asked)
     except BaseException as error:
@@ -84,7 +84,7 @@ def connect(
     comm.own_control()
     try:
         comm.origin = f"{job}, engine {comm.engine} ({reason})"
-        _allreduce(job, algorithm).install(comm)
+        _allreduce_installer(job, algorithm).install(comm)
     except BaseException as error:
         comm.abort(f"could not open its communicator: {error}")
         comm.close()
@@ -113,20 +113,22 @@ class ConnectedJob:
         return f"{many}, started by {self.at.launcher}{f', met at {self.host}' if size > 1 else ''}"
 
 
-def _one_of(choices: tuple[str, ...], name: str, option: str) -> str:
+def _checked_choice(choices: tuple[str, ...], name: str, option: str) -> str:
+    """Returns the name; raises `UsageError` unless it is one of `choices`."""
     if name not in choices:
         raise UsageError(f"{option} must be one of {', '.join(choices)}; received {name!r} (connect({option}=...))")
     return name
 
 
-def _seconds(time_limit_s: object) -> float:
+def _checked_seconds(time_limit_s: object) -> float:
+    """Returns the time limit as a float; raises `UsageError` unless it is a number of seconds above 0."""
     if isinstance(time_limit_s, (int, float)) and not isinstance(time_limit_s, bool) and 0 < time_limit_s < math.inf:
         return float(time_limit_s)
     raise UsageError(f"time_limit_s must be a number of seconds above 0; received {time_limit_s!r} (connect(time_limit_s=...))")
 
 
 def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> ConnectedJob:
-    """Collective: connects the processes and exchanges their facts."""
+    """Collective: connects the processes, exchanges their facts and returns the connected job."""
     me = describe_process(at)
     if at.world_size == 1:
         from unisono.comm.engines.single import SoloControl
@@ -160,15 +162,16 @@ def _open_chosen(job: ConnectedJob, requested: str) -> tuple[Communicator, str]:
     name, reason = choose_engine(requested, job.at.launcher, job.members)
     check_engine(name, job.members[rank], job.nodes)
     try:
-        return _open(job, name, Group("world", rank, everybody, everybody)), reason
+        return _open_engine(job, name, Group("world", rank, everybody, everybody)), reason
     except UsageError as error:
         if requested != "auto" or name != "shm":
             raise
         # Processes that cannot open each other's memory find out together, so all come here.
-        return _open(job, "gloo", Group("world", rank, everybody, everybody)), str(error)
+        return _open_engine(job, "gloo", Group("world", rank, everybody, everybody)), str(error)
 
 
-def _open(job: ConnectedJob, name: str, group: Group) -> Communicator:
+def _open_engine(job: ConnectedJob, name: str, group: Group) -> Communicator:
+    """Collective over the group: opens the communicator of the engine `name` and returns it."""
     if name == "single":
         from unisono.comm.engines.single import SingleCommunicator
 
@@ -195,7 +198,8 @@ def _num_cpus(job: ConnectedJob, group: Group) -> int:
     return len(cpus) if len(together) <= len(cpus) else 0
 
 
-def _allreduce(job: ConnectedJob, requested: str) -> AllreduceInstaller:
+def _allreduce_installer(job: ConnectedJob, requested: str) -> AllreduceInstaller:
+    """Returns the installer of the requested all-reduce algorithm."""
     mpi_settings = ", ".join(f"{name}={value}" for name, value in job.at.mpi_selection)
     return AllreduceInstaller(requested, job.nodes, partial(_open_node, job), mpi_settings)
 
@@ -213,7 +217,7 @@ def _open_node(job: ConnectedJob, comm: Communicator) -> Communicator:
     shared, problem = None, next((job.members[m].no_shm for m in comm.members if job.members[m].no_shm), "")
     if not problem:
         try:
-            shared = _open(job, "shm", Group(f"{comm.name}/node{mine}", ranks.index(comm.rank), members, ranks))
+            shared = _open_engine(job, "shm", Group(f"{comm.name}/node{mine}", ranks.index(comm.rank), members, ranks))
         except UsageError as error:
             problem = str(error)
     if not any(comm.allgather_object(problem)):

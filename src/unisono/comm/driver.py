@@ -26,7 +26,9 @@ class Work(ABC, Generic[R_co]):
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> R_co:
-        """Blocking until the call is done; raises what the call raised. On CUDA the current stream waits instead of the host."""
+        """Blocking until the call is done; returns its result or raises what it raised. On CUDA the current stream waits instead of
+        the host.
+        """
 
 
 def not_done(call: object, timeout_s: float | None) -> NotDone:
@@ -44,6 +46,7 @@ class SubmittedWork(Work[T]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
+        """On the helper thread: runs the call and keeps its result or error for `wait`."""
         try:
             self._result.append(self._body())
         except BaseException as error:  # noqa: BLE001 - carried over to the thread that waits
@@ -81,6 +84,7 @@ class HelperThread:
         return threading.current_thread() is self._thread
 
     def submit(self, body: Callable[[], T]) -> Work[T]:
+        """Local, not blocking: queues a call behind those before it and returns its work. Starts the thread if need be."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
             self._thread.start()
@@ -97,6 +101,7 @@ class HelperThread:
             self._thread = None
 
     def _loop(self) -> None:
+        """Body of the thread: runs the queued calls, one after another, until it is closed."""
         while (work := self._queue.get()) is not None:
             work.run()
 

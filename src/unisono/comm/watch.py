@@ -98,7 +98,7 @@ class Watch:
             comm.on_behalf.raise_if_lost()
             comm.on_behalf.raise_timeout()
         reports = comm.control.reports([m for m in comm.members if m != comm.control.rank], REPORT_WAIT_S)
-        stacks = "\n".join(self._shown(r, reports.get(m)) for r, m in enumerate(comm.members) if r != comm.rank)
+        stacks = "\n".join(self._shown_report(r, reports.get(m)) for r, m in enumerate(comm.members) if r != comm.rank)
         if self.sources:
             who = join_ranks(self.sources)
             text = f"{self.call} on rank {comm.rank} of {comm.name}: {who} did nothing about it within {self.limit_s:g} s"
@@ -149,7 +149,8 @@ class Watch:
         shown = own or lost
         return sorted(own or blamed or lost), "; ".join(f"rank {r} {loss.reason}" for r, loss in shown.items())
 
-    def _shown(self, rank: int, report: Report | None) -> str:
+    def _shown_report(self, rank: int, report: Report | None) -> str:
+        """Returns the report of a rank as text: its newest collective of this group and its stack, or that it did not answer."""
         if report is None:
             return f"--- rank {rank}: no answer within {REPORT_WAIT_S:g} s"
         doing = report.current_calls.get(self.comm.name)

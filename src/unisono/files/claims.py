@@ -19,7 +19,7 @@ class Claims:
 
     def claim(self, trial: int, attempt: int, claimant: str) -> bool:
         """Local, blocking: claims this attempt; True for exactly one claimant, also when it claims again."""
-        path = self._path(trial, attempt)
+        path = self._claim_path(trial, attempt)
         draft = path.with_name(f".{path.name}.{uuid4().hex}")
         with explain_os_errors(path):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -37,9 +37,10 @@ class Claims:
     def owner(self, trial: int, attempt: int) -> str | None:
         """Local, blocking: returns the claimant of this attempt; None where it is free."""
         try:
-            return self._path(trial, attempt).read_bytes().decode(errors="replace")
+            return self._claim_path(trial, attempt).read_bytes().decode(errors="replace")
         except FileNotFoundError:
             return None
 
-    def _path(self, trial: int, attempt: int) -> Path:
+    def _claim_path(self, trial: int, attempt: int) -> Path:
+        """Returns the path of the file that claims this attempt of a trial."""
         return self.folder / f"{trial:06d}.{attempt}"

@@ -128,13 +128,14 @@ class Reader:
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             if path.name != f"{self.left_out_writer}{SUFFIX}":
                 self._files.setdefault(path.name, _File(path))
-        return [record for file in self._files.values() for record in self._read(file, is_over)]
+        return [record for file in self._files.values() for record in self._read_file(file, is_over)]
 
     def unfinished(self) -> list[Path]:
         """Blocking, after `read`: returns the files that end within a record, because the writer is writing it or died."""
         return [file.path for file in self._files.values() if file.path.stat().st_size > file.offset]
 
-    def _read(self, file: _File, is_over: bool) -> list[Record]:
+    def _read_file(self, file: _File, is_over: bool) -> list[Record]:
+        """Returns the complete new records of one file and moves its offset behind them; damaged bytes are noted in `damages`."""
         with file.path.open("rb") as opened:
             opened.seek(file.offset)
             data = opened.read()

@@ -39,13 +39,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if text != _sealed(text):
             raise DamagedFolder(f"{MANIFEST} is not as it was written")
         manifest: dict[str, Any] = json.loads(text)
-        _check(folder, {name: FileDigest(file["sha256"], file["bytes"]) for name, file in manifest["files"].items()})
+        _check_files(folder, {name: FileDigest(file["sha256"], file["bytes"]) for name, file in manifest["files"].items()})
     except OSError as error:
         raise DamagedFolder(f"{Path(error.filename or folder).name} cannot be read: {error.strerror or error}") from error
     return manifest
 
 
-def _check(folder: Path, files: Mapping[str, FileDigest]) -> None:
+def _check_files(folder: Path, files: Mapping[str, FileDigest]) -> None:
+    """Checks that the folder holds exactly these files, with these sizes and hashes; raises `DamagedFolder` otherwise."""
     there = {entry.name for entry in folder.iterdir()} - {MANIFEST}
     if missing := sorted(files.keys() - there):
         raise DamagedFolder(f"{missing[0]} is missing")
@@ -59,5 +60,6 @@ def _check(folder: Path, files: Mapping[str, FileDigest]) -> None:
 
 
 def _sealed(text: bytes) -> bytes:
+    """Returns the text of a manifest with its own hash, computed anew, in its head."""
     rest = text[len(HEAD) + SEAL_LENGTH :]
     return HEAD + hashlib.sha256(rest).hexdigest().encode() + rest

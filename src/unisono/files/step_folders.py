@@ -27,6 +27,7 @@ class StepFolders:
         self.parent = parent
 
     def path(self, step: int) -> Path:
+        """Returns the path of the directory of a step, whether or not it exists."""
         return self.parent / f"step-{step:08d}"
 
     def list_steps(self) -> list[tuple[int, Path]]:
@@ -56,7 +57,7 @@ class StepFolders:
         Removes what killed processes have left, first, as the disk may be full of it. If the body fails, nothing of it is left.
         """
         path = self.path(step)
-        draft = _draft(path)
+        draft = _draft_path(path)
         with explain_os_errors(path):
             if not self.parent.is_dir():
                 self.parent.mkdir()
@@ -66,7 +67,7 @@ class StepFolders:
                 draft.mkdir()
                 yield draft
                 fsync_path(draft)
-                aside = path.rename(_replaced(path)) if path.exists() else None
+                aside = path.rename(_replaced_path(path)) if path.exists() else None
                 draft.rename(path)
                 fsync_path(self.parent)
             finally:
@@ -77,7 +78,7 @@ class StepFolders:
     def remove(self, path: Path) -> None:
         """Removes a step directory: first its name, then the files."""
         with explain_os_errors(path):
-            _remove(path.rename(_draft(path)))
+            _remove(path.rename(_draft_path(path)))
 
     def _remove_leftovers(self) -> None:
         """Removes drafts of killed processes. Only one process writes here, so no draft is in use."""
@@ -91,11 +92,13 @@ class StepFolders:
                     entry.rename(self.parent / match["name"])
 
 
-def _draft(path: Path) -> Path:
+def _draft_path(path: Path) -> Path:
+    """Returns the hidden path under which this process writes a directory before it has its name."""
     return path.with_name(f".{path.name}.{os.getpid()}.draft")
 
 
-def _replaced(path: Path) -> Path:
+def _replaced_path(path: Path) -> Path:
+    """Returns the hidden path that a directory has while a new one takes its name."""
     return path.with_name(f".{path.name}.replaced")
 
 

@@ -61,6 +61,7 @@ class ControlInput:
         selector.register(fd, selectors.EVENT_READ, self._read)
 
     def _read(self) -> None:
+        """Reads names of signals from the input and puts them into the inbox; the end of the input counts as SIGKILL."""
         data = os.read(self._fd, READ_BYTES)
         if not data:
             self._selector.unregister(self._fd)

@@ -18,10 +18,11 @@ def install_excepthook() -> None:
     A hook that was installed before stays; every other error keeps its traceback.
     """
     if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = _show
+        sys.excepthook = _show_error
 
 
-def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Prints an uncaught error of Unisono on one line and ends with its exit code; other errors get Python's own traceback."""
     if isinstance(error, ReportedElsewhere):
         raise SystemExit(error.code)
     if not isinstance(error, (UsageError, PeerLost, TrainingFailed)):

@@ -23,6 +23,7 @@ def exit_code_of_lost_output(failure: OSError | None) -> int:
 
 
 def _write_pending(selector: selectors.BaseSelector, inbox: SignalInbox, console: LauncherOutput) -> None:
+    """Blocking until all output is written; a stop signal drops what is left."""
     while not console.flushed:
         wait_for_events(selector)
         if any(signum in (*STOP_SIGNALS, signal.SIGKILL) for signum in inbox.received()):

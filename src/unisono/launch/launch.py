@@ -103,6 +103,7 @@ class LaunchConfig:
         self._check_restarts()
 
     def _check_nodes(self) -> None:
+        """Raises `UsageError` for a node rank, a rendezvous or counts of ranks that do not suit the number of nodes."""
         if not 0 <= self.node_rank < self.num_nodes:
             raise UsageError(
                 f"--node-rank must lie in 0..{self.num_nodes - 1} with --nodes {self.num_nodes}; received {self.node_rank}"
@@ -122,6 +123,7 @@ class LaunchConfig:
             )
 
     def _check_restarts(self) -> None:
+        """Raises `UsageError` for --restarts without --on-failure restart, and for restarts on several nodes."""
         if self.restarts is not None and self.on_failure != "restart":
             raise UsageError(f"--restarts {self.restarts} has no effect without --on-failure restart; add it or leave this out")
         if self.on_failure == "restart" and self.num_nodes > 1:
@@ -187,9 +189,11 @@ class _Attempts:
     """Secret of the job, where another program started this launcher: without it the token cannot be computed."""
 
     def run_attempt(self, restart: int) -> Outcome:
-        """Local, blocking: starts all ranks and waits for their end; `restart` is the number of attempts before."""
+        """Local, blocking: starts all ranks, waits for their end and returns how they ended; `restart` is the number of attempts
+        before.
+        """
         ranks: list[RankProcess] = []
-        placement = _placement(self.config, self.base, restart, self.began_unix_s, self.secret)
+        placement = _placement_of(self.config, self.base, restart, self.began_unix_s, self.secret)
         world = World(
             ranks,
             self.selector,
@@ -202,7 +206,7 @@ class _Attempts:
         try:
             self.orphan_guard.mark_variable("UNISONO_TOKEN", placement.token)
             self.orphan_guard.mark_variable("UNISONO_NODE_RANK", str(placement.node_rank))
-            self._start(ranks, placement)
+            self._start_ranks(ranks, placement)
             return world.run()
         except BaseException:
             world.kill()
@@ -211,11 +215,13 @@ class _Attempts:
         finally:
             self.orphan_guard.forget_groups()
 
-    def _start(self, ranks: list[RankProcess], placement: Placement) -> None:
+    def _start_ranks(self, ranks: list[RankProcess], placement: Placement) -> None:
+        """Starts all ranks of this node and appends each to `ranks`, so that the caller can end them if one fails to start."""
         for local_rank in range(placement.num_local):
             ranks.append(self._start_rank(placement, local_rank))
 
     def _start_rank(self, placement: Placement, local_rank: int) -> RankProcess:
+        """Starts one rank with its environment, CPUs and log, and returns it; raises `UsageError` if the program cannot start."""
         rank = placement.first_rank + local_rank
         # A terminal is not passed on: the ranks are not in its foreground and could not read from it.
         stdin = None if rank == 0 and not os.isatty(0) and not self.config.control_stdin else subprocess.DEVNULL
@@ -223,7 +229,7 @@ class _Attempts:
         try:
             log = None if self.logs is None else self.logs.open(rank)
             with self.inbox.blocked() as mask:
-                prepare = preexec_of_rank(mask, self._cpus(placement, local_rank))
+                prepare = preexec_of_rank(mask, self._cpus_to_bind(placement, local_rank))
                 process, out, err = start_process(self.arguments, env, stdin, prepare)
         except OSError as error:
             raise UsageError(
@@ -233,13 +239,15 @@ class _Attempts:
         self.orphan_guard.add_group(process.pid)
         return RankProcess(rank, process, self.console.attach(rank, out, err, log))
 
-    def _cpus(self, placement: Placement, local_rank: int) -> frozenset[int] | None:
+    def _cpus_to_bind(self, placement: Placement, local_rank: int) -> frozenset[int] | None:
+        """Returns the CPUs that a rank is bound to; None where it is not bound."""
         mine = affinity.cpu_share(local_rank, placement.num_local)
         binds = self.config.bind == "cpus" and placement.num_local > 1 and hasattr(os, "sched_setaffinity")
         return mine if binds and mine is not None and placement.threads <= len(mine) else None
 
 
-def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int, began_unix_s: float, secret: str) -> Placement:
+def _placement_of(config: LaunchConfig, base: Mapping[str, str], restart: int, began_unix_s: float, secret: str) -> Placement:
+    """Returns what the ranks of one attempt are told: their counts, rendezvous, token, threads, GPUs and options."""
     job = config.job or Path(config.program[1 if config.program[0] == "-m" else 0]).name
     if config.num_nodes > 1:
         assert config.rendezvous is not None
@@ -267,6 +275,7 @@ def _placement(config: LaunchConfig, base: Mapping[str, str], restart: int, bega
 
 
 def _make_logs(folder: Path | None, ranks: range) -> LogFolder | None:
+    """Makes the folder of the ranks' log files and returns it; None without --log-dir. Raises `UsageError` if it cannot."""
     if folder is None:
         return None
     try:

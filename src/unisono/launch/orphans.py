@@ -118,15 +118,15 @@ class OrphanGuard:
 
     def mark_variable(self, name: str, value: str) -> None:
         """Local: notes a variable that all ranks have; only they and their descendants have all marked variables."""
-        self._send(f"{name}={value}\n")
+        self._send_line(f"{name}={value}\n")
 
     def add_group(self, group: int) -> None:
         """Local: adds a process group that dies with the launcher."""
-        self._send(f"{group}\n")
+        self._send_line(f"{group}\n")
 
     def forget_groups(self) -> None:
         """Local: removes all groups, which have ended: the system may reuse their numbers."""
-        self._send("\n")
+        self._send_line("\n")
 
     def leftovers(self) -> list[Process]:
         """Local: returns the descendants of the ranks that still run, in any session, once the ranks themselves have ended. A
@@ -140,7 +140,8 @@ class OrphanGuard:
         of_ranks = [one for one in adopted if one not in self._other_children and not _reap(one)]
         return [one for one in with_descendants(table, of_ranks) if not one.ended]
 
-    def _send(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
+        """Sends a line to the watchdog process; does nothing if it has been killed."""
         assert self._watchdog is not None and self._watchdog.stdin is not None
         try:
             self._watchdog.stdin.write(line.encode())

@@ -58,6 +58,7 @@ class LauncherOutput:
 
     @property
     def flushed(self) -> bool:
+        """Whether everything is written."""
         return self.out.empty and self.err.empty
 
     def say(self, text: str) -> None:
@@ -93,6 +94,9 @@ class LauncherOutput:
         return self._output_from == "first" and not rank and columns_of(1) is not None
 
     def prefix(self, rank: int, fd: int) -> bytes:
+        """Returns the prefix of a rank's lines on this descriptor, coloured on a terminal; empty for rank 0 if only its output is
+        shown.
+        """
         if self._output_from == "first" and not rank:
             return b""
         if self._colour and os.isatty(fd):
@@ -142,6 +146,7 @@ class RankOutput:
             self._log = None
 
     def _write_log(self, lines: bytes) -> None:
+        """Writes lines to the log file of the rank; after an error the log ends, with a message."""
         rest = memoryview(lines)
         while rest and self._log is not None:
             try:
@@ -198,11 +203,13 @@ class Stream:
                 return
 
     def pause(self) -> None:
+        """Local: stops reading the pipe, so that a rank that prints too fast has to wait. Idempotent."""
         if not self._paused and not self._pipe.closed:
             self._selector.unregister(self._pipe)
             self._paused = True
 
     def resume(self) -> None:
+        """Local: reads the pipe again after `pause`. Idempotent."""
         if self._paused and not self._pipe.closed:
             self._selector.register(self._pipe, selectors.EVENT_READ, self.read)
             self._paused = False
@@ -217,6 +224,9 @@ class Stream:
         self._emit_partial()
 
     def _receive(self, data: bytes) -> None:
+        """Forwards the complete lines in the new data and keeps the unfinished rest; a rest that is too long is forwarded as a
+        line.
+        """
         if self._partial.endswith(b"\r"):
             self._partial.pop()
             data = b"\r" + data
@@ -234,6 +244,7 @@ class Stream:
         return max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
 
     def _emit_partial(self) -> None:
+        """Forwards the unfinished line, if there is one, with a line end."""
         if self._partial:
             self._emit(bytes(self._partial) + b"\n")
             self._partial.clear()
@@ -286,11 +297,13 @@ class LogFolder:
         folder.mkdir(parents=True, exist_ok=True)
         logs = cls(folder)
         for rank in ranks:
-            logs._path(rank).write_bytes(b"")
+            logs._path_of_log(rank).write_bytes(b"")
         return logs
 
     def open(self, rank: int) -> FileIO:
-        return FileIO(self._path(rank), "ab")
+        """Local: opens the log file of a rank, to append to it."""
+        return FileIO(self._path_of_log(rank), "ab")
 
-    def _path(self, rank: int) -> Path:
+    def _path_of_log(self, rank: int) -> Path:
+        """Returns the path of the log file of a rank."""
         return self.folder / f"rank-{rank}.log"

@@ -16,9 +16,11 @@ REPLACE_LINE = b"\r\x1b[K"
 class Source(Protocol):
     """A source of lines for a sink, which can pause and resume it. Local, not blocking."""
 
-    def pause(self) -> None: ...
+    def pause(self) -> None:
+        """Stops giving output to the sink."""
 
-    def resume(self) -> None: ...
+    def resume(self) -> None:
+        """Gives output to the sink again."""
 
 
 class Sink:
@@ -37,6 +39,7 @@ class Sink:
 
     @property
     def empty(self) -> bool:
+        """Whether everything is written."""
         return not self._pending
 
     def write(self, lines: bytes) -> None:
@@ -59,6 +62,7 @@ class Sink:
         self._put(ending)
 
     def _put(self, data: bytes) -> None:
+        """Queues bytes, and pauses the sources if many are pending; a plain file gets them at once. After an error, drops them."""
         if self.error is not None or not data:
             return
         if not self._pending:
@@ -74,12 +78,13 @@ class Sink:
                 source.pause()
 
     def drop(self) -> None:
-        """Local: forget what is not written yet."""
+        """Local: discards what is not written yet."""
         if self._pending:
             self._selector.unregister(self.fd)
             self._pending.clear()
 
     def _write_some(self) -> None:
+        """Not blocking: writes as much of the pending bytes as is safe, and resumes the sources once few are left."""
         # A pipe or terminal that is said to have room takes at least PIPE_BUF bytes without blocking, but perhaps not more.
         if not self._pending:
             return
@@ -96,6 +101,7 @@ class Sink:
             self._resume_sources()
 
     def _write_all(self, data: memoryview) -> None:
+        """Blocking: writes these bytes to a plain file."""
         while data:
             try:
                 data = data[os.write(self.fd, data) :]
@@ -110,6 +116,7 @@ class Sink:
         self._resume_sources()
 
     def _resume_sources(self) -> None:
+        """Lets the sources go on if they were paused."""
         if self._sources_paused:
             self._sources_paused = False
             for source in self.sources:

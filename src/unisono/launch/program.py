@@ -36,6 +36,7 @@ def command(program: Sequence[str]) -> tuple[str, ...]:
 
 
 def _why_missing(name: str, path: Path) -> str:
+    """Returns why the program that the user typed was not found, with the remedy, for messages."""
     if path.is_dir():
         return "is a folder; give a script, a module (-m) or an executable"
     if path.is_file():
@@ -46,6 +47,7 @@ def _why_missing(name: str, path: Path) -> str:
 
 
 def _check_module(name: str) -> None:
+    """Raises `UsageError` if the top package of a module (-m) is not installed."""
     # Only the top package: looking for what is inside would import it here.
     top = name.partition(".")[0]
     if importlib.util.find_spec(top) is None and PathFinder.find_spec(top, [str(Path.cwd())]) is None:
@@ -53,6 +55,7 @@ def _check_module(name: str) -> None:
 
 
 def _has_python_line(path: Path) -> bool:
+    """Whether the file begins with a #! line that names Python."""
     with path.open("rb") as file:
         first = file.readline(200)
     return first.startswith(b"#!") and b"python" in first

@@ -45,10 +45,12 @@ class Placement:
 
     @property
     def counts(self) -> tuple[int, ...]:
+        """Number of ranks on each node."""
         return self.num_on_nodes or (self.num_local,) * self.num_nodes
 
     @property
     def first_rank(self) -> int:
+        """Rank of the first process on this node."""
         return sum(self.counts[: self.node_rank])
 
 

@@ -26,7 +26,7 @@ class RankProcess:
         self._process = process
 
     def close(self) -> None:
-        """Local: close its outputs and its input."""
+        """Local: closes its outputs and its input."""
         self.output.close()
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
@@ -34,15 +34,17 @@ class RankProcess:
 
     @property
     def running(self) -> bool:
+        """Whether the rank has not exited yet."""
         return self.code is None
 
     @property
     def killed_by(self) -> int | None:
+        """Number of the signal that killed the rank; None if it runs or exited by itself."""
         returncode = self._process.returncode
         return -returncode if returncode is not None and returncode < 0 else None
 
     def describe_exit(self) -> str:
-        """Returns how it ended, for messages: its exit code or signal."""
+        """Returns how the rank ended, for messages: its exit code or signal."""
         if self.killed_by is None:
             return f"rank {self.rank} exited with code {self.code}"
         try:
@@ -52,7 +54,7 @@ class RankProcess:
         return f"rank {self.rank} was killed by signal {self.killed_by}{name}"
 
     def reap(self) -> bool:
-        """Collects its exit code; returns whether it has exited since the last call. `code` is set then."""
+        """Collects the exit code of the rank; returns whether it has exited since the last call. `code` is set then."""
         if not self.running or self._process.poll() is None:
             return False
         self.code = self._process.returncode if self.killed_by is None else 128 + self.killed_by

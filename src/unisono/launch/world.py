@@ -71,7 +71,7 @@ class World:
         self._has_no_reader = False
 
     def run(self) -> Outcome:
-        """Local, blocking until all ranks and their descendants have ended."""
+        """Local, blocking until all ranks and their descendants have ended; returns how they ended."""
         while not self._is_over():
             wait_for_events(self._selector, min((when for when, _ in self._timers), default=None))
             for signum in self._inbox.received():
@@ -89,6 +89,7 @@ class World:
         return Outcome(self._code, self._stopped)
 
     def _is_over(self) -> bool:
+        """Whether all ranks are finished."""
         return all(rank.finished for rank in self._ranks)
 
     def _after_events(self) -> None:
@@ -102,6 +103,7 @@ class World:
                 rank.send_to_group(signal.SIGKILL)
 
     def _forward(self, signum: signal.Signals) -> None:
+        """Forwards a signal to the ranks (with elastic workers to rank 0 alone); SIGKILL, or a second Ctrl-C, kills all of them."""
         self._stopped |= signum in (*STOP_SIGNALS, signal.SIGKILL)
         if signum == signal.SIGKILL:
             self._code = self._code or 128 + signum
@@ -123,6 +125,9 @@ class World:
                 rank.send(signum)
 
     def _note_exit(self, rank: RankProcess) -> None:
+        """Handles the exit of a rank: forwards its last lines, reacts to its code, and ends the processes that are left of its
+        group.
+        """
         rank.output.drain()  # its last lines come before our message
         self._react_to_exit(rank)
         if rank.has_live_group():
@@ -161,6 +166,9 @@ class World:
         self._after(FAILURE_GRACE_S, self._terminate)
 
     def _note_failure(self, rank: RankProcess, code: int) -> None:
+        """Handles a failed rank: reports it, and at the first failure sets the time at which the others are ended, unless they
+        continue.
+        """
         first = not self._code
         self._code = self._code or code
         others = [other.rank for other in self._ranks if other.running]
@@ -186,10 +194,12 @@ class World:
         self._terminate()
 
     def _terminate(self) -> None:
+        """Sends SIGTERM to all ranks that run, and SIGKILL to those that still run after the grace time."""
         self._end_running(signal.SIGTERM)
         self._after(TERM_GRACE_S, lambda: self._end_running(signal.SIGKILL))
 
     def _end_running(self, signum: signal.Signals) -> None:
+        """Sends a signal to the ranks that still run, with a message."""
         running = [rank for rank in self._ranks if rank.running]
         if running:
             self._ended_by_us = True
@@ -199,6 +209,7 @@ class World:
             rank.send(signum)  # their children come after their exit
 
     def _kill_leftovers(self, rank: RankProcess) -> None:
+        """Kills the processes that are left of the group of an exited rank; gives up on those that survive it."""
         if not rank.finished:
             rank.send_to_group(signal.SIGKILL)
             self._after(LEFTOVER_GRACE_S, lambda: self._give_up(rank))
@@ -230,19 +241,23 @@ class World:
         self._console.say(f"what ranks left behind does not end; look at it with ps -p {pids}")
 
     def _finish_exited(self) -> None:
+        """Finishes the exited ranks whose groups have no process left."""
         for rank in self._ranks:
             if not rank.running and not rank.finished and not rank.has_live_group():
                 self._finish(rank)
 
     def _finish(self, rank: RankProcess) -> None:
+        """Forwards the last lines of a rank, closes its pipes and marks it as finished."""
         rank.output.drain()
         rank.close()
         rank.finished = True
 
     def _after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Plans a call of `action` in `delay_s` seconds."""
         self._timers.append((monotonic() + delay_s, action))
 
     def _run_timers(self) -> None:
+        """Runs the planned calls whose time has come."""
         now = monotonic()
         due = [timer for timer in self._timers if timer[0] <= now]
         self._timers = [timer for timer in self._timers if timer[0] > now]

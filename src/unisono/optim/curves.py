@@ -30,6 +30,7 @@ class Curve:
         return (step + 1) / (self.warmup_steps + 1) if step < self.warmup_steps else self.after_warmup(step)
 
     def after_warmup(self, step: int) -> float:  # noqa: ARG002
+        """Returns the factor of the learning rate at a step after the warm-up; 1 for a constant schedule."""
         return 1.0
 
     def progress(self, step: int) -> float:
@@ -45,7 +46,7 @@ class Decay(Curve):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least("final_factor", self.final_factor, 0)
+        _require_at_least("final_factor", self.final_factor, 0)
 
     def after_warmup(self, step: int) -> float:
         return self.final_factor + (1 - self.final_factor) * self.height(self.progress(step))
@@ -71,7 +72,7 @@ class Polynomial(Decay):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _above("power", self.power, 0)
+        _require_above("power", self.power, 0)
 
     def height(self, progress: float) -> float:
         return float((1 - progress) ** self.power)
@@ -90,7 +91,7 @@ class OneCycle(Decay):
         if self.warmup_steps == -1:
             object.__setattr__(self, "warmup_steps", round(0.3 * self.num_steps))
         super().__post_init__()
-        _at_least("initial_factor", self.initial_factor, 0)
+        _require_at_least("initial_factor", self.initial_factor, 0)
 
     def __call__(self, step: int) -> float:
         if step >= self.warmup_steps:
@@ -111,8 +112,8 @@ class Exponential(Curve):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least("every_steps", self.every_steps, 1)
-        _above("gamma", self.gamma, 0)
+        _require_at_least("every_steps", self.every_steps, 1)
+        _require_above("gamma", self.gamma, 0)
 
     def after_warmup(self, step: int) -> float:
         return float(self.gamma ** ((step - self.warmup_steps) / self.every_steps))
@@ -179,11 +180,13 @@ def make_curve(name: str, options: Mapping[str, Any], *, num_steps: int, steps_p
     return cls(num_steps=num_steps, **given)
 
 
-def _at_least(name: str, value: float, least: float) -> None:
+def _require_at_least(name: str, value: float, least: float) -> None:
+    """Raises `UsageError` if an option is less than `least`."""
     if value < least:
         raise UsageError(f"option {name} of the schedule must be at least {least}; received {value}")
 
 
-def _above(name: str, value: float, bound: float) -> None:
+def _require_above(name: str, value: float, bound: float) -> None:
+    """Raises `UsageError` unless an option is greater than `bound`."""
     if value <= bound:
         raise UsageError(f"option {name} of the schedule must be above {bound}; received {value}")

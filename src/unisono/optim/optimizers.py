@@ -39,10 +39,10 @@ def make_optimizer(
     make = optimizer_class(spec) if isinstance(spec, str) else spec
     if not callable(make):
         remedy = "give its name, or a function of the parameters that makes it"
-        raise UsageError(f"the optimizer of the task is {_article(make)}; {remedy}")
+        raise UsageError(f"the optimizer of the task is {_type_with_article(make)}; {remedy}")
     what = f"optimizer {spec if isinstance(spec, str) else _name_of(make)}"
     if isinstance(make, type):
-        _refuse(make, what)
+        _refuse_unusable(make, what)
     positional, named = _arguments(make, what, list(parameters), lr, options, model)
     try:
         made = make(*positional, **named)
@@ -51,8 +51,8 @@ def make_optimizer(
             f"{what} cannot be made: {error}; check its options (--set optimizer.NAME=VALUE) or use another"
         ) from error
     if not isinstance(made, Optimizer):
-        raise UsageError(f"{what} gave {_article(made)}; it must give a torch.optim.Optimizer")
-    _refuse(type(made), what)
+        raise UsageError(f"{what} gave {_type_with_article(made)}; it must give a torch.optim.Optimizer")
+    _refuse_unusable(type(made), what)
     _check_groups(made, what, parameters, model)
     return made
 
@@ -62,7 +62,7 @@ def reads_lr(spec: str | Callable[..., Any]) -> bool:
     make = optimizer_class(spec) if isinstance(spec, str) else spec
     if isinstance(make, functools.partial) and "lr" in make.keywords:
         return False  # fixed there; what the task says would change it silently
-    return "lr" in (parameters := _parameters(make)) or _takes_any(parameters)
+    return "lr" in (parameters := _parameters_of(make)) or _takes_any_option(parameters)
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
@@ -75,11 +75,14 @@ def optimizer_class(name: str) -> type[Optimizer]:
     if (found := known.get(name.lower())) is None:
         usable = [cls.__name__.lower() for cls in known.values() if cls.__name__ not in REFUSED]
         raise unknown_name("optimizer", name.lower(), usable)
-    _refuse(found, f"optimizer {name}")
+    _refuse_unusable(found, f"optimizer {name}")
     return found
 
 
-def _refuse(cls: type, what: str) -> None:
+def _refuse_unusable(cls: type, what: str) -> None:
+    """Raises `UsageError` for optimisers that cannot be used here: listed ones, and those that evaluate the loss several times a
+    step.
+    """
     for base in cls.__mro__:
         if base.__module__.startswith("torch.optim") and base.__name__ in REFUSED:
             raise UsageError(f"{what} cannot be used: {REFUSED[base.__name__]}; use another, e.g. adam")
@@ -97,7 +100,7 @@ def _arguments(
     model: nn.Module | None,
 ) -> tuple[list[Any], dict[str, Any]]:
     """Returns the arguments to call `make` with; options that it does not take, or of a wrong type, are refused."""
-    taken = _parameters(make)
+    taken = _parameters_of(make)
     if not taken:
         raise UsageError(f"{what} takes no argument; it must be a function of the parameters")
     first, *rest = taken.values()
@@ -109,12 +112,12 @@ def _arguments(
         if "model" in others:
             named["model"] = model
     settable = [name for name in others if name not in ("lr", "model")]
-    hints = _hints(make)
+    hints = _type_hints_of(make)
     for name, value in options.items():
-        if name not in settable and not (_takes_any(taken) and name not in ("lr", "model", first.name)):
+        if name not in settable and not (_takes_any_option(taken) and name not in ("lr", "model", first.name)):
             raise unknown_name(f"option of {what}", name, settable)
         if not _fits(value, hints.get(name, Any)):
-            raise UsageError(f"option {name} of {what} must be {_shown(hints[name])}; received {value!r}")
+            raise UsageError(f"option {name} of {what} must be {_hint_in_words(hints[name])}; received {value!r}")
         named[name] = tuple(value) if isinstance(value, list) else value
     without = [
         name
@@ -127,6 +130,7 @@ def _arguments(
 
 
 def _check_groups(made: Optimizer, what: str, parameters: Sequence[nn.Parameter], model: nn.Module | None) -> None:
+    """Raises `UsageError` unless the optimiser holds parameters of this model only, each once, and at least one."""
     names = {id(parameter): name for name, parameter in model.named_parameters()} if model is not None else {}
     held = [parameter for group in made.param_groups for parameter in group["params"]]
 
@@ -147,18 +151,21 @@ def _check_groups(made: Optimizer, what: str, parameters: Sequence[nn.Parameter]
         raise UsageError(f"{what} holds no parameter of this model; give it at least one")
 
 
-def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _parameters_of(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Returns the parameters of the signature of `make`, by name; without a signature only `params`."""
     try:
         return inspect.signature(make).parameters
     except ValueError:  # written in C without a signature: it is given the parameters alone
         return {"params": inspect.Parameter("params", inspect.Parameter.POSITIONAL_ONLY)}
 
 
-def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+def _takes_any_option(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether the signature takes any named argument (`**kwargs`)."""
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
-def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
+def _type_hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
+    """Returns the annotations of the arguments of `make`; empty where they cannot be read."""
     inner: Any = make.func if isinstance(make, functools.partial) else make
     try:
         return typing.get_type_hints(inner.__init__ if isinstance(inner, type) else inner)  # type: ignore[misc]
@@ -184,22 +191,25 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) if hint in (bool, str, type(None), torch.Tensor) else True
 
 
-def _shown(hint: Any) -> str:
+def _hint_in_words(hint: Any) -> str:
+    """Returns an annotation in words for messages: 'a number', 'true or false', 'a text or none'."""
     words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "none"}
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_shown(one) for one in inside if one is not torch.Tensor)
+        return " or ".join(_hint_in_words(one) for one in inside if one is not torch.Tensor)
     if origin is tuple:
-        return f"({', '.join('...' if one is Ellipsis else _shown(one) for one in inside)})"
+        return f"({', '.join('...' if one is Ellipsis else _hint_in_words(one) for one in inside)})"
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def _name_of(make: Any) -> str:
+    """Returns the name of a function or class, also of one inside `functools.partial`, for messages."""
     if isinstance(make, functools.partial):
         return _name_of(make.func)
     return str(getattr(make, "__name__", type(make).__name__))
 
 
-def _article(value: Any) -> str:
+def _type_with_article(value: Any) -> str:
+    """Returns the type of a value with its article, for messages: 'a str', 'an int'."""
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -46,19 +46,20 @@ class Stepped:
         self._changed: dict[int, list[Mapping[str, Any]]] = {}
         """Row -> other settings of each group, from the first row at which one has changed."""
         self._changing: set[str] = set()
-        self._keep()
-        self._fill(1)  # a scheduler that cannot be used fails before work starts
+        self._record_row()
+        self._fill_rows(1)  # a scheduler that cannot be used fails before work starts
 
     def __call__(self, step: int) -> tuple[Mapping[str, Any], ...]:
         row = step // self._steps_per_row
         if row >= len(self._lrs[0]):
-            self._fill(max(row, min(row + ROWS_AT_A_TIME, self._num_rows - 1)))
+            self._fill_rows(max(row, min(row + ROWS_AT_A_TIME, self._num_rows - 1)))
         others = self._changed.get(row)
         if others is None:
             return tuple([{"lr": lrs[row]} for lrs in self._lrs])
         return tuple([{"lr": lrs[row], **other} for lrs, other in zip(self._lrs, others, strict=True)])
 
-    def _fill(self, last_row: int) -> None:
+    def _fill_rows(self, last_row: int) -> None:
+        """Steps the scheduler on the stand-in until the table of learning rates has row `last_row`."""
         with warnings.catch_warnings():
             # torch's own SequentialLR calls step(epoch), against which torch warns.
             warnings.filterwarnings("ignore", message="The epoch parameter in `scheduler.step()`", category=UserWarning)
@@ -69,9 +70,10 @@ class Stepped:
                 except (TypeError, ValueError) as error:
                     name = type(self._scheduler).__name__
                     raise UsageError(f"the scheduler {name} failed at step {row} of {self._num_rows}: {error}") from error
-                self._keep()
+                self._record_row()
 
-    def _keep(self) -> None:
+    def _record_row(self) -> None:
+        """Appends the learning rates that the groups have now to the table, and their other values that the scheduler changes."""
         row, groups = len(self._lrs[0]), self._stand_in.param_groups
         for lrs, group in zip(self._lrs, groups, strict=True):
             lrs.append(plain(group["lr"]))

@@ -68,11 +68,12 @@ def jobs_of_chain(events: Iterable[Event]) -> list[ChainJob]:
         if place is None or (event.kind == "began" and jobs[place].began_unix_s is not None):
             jobs.append(ChainJob(event.job))
             place = len(jobs) - 1
-        jobs[place] = _with(jobs[place], event)
+        jobs[place] = _with_event(jobs[place], event)
     return jobs
 
 
-def _with(job: ChainJob, event: Event) -> ChainJob:
+def _with_event(job: ChainJob, event: Event) -> ChainJob:
+    """Returns the job with what this event says of it: its times, exit code and last words."""
     if event.kind == "submitted":  # it may be noted after the job has begun
         return replace(job, submitted_unix_s=event.unix_s, last_words=job.last_words or event.words)
     job = replace(job, last_words=event.words)

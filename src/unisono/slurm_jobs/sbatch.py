@@ -71,6 +71,7 @@ def sbatch_time(limit_s: int) -> str:
 
 
 def _header(job: Job) -> str:
+    """Returns the head of the batch file: the #SBATCH options, where the user's own replace ours, each with its reason."""
     rows: list[tuple[str, str | None, str]] = [
         ("job-name", job.name, ""),
         ("time", sbatch_time(job.limit_s), "of one job"),
@@ -98,6 +99,7 @@ def _header(job: Job) -> str:
 
 
 def _settings(job: Job) -> str:
+    """Returns the part of the batch file that sets its variables, defines its functions and logs the beginning of the job."""
     return f"""
 run={_quoted(str(job.out))}
 limit_s={job.limit_s}  # what --time gives to one job
@@ -117,6 +119,7 @@ note "$SLURM_JOB_ID" "began as number $number on $SLURM_JOB_NODELIST"
 
 
 def _preamble(job: Job) -> str:
+    """Returns the part of the batch file that loads modules and runs the commands of the site file; empty where there are none."""
     names = " ".join(map(_quoted, job.modules))
     load = f"""for module in {names}; do module load "$module" || stop "cannot load the module $module (site file)" 1; done"""
     lines = ([load] if names else []) + ([job.preamble.strip("\n")] if job.preamble.strip() else [])
@@ -124,6 +127,7 @@ def _preamble(job: Job) -> str:
 
 
 def _training(job: Job) -> str:
+    """Returns the part of the batch file that runs the training by srun and logs how it ended."""
     return f"""
 # Since SLURM 22.05 srun does not inherit --cpus-per-task.
 [ -z "${{SLURM_CPUS_PER_TASK:-}}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
@@ -140,6 +144,7 @@ note "$SLURM_JOB_ID" "ended with exit code $code at step ${{after:-0}}"
 
 
 def _afterwards(job: Job) -> str:
+    """Returns the part of the batch file that decides by the exit code whether to end, requeue the job or submit a successor."""
     by_hand = f"to go on: sbatch '$run/{FILE}'"
     requeue = """
 # The same job again; SLURM holds it for about two minutes. Where scontrol is missing or the site forbids it, a successor follows.
@@ -177,4 +182,5 @@ def _quoted(value: str) -> str:
 
 
 def _in_comment(value: object) -> str:
+    """Returns a value as text on one line, for a comment of the batch file."""
     return str(value).replace("\n", " ")

@@ -70,11 +70,14 @@ def read(path: Path) -> Site:
     for name, value in found.get("sbatch", {}).items():
         if name in options:
             raise UsageError(f"{name} stands twice in {path}: by itself and under sbatch; give it once")
-        options |= _option(name, value, path)
+        options |= _sbatch_option(name, value, path)
     return Site(tuple(found.get("modules", ())), found.get("preamble", ""), found.get("container", "").strip(), options)
 
 
-def _option(name: str, value: Any, path: Path) -> dict[str, str | None]:
+def _sbatch_option(name: str, value: Any, path: Path) -> dict[str, str | None]:
+    """Returns one option of sbatch as name -> value: None for a flag, nothing for a flag that is off. Raises `UsageError` for any
+    other type.
+    """
     if not name.strip("-") or name.startswith("-"):
         raise UsageError(f"an option of sbatch in {path} is named without dashes in front; received {name!r}")
     if isinstance(value, bool):

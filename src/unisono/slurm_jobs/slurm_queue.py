@@ -17,7 +17,7 @@ ENDED_STATES = frozenset(
 
 
 def require_sbatch() -> None:
-    """Refuses a machine from which no job can be submitted."""
+    """Raises `UsageError` on a machine without sbatch, from which no job can be submitted."""
     if shutil.which("sbatch") is None:
         raise UsageError(
             "sbatch is not on the PATH, so no job can be submitted from here (unisono submit); do it on a login node and outside "
@@ -29,7 +29,7 @@ def submit(file: Path, options: Sequence[str], env: Mapping[str, str]) -> str:
     """Submits a batch file and returns the number of the job. `options` override those in the file. What sbatch refuses is a
     `UsageError`."""
     require_sbatch()
-    done = _run(["sbatch", "--parsable", *options, str(file)], environment_outside_job(env))
+    done = _run_command(["sbatch", "--parsable", *options, str(file)], environment_outside_job(env))
     if done.returncode:
         raise UsageError(f"sbatch refused {file}: {_one_line(done.stderr)}; correct the options (unisono submit --help)")
     return done.stdout.strip().split(";")[0]
@@ -48,14 +48,15 @@ def job_states(jobs: Iterable[str]) -> Mapping[str, str] | None:
     asked = sorted(set(jobs))
     if not asked or shutil.which("squeue") is None:
         return None
-    done = _run(["squeue", "--noheader", f"--jobs={','.join(asked)}", "--format=%i %T"])
+    done = _run_command(["squeue", "--noheader", f"--jobs={','.join(asked)}", "--format=%i %T"])
     if done.returncode:
         return {} if "Invalid job id" in done.stderr else None  # how squeue says that it has forgotten the only one asked for
     rows = (row.split() for row in done.stdout.splitlines())
     return {row[0]: row[1] for row in rows if len(row) == 2 and row[1] not in ENDED_STATES}
 
 
-def _run(command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def _run_command(command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Blocking: runs a command of SLURM and returns its result; after the time limit one with exit code 1."""
     try:
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=SLURM_TIMEOUT_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
@@ -63,4 +64,5 @@ def _run(command: Sequence[str], env: Mapping[str, str] | None = None) -> subpro
 
 
 def _one_line(text: str) -> str:
+    """Returns a message of several lines on one line; 'it says no reason' for an empty one."""
     return "; ".join(row.strip() for row in text.splitlines() if row.strip()) or "it says no reason"

@@ -76,10 +76,12 @@ def allocation_from_slurm(env: Mapping[str, str]) -> Allocation:
 
 
 def _name_of_job(env: Mapping[str, str]) -> str:
+    """Returns 'SLURM job 123' for messages."""
     return f"SLURM job {env.get('SLURM_JOB_ID', '')}".rstrip()
 
 
 def _unknown_end(env: Mapping[str, str], why: str) -> Allocation:
+    """Returns the allocation of a job whose end is not known, with a note that says why."""
     return Allocation(note=f"the end of {_name_of_job(env)} is not known ({why}); give --time-limit to stop before it")
 
 
@@ -139,7 +141,9 @@ class Deadline:
             self._update_stop_time()
 
     def evaluation_took(self, seconds: float) -> None:
-        """Local: notes the duration of an evaluation. It is no part of the margin: call `fits_evaluation` before the next one."""
+        """Local: notes the duration of an evaluation; the longest counts. It is no part of the margin: call `fits_evaluation`
+        before the next one.
+        """
         self._evaluation_s = max(seconds, self._evaluation_s)
 
     @property
@@ -180,4 +184,5 @@ class Deadline:
         return f"stops at {strftime(form, localtime(moment))}, {self.margin_s:.0f} s before {self._what} ({saving}{step})"
 
     def _update_stop_time(self) -> None:
+        """Sets the time at which the run must stop: the end less the margin."""
         self._stop_at = self._end - self.margin_s

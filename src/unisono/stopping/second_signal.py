@@ -51,16 +51,21 @@ class SecondSignal:
             self._close()
 
     def _restore_wakeup_fd(self, fd: int) -> None:
+        """Gives the wake-up descriptor back to `fd`, unless somebody else has replaced ours meanwhile."""
         current = signal.set_wakeup_fd(-1)
         with suppress(OSError):  # it was closed meanwhile
             signal.set_wakeup_fd(fd if current == self._writer.fileno() else current)
 
     def _close(self) -> None:
+        """Closes both ends of the descriptor that signals wake."""
         self._thread = None
         self._reader.close()
         self._writer.close()
 
     def _watch(self) -> None:
+        """On our thread: reads signals, passes them on to the previous owner, and ends the process at a second one that is no
+        repetition.
+        """
         first: dict[int, float] = {}
         while received := self._reader.recv(4096):
             now = monotonic()

@@ -44,7 +44,7 @@ class StopRequest:
             self._second.__enter__()
             for signum in HANDLED_SIGNALS:
                 if signum != signal.SIGINT or signal.getsignal(signum) != signal.SIG_IGN:
-                    self._before[signum] = signal.signal(signum, self._note)
+                    self._before[signum] = signal.signal(signum, self._on_signal)
             os.register_at_fork(after_in_child=partial(_detach_in_child, weakref.ref(self)))
         return self
 
@@ -53,10 +53,12 @@ class StopRequest:
             self._restore_handler(signum)
         self._second.__exit__(kind, error, trace)
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Handler of the signals: requests a stop with the signal's name as its reason."""
         self.request("Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name)
 
     def _restore_handler(self, signum: signal.Signals) -> None:
+        """Restores the handler that the signal had before."""
         before = self._before.pop(signum)
         signal.signal(signum, signal.SIG_DFL if before is None else before)  # None: it was not set from Python
 

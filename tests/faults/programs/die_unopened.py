@@ -37,7 +37,7 @@ def main() -> None:
             comm.start_send(buf, 0)
             die()
         elif comm.rank == 1:
-            comm._board._await = die  # type: ignore[assignment, method-assign]  # it has shown its part and waits for the others
+            comm._board._await_phase = die  # type: ignore[assignment, method-assign]  # it has shown its part and waits for the others
             comm.allreduce(buf)
         await_death(pids[1])
         try:

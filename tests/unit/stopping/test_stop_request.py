@@ -233,7 +233,7 @@ def test_all_is_given_back() -> None:
     for _ in range(2):
         with StopRequest() as stop:
             assert [thread.name for thread in threading.enumerate() if thread not in threads] == ["unisono-signals"]
-            assert all(signal.getsignal(signum) == stop._note for signum in HANDLED_SIGNALS)
+            assert all(signal.getsignal(signum) == stop._on_signal for signum in HANDLED_SIGNALS)
     assert [signal.getsignal(signum) for signum in HANDLED_SIGNALS] == handlers
     assert threading.enumerate() == threads and len(list(Path("/proc/self/fd").iterdir())) == descriptors
     assert signal.set_wakeup_fd(-1) == -1

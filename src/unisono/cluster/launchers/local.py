@@ -10,6 +10,7 @@ from unisono.cluster.topology import Overrides, Topology
 
 
 def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology:
+    """Returns the topology of a single process that no launcher started; it always applies, so it comes last."""
     token = job_token("local")
     return Topology(
         launcher="local",

@@ -51,18 +51,25 @@ class _Position:
 
     @property
     def one_node(self) -> bool:
+        """Whether all processes of the job run on this node."""
         return self.local_size == self.world_size
 
 
 def resolve_open_mpi(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisLauncher:
+    """Returns the topology of this rank of Open MPI's mpirun; the reason if it did not start this process. Raises `UsageError` for
+    variables that are half set.
+    """
     if first_set(env, OPEN_MPI[:2]) is None:
         return NotThisLauncher("OMPI_COMM_WORLD_RANK is not set, so Open MPI's mpirun did not start this process")
     # OMPI_COMM_WORLD_NODE_RANK also exists: it is a rank within the node, not the rank of the node.
     position = _Position(*whole_numbers(env, OPEN_MPI, "Open MPI", "start with mpirun, or unset all OMPI_ variables"))
-    return _topology("openmpi", position, _identity(env, OPEN_MPI_JOB), env, overrides)
+    return _mpi_topology("openmpi", position, _job_identity(env, OPEN_MPI_JOB), env, overrides)
 
 
 def resolve_pmi(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisLauncher:
+    """Returns the topology of this rank of an mpirun of MPICH or Intel MPI; the reason if none started this process, or SLURM's
+    variables say more. Raises `UsageError` for variables that are half set.
+    """
     if first_set(env, (*PMI, "PMI_ID")) is None:
         return NotThisLauncher("PMI_RANK is not set, so no mpirun of MPICH or Intel MPI started this process")
     by_srun = env.get("PMI_RANK", "") == env.get("SLURM_PROCID") and slurm.outside_step(env) is None
@@ -70,7 +77,7 @@ def resolve_pmi(env: Mapping[str, str], overrides: Overrides) -> Topology | NotT
         return NotThisLauncher("PMI_RANK was set by srun itself (--mpi), and SLURM's own variables say more")
     remedy = "start with mpirun (without -pmi-port), or unset all PMI_ variables"
     position = _Position(*whole_numbers(env, (*PMI, PMI_LOCAL_RANK, PMI_LOCAL_SIZE), "PMI", remedy))
-    return _topology("pmi", position, _pmi_identity(env), env, overrides)
+    return _mpi_topology("pmi", position, _pmi_identity(env), env, overrides)
 
 
 def needs_token(env: Mapping[str, str]) -> bool:
@@ -78,23 +85,30 @@ def needs_token(env: Mapping[str, str]) -> bool:
     if env.get("UNISONO_TOKEN") or not all(first_set(env, n) for n in (PMI[:1], PMI[1:], PMI_LOCAL_RANK, PMI_LOCAL_SIZE)):
         return False
     # As texts: whether they are numbers is for `resolve_pmi` to say.
-    return _identity(env, PMI_JOB) is None and env["PMI_SIZE"] == _identity(env, PMI_LOCAL_SIZE)
+    return _job_identity(env, PMI_JOB) is None and env["PMI_SIZE"] == _job_identity(env, PMI_LOCAL_SIZE)
 
 
 def _pmi_identity(env: Mapping[str, str]) -> str | None:
-    identity = _identity(env, PMI_JOB)
+    """Returns the name of the job under MPICH or Intel MPI, if need be that of its SLURM step; None where nothing names it."""
+    identity = _job_identity(env, PMI_JOB)
     if identity is None and env.get("SLURM_JOB_ID") and slurm.outside_step(env) is None:
         # MPICH starts one proxy on each node, all of them in one step of their own.
         return f"{env['SLURM_JOB_ID']}.{env['SLURM_STEP_ID']}"
     return identity
 
 
-def _identity(env: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+def _job_identity(env: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    """Returns the value of the first of these variables that is set; None where none names the job."""
     name = first_set(env, names)
     return env[name] if name else None
 
 
-def _topology(launcher: str, position: _Position, identity: str | None, env: Mapping[str, str], overrides: Overrides) -> Topology:
+def _mpi_topology(
+    launcher: str, position: _Position, identity: str | None, env: Mapping[str, str], overrides: Overrides
+) -> Topology:
+    """Returns the topology of a process that mpirun started. What only MPI knows is None or empty; raises `UsageError` where jobs
+    on one node could meet.
+    """
     identity = identity or env.get("UNISONO_TOKEN")
     if identity is None and position.one_node and position.world_size > 1:
         raise UsageError(

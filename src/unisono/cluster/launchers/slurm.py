@@ -26,6 +26,9 @@ SPECIAL_STEPS: Mapping[int, str] = MappingProxyType(
 
 
 def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisLauncher:
+    """Returns the topology of this task of a SLURM step; the reason if srun did not start it. Raises `UsageError` for variables
+    that are half set or disagree.
+    """
     outside = outside_step(env)
     if outside is not None:
         return NotThisLauncher(outside)
@@ -111,6 +114,7 @@ def _nodes(env: Mapping[str, str], overrides: Overrides) -> tuple[list[str], lis
 
 
 def _pty_note(env: Mapping[str, str], rank: int, world_size: int) -> str:
+    """Returns a warning that `srun --pty` has started a shell as one of several ranks; empty where it has not."""
     if not env.get("SLURM_PTY_PORT") or world_size == 1:
         return ""
     return (

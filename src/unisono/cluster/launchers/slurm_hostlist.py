@@ -24,13 +24,13 @@ def hosts(text: str, source: str = "host list") -> list[str]:
     while True:
         item = _ITEM.match(text, position)
         if item is None:
-            raise _malformed(text, source, f"no host name at character {position + 1}")
-        names.extend(_expand(item.group(), text, source))
+            raise _malformed_list(text, source, f"no host name at character {position + 1}")
+        names.extend(_expand_item(item.group(), text, source))
         position = item.end()
         if position == len(text):
             return names
         if text[position] != ",":
-            raise _malformed(text, source, f"unexpected {text[position]!r} at character {position + 1}")
+            raise _malformed_list(text, source, f"unexpected {text[position]!r} at character {position + 1}")
         position += 1
 
 
@@ -48,11 +48,12 @@ def tasks(text: str, source: str = "tasks per node") -> list[int]:
     return counts
 
 
-def _expand(item: str, text: str, source: str) -> Iterator[str]:
+def _expand_item(item: str, text: str, source: str) -> Iterator[str]:
+    """Yields the hosts of one item of the list, such as node[01-08], in SLURM's order; `text` is the whole list, for messages."""
     constants = re.split(r"\[.*?\]", item)
     groups = [_numbers(group, text, source) for group in re.findall(r"\[(.*?)\]", item)]
     if math.prod(map(len, groups)) > MAX_HOSTS:
-        raise _malformed(text, source, f"{item} stands for more than {MAX_HOSTS} hosts")
+        raise _malformed_list(text, source, f"{item} stands for more than {MAX_HOSTS} hosts")
     # SLURM lets the last bracket run fastest, then the first, the second and so on.
     for choice in product(*reversed(groups[:-1]), *groups[-1:]):
         numbers = (*reversed(choice[:-1]), *choice[-1:])
@@ -65,16 +66,17 @@ def _numbers(group: str, text: str, source: str) -> list[str]:
     for part in group.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise _malformed(text, source, f"[{group}] holds {part!r}, which is neither a number nor a range")
+            raise _malformed_list(text, source, f"[{group}] holds {part!r}, which is neither a number nor a range")
         first, last = match.group(1), match.group(2) or match.group(1)
         count = int(last) - int(first) + 1
         if not 1 <= count <= MAX_HOSTS:
-            raise _malformed(text, source, f"the range {part} in brackets has {count} members")
+            raise _malformed_list(text, source, f"the range {part} in brackets has {count} members")
         numbers.extend(str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
     return numbers
 
 
-def _malformed(text: str, place: str, why: str) -> UsageError:
+def _malformed_list(text: str, place: str, why: str) -> UsageError:
+    """Returns the error for a list of hosts that cannot be read."""
     return UsageError(
         f"{place} is not a list of hosts such as node[01-08],gpu3: {why}; received {text!r} (environment); "
         "correct it or start again with srun"

@@ -30,12 +30,15 @@ EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type"
 
 
 def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisLauncher:
+    """Returns the topology of this process of TF_CONFIG; the reason if the variable is not set. Raises `UsageError` for a malformed
+    value, or kinds of processes that we do not start.
+    """
     text = env.get("TF_CONFIG", "").strip()
     if text in ("", "{}"):
         return NotThisLauncher("TF_CONFIG is not set or empty")
-    config = _object(_parsed(text), "it")
-    processes = _processes(_object(config.get("cluster"), "'cluster'"))
-    kind, index = _task(_object(config.get("task"), "'task'"), processes)
+    config = _require_object(_parsed_json(text), "it")
+    processes = _processes(_require_object(config.get("cluster"), "'cluster'"))
+    kind, index = _task_of(_require_object(config.get("task"), "'task'"), processes)
     ranks = [(other, position) for other, addresses in processes.items() for position in range(len(addresses))]
     rank = ranks.index((kind, index))
     hosts = [host for addresses in processes.values() for host, _ in addresses]
@@ -58,14 +61,16 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisL
     )
 
 
-def _parsed(text: str) -> object:
+def _parsed_json(text: str) -> object:
+    """Returns the value of a JSON text; raises `UsageError` if it is none."""
     try:
         return json.loads(text)
     except ValueError as error:
         raise _malformed(f"it is not JSON ({error})") from None
 
 
-def _object(value: object, what: str) -> dict[str, Any]:
+def _require_object(value: object, what: str) -> dict[str, Any]:
+    """Returns the value if it is a JSON object; raises `UsageError` that names `what` otherwise."""
     if not isinstance(value, dict):
         shown = "is missing" if value is None else f"must be an object; received {json.dumps(value)}"
         raise _malformed(f"{what} {shown}")
@@ -78,7 +83,7 @@ def _processes(cluster: dict[str, Any]) -> dict[str, list[tuple[str, int]]]:
         if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
             raise _malformed(f"'cluster' {kind!r} must be a list of host:port; received {json.dumps(addresses)}")
         if kind not in KINDS and addresses:
-            raise _refused("'cluster' has", kind)
+            raise _refused_kind("'cluster' has", kind)
     processes = {
         kind: [host_port(address, f"TF_CONFIG 'cluster' {kind!r}") for address in cluster[kind]]
         for kind in KINDS
@@ -95,12 +100,13 @@ def _processes(cluster: dict[str, Any]) -> dict[str, list[tuple[str, int]]]:
     return processes
 
 
-def _task(task: dict[str, Any], processes: dict[str, list[tuple[str, int]]]) -> tuple[str, int]:
+def _task_of(task: dict[str, Any], processes: dict[str, list[tuple[str, int]]]) -> tuple[str, int]:
+    """Returns kind and index of this process; raises `UsageError` if 'cluster' does not list it."""
     kind, index = task.get("type"), task.get("index")
     if not isinstance(kind, str):
         raise _malformed(f"'task' 'type' must be one of {', '.join(KINDS)}; received {json.dumps(kind)}")
     if kind not in KINDS:
-        raise _refused("'task' says", kind)
+        raise _refused_kind("'task' says", kind)
     if isinstance(index, str) and index.isascii() and index.isdigit():  # some schedulers write it as text
         index = int(index[:9])
     if not isinstance(index, int) or isinstance(index, bool):
@@ -111,10 +117,12 @@ def _task(task: dict[str, Any], processes: dict[str, list[tuple[str, int]]]) -> 
     return kind, index
 
 
-def _refused(where: str, kind: str) -> UsageError:
+def _refused_kind(where: str, kind: str) -> UsageError:
+    """Returns the error for a kind of process that Unisono does not start."""
     why = REFUSED.get(kind, f"only {' and '.join(KINDS)} are known; rename it")
     return UsageError(f"TF_CONFIG {where} {kind!r}, which Unisono does not start: {why} (environment)")
 
 
 def _malformed(why: str) -> UsageError:
+    """Returns the error for a malformed TF_CONFIG."""
     return UsageError(f"TF_CONFIG is malformed: {why} (environment); unset it or write e.g. {EXAMPLE}")

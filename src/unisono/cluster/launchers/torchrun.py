@@ -22,6 +22,9 @@ REMEDY = "start with torchrun, or set all of them, or unset RANK"
 
 
 def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisLauncher:
+    """Returns the topology of this worker of torchrun; the reason if torchrun did not start it, or its variables are copies of
+    another launcher's. Raises `UsageError` for variables that are half set.
+    """
     # Batch scripts often export WORLD_SIZE and MASTER_ADDR for all and leave the rank to srun: these alone mean nothing.
     if first_set(env, ("RANK", "TORCHELASTIC_RUN_ID")) is None:
         return NotThisLauncher("neither RANK nor TORCHELASTIC_RUN_ID is set, so torchrun did not start this process")
@@ -35,7 +38,7 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisL
     local_rank, local_size = local or (rank, world_size)
     if not 1 <= master_port <= MAX_PORT:
         raise UsageError(f"MASTER_PORT must lie in 1..{MAX_PORT}; received {master_port} (environment)")
-    node_rank, num_nodes = _node(env, one_node=local_size == world_size)
+    node_rank, num_nodes = _node_position(env, one_node=local_size == world_size)
     # A restarted job must not meet what is left of the attempt before.
     run = [env.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")]
     token = job_token("torchrun", env["MASTER_ADDR"], str(master_port), str(world_size), *run)
@@ -55,7 +58,8 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisL
     )
 
 
-def _node(env: Mapping[str, str], one_node: bool) -> tuple[int | None, int | None]:
+def _node_position(env: Mapping[str, str], one_node: bool) -> tuple[int | None, int | None]:
+    """Returns the rank of this node and the number of nodes; None for both where torchrun does not say."""
     if env.get("GROUP_RANK") and env.get("GROUP_WORLD_SIZE"):
         return whole_number(env, "GROUP_RANK"), whole_number(env, "GROUP_WORLD_SIZE")
     return (0, 1) if one_node else (None, None)

@@ -21,6 +21,9 @@ launcher."""
 
 
 def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisLauncher:
+    """Returns the topology of this rank of `unisono run`; the reason if that did not start it. Raises `UsageError` for variables
+    that are half set.
+    """
     if first_set(env, PLACE) is None:
         return NotThisLauncher("UNISONO_RANK is not set, so `unisono run` did not start this process")
     remedy = "start with `unisono run`, or unset all UNISONO_ variables"

@@ -24,7 +24,8 @@ class Setting:
     reader: str = "torch"
 
 
-def _level(aten: str, onednn: str, mkl: str, fbgemm: str, openblas: str, not_in_numpy: str) -> tuple[Setting, ...]:
+def _settings_of_level(aten: str, onednn: str, mkl: str, fbgemm: str, openblas: str, not_in_numpy: str) -> tuple[Setting, ...]:
+    """Returns the settings of one level: each library's own name for it. An empty `fbgemm` gives no setting for FBGEMM."""
     return (
         Setting("ATEN_CPU_CAPABILITY", aten),
         Setting("ONEDNN_MAX_CPU_ISA", onednn),
@@ -42,9 +43,9 @@ _ABOVE_BASELINE = f"X86_V3 AVX F16C FMA3 AVX2 {_ABOVE_AVX2}"
 
 LEVELS: Mapping[str, tuple[Setting, ...]] = MappingProxyType(
     {
-        "avx512": _level("avx512", "AVX512_CORE", "AVX512", "AVX512", "SkylakeX", _ABOVE_AVX512),
-        "avx2": _level("avx2", "AVX2", "AVX2", "AVX2", "Haswell", _ABOVE_AVX2),
-        "baseline": _level("default", "SSE41", "COMPATIBLE", "", "Nehalem", _ABOVE_BASELINE),
+        "avx512": _settings_of_level("avx512", "AVX512_CORE", "AVX512", "AVX512", "SkylakeX", _ABOVE_AVX512),
+        "avx2": _settings_of_level("avx2", "AVX2", "AVX2", "AVX2", "Haswell", _ABOVE_AVX2),
+        "baseline": _settings_of_level("default", "SSE41", "COMPATIBLE", "", "Nehalem", _ABOVE_BASELINE),
     }
 )
 """Level, as users type it -> the settings that cap every library at it, the newest instructions first."""

@@ -21,12 +21,13 @@ def num_memory_kills(root: Path = ROOT, membership: Path = Path("/proc/self/cgro
         if controllers in files:
             name, base = files[controllers]
             for folder in (base / inside, base):  # in a container the path may be that of the host
-                if (found := _count(folder / name)) is not None:
+                if (found := _count_in(folder / name)) is not None:
                     return found
     return 0
 
 
-def _count(file: Path) -> int | None:
+def _count_in(file: Path) -> int | None:
+    """Returns the number of processes killed for memory (`oom_kill`) in a file of the control group; None where it is not there."""
     try:
         words = dict(line.split()[:2] for line in file.read_text().splitlines())
         return int(words["oom_kill"])

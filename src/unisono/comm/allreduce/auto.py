@@ -42,7 +42,7 @@ def description() -> str:
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: makes a reducer over `comm`, whose messages and all-reduce are its own; it chooses the algorithm for every call."""
+    """Local: makes a reducer over `comm`, which chooses the algorithm for every call by its length. Nothing else may use `comm`."""
     over_messages = {
         "recursive_doubling": recursive_doubling.prepare(comm, nodes),
         "rabenseifner": rabenseifner.prepare(comm, nodes),

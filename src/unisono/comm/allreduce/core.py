@@ -32,6 +32,7 @@ class Core:
 
     @property
     def size(self) -> int:
+        """Number of members that take part."""
         return len(self.members)
 
 

@@ -31,6 +31,7 @@ class AllreduceInstaller:
         return shown
 
     def _install_on(self, comm: Communicator) -> str:
+        """Collective over `comm`, blocking: chooses the algorithm and makes it the all-reduce of `comm`. Returns a description."""
         nodes = [self.nodes[member] for member in comm.members]
         chosen = choose_allreduce(self.requested, comm.engine, nodes, len(set(self.nodes)))
         if comm.size == 1:
@@ -39,12 +40,15 @@ class AllreduceInstaller:
         if chosen == "engine":
             return self._description(chosen, comm)
         if chosen == "node_aware":
-            return self._compose(comm, nodes)
+            return self._install_node_aware(comm, nodes)
         private = comm.duplicate()
         comm.reduce_with(_reducer(chosen, private, nodes), private)
         return self._description(chosen, comm)
 
-    def _compose(self, comm: Communicator, nodes: list[int]) -> str:
+    def _install_node_aware(self, comm: Communicator, nodes: list[int]) -> str:
+        """Collective over `comm`, blocking: installs the node-aware all-reduce, from one in each node and one between them. Returns
+        a description.
+        """
         from unisono.comm.allreduce import node_aware
 
         local = self.open_node(comm)
@@ -60,6 +64,7 @@ class AllreduceInstaller:
         return f"node_aware ({local.engine} inside a node, {comm.engine} between nodes: {self._description(chosen, comm)})"
 
     def _description(self, chosen: str, comm: Communicator) -> str:
+        """Returns the description of an algorithm for people, e.g. 'by ring over messages'."""
         if chosen == "auto":
             from unisono.comm.allreduce import auto
 

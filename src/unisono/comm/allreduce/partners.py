@@ -19,7 +19,7 @@ def reduce_grouped(reduce: Callable[[Tensor, Op], None]) -> Reducer:
     """Makes a reducer of lists from one of a single vector: short buffers of one type are sent together, empty ones not at all."""
 
     def reduce_all(bufs: Sequence[Tensor], op: Op) -> None:
-        packs = pack(bufs, _wire(op))
+        packs = pack(bufs, _wire_types(op))
         for vector, _ in packs:
             reduce(vector, op)
         unpack(packs)
@@ -29,7 +29,7 @@ def reduce_grouped(reduce: Callable[[Tensor, Op], None]) -> Reducer:
 
 def wire_bytes(bufs: Sequence[Tensor], op: Op) -> int:
     """Local: returns the number of bytes in which the vectors of a list are sent; the same on all members."""
-    wire = _wire(op)
+    wire = _wire_types(op)
     return sum(buf.numel() * wire.get(buf.dtype, buf.dtype).itemsize for buf in bufs)
 
 
@@ -50,5 +50,6 @@ def order_by_node(nodes: Sequence[int]) -> list[int]:
     return sorted(range(len(nodes)), key=lambda rank: (nodes[rank], rank))
 
 
-def _wire(op: Op) -> Mapping[torch.dtype, torch.dtype]:
+def _wire_types(op: Op) -> Mapping[torch.dtype, torch.dtype]:
+    """Returns buffer type -> type in which it is sent: a sum of half precision is sent in a wider one, all others as they are."""
     return WIDENED if op is SUM else {}

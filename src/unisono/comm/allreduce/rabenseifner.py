@@ -25,11 +25,14 @@ from unisono.comm.base import Communicator, Op, Reducer
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: makes a reducer over `comm`, whose messages are its own."""
-    return with_power_of_two(comm, nodes, _reduce)
+    """Local: makes a reducer over `comm` by this algorithm. Nothing else may use the messages of `comm`."""
+    return with_power_of_two(comm, nodes, _reduce_by_halves)
 
 
-def _reduce(core: Core, buf: Tensor, op: Op) -> None:
+def _reduce_by_halves(core: Core, buf: Tensor, op: Op) -> None:
+    """All-reduce in place among a power of two of members: first a reduce-scatter by halves, then an all-gather on the same way
+    back.
+    """
     held = buf
     way_back: list[tuple[int, Tensor, Tensor]] = []
     distance = 1

@@ -23,11 +23,14 @@ from unisono.comm.base import Communicator, Op, Reducer
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: makes a reducer over `comm`, whose messages are its own."""
-    return with_power_of_two(comm, nodes, _reduce)
+    """Local: makes a reducer over `comm` by this algorithm. Nothing else may use the messages of `comm`."""
+    return with_power_of_two(comm, nodes, _reduce_by_doubling)
 
 
-def _reduce(core: Core, buf: Tensor, op: Op) -> None:
+def _reduce_by_doubling(core: Core, buf: Tensor, op: Op) -> None:
+    """All-reduce in place among a power of two of members: in every turn partners at twice the distance exchange and combine the
+    whole buffer.
+    """
     distance = 1
     while distance < core.size:
         position = core.position ^ distance

@@ -23,7 +23,9 @@ from unisono.comm.base import Communicator, Op, Reducer, even_slices
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:
-    """Local: makes a reducer over `comm`, whose messages are its own. The ring enters and leaves every node once."""
+    """Local: makes a reducer over `comm` by this algorithm. Nothing else may use the messages of `comm`. The ring enters and leaves
+    every node once.
+    """
     order = order_by_node(nodes)
     position = order.index(comm.rank)
     left, right = order[position - 1], order[(position + 1) % comm.size]

@@ -57,23 +57,23 @@ class Channel:
                 self._outgoing.append(memoryview(header + message))
             else:
                 self._outgoing.extend((memoryview(header), memoryview(message)))
-            self._flush()
+            self._send_queued()
 
     def flush(self) -> None:
         """Not blocking: sends what was queued, as far as the socket accepts it."""
         with self._lock:
-            self._flush()
+            self._send_queued()
 
     def end_sending(self) -> None:
         """Not blocking: ends sending; the other side sees the end after all that is queued."""
         with self._lock:
             self._finish = True
-            self._flush()
+            self._send_queued()
 
     def receive(self) -> list[bytes]:
         """Not blocking: returns the messages that have arrived completely. Sets `ended` at the end; raises `OSError` if the
         connection broke and `CommError` for a message longer than allowed."""
-        self._read()
+        self._read_socket()
         messages, self._whole = self._whole, []
         return messages
 
@@ -88,7 +88,7 @@ class Channel:
             if left_s <= 0:
                 raise TimeoutError("no answer in time")
             if poller.poll(min(left_s, 60) * 1000):  # a limit may be longer than poll can count
-                self._read()
+                self._read_socket()
         return self._whole.pop(0)
 
     def is_silent(self) -> bool:
@@ -96,6 +96,7 @@ class Channel:
         return not self.ended and _host_is_silent(self.sock)
 
     def close(self) -> None:
+        """Closes the socket once no send is under way."""
         with self._lock:  # a send that is under way must not meet another file under the same number
             self.sock.close()
 
@@ -104,7 +105,8 @@ class Channel:
         self._lock = threading.Lock()
         self.sock.close()
 
-    def _read(self) -> None:
+    def _read_socket(self) -> None:
+        """Not blocking: reads what has arrived and keeps the whole messages in it; raises `CommError` for one that is too long."""
         try:
             data = self.sock.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -122,7 +124,10 @@ class Channel:
                 self._whole.append(bytes(view[_HEADER.size : end]))
             del self._incoming[:end]
 
-    def _flush(self) -> None:
+    def _send_queued(self) -> None:
+        """Not blocking: sends queued messages until the socket accepts no more; on a broken connection they are dropped. The lock
+        is held.
+        """
         try:
             while self._outgoing and not self._broken:
                 piece = self._outgoing[0]

@@ -90,10 +90,11 @@ class Control(ABC):
     def own_report(self, thread: int | None = None) -> Report:
         """Returns this process's own report. `thread` restricts the stack to one thread (for ranks that are threads)."""
         doing = {name: CurrentCall(seq, str(call)) for name, (seq, call) in tuple(self.current_calls.items())}
-        return Report(doing, _stacks(thread))
+        return Report(doing, _stacks_of_threads(thread))
 
 
-def _stacks(only: int | None) -> str:
+def _stacks_of_threads(only: int | None) -> str:
+    """Returns the stacks of all threads of this process as text, or of the thread `only`."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():

@@ -72,6 +72,7 @@ class Challenge:
 
     @property
     def answered(self) -> bool:
+        """Whether the first message of the member was answered, so that its second one comes next."""
         return bool(self._theirs)
 
     def verify(self, message: bytes) -> Any:
@@ -92,6 +93,7 @@ def check_hello(hello: Mapping[str, Any]) -> None:
 
 
 def _proof(token: str, label: bytes, port: int, member_nonce: bytes, hub_nonce: bytes, content: bytes = b"") -> bytes:
+    """Returns the HMAC with which one side proves to the other that it knows the token of the job."""
     # Every part but the last has a fixed length or its own end, so no two sets of parts give the same text.
     text = label + b"\n" + port.to_bytes(4, "little") + member_nonce + hub_nonce + content
     return hmac.digest(token.encode(), text, "sha256")

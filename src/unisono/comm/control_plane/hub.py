@@ -96,7 +96,7 @@ class Hub:
     def start(self) -> socket.socket:
         """Starts the hub and returns rank 0's own connection; the hub runs until that connection leaves or is closed."""
         inner, outer = socket.socketpair()
-        self._admit(Connection(Channel(inner, AUTHENTICATED_LIMIT_BYTES), None, float("inf")))
+        self._watch_unauthenticated(Connection(Channel(inner, AUTHENTICATED_LIMIT_BYTES), None, float("inf")))
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._thread.start()
         return outer
@@ -119,6 +119,7 @@ class Hub:
     # ---- the loop --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Body of the hub's thread: serves connections until the job is over, then closes all sockets."""
         try:
             while not self._is_over():
                 for key, events in self._selector.select(self._wait_s()):
@@ -135,11 +136,13 @@ class Hub:
             self._selector.close()
 
     def _is_over(self) -> bool:
+        """Whether the hub's thread has nothing left to do, or its time to leave is over."""
         if self._leave_by is None and self._refusal:
             return False
         return not (self._unauthenticated or self._members) or (self._leave_by is not None and monotonic() >= self._leave_by)
 
     def _wait_s(self) -> float:
+        """Returns the seconds until the next time limit is to be checked."""
         ends = [self._check_again_at, self._gather_by, *(connection.deadline for connection in self._unauthenticated)]
         return max(0.0, min(ends) - monotonic())
 
@@ -165,6 +168,7 @@ class Hub:
             self._selector.register(self._listener, selectors.EVENT_READ, None)
 
     def _accept(self) -> None:
+        """Accepts a new connection and starts its handshake; where no more can be open, drops the oldest unauthenticated one."""
         try:
             sock, there = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):  # the peer went away again
@@ -186,13 +190,17 @@ class Hub:
             sock.close()
             return
         challenge = Challenge(self._token, self._port)
-        self._admit(Connection(Channel(sock), challenge, monotonic() + AUTHENTICATION_WAIT_S, here, plain_address(there[0])))
+        self._watch_unauthenticated(
+            Connection(Channel(sock), challenge, monotonic() + AUTHENTICATION_WAIT_S, here, plain_address(there[0]))
+        )
 
-    def _admit(self, connection: Connection) -> None:
+    def _watch_unauthenticated(self, connection: Connection) -> None:
+        """Adds a connection to the unauthenticated ones and watches its socket."""
         self._unauthenticated.add(connection)
         self._selector.register(connection.channel.sock, selectors.EVENT_READ, connection)
 
     def _drop_oldest_unauthenticated(self) -> bool:
+        """Drops the unauthenticated connection with the earliest deadline; returns whether there was one."""
         droppable = (connection for connection in self._unauthenticated if connection.challenge is not None)
         oldest = min(droppable, key=lambda connection: connection.deadline, default=None)
         if oldest is not None:
@@ -200,6 +208,7 @@ class Hub:
         return oldest is not None
 
     def _drop(self, connection: Connection, reason: str = DIED) -> None:
+        """Closes a connection; if it was that of a rank, the rank is lost for `reason`, and with rank 0 the hub ends."""
         if connection.gone:
             return
         connection.gone = True
@@ -229,6 +238,7 @@ class Hub:
             self._watch(member)
 
     def _serve(self, connection: Connection, events: int) -> None:
+        """Sends and receives on a connection that is ready, and handles its messages; drops it at its end or at an error."""
         if events & selectors.EVENT_WRITE:
             connection.channel.flush()
             self._watch(connection)
@@ -251,6 +261,7 @@ class Hub:
     # ---- who belongs to the job ------------------------------------------------------------------------------------
 
     def _on_handshake(self, connection: Connection, message: bytes) -> None:
+        """Handles a message of a peer that has not joined: answers the challenge, then admits or refuses the rank in its hello."""
         if connection.refused:
             return
         if connection.challenge is None:
@@ -275,9 +286,10 @@ class Hub:
             self._members[rank] = connection
             self._gather_by = min(self._gather_by, monotonic() + left_s)
             if len(self._members) == self._size:
-                self._welcome()
+                self._welcome_all()
 
     def _admission(self, rank: int, size: int, who: str) -> tuple[str, ...]:
+        """Returns the answer to a hello: joined, later, or refused with the reason."""
         if self._refusal:
             return "refused", self._refusal
         if size != self._size:
@@ -304,7 +316,8 @@ class Hub:
             self._gather_by = monotonic() + REFUSE_WAIT_S
         return text
 
-    def _welcome(self) -> None:
+    def _welcome_all(self) -> None:
+        """Tells all ranks that the job is complete, with the infos of all of them."""
         self._complete = True
         self._gather_by = float("inf")
         infos = [self._members[rank].info for rank in range(self._size)]
@@ -319,6 +332,7 @@ class Hub:
         return next((member.here for member in others if is_loopback(member.here)), "127.0.0.1")
 
     def _who_is_missing(self, missing: Sequence[int]) -> str:
+        """Returns the message that names the ranks that did not come in time, with the problems met."""
         problems = f" ({'; '.join(self._problems)})" if self._problems else ""
         return (
             f"{join_ranks(missing)} of {self._size} did not come to {self._address}, port {self._port}, in time for {self._job}"
@@ -328,6 +342,7 @@ class Hub:
     # ---- messages --------------------------------------------------------------------------------------------------
 
     def _handle(self, rank: int, message: Any) -> None:
+        """Handles a message of a member; raises `CommError` for an unknown one."""
         match message:
             case ("put", str(key), tuple(members), bytes(obj)):
                 self._deliver(self._rounds.put(key, members, rank, obj, self._lost))
@@ -363,10 +378,12 @@ class Hub:
             self._end()
 
     def _deliver(self, deliveries: Iterable[Delivery]) -> None:
+        """Sends each message to its ranks."""
         for ranks, message in deliveries:
             self._send(ranks, message)
 
     def _send(self, ranks: Iterable[int], message: tuple[object, ...]) -> None:
+        """Sends a message to those of the ranks that are members now."""
         content = encode(message)
         for rank in tuple(ranks):
             member = self._members.get(rank)

@@ -72,7 +72,7 @@ def connect_to_hub(
     # dropped rather than refused, a round over all ports takes a minute.
     lengths = itertools.cycle([2**power for power in range((len(ports) - 1).bit_length())] + [len(ports)])
     for length in lengths:
-        for family, target in _resolve(rank, address, resolve_by):
+        for family, target in _resolve_addresses(rank, address, resolve_by):
             for port in ports[:length]:
                 if attend is not None:
                     attend()  # not once for each round: a long one would keep us from hearing that nobody will come
@@ -116,6 +116,7 @@ def show_ports(ports: Sequence[int]) -> str:
 
 
 def _loopback_of(address: str) -> str | None:
+    """Returns the numeric loopback address that `address` means; None where it is another address or a name."""
     if address == "localhost":
         return "127.0.0.1"
     try:
@@ -125,6 +126,7 @@ def _loopback_of(address: str) -> str | None:
 
 
 def _on_all_interfaces(port: int, backlog: int) -> socket.socket:
+    """Returns a socket that listens on all interfaces, for IPv6 and IPv4 where the system can."""
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
@@ -134,7 +136,10 @@ def _on_all_interfaces(port: int, backlog: int) -> socket.socket:
     return socket.create_server(("", port), backlog=backlog)
 
 
-def _resolve(rank: int, address: str, resolve_by: float) -> list[tuple[int, Any]]:
+def _resolve_addresses(rank: int, address: str, resolve_by: float) -> list[tuple[int, Any]]:
+    """Returns (family, address) of all addresses of a host; none if the name server does not answer yet. Raises `UsageError` for an
+    unknown name.
+    """
     try:
         found = socket.getaddrinfo(_loopback_of(address) or address, None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
@@ -189,6 +194,7 @@ def _try_port(
 
 
 def _not_found_message(rank: int, job: str, address: str, ports: Sequence[int], timeout_s: float, met: dict[int, str]) -> str:
+    """Returns the message that no rank 0 was found in time, with what was met at each port."""
     by_outcome: dict[str, list[int]] = {}
     for port, outcome in met.items():
         by_outcome.setdefault(outcome, []).append(port)

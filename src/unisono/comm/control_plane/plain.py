@@ -26,7 +26,7 @@ Where = tuple["Where", str, object] | None
 def encode(obj: Any) -> bytes:
     """Local: returns `obj` as bytes; raises `UsageError` with type and path of what is not plain data."""
     out = bytearray()
-    _write(obj, out, None, 0)
+    _write_value(obj, out, None, 0)
     return bytes(out)
 
 
@@ -42,10 +42,13 @@ def decode(data: bytes | bytearray | memoryview) -> Any:
     return value
 
 
-def _write(obj: Any, out: bytearray, where: Where, depth: int) -> None:
+def _write_value(obj: Any, out: bytearray, where: Where, depth: int) -> None:
+    """Appends the bytes of a value, with all that it contains, to `out`; raises `UsageError` for what is not plain data."""
     kind = type(obj)
     if depth > MAX_DEPTH:
-        raise UsageError(f"{_shown(where)} is nested more than {MAX_DEPTH} levels deep and cannot be sent; does it contain itself?")
+        raise UsageError(
+            f"{_path_in_object(where)} is nested more than {MAX_DEPTH} levels deep and cannot be sent; does it contain itself?"
+        )
     if obj is None:
         out += b"N"
     elif kind is bool:
@@ -63,21 +66,22 @@ def _write(obj: Any, out: bytearray, where: Where, depth: int) -> None:
         out += b"l" if kind is list else b"t"
         out += _LENGTH.pack(len(obj))
         for position, item in enumerate(obj):
-            _write(item, out, (where, "[{!r}]", position), depth + 1)
+            _write_value(item, out, (where, "[{!r}]", position), depth + 1)
     elif kind is dict:
         out += b"m"
         out += _LENGTH.pack(len(obj))
         for key, item in obj.items():
-            _write(key, out, (where, " key {!r}", key), depth + 1)
-            _write(item, out, (where, "[{!r}]", key), depth + 1)
+            _write_value(key, out, (where, " key {!r}", key), depth + 1)
+            _write_value(item, out, (where, "[{!r}]", key), depth + 1)
     else:
         raise UsageError(
-            f"{_shown(where)} is a {_name(kind)}, which is not plain data; "
+            f"{_path_in_object(where)} is a {_type_name(kind)}, which is not plain data; "
             "send None, bool, int, float, str, bytes, list, tuple or dict (exactly these types, e.g. float(x))"
         )
 
 
 def _write_int(value: int, out: bytearray) -> None:
+    """Appends the bytes of an integer of any size to `out`."""
     content = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
     if len(content) <= _SHORT_INT_BYTES:
         out += b"i"
@@ -88,6 +92,7 @@ def _write_int(value: int, out: bytearray) -> None:
 
 
 def _write_sized(letter: bytes, content: bytes, out: bytearray) -> None:
+    """Appends the letter of a type, the length and the content to `out`."""
     out += letter
     out += _LENGTH.pack(len(content))
     out += content
@@ -139,12 +144,14 @@ def _read(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _slice(view: memoryview, at: int, length: int) -> tuple[memoryview, int]:
+    """Returns the next `length` bytes from `at` and the position behind them; raises `IndexError` if there are fewer."""
     if length > len(view) - at:
         raise IndexError(f"{length} bytes were announced and {len(view) - at} came")
     return view[at : at + length], at + length
 
 
-def _shown(where: Where) -> str:
+def _path_in_object(where: Where) -> str:
+    """Returns the path to a value inside the object, for messages: 'obj[2]['name']'."""
     steps = []
     while where is not None:
         where, form, step = where
@@ -155,5 +162,5 @@ def _shown(where: Where) -> str:
     return "obj" + "".join(reversed(steps))
 
 
-def _name(kind: type) -> str:
+def _type_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

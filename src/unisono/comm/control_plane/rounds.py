@@ -19,6 +19,7 @@ class Round:
 
     @property
     def missing(self) -> list[int]:
+        """Members that have not sent their object yet."""
         return [member for member in self.members if member not in self.objects]
 
 
@@ -49,6 +50,7 @@ class Rounds:
         return this.missing if this is not None else []
 
     def _finish_round(self, key: str, this: Round, lost: Collection[int]) -> list[Delivery]:
+        """Ends a round that is complete or never can be; returns the messages to send: all objects, or the lost members."""
         missing = this.missing
         if not missing:
             del self._open[key]

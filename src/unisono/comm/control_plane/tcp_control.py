@@ -81,7 +81,7 @@ class TcpControl(Control):
         `token`. Raises `UsageError` if ranks contradict each other, `CollectiveTimeout` with those who did not come and `PeerLost`
         if one came and went.
         """
-        _check(rank, size, ports, token, timeout_s)
+        _check_arguments(rank, size, ports, token, timeout_s)
         deadline = monotonic() + timeout_s
         who = f"process {os.getpid()} on {socket.gethostname()}"
         hello = {"rank": int(rank), "size": int(size), "left_s": float(timeout_s), "who": who, "info": dict(info or {})}
@@ -128,9 +128,9 @@ class TcpControl(Control):
             answers = self._waiting[key] = []
         try:
             self._post(("put", key, together, content))
-            if not self._wait(lambda: bool(answers), timeout_s):
+            if not self._wait_until(lambda: bool(answers), timeout_s):
                 self._post(("late", key))
-                self._wait(lambda: bool(answers), ANSWER_WAIT_S)
+                self._wait_until(lambda: bool(answers), ANSWER_WAIT_S)
         finally:
             with self._changed:
                 del self._waiting[key]
@@ -138,7 +138,7 @@ class TcpControl(Control):
             case ("all", list(objects)):
                 return [decode(one) for one in objects]
             case ("void", list(gone)):
-                raise PeerLost(gone, f"{where} cannot finish: {self._why(gone)}")
+                raise PeerLost(gone, f"{where} cannot finish: {self._reasons_of(gone)}")
             case ("clash", str(text)):
                 raise MismatchedCall(text)
             case ("late", list(missing)):
@@ -154,7 +154,7 @@ class TcpControl(Control):
             answers = self._reports[number] = {}
         if others and self._over is None and not self._hub_gone:
             self._post(("ask", number, others))
-            self._wait(lambda: all(m in answers or (m in self.lost and m not in gone_before) for m in others), timeout_s)
+            self._wait_until(lambda: all(m in answers or (m in self.lost and m not in gone_before) for m in others), timeout_s)
         with self._changed:
             del self._reports[number]
         found = {member: report for member, report in answers.items() if report is not None}
@@ -175,7 +175,7 @@ class TcpControl(Control):
             self._post(("bye", self.done()))
             self._link.end_sending()
             self._leave_by = monotonic() + LEAVE_WAIT_S
-            self._wake()
+            self._wake_listener()
         if thread is not None:
             thread.join()
         if self._hub is not None:
@@ -186,14 +186,16 @@ class TcpControl(Control):
     # ---- the thread that listens -----------------------------------------------------------------------------------
 
     def _started(self) -> TcpControl:
+        """Starts the listening thread and returns this object."""
         # A forked child (a data loader's worker) would keep the connection open after our death, and could speak in our name.
-        os.register_at_fork(after_in_child=partial(_abandon, weakref.ref(self)))
+        os.register_at_fork(after_in_child=partial(_abandon_in_child, weakref.ref(self)))
         if self._link is not None:
             self._thread = threading.Thread(target=self._listen, args=(self._link,), name="unisono-control", daemon=True)
             self._thread.start()
         return self
 
     def _listen(self, link: Channel) -> None:
+        """Body of the listening thread: handles messages of the hub until the connection ends, and then marks the hub as gone."""
         reason = DIED
         try:
             poller = select.poll()
@@ -226,6 +228,7 @@ class TcpControl(Control):
                 self._changed.notify_all()
 
     def _handle(self, message: Any) -> None:
+        """Handles one message of the hub; raises `CommError` for an unknown one."""
         match message:
             case ("lost", int(rank), str(reason), list(causes), dict(done)):
                 with self._changed:
@@ -243,7 +246,7 @@ class TcpControl(Control):
             case ("report", int(number), int(rank), answer):
                 with self._changed:
                     if number in self._reports:
-                        self._reports[number][rank] = _report(answer)
+                        self._reports[number][rank] = _parse_report(answer)
                         self._changed.notify_all()
             case _:
                 raise CommError("it has an unknown form")
@@ -255,25 +258,29 @@ class TcpControl(Control):
         if self._link is not None:
             self._link.send(encode(message))
             if self._link.has_unsent:
-                self._wake()
+                self._wake_listener()
 
-    def _wake(self) -> None:
+    def _wake_listener(self) -> None:
+        """Wakes the listening thread, so that it checks what is to be sent."""
         with suppress(OSError):  # full: the thread will wake up anyhow; closed: there is no thread
             self._bell.send(b"!")
 
-    def _wait(self, done: Callable[[], bool], timeout_s: float) -> bool:
+    def _wait_until(self, done: Callable[[], bool], timeout_s: float) -> bool:
+        """Blocking until `done` holds or the connection is over; returns False if the time is over first."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: done() or self._hub_gone or self._over is not None, min(timeout_s, threading.TIMEOUT_MAX)
             )
 
     def _check_open(self, where: str) -> None:
+        """Raises `CommError` if this rank has left or given up, `PeerLost` if the hub is gone; `where` names the call."""
         if self._over is not None:
             raise CommError(f"{where}: the control connection of this rank cannot be used any more: {self._over}")
         if self._hub_gone:
-            raise PeerLost([0], f"{where} cannot finish: {self._why([0])}")
+            raise PeerLost([0], f"{where} cannot finish: {self._reasons_of([0])}")
 
-    def _why(self, ranks: Sequence[int]) -> str:
+    def _reasons_of(self, ranks: Sequence[int]) -> str:
+        """Returns why these ranks were lost, as one text."""
         return "; ".join(f"rank {rank} {self.lost[rank].reason}" for rank in ranks)
 
     def _abandon(self) -> None:
@@ -290,20 +297,23 @@ class TcpControl(Control):
         self._ear.close()
 
 
-def _abandon(held: weakref.ref[TcpControl]) -> None:
+def _abandon_in_child(held: weakref.ref[TcpControl]) -> None:
+    """Handler of a fork: abandons the connection in the child, if the object still exists."""
     control = held()
     if control is not None:
         control._abandon()
 
 
-def _report(answer: Any) -> Report | None:
+def _parse_report(answer: Any) -> Report | None:
+    """Returns the report in the answer of a rank; None where it gave none."""
     if answer is None:
         return None
     doing, stack = answer
     return Report({name: CurrentCall(seq, call) for name, (seq, call) in doing.items()}, stack)
 
 
-def _check(rank: int, size: int, ports: Sequence[int], token: str, timeout_s: float) -> None:
+def _check_arguments(rank: int, size: int, ports: Sequence[int], token: str, timeout_s: float) -> None:
+    """Raises `UsageError` for a rank, ports, a token or a time limit that cannot be used."""
     if not 0 <= rank < size:
         raise UsageError(f"rank {rank} does not lie in 0..{size - 1}; check the launcher's variables")
     if not ports or not all(0 < port < 65536 for port in ports):

@@ -43,6 +43,7 @@ def await_welcome(
 
 
 def _receive_one(link: Channel, deadline: float, attend: Callable[[], None] | None) -> bytes:
+    """Blocking: returns the next message. `attend` is called several times a second meanwhile; what it raises ends the wait."""
     while attend is not None:
         attend()
         with suppress(TimeoutError):

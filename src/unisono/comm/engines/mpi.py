@@ -28,7 +28,7 @@ def open_mpi(group: Group, control: Control, time_limit_s: float, spin_s: float 
     library = load()
     world = library.mpi.COMM_WORLD
     if (world.size, world.rank) != (len(group.members), group.rank):
-        raise _mismatch(library, f"this is rank {group.rank} of {len(group.members)}")
+        raise _mismatch_error(library, f"this is rank {group.rank} of {len(group.members)}")
     library.num_open += 1
     comm = MpiCommunicator(group, control, time_limit_s, library, spin_s)
     comm.open(None)
@@ -41,7 +41,7 @@ def complete_topology(at: Topology) -> Topology:
     library = load()
     world = library.mpi.COMM_WORLD
     if world.size == 1:
-        raise _mismatch(library, "there are several processes")
+        raise _mismatch_error(library, "there are several processes")
     mine = (_own_address(), at.token or secrets.token_hex(16)) if world.rank == 0 else None
     address, token = world.bcast(mine)
     return replace(at, address=address, token=token, port=at.port if at.token else derived_port(token))
@@ -67,7 +67,8 @@ def load() -> Library:
     return library
 
 
-def _mismatch(library: Library, expected: str) -> UsageError:
+def _mismatch_error(library: Library, expected: str) -> UsageError:
+    """Returns the error that the job was started by another MPI than mpi4py uses; `expected` is what the launcher said."""
     world = library.mpi.COMM_WORLD
     name = library.mpi.Get_library_version().split(",")[0].splitlines()[0]
     return UsageError(

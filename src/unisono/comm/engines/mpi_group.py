@@ -136,14 +136,14 @@ class MpiCommunicator(Communicator):
             # Only where all members know the sizes do all know that it is short.
             if not is_long and name != "Alltoallv":
                 requests += self._start_all(name, calls)
-            self._wait(requests[:1], watch)
+            self._wait_for_requests(requests[:1], watch)
             may_block = self._check_agreement(watch)
             if len(requests) < 1 + len(calls):
                 if may_block:
                     self._run_blocking(name, calls, watch)
                     return
                 requests += self._start_all(name, calls)
-            self._wait(requests[1:], watch)
+            self._wait_for_requests(requests[1:], watch)
         except BaseException as error:
             self._library.abandon(requests, bufs)
             if isinstance(error, self._mpi.Exception):
@@ -151,6 +151,7 @@ class MpiCommunicator(Communicator):
             raise
 
     def _start_all(self, name: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Starts MPI's nonblocking call `name` with each of `calls` and returns the requests."""
         start = getattr(self._handle, f"I{name.lower()}")
         with self._library.call_lock:
             return [start(*args) for args in calls]
@@ -164,7 +165,8 @@ class MpiCommunicator(Communicator):
 
         wait_watched(self._blocking_thread.submit(body), watch)
 
-    def _wait(self, requests: Sequence[Any], watch: Watch) -> None:
+    def _wait_for_requests(self, requests: Sequence[Any], watch: Watch) -> None:
+        """Blocking until the requests are done; raises what `watch` raises."""
         beside = self._driver.is_current_thread
         spin_s, longest_s = (BACKGROUND_SPIN_S, BACKGROUND_PAUSE_S) if beside else (self._spin_s, LONGEST_PAUSE_S)
         self._library.wait(requests, watch, spin_s, longest_s)
@@ -236,17 +238,20 @@ class MpiCommunicator(Communicator):
     # ---- beginning and end -----------------------------------------------------------------------------------------
 
     def _join(self, parent: MpiCommunicator | None, watch: Watch) -> None:
+        """Collective, blocking: makes MPI's communicator of this group, a part of the parent's or a copy of the world."""
         try:
             if parent is None:
                 with self._library.call_lock:
                     self._handle, request = self._mpi.COMM_WORLD.Idup()
-                self._wait([request], watch)
+                self._wait_for_requests([request], watch)
             else:
                 self._handle = self._split_off(parent, watch)
         except self._mpi.Exception as error:
             raise_root_cause(watch, error, "MPI")
 
     def _split_off(self, parent: MpiCommunicator, watch: Watch) -> Any:
+        """Collective over the members, blocking: returns MPI's communicator of these members of the parent."""
+
         def body() -> Any:
             whole = parent._handle.Get_group()
             part = whole.Incl(self.ranks)
@@ -274,24 +279,26 @@ class MpiCommunicator(Communicator):
 
     # ---- buffers as MPI takes them ---------------------------------------------------------------------------------
 
-    def _memory(self, buf: Tensor) -> Any:
+    def _memory_of(self, buf: Tensor) -> Any:
+        """Returns the memory of a buffer as MPI's buffer object, without a copy."""
         return self._mpi.buffer.fromaddress(buf.data_ptr(), buf.nbytes)
 
     def _numbers(self, buf: Tensor) -> list[Any]:
         """Returns the buffer in MPI's form for reductions."""
         check_length(buf)
-        return [self._memory(buf), buf.numel(), self._types[buf.dtype]]
+        return [self._memory_of(buf), buf.numel(), self._types[buf.dtype]]
 
     def _bits(self, buf: Tensor, counts: list[int] | None = None) -> list[Any]:
         """Returns the buffer in MPI's form for messages of any type, in parts of `counts` elements."""
         check_length(buf)
         carrier = self._carriers[buf.element_size()]
         if counts is None:
-            return [self._memory(buf), buf.numel(), carrier]
-        return [self._memory(buf), (counts, [0, *accumulate(counts[:-1])]), carrier]
+            return [self._memory_of(buf), buf.numel(), carrier]
+        return [self._memory_of(buf), (counts, [0, *accumulate(counts[:-1])]), carrier]
 
 
 def _num_bytes(packs: Sequence[Pack]) -> int:
+    """Returns the number of bytes of all packed messages."""
     return sum(wire.nbytes for wire, _ in packs)
 
 

@@ -51,7 +51,7 @@ class Library:
     def wait(self, requests: Sequence[Any], watch: Watch, spin_s: float, longest_s: float) -> None:
         """Blocking until all requests are done, with growing pauses; raises what `watch` raises."""
         backoff = Backoff(spin_s, longest_s)
-        while not self._test(requests):
+        while not self._all_done(requests):
             if backoff.pause():
                 watch.poll()
 
@@ -95,11 +95,13 @@ class Library:
             # mpi4py ends MPI at exit if it was imported before us, and that would hang; the launcher must end the rest.
             self.mpi.COMM_WORLD.Abort(1)
 
-    def _test(self, requests: Sequence[Any]) -> bool:
+    def _all_done(self, requests: Sequence[Any]) -> bool:
+        """Not blocking: whether all requests are done."""
         with self.call_lock:
             return bool(self.mpi.Request.Testall(requests))
 
     def _make_progress(self) -> None:
+        """Body of the thread that lets MPI move messages in flight; ends when there were none for a while."""
         num_idle = 0
         while not self._ending:
             time.sleep(PROGRESS_S)

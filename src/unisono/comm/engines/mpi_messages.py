@@ -53,7 +53,7 @@ class MessageWork(Work[T]):
                     raise not_done(self.watch.call, timeout_s)
                 self.watch.poll()
         if self._error is not None:
-            self._raise(self._error)
+            self._raise_error(self._error)
         return self._result(self._status)
 
     def close(self) -> None:
@@ -65,7 +65,8 @@ class MessageWork(Work[T]):
                 comm = self.watch.comm
                 self._error = CommError(f"{self.watch.call} was not finished when its communicator {comm.name} was closed")
 
-    def _raise(self, error: Exception) -> NoReturn:
+    def _raise_error(self, error: Exception) -> NoReturn:
+        """Raises the error of a message: `CommError` if it was longer than its buffer, else the root cause, such as a lost rank."""
         mpi, watch = self._library.mpi, self.watch
         if isinstance(error, CommError):
             raise error
@@ -78,5 +79,6 @@ class MessageWork(Work[T]):
 
 
 def check_length(buf: Tensor) -> None:
+    """Raises `UsageError` for a buffer of 2^31 elements or more."""
     if buf.numel() >= 1 << 31:
         raise UsageError(f"engine mpi moves fewer than 2^31 elements at a time, received {buf.numel()}; send the tensor in parts")

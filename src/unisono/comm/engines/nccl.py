@@ -62,7 +62,7 @@ class NcclCommunicator(TorchCommunicator):
     def _exchange_parts(self, outs: Sequence[Tensor], ins: Sequence[Tensor], watch: Watch) -> None:
         self._copy_own_part(outs, ins, watch)
         if self.size > 1:
-            options = self._within(dist.AllToAllOptions(), watch)
+            options = self._with_time_limit(dist.AllToAllOptions(), watch)
             wire = [[part.view(torch.uint8) for part in parts] for parts in (outs, ins)]
             self._library.alltoall(*wire, options).wait()
 
@@ -94,6 +94,7 @@ class NcclCommunicator(TorchCommunicator):
         return LaunchedWork(watch.call, self._library.recv([buf.view(torch.uint8)], source, 0), Envelope(source, 0))
 
     def _check_message(self, other: int, tag: int, what: str) -> None:
+        """Raises `UsageError` for what NCCL cannot do with messages: tags, and messages to oneself."""
         if tag:
             raise UsageError(f"engine nccl has no tags; received tag {tag}: use tag 0 or a duplicate() for each kind of message")
         if other == self.rank:
@@ -119,7 +120,7 @@ class LaunchedWork(Work[T]):
         return bool(self._work.is_completed())
 
     def wait(self, timeout_s: float | None = None) -> T:
-        _await(self, self._call, timeout_s)
+        _await_on_host(self, self._call, timeout_s)
         self._work.wait()
         return self._result
 
@@ -136,13 +137,13 @@ class StreamWork(Work[T]):
         return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self, timeout_s: float | None = None) -> T:
-        _await(self, self._call, timeout_s)
+        _await_on_host(self, self._call, timeout_s)
         torch.cuda.current_stream(self._event.device).wait_event(self._event)
         return self._result
 
 
-def _await(work: Work[object], call: Call, timeout_s: float | None) -> None:
-    """Makes the host wait, only where a time limit is given."""
+def _await_on_host(work: Work[object], call: Call, timeout_s: float | None) -> None:
+    """Blocking until the work is done if a time limit is given, and raises when it is over; returns at once without one."""
     if timeout_s is None:
         return
     deadline = monotonic() + timeout_s

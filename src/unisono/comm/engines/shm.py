@@ -192,6 +192,7 @@ class ShmCommunicator(Communicator):
     # ---- parts of a collective -------------------------------------------------------------------------------------
 
     def _turn_page(self, call: Call) -> None:
+        """Begins a collective: writes the call on this rank's next page."""
         self._board.turn_page(self._board.text_of(call))
 
     def _arrive_and_compare(self, watch: Watch) -> None:
@@ -231,4 +232,5 @@ class ShmCommunicator(Communicator):
 
 
 def _batches(bufs: list[Tensor], most: int) -> list[list[Tensor]]:
+    """Returns the buffers in lists of at most `most`."""
     return [bufs[start : start + most] for start in range(0, len(bufs), most)]

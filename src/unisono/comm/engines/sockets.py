@@ -40,10 +40,12 @@ class SendListener(ABC):
     """Listener that is called when a frame has been sent, or cannot be sent."""
 
     @abstractmethod
-    def sent(self) -> None: ...
+    def sent(self) -> None:
+        """Called when the frame has been sent."""
 
     @abstractmethod
-    def failed(self, error: OSError | EOFError) -> None: ...
+    def failed(self, error: OSError | EOFError) -> None:
+        """Called when the frame cannot be sent."""
 
 
 class Sockets(ABC):
@@ -110,14 +112,14 @@ class Sockets(ABC):
             if len(outgoing.queue) == len(frames):
                 outgoing.flush()
             if outgoing.queue:
-                self._ask(outgoing.show_interest)
+                self._run_on_thread(outgoing.show_interest)
 
     def close(self) -> None:
         """Blocking for a short time: sends what is queued, then ends all connections and the thread. Idempotent."""
         if self._closing_at is None:
             self._closing_at = monotonic() + DRAIN_S
             if self._thread.is_alive():
-                self._ask(lambda: None)
+                self._run_on_thread(lambda: None)
                 self._thread.join()
             for outgoing in self._outgoing.values():
                 outgoing.sock.close()
@@ -130,6 +132,7 @@ class Sockets(ABC):
     # ---- our own thread --------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
+        """Body of the thread: handles events of all sockets until they are closed and nothing is queued."""
         while self._closing_at is None or (self._has_queued() and monotonic() < self._closing_at):
             for key, events in self._selector.select(None if self._closing_at is None and self._accept_again_at is None else 0.05):
                 key.data(events)
@@ -139,20 +142,24 @@ class Sockets(ABC):
                 self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _has_queued(self) -> bool:
+        """Whether frames wait to be sent."""
         with self.lock:
             return any(outgoing.queue for outgoing in self._outgoing.values())
 
-    def _ask(self, errand: Callable[[], object]) -> None:
+    def _run_on_thread(self, errand: Callable[[], object]) -> None:
+        """Not blocking: lets our thread run a task."""
         self._errands.append(errand)
         with suppress(BlockingIOError):  # it rings already
             self._button.send(b"!", socket.MSG_DONTWAIT)
 
     def _run_errands(self, _events: int) -> None:
+        """On our thread: runs the tasks of other threads."""
         self._bell.recv(4096)
         while self._errands:
             self._errands.popleft()()
 
     def _accept(self, _events: int) -> None:
+        """On our thread: accepts a connection and starts to authenticate it; waits a moment where no more can be open."""
         assert self._listener is not None
         try:
             sock, _ = self._listener.accept()
@@ -170,9 +177,10 @@ class Sockets(ABC):
             return
         self._incoming.add(sock)
         steps = self._authenticate(sock)
-        self._selector.register(sock, selectors.EVENT_READ, lambda _: self._step(sock, steps))
+        self._selector.register(sock, selectors.EVENT_READ, lambda _: self._resume_reader(sock, steps))
 
-    def _step(self, sock: socket.socket, steps: Steps) -> None:
+    def _resume_reader(self, sock: socket.socket, steps: Steps) -> None:
+        """On our thread: resumes the reader of a socket that has data; closes the socket at its end."""
         try:
             next(steps)
         except (OSError, EOFError, StopIteration):
@@ -181,6 +189,7 @@ class Sockets(ABC):
             sock.close()
 
     def _authenticate(self, sock: socket.socket) -> Steps:
+        """Steps that read and check the hello of a peer, then its frames until it closes."""
         hello = bytearray(_HELLO.size)
         yield from read_into(sock, memoryview(hello))
         secret, source = _HELLO.unpack(hello)
@@ -195,13 +204,14 @@ class Sockets(ABC):
     # ---- sending; the lock is held ---------------------------------------------------------------------------------
 
     def _connect(self, dest: int) -> _Outgoing:
+        """Blocking: connects to a rank, sends the hello and returns the connection for frames to it."""
         host, port, secret = self._peers[dest]
         sock = socket.create_connection((host, port), timeout=CONNECT_WAIT_S)
         set_tcp_options(sock)
         sock.sendall(_HELLO.pack(secret, self._rank))
         sock.setblocking(False)
         outgoing = self._outgoing[dest] = _Outgoing(self, dest, sock, self._selector)
-        self._ask(outgoing.show_interest)
+        self._run_on_thread(outgoing.show_interest)
         return outgoing
 
 
@@ -251,6 +261,7 @@ class _Outgoing:
                 self._selector.modify(self.sock, events, self._on_event)
 
     def _on_event(self, events: int) -> None:
+        """On our thread: notices the end of the other side, or sends more."""
         with self._sockets.lock:
             if events & selectors.EVENT_READ:  # nothing is ever sent this way, so this is the end
                 try:
@@ -262,6 +273,7 @@ class _Outgoing:
             self.show_interest()
 
     def _fail(self, error: OSError | EOFError) -> None:
+        """Drops the queued frames, whose listeners learn the error."""
         self._error = error
         while self.queue:
             _, piece = self.queue.popleft()

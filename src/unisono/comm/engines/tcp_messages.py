@@ -48,9 +48,11 @@ class MessageWork(Work[T]):
         self._over = threading.Event()
 
     def end(self) -> None:
+        """Marks the work as over, which wakes the thread that waits for it."""
         self._over.set()
 
     def refuse(self, why: str) -> None:
+        """Ends the work with a refusal, which `wait` raises as `CommError`."""
         self.refusal = f"{self.watch.call} on rank {self.watch.comm.rank} of {self.watch.comm.name}: {why}"
         self.end()
 
@@ -82,7 +84,8 @@ class MessageWork(Work[T]):
         """Whether no rank is left that could complete it."""
 
     @abstractmethod
-    def result(self) -> T: ...
+    def result(self) -> T:
+        """Returns the result of finished work."""
 
 
 class SendWork(MessageWork[None], SendListener):
@@ -112,6 +115,7 @@ class RecvWork(MessageWork[Envelope]):
         self.envelope: Envelope | None = None
 
     def finish(self, source: int) -> None:
+        """Ends the receive, whose message came from `source`."""
         self.envelope = Envelope(source, self.tag)
         self.end()
 
@@ -225,9 +229,10 @@ class Messages(Sockets):
                     if kind == _TAKE:
                         self.push(source, [_HEADER.pack(_LOAD, tag, number, num_bytes), offered.view], offered)
                     else:
-                        offered.refuse(_different(len(offered.view), source, num_bytes))
+                        offered.refuse(_different_lengths(len(offered.view), source, num_bytes))
 
     def _arrive(self, arrival: _Arrival) -> None:
+        """Gives a message that has arrived to the first receive that matches; keeps it if there is none."""
         with self.lock:
             for i, work in enumerate(self._receives):
                 if _fits(work, arrival):
@@ -237,7 +242,9 @@ class Messages(Sockets):
             self._arrivals.append(arrival)
 
     def _pair(self, work: RecvWork, arrival: _Arrival) -> None:
-        """A receive meets its message. The lock is held."""
+        """Copies a message into the buffer of its receive; a large one, which was only offered, is requested. Refuses another
+        length. The lock is held.
+        """
         source, number, num_bytes = arrival.source, arrival.number, arrival.num_bytes
         if num_bytes != len(work.view):
             work.refuse(
@@ -256,15 +263,17 @@ class Messages(Sockets):
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """Local: the memory of a contiguous tensor on the host."""
+    """Local: returns the memory of a contiguous tensor on the host."""
     return tensor.view(torch.uint8).numpy().data
 
 
 def _fits(work: RecvWork, arrival: _Arrival) -> bool:
+    """Whether a message has the tag of a receive and comes from its source."""
     return work.tag == arrival.tag and work.source in (ANY, arrival.source)
 
 
-def _different(num_sent: int, dest: int, num_taken: int) -> str:
+def _different_lengths(num_sent: int, dest: int, num_taken: int) -> str:
+    """Returns the message that receiver and sender gave different lengths."""
     return (
         f"rank {dest} has a buffer of {num_taken} bytes for this message of {num_sent}; "
         "send and receive the same number of elements"

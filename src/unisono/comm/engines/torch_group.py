@@ -71,6 +71,7 @@ class TorchCommunicator(Communicator):
             raise
 
     def _connect(self, watch: Watch) -> None:
+        """Collective, blocking: exchanges the addresses of the members and makes the library's process group."""
         answers = self._exchange(f"{self.name}:{self.engine}", (self._host, self._serve_store(), self._listen()), watch)
         self._set_peers([answer[2] for answer in answers])
         host, port, _ = answers[0]
@@ -108,15 +109,18 @@ class TorchCommunicator(Communicator):
         return port
 
     def _join_store(self, host: str, port: int) -> Any:
+        """Returns the store of this group at rank 0, connected to on members that do not serve it."""
         if self._store is None:
             limit = self._library_limit(self.time_limit_s)
             self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=limit)
         return dist.PrefixStore(self.name, self._store)
 
     def _library_limit(self, limit_s: float) -> timedelta:
+        """Returns the time limit for the library: longer than ours, so that ours ends first."""
         return timedelta(seconds=limit_s + LIBRARY_GRACE_S)
 
-    def _within(self, options: Any, watch: Watch) -> Any:
+    def _with_time_limit(self, options: Any, watch: Watch) -> Any:
+        """Returns the options with the time limit of the call set."""
         options.timeout = self._library_limit(watch.limit_s)
         return options
 
@@ -124,7 +128,7 @@ class TorchCommunicator(Communicator):
 
     def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
         self._begin_collective(watch, *bufs)
-        options = self._within(dist.AllreduceOptions(), watch)
+        options = self._with_time_limit(dist.AllreduceOptions(), watch)
         options.reduceOp = {SUM: dist.ReduceOp.SUM, MIN: dist.ReduceOp.MIN, MAX: dist.ReduceOp.MAX}[op]
         packs = pack(bufs, WIRE)
         self._wait_all([self._library.allreduce([wire], options) for wire, _ in packs], watch)
@@ -132,7 +136,7 @@ class TorchCommunicator(Communicator):
 
     def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
         self._begin_collective(watch, *bufs)
-        options = self._within(dist.BroadcastOptions(), watch)
+        options = self._with_time_limit(dist.BroadcastOptions(), watch)
         options.rootRank, options.rootTensor = root, 0
         packs = pack([buf.view(torch.uint8) for buf in bufs], {})
         self._wait_all([self._library.broadcast([wire], options) for wire, _ in packs], watch)
@@ -144,7 +148,7 @@ class TorchCommunicator(Communicator):
         if len(set(counts)) > 1:
             self._exchange_parts(out.split_with_sizes(counts), [buf] * self.size, watch)
         elif buf.numel():
-            options = self._within(dist.distributed_c10d.AllgatherOptions(), watch)
+            options = self._with_time_limit(dist.distributed_c10d.AllgatherOptions(), watch)
             wire, part = out.view(torch.uint8), buf.view(torch.uint8)
             self._wait_all([self._library._allgather_base(wire, part, options)], watch)
 
@@ -159,6 +163,7 @@ class TorchCommunicator(Communicator):
         self._exchange_parts(out.split_with_sizes(out_counts), buf.split_with_sizes(in_counts), watch)
 
     def _copy_own_part(self, outs: Sequence[Tensor], ins: Sequence[Tensor], watch: Watch) -> None:
+        """Copies the part that goes to this rank itself; raises `MismatchedCall` where the lengths differ."""
         mine, kept = ins[self.rank], outs[self.rank]
         if mine.numel() != kept.numel():
             counts = f"{mine.numel()} elements go to oneself, but {kept.numel()} are awaited"

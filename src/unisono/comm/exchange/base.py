@@ -109,4 +109,4 @@ class Server(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Local: give back what it holds. Idempotent."""
+        """Local: releases its resources. Idempotent."""

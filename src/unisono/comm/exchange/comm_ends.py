@@ -45,6 +45,7 @@ class Link:
         self._watch = Watch(comm, Call("exchange"), math.inf)
 
     def flat(self, vector: Tensor) -> Tensor:
+        """Returns a vector as a flat view; refuses one that the engine cannot send."""
         (view,) = flat_views(vector, self.comm.device, self.comm.engine)
         return view
 
@@ -85,6 +86,7 @@ class _KeptBuffer:
         self._held: Tensor | None = None
 
     def memory(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """Returns an uninitialised vector: the last one if size and type are the same, else a new one."""
         if self._held is None or (self._held.numel(), self._held.dtype) != (numel, dtype):
             self._held = self._comm.empty(numel, dtype)
         return self._held
@@ -101,6 +103,7 @@ class _MappedMemory:
         self._last = self._memory
 
     def piece(self, place: int, numel: int, dtype: torch.dtype) -> Tensor:
+        """Returns the vector at byte `place` of this memory, without a copy."""
         key = (place, numel, dtype)
         if key != self._key:
             self._last, self._key = self._memory[place : place + numel * dtype.itemsize].view(dtype), key
@@ -162,9 +165,9 @@ class MessageCaller(Caller):
         if not self._is_calling:
             raise CommError("there is no call to wait for; post a call first")
         until = math.inf if timeout_s is None else monotonic() + timeout_s
-        self._await(self._headers.has_reply, until, timeout_s)
+        self._await_reply(self._headers.has_reply, until, timeout_s)
         header, tail = read_header(self._headers.incoming)
-        vector = self._vector(header, until, timeout_s)
+        vector = self._reply_vector(header, until, timeout_s)
         self._link.finish(self._sends)  # the server has answered, so it has them
         self._is_calling, self._body = False, None
         return Reply(header.kind, tail, vector)
@@ -174,7 +177,8 @@ class MessageCaller(Caller):
             self._is_closed = True
             self._link.release()
 
-    def _vector(self, header: Header, until: float, timeout_s: float | None) -> Tensor | None:
+    def _reply_vector(self, header: Header, until: float, timeout_s: float | None) -> Tensor | None:
+        """Blocking: returns the vector of the reply whose header this is; None where it has none."""
         if header.dtype == NO_VECTOR:
             return None
         dtype = DTYPES[header.dtype]
@@ -188,10 +192,11 @@ class MessageCaller(Caller):
                 return memory
             self._body = memory, self._link.comm.start_recv(memory, self._server, BODY_TAG)
         memory, work = self._body
-        self._await(lambda slice_s: is_done(work, slice_s), until, timeout_s)
+        self._await_reply(lambda slice_s: is_done(work, slice_s), until, timeout_s)
         return memory
 
-    def _await(self, has_reply: Callable[[float], bool], until: float, timeout_s: float | None) -> None:
+    def _await_reply(self, has_reply: Callable[[float], bool], until: float, timeout_s: float | None) -> None:
+        """Blocking until `has_reply`; raises `PeerLost`, or `TimeoutError` after the time limit."""
         while not has_reply(max(0.0, min(CHECK_INTERVAL_S, until - monotonic()))):
             self._link.raise_if_lost()
             if monotonic() >= until:
@@ -311,11 +316,13 @@ class MessageServer(Server):
         self._pending.append(_PendingRequest(Request(caller, header.kind, tail, vector), body))
 
     def _unanswered(self, caller: int) -> WorkerConnection:
+        """Returns the connection of a caller that waits for an answer; raises `CommError` if it does not."""
         if not (0 <= caller < len(self._workers) and self._workers[caller].is_waiting):
             raise CommError(f"caller {caller} waits for no answer; it has none, or its call was not received")
         return self._workers[caller]
 
     def _is_mapped(self, worker: WorkerConnection, num_bytes: int) -> bool:
+        """Whether a reply of this size lies in memory that the worker maps."""
         return 0 < num_bytes <= worker.answers.num_bytes
 
     def _reply_buffer(self, worker: WorkerConnection, numel: int, dtype: torch.dtype) -> Tensor:

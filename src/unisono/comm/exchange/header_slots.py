@@ -48,6 +48,7 @@ class Slot:
 
     @property
     def time(self) -> int:
+        """Time at which the call in this slot was sent, in nanoseconds of the monotonic clock."""
         (time,) = _TIME.unpack_from(self._bytes, _TIME_AT)
         return int(time)
 

@@ -126,7 +126,7 @@ class MessageServerHeaders(ServerHeaders):
         self._incoming = np.zeros(length), np.zeros(length)
         self._ins = [torch.from_numpy(buf) for buf in self._incoming]
         self._turn = 0
-        self._call = self._listen()
+        self._call = self._start_receive()
 
     def send(self, caller: int) -> list[Work[None]]:
         return [self._comm.start_send(self._outs[caller], self._workers[caller], HEADER_TAG)]
@@ -136,13 +136,14 @@ class MessageServerHeaders(ServerHeaders):
             return None
         caller, header = self._number_of[self._call.wait().source], self._incoming[self._turn]
         self._turn = 1 - self._turn
-        self._call = self._listen()
+        self._call = self._start_receive()
         return caller, header
 
     def wait(self, timeout_s: float) -> None:
         is_done(self._call, timeout_s)
 
-    def _listen(self) -> Work[Envelope]:
+    def _start_receive(self) -> Work[Envelope]:
+        """Starts to receive the next header, of any worker, and returns the work."""
         return self._comm.start_recv(self._ins[self._turn], ANY, HEADER_TAG)
 
 

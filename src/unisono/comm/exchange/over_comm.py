@@ -53,6 +53,7 @@ def open_exchange(
 
 
 def _open_ends(link: Link, servers: tuple[int, ...], most_numbers: int, mapped_bytes: int) -> MessageServer | list[MessageCaller]:
+    """Collective: checks that all ranks gave the same arguments; returns this rank's server end or its worker ends."""
     comm = link.comm
     agreed = comm.allgather_object([list(servers), most_numbers])
     different = next((rank for rank, other in enumerate(agreed) if other != agreed[0]), None)
@@ -101,7 +102,7 @@ class _Shared(NamedTuple):
 
 
 def _share(comm: ShmCommunicator, servers: Sequence[int], length: int, mapped_bytes: int) -> _Shared:
-    """Collective: makes and maps the memory of all members."""
+    """Collective: makes the shared memory of all members, maps it and returns it."""
     if comm.rank in servers:
         mine = [comm.empty(BELL_BYTES, torch.uint8).zero_()]
     else:
@@ -119,6 +120,7 @@ def _share(comm: ShmCommunicator, servers: Sequence[int], length: int, mapped_by
 
 
 def _refuse_unsuited(comm: Communicator, servers: Sequence[int], most_numbers: int, mapped_bytes: int) -> None:
+    """Raises `UsageError` for a communicator or arguments with which no exchange can be opened."""
     if comm.device.type != "cpu":
         raise UsageError(
             f"a server and its workers exchange vectors on the host, but engine {comm.engine} moves tensors on {comm.device}; "

@@ -70,7 +70,7 @@ class ZmqCaller(Caller):
         self.number, self._incarnation, self._call = NO_NUMBER, NO_INCARNATION, None
         hello = secrets.randbits(64)
         question = pack(MessageType.HELLO, NO_INCARNATION, NO_NUMBER, hello)
-        self._ask(question)
+        self._send_question(question)
         welcome = self._await_answer(question, hello, timeout_s)
         self._heartbeat_s, max_vector_bytes = welcome.tail.tolist()
         self.number, self._incarnation = welcome.number, welcome.incarnation
@@ -96,7 +96,7 @@ class ZmqCaller(Caller):
         self._turn += 1
         head = pack(MessageType.CALL, self._incarnation, self.number, self._turn, kind, tail, content)
         self._call = (head,) if content is None else (head, *split_bytes(content))
-        self._ask(*self._call)
+        self._send_question(*self._call)
 
     def wait_reply(self, timeout_s: float | None = None) -> Reply:
         if self._call is None:
@@ -138,7 +138,8 @@ class ZmqCaller(Caller):
             if now >= deadline:
                 raise TimeoutError(f"the server at {self._where()} has not answered within {timeout_s:g} s")
 
-    def _ask(self, *parts: bytes | memoryview) -> None:
+    def _send_question(self, *parts: bytes | memoryview) -> None:
+        """Not blocking: sends a question and begins to measure the silence of the server."""
         self._asked = self._heard = monotonic()
         self._has_warned = False
         self._send(*parts)
@@ -186,9 +187,11 @@ class ZmqCaller(Caller):
             self._connection, self._socket = connection, connect_socket(self._context, connection)
 
     def _where(self) -> str:
+        """Returns the address of the server and the path of its connection file, for messages."""
         return f"{self._connection.address if self._connection else 'an address not known yet'} ({self._path})"
 
     def _end_heartbeats(self) -> None:
+        """Ends the thread of the heartbeats, if there is one."""
         if self._heartbeats is not None:
             self._heartbeats.end()
             self._heartbeats = None
@@ -203,6 +206,7 @@ class _Heartbeats(threading.Thread):
         self._is_over = threading.Event()
 
     def run(self) -> None:
+        """Body of the thread: sends a heartbeat to the server at regular intervals until `end`."""
         import zmq
 
         with connect_socket(self._context, self._connection) as socket:

@@ -30,6 +30,7 @@ class Refusals:
         self._next: dict[str, int] = {}
 
     def note(self, who: str, why: str) -> None:
+        """Counts a refusal and prints it the first time, the tenth, the hundredth and so on."""
         what = f"refused {who}: {why}"
         if what not in self._counts and len(self._counts) >= _MOST_REASONS:
             what = "refused further peers"
@@ -80,7 +81,7 @@ class Authenticator:
         import zmq
 
         event, value = _EVENT.unpack(self.events.recv_multipart(zmq.NOBLOCK)[0])
-        reason = _reasons().get(value, "it broke the protocol")
+        reason = _refusal_reasons().get(value, "it broke the protocol")
         if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
             reason = "it left before it had shown a key"
         self._refusals.note("a peer", reason)
@@ -102,7 +103,8 @@ class Authenticator:
         self.requests.close(0)
 
 
-def _reasons() -> Mapping[int, str]:
+def _refusal_reasons() -> Mapping[int, str]:
+    """Returns ZeroMQ's number of a failed handshake -> the reason for messages."""
     import zmq
 
     return {

@@ -57,9 +57,9 @@ def read_connection_file(path: Path) -> ConnectionInfo:
     """Local: reads the connection file; raises FileNotFoundError if there is none (yet), UsageError for one that others may read
     or that is damaged."""
     with path.open("rb") as file:
-        connection = _read(file.fileno(), path, ConnectionInfo)
+        connection = _read_record(file.fileno(), path, ConnectionInfo)
     if not _ADDRESS.fullmatch(connection.address):
-        raise _damaged(path, f"address {connection.address!r} is not host:port")
+        raise _damaged_error(path, f"address {connection.address!r} is not host:port")
     return connection
 
 
@@ -68,7 +68,7 @@ def write_connection_file(path: Path, connection: ConnectionInfo) -> None:
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)  # with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(_text(connection))
+            file.write(_text_of(connection))
             file.flush()
             os.fsync(file.fileno())
         Path(draft).replace(path)
@@ -85,11 +85,11 @@ class ServerKeyFile:
         path = connection_file.with_name(f"{connection_file.stem}-server{connection_file.suffix}")
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            _lock(self._handle, path)
+            _lock_file(self._handle, path)
             if os.fstat(self._handle).st_size == 0:
-                os.pwrite(self._handle, _text(Keys(*make_pair(), *make_pair())), 0)
+                os.pwrite(self._handle, _text_of(Keys(*make_pair(), *make_pair())), 0)
                 os.fsync(self._handle)
-            self.keys = _read(self._handle, path, Keys)
+            self.keys = _read_record(self._handle, path, Keys)
         except BaseException:
             os.close(self._handle)
             raise
@@ -102,7 +102,8 @@ class ServerKeyFile:
             self._handle = -1
 
 
-def _lock(handle: int, path: Path) -> None:
+def _lock_file(handle: int, path: Path) -> None:
+    """Locks an open file; raises `UsageError` if another server holds it. File systems without locks are accepted."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -112,7 +113,8 @@ def _lock(handle: int, path: Path) -> None:
             raise
 
 
-def _read(handle: int, path: Path, kind: type[Record]) -> Record:
+def _read_record(handle: int, path: Path, kind: type[Record]) -> Record:
+    """Returns the record in an open file of keys; raises `UsageError` if others may read the file or it is damaged."""
     status = os.fstat(handle)
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageError(
@@ -122,17 +124,19 @@ def _read(handle: int, path: Path, kind: type[Record]) -> Record:
     try:
         value = json.loads(os.pread(handle, status.st_size, 0))
     except ValueError as error:
-        raise _damaged(path, f"no JSON: {error}") from error
+        raise _damaged_error(path, f"no JSON: {error}") from error
     if not isinstance(value, dict) or set(value) != set(kind._fields) or not all(isinstance(one, str) for one in value.values()):
-        raise _damaged(path, f"it must hold {', '.join(kind._fields)}")
+        raise _damaged_error(path, f"it must hold {', '.join(kind._fields)}")
     if bad := [name for name, one in value.items() if name != "address" and not _KEY.fullmatch(one)]:
-        raise _damaged(path, f"{', '.join(bad)} must be a key of 40 characters")
+        raise _damaged_error(path, f"{', '.join(bad)} must be a key of 40 characters")
     return kind(**value)
 
 
-def _text(record: ConnectionInfo | Keys) -> bytes:
+def _text_of(record: ConnectionInfo | Keys) -> bytes:
+    """Returns the bytes of a record in its file: JSON."""
     return (json.dumps(record._asdict(), indent=2) + "\n").encode()
 
 
-def _damaged(path: Path, why: str) -> UsageError:
+def _damaged_error(path: Path, why: str) -> UsageError:
+    """Returns the error for a damaged file of keys."""
     return UsageError(f"{path} is damaged ({why}); end the server, remove the file, and start the run again")

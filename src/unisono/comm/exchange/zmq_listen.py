@@ -27,7 +27,7 @@ def listen(router: zmq.Socket[bytes], host: str, port: int, last: str | None, sa
     host = _numeric(host)
     wanted = port or (int(last.rpartition(":")[2]) if last else 0)
     deadline = monotonic() + PORT_WAIT_S
-    while not _listens_at(router, host, wanted):
+    while not _try_to_listen(router, host, wanted):
         if monotonic() < deadline:
             time.sleep(0.05)
         elif port or not wanted:
@@ -38,7 +38,8 @@ def listen(router: zmq.Socket[bytes], host: str, port: int, last: str | None, sa
     return router.get_string(zmq.LAST_ENDPOINT).rstrip("\0").removeprefix("tcp://")
 
 
-def _listens_at(router: zmq.Socket[bytes], host: str, port: int) -> bool:
+def _try_to_listen(router: zmq.Socket[bytes], host: str, port: int) -> bool:
+    """Binds the socket; returns False if the port is taken, raises `UsageError` for an address that is not ours."""
     import zmq
 
     try:

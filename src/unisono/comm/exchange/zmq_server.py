@@ -196,6 +196,7 @@ class ZmqServer(Server):
     # ---- listening -------------------------------------------------------------------------------------------------------
 
     def _listen(self, keys: Keys) -> str:
+        """Opens the encrypted socket, writes the connection file if it has changed, and returns host:port."""
         import zmq
 
         there = read_connection_file(self._path) if self._path.exists() else None
@@ -243,6 +244,7 @@ class ZmqServer(Server):
         return True
 
     def _on_message(self, frames: Sequence[zmq.Frame]) -> None:
+        """Handles a message from the socket; a malformed or unauthenticated one is noted as refused."""
         route, *parts = frames
         try:
             if not parts or not self._authenticator.is_authenticated(parts[0]):
@@ -256,6 +258,7 @@ class ZmqServer(Server):
             self._refusals.note(f"a message from {who}", str(error))
 
     def _dispatch(self, message: Message, route: bytes) -> None:
+        """Handles a message by its type: queues a call, welcomes a worker, answers a ping, removes a worker that leaves."""
         message_type, number, turn = message.message_type, message.number, message.turn
         if message_type is MessageType.HELLO:
             self._welcome(turn, route)
@@ -285,6 +288,7 @@ class ZmqServer(Server):
             raise Malformed(f"{message_type.name}, which only a server says")
 
     def _welcome(self, hello: int, route: bytes) -> None:
+        """Answers the hello of a worker with its number; a new worker is added."""
         number = next((number for number, worker in self._workers.items() if worker.hello == hello), None)
         if number is None:
             number = self.next_number
@@ -307,6 +311,7 @@ class ZmqServer(Server):
                 self._remove(number, self._lost)
 
     def _remove(self, number: int, among: list[int]) -> None:
+        """Removes a worker and appends its number to `among`, the lost or the left ones."""
         del self._workers[number]
         among.append(number)
         self._has_departures = True
@@ -314,6 +319,7 @@ class ZmqServer(Server):
     # ---- what goes out ---------------------------------------------------------------------------------------------------
 
     def _send_answer(self, worker: _WorkerRecord) -> None:
+        """Sends the answer of a worker again or for the first time, and notes whether it was sent."""
         worker.answer_route = worker.route if self._send(worker.route, *worker.answer) else None
 
     def _send(self, route: bytes, *parts: bytes | zmq.Frame) -> bool:

@@ -62,7 +62,7 @@ class OrderedSum:
     def add(self, vectors: Sequence[Tensor]) -> None:
         """Local: adds the vectors of the next own shard, in order. The caller may overwrite them afterwards, except the last
         shard's."""
-        self._check(vectors)
+        self._check_vectors(vectors)
         count = self._num_additions[self._num_added]
         self._num_added += 1
         is_last = self._num_added == len(self._num_additions)
@@ -104,7 +104,7 @@ class OrderedSum:
                 vector.copy_(total)
 
     def _choose(self, blocks: Sequence[Sequence[Tensor]]) -> SumMethod:
-        """Collective, blocking."""
+        """Collective, blocking: returns the method of summing: in shared memory where the engine has it, else by messages."""
         shared = self._comm.share([vector for block in blocks for vector in block])
         if shared is not None:
             return SumInMemory(self._comm, shared, len(blocks[0]), self._merges)
@@ -113,10 +113,11 @@ class OrderedSum:
     def _level(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """Returns the vectors of the next free level of the stack."""
         if self._height == len(self._stack):
-            self._stack.append([self._like(vector) for vector in vectors])
+            self._stack.append([self._empty_like(vector) for vector in vectors])
         return self._stack[self._height]
 
-    def _like(self, vector: Tensor) -> Tensor:
+    def _empty_like(self, vector: Tensor) -> Tensor:
+        """Returns an uninitialised vector of the same size and type, in the communicator's memory if the device is the same."""
         if vector.device == self._comm.device:
             return self._comm.empty(vector.numel(), vector.dtype)
         return torch.empty_like(vector)
@@ -130,7 +131,8 @@ class OrderedSum:
                 copy.copy_(vector)
         return list(self._carried)
 
-    def _check(self, vectors: Sequence[Tensor]) -> None:
+    def _check_vectors(self, vectors: Sequence[Tensor]) -> None:
+        """Raises `UsageError` for a shard too many, or vectors that are not flat or differ from those of the first shard."""
         if self._num_added == len(self._num_additions):
             raise UsageError(f"all {self._num_added} shards of rank {self._comm.rank} were added already; call finish")
         shapes = [(vector.numel(), vector.dtype, vector.device) for vector in vectors]

@@ -49,6 +49,7 @@ def merges(num_shards: int, pieces: Sequence[range]) -> list[tuple[int, int]]:
 
 
 def _inside(node: range, start: int, stop: int) -> Iterator[range]:
+    """Yields the largest nodes below `node` that lie wholly in the shards from `start` to before `stop`, from left to right."""
     if start <= node.start and node.stop <= stop:
         yield node
     elif start < node.stop and node.start < stop:

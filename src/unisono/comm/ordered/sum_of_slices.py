@@ -73,10 +73,11 @@ class _Sliced:
         self._additions = _additions(slices, merges, self._mine)
 
     def run(self, blocks: Sequence[Tensor]) -> None:
+        """Collective, blocking: sums the blocks slice by slice, one slice on each rank; the last block holds the total."""
         for turn, (arriving, out_counts, in_counts) in enumerate(self._rounds):
             block = blocks[turn] if turn < len(blocks) else self._nothing
             self._comm.alltoall(arriving, block, out_counts, in_counts)
-        _perform(self._additions)
+        _perform_additions(self._additions)
         self._comm.allgather(blocks[-1], self._mine, self._counts)
 
 
@@ -109,11 +110,12 @@ class _Gathered:
         ]
 
     def run(self, blocks: Sequence[Sequence[Tensor]]) -> None:
+        """Collective, blocking: gathers all blocks on every rank and sums them there; the last block holds the total."""
         for row, block in zip(self._own, blocks, strict=True):
             for place, vector in zip(row, block, strict=True):
                 place.copy_(vector)
         self._comm.allgather(self._received, self._sent, self._counts)
-        _perform(self._additions)
+        _perform_additions(self._additions)
         for vector, total in zip(blocks[-1], self._totals, strict=True):
             vector.copy_(total)
 
@@ -124,6 +126,7 @@ def _additions(parts: dict[int, Tensor], merges: Sequence[tuple[int, int]], tota
     return [*((parts[one], parts[other], parts[one]) for one, other in inner), (parts[left], parts[right], total)]
 
 
-def _perform(additions: Sequence[Addition]) -> None:
+def _perform_additions(additions: Sequence[Addition]) -> None:
+    """Performs the additions in their order."""
     for left, right, into in additions:
         torch.add(left, right, out=into)

@@ -28,10 +28,10 @@ class Arrivals:
         Messages of one source come in their order, those of different sources in that of their time.
         """
         sources = range(len(self._inboxes)) if source == ANY else (source,)
-        kept = min((self._kept[s, tag][0] for s in sources if (s, tag) in self._kept), key=_time, default=None)
+        kept = min((self._kept[s, tag][0] for s in sources if (s, tag) in self._kept), key=_time_of, default=None)
         while True:
             heads = [head for s in sources if (head := self._inboxes[s].head()) is not None]
-            head = min(heads, key=_time, default=None)
+            head = min(heads, key=_time_of, default=None)
             if head is None or (kept is not None and kept.time <= head.time):
                 return kept
             if head.tag == tag:
@@ -64,5 +64,6 @@ class Arrivals:
         self._bells.ring(inbox.source)
 
 
-def _time(message: Message) -> int:
+def _time_of(message: Message) -> int:
+    """Returns the time of a message, as a key to sort by."""
     return message.time

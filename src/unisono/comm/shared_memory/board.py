@@ -45,7 +45,7 @@ PackedPlace = tuple[int, int, int]
 
 def aligned(num_bytes: int) -> int:
     """Returns a number of bytes rounded up to whole cache lines."""
-    return _up(num_bytes, _LINE)
+    return _rounded_up(num_bytes, _LINE)
 
 
 def packed_place(place: Place | None, num_bytes: int, offset: int = 0) -> bytes:
@@ -54,7 +54,8 @@ def packed_place(place: Place | None, num_bytes: int, offset: int = 0) -> bytes:
     return _PLACE.pack(fd, where, num_bytes)
 
 
-def _up(value: int, to: int) -> int:
+def _rounded_up(value: int, to: int) -> int:
+    """Returns `value` rounded up to a multiple of `to`."""
     return (value + to - 1) // to * to
 
 
@@ -65,9 +66,9 @@ class Layout:
         self.num_places = max(64, size)
         self.doorbell = _LINE
         self.sleepers = 2 * _LINE
-        page = _up(self.sleepers + size, 4096)
+        page = _rounded_up(self.sleepers + size, 4096)
         places_bytes = self.num_places * _PLACE.size
-        self.small = _up(TEXT_BYTES + places_bytes, 4096)
+        self.small = _rounded_up(TEXT_BYTES + places_bytes, 4096)
         self.page_bytes = self.small + SMALL_BYTES
         self.pages = (page, page + self.page_bytes)
         self.boxes = page + 2 * self.page_bytes
@@ -100,6 +101,7 @@ class Board:
         """Called before each sleep of a collective with the length of the last one (0: none yet); gives that of the next."""
 
     def close(self) -> None:
+        """Releases the views of the memory, which stays mapped as long as tensors use it."""
         for view in (self._sleepers, *self.words, *self.views):
             view.release()
         self._bytes.clear()
@@ -191,10 +193,11 @@ class Board:
         for r in self._others:
             word = self.words[r]
             if (word[0] - phase) & 0x80000000:
-                self._await(r, phase, watch)
+                self._await_phase(r, phase, watch)
         futex.fence()
 
-    def _await(self, rank: int, phase: int, watch: Watch) -> None:
+    def _await_phase(self, rank: int, phase: int, watch: Watch) -> None:
+        """Blocking until a rank has entered phase `phase`: spins first, then sleeps."""
         word = self.words[rank]
         if self.spin_s:
             end = perf_counter() + self.spin_s

@@ -37,7 +37,8 @@ class Message:
     receipt: Place
 
 
-def _starts(board: Board, dest: int) -> list[int]:
+def _slot_offsets(board: Board, dest: int) -> list[int]:
+    """Returns the offsets in a rank's row of the slots of its box for `dest`."""
     start = board.layout.boxes + dest * NUM_SLOTS * SLOT_BYTES
     return [start + i * SLOT_BYTES for i in range(NUM_SLOTS)]
 
@@ -47,24 +48,26 @@ class Outbox:
 
     def __init__(self, board: Board, dest: int) -> None:
         self._board = board
-        self._starts = _starts(board, dest)
+        self._starts = _slot_offsets(board, dest)
         self._next = 0
 
     @property
     def has_free_slot(self) -> bool:
+        """Whether the next slot is free, so that a message can be put into it."""
         return bool(self._board.words[self._board.rank][self._starts[self._next] // 4] == _FREE)
 
     def put(self, tag: int, buf: Tensor) -> None:
         """Local: copies a small message into the next slot, which must be free."""
         at = self._starts[self._next] + _INLINE_AT
         self._board.row(self._board.rank)[at : at + buf.nbytes].view(buf.dtype).copy_(buf)
-        self._fill(tag, buf.nbytes, -1, 0, -1, 0)
+        self._fill_slot(tag, buf.nbytes, -1, 0, -1, 0)
 
     def put_place(self, tag: int, num_bytes: int, place: Place, receipt: Place) -> None:
         """Local: writes the place of a large message into the next slot, which must be free."""
-        self._fill(tag, num_bytes, place.fd, place.offset, receipt.fd, receipt.offset)
+        self._fill_slot(tag, num_bytes, place.fd, place.offset, receipt.fd, receipt.offset)
 
-    def _fill(self, tag: int, num_bytes: int, *places: int) -> None:
+    def _fill_slot(self, tag: int, num_bytes: int, *places: int) -> None:
+        """Writes a message's tag, size and place into the next slot and marks it as full."""
         board, at = self._board, self._starts[self._next]
         _SLOT.pack_into(board.views[board.rank], at, _FREE, tag, monotonic_ns(), num_bytes, *places)
         board.futex.fence()
@@ -78,7 +81,7 @@ class Inbox:
     def __init__(self, board: Board, source: int) -> None:
         self._board = board
         self.source = source
-        self._starts = _starts(board, board.rank)
+        self._starts = _slot_offsets(board, board.rank)
         self._next = 0
         self._head: Message | None = None
 

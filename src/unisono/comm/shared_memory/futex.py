@@ -77,6 +77,7 @@ class Futex:
             self._lock.release()
 
     def _membarrier(self) -> Callable[[], None]:
+        """Returns the fence that makes all processors keep the order; raises `UsageError` where the kernel offers none."""
         short, number = self._short, self._barrier_number
         # The call's first argument is an int; passing it as the pointer-sized second word is the same register.
         offered = short(number, _MEMBARRIER_QUERY, 0, 0)

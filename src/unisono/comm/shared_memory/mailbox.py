@@ -39,6 +39,7 @@ class MessageWork(Work[T]):
         self.error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
+        """Finishes the work with an error, which `wait` raises."""
         self.error, self.finished = error, True
 
     def done(self) -> bool:
@@ -56,7 +57,8 @@ class MessageWork(Work[T]):
         return self.result()
 
     @abstractmethod
-    def result(self) -> T: ...
+    def result(self) -> T:
+        """Returns the result of finished work."""
 
 
 class SendWork(MessageWork[None]):
@@ -114,13 +116,15 @@ class Mailbox:
         self._receives, self._unsigned, self._backlog = [], [], []
 
     def start_send(self, buf: Tensor, dest: int, tag: int, watch: Watch) -> SendWork:
+        """Local, not blocking: starts to send a message and returns its work."""
         work = SendWork(self, buf, tag, watch)
         with self._office.lock:
             self._backlog[dest].append(work)
-            self._post(dest)
+            self._post_waiting(dest)
         return work
 
     def start_recv(self, buf: Tensor, source: int, tag: int, watch: Watch) -> RecvWork:
+        """Local, not blocking: starts to receive a message and returns its work."""
         work = RecvWork(self, buf, source, tag, watch)
         with self._office.lock:
             self._receives.append(work)
@@ -145,7 +149,7 @@ class Mailbox:
             self._finish_signed()
         for dest, backlog in enumerate(self._backlog):
             if backlog:
-                self._post(dest)
+                self._post_waiting(dest)
         if self._receives:
             self._receive_in_order()
         self._arrivals.empty_full_boxes()
@@ -175,7 +179,8 @@ class Mailbox:
 
     # ---- sending ---------------------------------------------------------------------------------------------------
 
-    def _post(self, dest: int) -> None:
+    def _post_waiting(self, dest: int) -> None:
+        """Moves messages to a rank from the backlog into free slots, and rings its doorbell."""
         backlog, outbox = self._backlog[dest], self._outboxes[dest]
         if not outbox.has_free_slot:
             return
@@ -189,6 +194,7 @@ class Mailbox:
         self._bells.ring(dest)
 
     def _post_large(self, work: SendWork, outbox: Outbox) -> None:
+        """Puts the place of a large message into the next slot, after a copy into shared memory if it is elsewhere."""
         arena = self._office.arena
         place = arena.place(work.buf)
         if place is None:
@@ -204,6 +210,7 @@ class Mailbox:
         self._unsigned.append(work)
 
     def _finish_signed(self) -> None:
+        """Finishes the large sends whose receivers have signed that they copied the message."""
         unsigned = []
         for work in self._unsigned:
             assert work.receipt is not None

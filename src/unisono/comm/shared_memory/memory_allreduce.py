@@ -135,6 +135,7 @@ class AllReduce:
     # ---- working out -----------------------------------------------------------------------------------------------
 
     def _new_plan(self, bufs: Sequence[Tensor], op: Op, call: Call) -> Plan:
+        """Returns the plan of a call: the steps for small buffers, batches for large ones."""
         text, num_threads = self._board.text_of(call), torch.get_num_threads()
         if sum(aligned(buf.nbytes) for buf in bufs) <= SMALL_BYTES:
             return Plan(num_threads, text, small=[self._small_steps(bufs, op, page) for page in (0, 1)])
@@ -150,6 +151,7 @@ class AllReduce:
         return packed_place(self._stage_place(), 0) if place is None else packed_place(place, buf.nbytes)
 
     def _small_steps(self, bufs: Sequence[Tensor], op: Op, page: int) -> tuple[list[Step], list[Step]]:
+        """Returns the steps for small buffers on one page: those before the others arrive (copy in) and those after (combine)."""
         board, before, after, offset = self._board, [], [], 0
         for buf in bufs:
             parts = [board.small_data(r, buf.nbytes, offset, page).view(buf.dtype) for r in range(board.size)]
@@ -171,6 +173,7 @@ class AllReduce:
         return job
 
     def _blocks(self, buf: Tensor, places: Places, op: Op) -> list[Block]:
+        """Returns the blocks of a buffer that goes through the stage, each with the reduction of its part."""
         board, blocks = self._board, []
         is_staged, step = places[board.rank][2] == 0, STAGE_BYTES // buf.itemsize
         for start in range(0, buf.numel(), step):
@@ -189,6 +192,7 @@ class AllReduce:
         return reduction([vector[mine] for vector in vectors], op)
 
     def _stage_place(self) -> Place:
+        """Returns the place of this rank's stage, which is made at the first call."""
         if self._stage is None:
             self._stage = self._arena.empty(STAGE_BYTES, torch.uint8)
         place = self._arena.place(self._stage)

@@ -38,6 +38,7 @@ class PostOffice:
         self._mailboxes: list[MailboxProtocol] = []
 
     def open(self, mailbox: MailboxProtocol) -> None:
+        """Local: adds a mailbox, whose messages now make progress in every wait."""
         with self.lock:
             self._mailboxes.append(mailbox)
 

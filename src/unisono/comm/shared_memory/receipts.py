@@ -28,9 +28,11 @@ class Receipt:
 
     @property
     def is_signed(self) -> bool:
+        """Whether the receiver has signed the receipt."""
         return bool(self._page[self._index] == _SIGNED)
 
     def wipe(self) -> None:
+        """Makes the receipt blank again."""
         self._page[self._index] = _BLANK
 
 

@@ -56,7 +56,7 @@ def reduction_into(out: Tensor, parts: Sequence[Tensor], op: Op) -> Step:
         for other in rest:
             reduce(target, other, out=target)
 
-    return _quietly(run)
+    return _without_warnings(run)
 
 
 def reduction(vectors: Sequence[Tensor], op: Op) -> Step:
@@ -66,12 +66,16 @@ def reduction(vectors: Sequence[Tensor], op: Op) -> Step:
     if vectors[0].numel() == 0 or len(vectors) == 1:
         return _nothing
     if num_threads > 1 or dtype in HALF_TYPES:
-        return _all_of([_in_torch(pieces, op) for pieces in _cut(vectors, num_threads)])
+        return _in_sequence([_reduction_in_torch(pieces, op) for pieces in _cut_into_chunks(vectors, num_threads)])
     # NumPy's kernels are quicker than PyTorch's where one thread works, but they have one thread only, and no halves.
     twin_sum = twin_sums().get(vectors[0][:0].numpy().dtype) if op is SUM else None
     if twin_sum is not None and len(vectors) == 2:
         return twin_sum.step(vectors[0].numpy(), vectors[1].numpy())
-    return _quietly(_all_of([_in_numpy([piece.numpy() for piece in pieces], op, twin_sum) for pieces in _cut(vectors, 1)]))
+    return _without_warnings(
+        _in_sequence(
+            [_reduction_in_numpy([piece.numpy() for piece in pieces], op, twin_sum) for pieces in _cut_into_chunks(vectors, 1)]
+        )
+    )
 
 
 def tree_sum(parts: Sequence[Tensor], merges: Sequence[tuple[int, int]], targets: Sequence[Tensor]) -> Step:
@@ -87,11 +91,11 @@ def tree_sum(parts: Sequence[Tensor], merges: Sequence[tuple[int, int]], targets
     ends = (parts[left].data_ptr(), parts[right].data_ptr())
     others = [target for target in targets if target.data_ptr() not in ends]
     steps: list[Step] = []
-    for pieces in _cut([*parts, *others], num_threads):
+    for pieces in _cut_into_chunks([*parts, *others], num_threads):
         steps += [_addition(pieces[one], pieces[other], in_numpy) for one, other in inner]
         steps.append(reduction([pieces[left], pieces[right]], SUM))
-        steps += [_copy(target, pieces[left], in_numpy) for target in pieces[len(parts) :]]
-    return _quietly(_all_of(steps))
+        steps += [_copy_step(target, pieces[left], in_numpy) for target in pieces[len(parts) :]]
+    return _without_warnings(_in_sequence(steps))
 
 
 def _addition(first: Tensor, second: Tensor, in_numpy: bool) -> Step:
@@ -101,16 +105,20 @@ def _addition(first: Tensor, second: Tensor, in_numpy: bool) -> Step:
     return partial(combine, first, second, SUM, first)
 
 
-def _copy(target: Tensor, source: Tensor, in_numpy: bool) -> Step:
+def _copy_step(target: Tensor, source: Tensor, in_numpy: bool) -> Step:
+    """Returns a function that copies `source` into `target`."""
     return partial(np.copyto, target.numpy(), source.numpy()) if in_numpy else partial(reduce_into, target, [source], SUM)
 
 
-def _cut(vectors: Sequence[Tensor], num_threads: int) -> list[tuple[Tensor, ...]]:
+def _cut_into_chunks(vectors: Sequence[Tensor], num_threads: int) -> list[tuple[Tensor, ...]]:
+    """Returns the chunks of the vectors that fit the cache together: in each tuple the same part of every vector."""
     numel = max(4096, CHUNK_BYTES // vectors[0].itemsize // len(vectors)) * num_threads
     return list(zip(*(torch.split(vector, numel) for vector in vectors), strict=True))
 
 
-def _in_torch(pieces: Sequence[Tensor], op: Op) -> Step:
+def _reduction_in_torch(pieces: Sequence[Tensor], op: Op) -> Step:
+    """Returns a function after which all pieces hold their reduction, by PyTorch."""
+
     def run() -> None:
         reduce_into(pieces[0], pieces, op)
         for piece in pieces[1:]:
@@ -119,7 +127,8 @@ def _in_torch(pieces: Sequence[Tensor], op: Op) -> Step:
     return run
 
 
-def _in_numpy(pieces: Sequence[Array], op: Op, twin_sum: TwinSum | None) -> Step:
+def _reduction_in_numpy(pieces: Sequence[Array], op: Op, twin_sum: TwinSum | None) -> Step:
+    """Returns a function after which all pieces hold their reduction, by NumPy; a twin sum makes the last step of two."""
     first, *others = pieces
     last = _nothing if twin_sum is None else twin_sum.step(first, others.pop())
     reduce = _NUMPY_REDUCE[op]
@@ -134,7 +143,9 @@ def _in_numpy(pieces: Sequence[Array], op: Op, twin_sum: TwinSum | None) -> Step
     return run
 
 
-def _all_of(steps: Sequence[Step]) -> Step:
+def _in_sequence(steps: Sequence[Step]) -> Step:
+    """Returns a function that runs the steps one after another."""
+
     def run() -> None:
         for step in steps:
             step()
@@ -142,7 +153,9 @@ def _all_of(steps: Sequence[Step]) -> Step:
     return run
 
 
-def _quietly(step: Step) -> Step:
+def _without_warnings(step: Step) -> Step:
+    """Returns a function that runs the step without NumPy's warnings of infinities and NaN."""
+
     def run() -> None:
         with np.errstate(all="ignore"):  # infinities are the user's business, as they are with PyTorch
             step()

@@ -48,6 +48,7 @@ class Segment:
 
     @classmethod
     def create(cls, num_bytes: int) -> Segment:
+        """Creates a new segment of anonymous shared memory."""
         fd = os.memfd_create(NAME)
         os.ftruncate(fd, num_bytes)
         return cls(fd, num_bytes)
@@ -123,6 +124,7 @@ class Arena:
         return segment
 
     def _find_block(self, block_bytes: int) -> tuple[Segment, int]:
+        """Returns segment and offset of a free block, or of a new one, if need be in a new segment."""
         free = self._free[block_bytes]
         if free:
             return free.popleft()

@@ -60,7 +60,7 @@ def twin_sums() -> Mapping[np.dtype[Any], TwinSum]:
     """Local: returns the routines that this process can use, by type; determined once, in about a millisecond."""
     found = {}
     for kind, letter in _LETTERS.items():
-        for routine in _routines(letter):
+        for routine in _find_routines(letter):
             candidate = TwinSum(routine, kind)
             if _is_right(candidate, kind) and _is_quicker(candidate, kind):
                 found[np.dtype(kind)] = candidate
@@ -68,7 +68,8 @@ def twin_sums() -> Mapping[np.dtype[Any], TwinSum]:
     return found
 
 
-def _routines(letter: str) -> Iterator[Any]:
+def _find_routines(letter: str) -> Iterator[Any]:
+    """Yields the candidate routines of the BLAS libraries that this process has loaded; `letter` is that of the type."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     for path in sorted({Path(line.split(maxsplit=5)[5]) for line in lines if "/" in line}):
         if ".so" in path.name and ("blas" in path.name or "mkl_rt" in path.name):
@@ -110,6 +111,7 @@ def _is_quicker(candidate: TwinSum, kind: type[np.floating[Any]]) -> bool:
 
 
 def _shortest_s(step: Step) -> float:
+    """Returns the shortest of several measured times of a step, in seconds."""
     times = []
     for _ in range(_TRIALS):
         start = perf_counter()

@@ -99,7 +99,7 @@ class _Host:
         self._streams = streams
 
     def ended(self) -> int | None:
-        """Returns its exit code, None while it runs; its last lines are forwarded first."""
+        """Returns the exit code of its ssh, None while it runs; its last lines are forwarded first."""
         code = self._process.poll()
         if code is not None:
             for stream in self._streams:
@@ -118,9 +118,11 @@ class _Host:
             self._control_fd = -1
 
     def kill(self) -> None:
+        """Kills ssh itself, not the program on the host."""
         self._process.kill()
 
     def close(self) -> None:
+        """Blocking: closes the input, kills ssh if it still runs, and forwards its last lines."""
         self.close_control()
         if self._process.poll() is None:
             self.kill()
@@ -131,6 +133,9 @@ class _Host:
 
 
 def _start_host(command: HostCommand, selector: selectors.BaseSelector, inbox: SignalInbox, console: LauncherOutput) -> _Host:
+    """Starts the command of one host, sends it the secret if it has one, and returns it; raises `UsageError` if ssh cannot be
+    started.
+    """
     reader, writer = os.pipe()
     try:
         with inbox.blocked() as mask:
@@ -183,10 +188,13 @@ class _Watch:
         self._has_ended_some = False
 
     def run(self) -> int:
+        """Blocking until the commands of all hosts have ended: forwards signals and handles failures. Returns the exit code of the
+        run.
+        """
         while self._running:
             wait_for_events(self._selector, min((when for when, _ in self._timers), default=None))
             for signum in self._inbox.received():
-                self._forward(signum)
+                self._forward_signal(signum)
             if self._console.failure is not None and not self._is_ending:
                 self._end()
             for host in list(self._running):
@@ -204,7 +212,10 @@ class _Watch:
                 action()
         return first_cause(self._codes) or (self._stop_code if self._has_ended_some else 0)
 
-    def _forward(self, signum: signal.Signals) -> None:
+    def _forward_signal(self, signum: signal.Signals) -> None:
+        """Forwards a signal to all hosts; SIGKILL, or a second Ctrl-C, ends them, and hosts that do not acknowledge a stop are
+        killed.
+        """
         if signum in (*STOP_SIGNALS, signal.SIGKILL):
             self._stop_code = self._stop_code or 128 + signum
         if signum == signal.SIGKILL:
@@ -213,7 +224,7 @@ class _Watch:
         if signum in STOP_SIGNALS:
             for host in self._running:  # what it answers now is no answer to a signal before
                 host.reports.acknowledged = False
-        self._each(lambda host: host.send_line(signum.name))
+        self._for_each_running(lambda host: host.send_line(signum.name))
         if signum not in STOP_SIGNALS:
             return
         self._num_interrupts += signum == signal.SIGINT
@@ -228,10 +239,11 @@ class _Watch:
         silent = [host for host in self._running if not host.reports.acknowledged]
         if silent:
             self._is_ending = True
-            self._kill(silent)
+            self._kill_hosts(silent)
             self._after(STOP_GRACE_S, self._end)
 
     def _note_failure(self, host: _Host, code: int, what: str) -> None:
+        """Handles an exit code of a host: reports a failure, and at the first one sets the time when the other hosts are ended."""
         if self._is_ending and code in ENDED_BY_US:
             self._has_ended_some = True
             return
@@ -251,15 +263,17 @@ class _Watch:
     def _end(self) -> None:
         """Sends SIGTERM, then closes the input, which kills the ranks, then kills ssh itself, which may hang on a dead
         connection."""
-        self._each(lambda host: host.send_line(signal.SIGTERM.name))
+        self._for_each_running(lambda host: host.send_line(signal.SIGTERM.name))
         self._kill_in(TERM_GRACE_S, TERM_GRACE_S)
 
     def _kill_in(self, delay_s: float, then_s: float) -> None:
+        """Closes the inputs of all hosts after `delay_s`, which ends their ranks, and kills ssh `then_s` later."""
         self._is_ending = True
-        self._after(delay_s, lambda: self._each(_Host.close_control))
-        self._after(delay_s + then_s, lambda: self._kill(self._running))
+        self._after(delay_s, lambda: self._for_each_running(_Host.close_control))
+        self._after(delay_s + then_s, lambda: self._kill_hosts(self._running))
 
-    def _kill(self, hosts: Sequence[_Host]) -> None:
+    def _kill_hosts(self, hosts: Sequence[_Host]) -> None:
+        """Kills the ssh of these hosts, with a message that names them."""
         if hosts and self._console.failure is None:
             names = ", ".join(host.name for host in hosts)
             self._console.say(f"given up, as there is no answer: {names}; look there for what is left")
@@ -267,9 +281,11 @@ class _Watch:
             host.close_control()
             host.kill()
 
-    def _each(self, action: Callable[[_Host], None]) -> None:
+    def _for_each_running(self, action: Callable[[_Host], None]) -> None:
+        """Calls `action` with every host that still runs."""
         for host in self._running:
             action(host)
 
     def _after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Plans a call of `action` in `delay_s` seconds."""
         self._timers.append((monotonic() + delay_s, action))

@@ -104,4 +104,4 @@ def test_infinities_and_overflow_are_no_warnings() -> None:
 def test_a_library_that_was_replaced_on_disk_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "7f00-7f01 r-xp 00000000 00:00 0    /nowhere/libblas.so (deleted)\n"
     monkeypatch.setattr(Path, "read_text", lambda _: line)
-    assert list(twin_sum._routines("s")) == []
+    assert list(twin_sum._find_routines("s")) == []
