@@ -267,7 +267,8 @@ class _CoordinatorProcess:
                 )
 
     def _finish(self, store: Store, objectives: Sequence[Objective], plan: Plan) -> int:
-        """Writes the report and the best settings, and prints the outcome; returns the exit code. Raises if no trial has a value."""
+        """Writes the report and the best settings, and prints the outcome; returns the exit code. Refuses if no trial has a
+        value."""
         folder = store.folder
         store.refresh()
         about = read_study(folder)
