@@ -112,6 +112,7 @@ class Counting(Communicator):
         return found
 
     def _close(self) -> None:
+        """Closes the communicator inside."""
         self.inner.close()
 
     @property

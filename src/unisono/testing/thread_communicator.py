@@ -80,6 +80,8 @@ class ThreadCommunicator(Communicator):
     # ---- collectives -----------------------------------------------------------------------------------------------
 
     def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
+        """Reduces the buffers of all ranks in the order of ranks, and copies the result into each."""
+
         def act(parts: list[list[Tensor]]) -> None:
             for same in zip(*parts, strict=True):
                 total = reduce_parts(same, op)
@@ -89,6 +91,8 @@ class ThreadCommunicator(Communicator):
         self._meet(watch, bufs, act)
 
     def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
+        """Copies the root's buffers into those of all other ranks."""
+
         def act(parts: list[list[Tensor]]) -> None:
             for part in parts:
                 for buf, source in zip(part, parts[root], strict=True):
@@ -98,6 +102,8 @@ class ThreadCommunicator(Communicator):
         self._meet(watch, bufs, act)
 
     def _allgather(self, out: Tensor, buf: Tensor, counts: list[int], watch: Watch) -> None:  # noqa: ARG002 -- part of the call
+        """Copies the concatenated parts of all ranks into every `out`."""
+
         def act(parts: list[tuple[Tensor, Tensor]]) -> None:
             everything = torch.cat([held for _, held in parts])
             for target, _ in parts:
@@ -106,6 +112,8 @@ class ThreadCommunicator(Communicator):
         self._meet(watch, (out, buf), act)
 
     def _reduce_scatter(self, out: Tensor, buf: Tensor, counts: list[int], op: Op, watch: Watch) -> None:
+        """Reduces the buffers of all ranks; each rank gets its piece in `out`."""
+
         def act(parts: list[tuple[Tensor, Tensor]]) -> None:
             total = reduce_parts([held for _, held in parts], op)
             for (target, _), piece in zip(parts, total.split_with_sizes(counts), strict=True):

@@ -79,6 +79,8 @@ class Prefetcher:
         self._warming.start()
 
     def next_proposal(self, trial_s: float | None) -> Proposal | None:
+        """As `Proposals.next_proposal`: a prefetched proposal, the fallback's, or None, after which the thread makes one and
+        wakes."""
         with self._changed:
             if self.failure is not None:
                 raise self.failure
@@ -100,12 +102,14 @@ class Prefetcher:
             return found.proposal
 
     def on_result(self, result_every_s: float | None) -> None:
+        """Notes that results have come in: proposals made before are now old."""
         with self._changed:
             self._version += 1
             self._result_every_s = result_every_s
             self._changed.notify()
 
     def close(self) -> None:
+        """Ends the threads; blocks until the proposal that is being made is done."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()

@@ -74,24 +74,28 @@ class AllWorkers:
         self._report_late_at = monotonic() + LATE_S
 
     def start(self, rank: int) -> None:
+        """Starts a worker for a rank, here or by its supervisor. Not blocking."""
         if rank in self._local_places:
             self._slots.start(rank)
         else:
             self._forward(rank, {"do": "start"})
 
     def send(self, rank: int, message: Message) -> None:
+        """Sends a message to the worker of a rank, here or by its supervisor. Not blocking."""
         if rank in self._local_places:
             self._slots.send(rank, message)
         else:
             self._forward(rank, {"do": "send", "letter": message})
 
     def signal(self, rank: int, signum: int) -> None:
+        """Sends a signal to the worker of a rank, here or by its supervisor. Not blocking."""
         if rank in self._local_places:
             self._slots.signal(rank, signum)
         else:
             self._forward(rank, {"do": "signal", "signum": int(signum)})
 
     def place_of(self, rank: int) -> Mapping[str, Any]:
+        """Returns node, address, GPUs and threads of a rank; empty values for one that has not connected. Pure."""
         if rank in self._local_places:
             return {**self._local_places[rank], "address": self._address}
         supervisor = self._supervisors.get(rank)
