@@ -40,6 +40,7 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are `UsageError`, so that all of them look alike."""
 
     def error(self, message: str) -> NoReturn:
+        """Raises a `UsageError` with a hint on --help; the parser itself would exit."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
@@ -74,6 +75,7 @@ def _write_nowhere() -> None:
 
 
 def _dispatch(argv: list[str]) -> int:
+    """Runs the command of the first argument; returns its exit code."""
     if not argv or argv[0] not in VERBS:
         return _without_verb(argv)
     verb = argv[0]
@@ -102,6 +104,7 @@ def parser_of(verb: str, command: ModuleType) -> argparse.ArgumentParser:
 
 
 def _without_verb(argv: list[str]) -> int:
+    """Handles a command line without a verb: --help, --version, or a mistake; returns the exit code."""
     parser = _Parser(
         prog="unisono",
         description="Trains, tunes, measures and applies neural networks on many workers.",

@@ -91,7 +91,7 @@ class MismatchedCall(CommError):
 
 
 def join_ranks(ranks: Iterable[int]) -> str:
-    """'rank 3' or 'ranks 1, 3', for messages."""
+    """Returns the ranks as text for messages: 'rank 3' or 'ranks 1, 3'."""
     ordered = sorted(ranks)
     return f"rank{'s' if len(ordered) != 1 else ''} {', '.join(map(str, ordered))}"
 

@@ -91,14 +91,17 @@ class RunEnded:
 class Observer:
     """Base of observers, which receive the events of a run and change nothing. Every method is local, quick and optional."""
 
-    def started(self, event: RunStarted) -> None: ...
+    def started(self, event: RunStarted) -> None:
+        """Called once at the start of an attempt, also when a run resumes."""
 
-    def step(self, event: StepDone) -> None: ...
+    def step(self, event: StepDone) -> None:
+        """Called after each step."""
 
     def evaluating(self, done: int, total: int) -> None:
         """Called with the number of batches of a validation that are done."""
 
-    def epoch(self, event: EpochDone) -> None: ...
+    def epoch(self, event: EpochDone) -> None:
+        """Called after each epoch."""
 
     def saving(self) -> None:
         """Called before the state is saved. An attempt that resumes from it does not repeat the events so far."""
@@ -106,7 +109,8 @@ class Observer:
     def say(self, text: str) -> None:
         """Called with a line that a user should see, e.g. a warning."""
 
-    def ended(self, event: RunEnded) -> None: ...
+    def ended(self, event: RunEnded) -> None:
+        """Called at the end of a run, with its summary and the reason."""
 
     def close(self) -> None:
         """Closes files and threads; also called when a run fails, with or without `ended`."""
@@ -121,4 +125,5 @@ class Spans:
     found: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     def add(self, kind: str, name: str, begin_ns: int, end_ns: int) -> None:
+        """Adds one span; times in nanoseconds."""
         self.found.append((kind, name, begin_ns, end_ns))

@@ -194,7 +194,9 @@ class ShardedLoader:
             yield map_tree(self._tensor, batch)
 
     def _empty_batch(self) -> Any:
+        """Returns a batch without samples, in the form of the data."""
         return map_tree(lambda leaf: leaf[:0], self._source.read(np.zeros(1, dtype=np.int64)))
 
     def _tensor(self, array: Any) -> Tensor:
+        """Returns an array as a tensor on the device of this worker."""
         return torch.as_tensor(array).to(self._device, non_blocking=True)

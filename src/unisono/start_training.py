@@ -100,6 +100,7 @@ def serve(config: TrainConfig) -> RunResult:
 
 
 def _terminal_screen(config: TrainConfig) -> Screen | None:
+    """Returns the screen on which a training shows its progress; None with --quiet."""
     from unisono.cluster.terminal import terminal
     from unisono.run import Screen
 

@@ -91,10 +91,12 @@ def _configuration(args: argparse.Namespace, num_workers: int) -> ApplyConfig:
 
 
 def _say(text: str) -> None:
+    """Prints a line at once."""
     print(text, flush=True)
 
 
 def _summary_line(done: Applied) -> str:
+    """Returns the line on the predictions that were written: file, number, kind, models, workers, duration."""
     from unisono.observe.quantities import duration
 
     models = f"{done.weights} weights" if done.num_runs == 1 else f"mean of {done.num_runs} runs, {done.weights} weights"

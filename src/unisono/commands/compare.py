@@ -45,6 +45,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
 
 
 def _text(found: Comparison) -> str:
+    """Returns the comparison as a table with notes below."""
     header = ("rank", "run", found.metric, "to best", "steps", "wall_s", "samples/s", "workers")
     rows = [header, *(_cells(row) for row in found.rows)]
     if not any(row.difference for row in found.rows):
@@ -55,6 +56,7 @@ def _text(found: Comparison) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
+    """Returns the cells of one row of the table."""
     from unisono.observe.quantities import rate, value
 
     shown = value(row.value)

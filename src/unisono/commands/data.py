@@ -88,6 +88,8 @@ def get(entry: DataSet, root: Path, quiet: bool = False) -> Path:
 
 
 def _progress_on(bar: Bar, what: str) -> Progress:
+    """Returns a function of (bytes done, total) that draws the progress of `what` on a bar."""
+
     def draw(done: int, total: int | None) -> None:
         if bar.is_due(perf_counter()):
             share = done / total if total else None
@@ -109,6 +111,7 @@ def size_text(num_bytes: int | None) -> str:
 
 
 def _check(entries: Sequence[DataSet], root: Path, as_json: bool) -> int:
+    """Prints the state of every file of these data sets; returns 0 if none is missing or wrong, else 1."""
     states = {entry.name: _states(entry, root) for entry in entries}
     fine = all(state in (RIGHT, UNKNOWN, UNPACKED) for found in states.values() for state in found.values())
     if as_json:
@@ -127,12 +130,14 @@ def _check(entries: Sequence[DataSet], root: Path, as_json: bool) -> int:
 
 
 def _states(entry: DataSet, root: Path) -> dict[str, str]:
+    """Returns the state of each file and unpacked folder of a data set, by name."""
     folder = root / entry.name
     files = {file.name: file.state(folder) for file in entry.files}
     return files | {name: UNPACKED if (folder / name).is_dir() else MISSING for name in entry.unpack.values()}
 
 
 def _facts(entry: DataSet, root: Path) -> dict[str, Any]:
+    """Returns all that is known of a data set, for --json."""
     return {
         "name": entry.name,
         "what": entry.what,
@@ -150,6 +155,7 @@ def _facts(entry: DataSet, root: Path) -> dict[str, Any]:
 
 
 def _table(entries: Sequence[DataSet], root: Path) -> str:
+    """Returns the table of the data sets, with a hint on the other commands."""
     rows = [("name", "what", "samples", "size", "licence", "here")]
     for entry in entries:
         here = "in the package" if entry.embedded else entry.download_state(root)
@@ -162,6 +168,7 @@ def _table(entries: Sequence[DataSet], root: Path) -> str:
 
 
 def _text(entry: DataSet, root: Path) -> str:
+    """Returns the description of one data set: licence, page, folder, files, note."""
     lines = [f"{entry.name}: {entry.what}; {entry.num_samples} samples", f"  licence  {entry.licence}", f"  page     {entry.page}"]
     lines += [f"  folder   {root / entry.name}"] if entry.files else []
     for file in entry.files:
@@ -171,4 +178,5 @@ def _text(entry: DataSet, root: Path) -> str:
 
 
 def _checksum(file: File) -> str:
+    """Returns the checksum of a file in words."""
     return f"md5 {file.md5}" if file.md5 else "no published checksum is known"

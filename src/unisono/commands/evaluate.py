@@ -59,6 +59,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def _table(found: dict[str, Any], file: str) -> str:
+    """Returns the results of an evaluation as text: a headline, the metrics, and the file they were written to."""
     from unisono.observe.quantities import duration, value
 
     rows = [(name, "no value" if number is None else value(number)) for name, number in found["metrics"].items()]

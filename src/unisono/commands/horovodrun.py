@@ -66,4 +66,5 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def _say(text: str) -> None:
+    """Prints a line on standard error, after the name of the command."""
     print(f"unisono horovodrun: {text}", file=sys.stderr, flush=True)

@@ -90,6 +90,7 @@ def is_alive(known: Mapping[str, Any], queued: Mapping[str, str] | None) -> bool
 
 
 def _runs(path: Path) -> list[Path]:
+    """Returns the run directories of a path: itself, or those inside it, oldest first; refuses a path that is not there."""
     if any((path / mark).is_file() for mark in MARKS):
         return [path]
     if path.is_dir():
@@ -151,6 +152,7 @@ def _state(
 
 
 def _cells(run: RunStatusRow) -> tuple[str, ...]:
+    """Returns the cells of a run's row in the table."""
     known = run.known
     jobs = len(run.jobs)
     return (
@@ -191,6 +193,7 @@ def _attempts(run: RunStatusRow) -> list[tuple[str, ...]]:
 
 
 def _clock(unix_s: float | None) -> str:
+    """Returns the local date and time; empty for None."""
     return "" if unix_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 

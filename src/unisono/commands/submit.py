@@ -72,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the job alone."""
     add_options(parser, JobOptions)
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
@@ -145,7 +146,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _train_arguments(ours: Sequence[str]) -> list[str]:
-    """Pure: the arguments that belong to the training, as typed."""
+    """Pure: returns the arguments for `unisono train`: those typed, without the verb and without the options of the job."""
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_job_options(own)
     _, of_train = own.parse_known_args(list(ours[1:]))

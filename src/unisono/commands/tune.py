@@ -121,6 +121,7 @@ def _join_study(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
 
 
 def _report(folder: Path) -> int:
+    """Writes the report of a study again; returns the exit code 0."""
     from unisono.tuning.report.document import write_report
     from unisono.tuning.study.result import load_study
 
@@ -131,6 +132,7 @@ def _report(folder: Path) -> int:
 
 
 def _export(folder: Path, url: str) -> int:
+    """Writes the trials of a study to an Optuna database; returns the exit code 0."""
     from unisono.tuning.study.export import to_optuna
 
     study = to_optuna(folder, url)

@@ -120,6 +120,7 @@ def _train(run: TrainedRun, out: Path, num_workers: int, engine: str | None, *op
 
 
 def _compare_steps(run: TrainedRun, folder: Path, num_workers: int, engine: str | None, steps: int) -> int:
+    """Trains the first steps again and compares the hashes of all tensors with the run's; returns 0 if all are equal, else 1."""
     from unisono.training.run_folder.hash_record import FILE, first_difference, read_hashes
 
     recorded = run.path / FILE
@@ -156,6 +157,7 @@ def _compare_steps(run: TrainedRun, folder: Path, num_workers: int, engine: str 
 
 
 def _compare_results(run: TrainedRun, folder: Path, num_workers: int, engine: str | None) -> int:
+    """Repeats the whole training and compares the weights after each epoch and at the end; returns 0 if equal, else 1."""
     cut_short = ("--max-steps", str(run.summary["steps"])) if run.summary["reason"] == "interrupted" else ()
     out = _train(run, folder / "again", num_workers, engine, *cut_short)
     _report_changes(run, out)
@@ -189,4 +191,5 @@ def _report_changes(run: TrainedRun, again: Path) -> None:
 
 
 def _workers(number: int) -> str:
+    """Returns '1 worker' or '4 workers'."""
     return f"{number} worker{'s' if number != 1 else ''}"

@@ -73,10 +73,12 @@ class JobExamination:
             control.close()
 
     def _add_problem(self, error: UnisonoError, remedy: str) -> None:
+        """Adds a failure of the meeting as a finding, and notes whether this rank must report it itself, as rank 0 cannot."""
         self.must_report_itself = not isinstance(error, (PeerLost, CollectiveTimeout)) or 0 in error.ranks
         self.problems.append(finding_from_error(FAIL, "meeting", str(error), remedy))
 
     def _meet(self) -> TcpControl:
+        """Returns the control plane that connects all ranks; asks MPI for the address of rank 0 where only MPI knows it."""
         from unisono.comm.control_plane.tcp_control import TcpControl
 
         at = self.at if self.at.address is not None else self._ask_mpi()
@@ -105,6 +107,7 @@ class JobExamination:
         return found
 
     def _examine(self, control: TcpControl) -> None:
+        """Gathers the facts of all ranks and what each sees of its peers, then tries engines and MPI."""
         everybody = range(control.size)
         self.say("gathering facts")
         own = gather(self.at, self.env, control.local_address)
@@ -122,6 +125,8 @@ class JobExamination:
         self._try_mpi(control)
 
     def _try_engines(self, token: str) -> None:
+        """Measures engines between ranks, unless that is switched off, or torch or MPI is unusable; raises `CollectiveTimeout`
+        where one hangs."""
         fit = all(installed_mpi.is_usable(facts.mpi) for facts in self.ranks) or not installed_mpi.needs_mpi(self.ranks)
         if not self.bandwidth or not fit or any(facts.torch.error for facts in self.ranks):
             return

@@ -31,14 +31,14 @@ def measure(comm: Communicator, here: int, there: int) -> tuple[float, float]:
 
 
 def _plan(trial_s: float) -> tuple[int, int]:
-    """Size and number of messages that fit the time budget, from the time of one trial message."""
+    """Returns size and number of messages that fit the time budget, from the time of one trial message."""
     per_byte_s = max(trial_s, 1e-6) / TRIAL_BYTES
     num_bytes = int(min(LARGEST_BYTES, max(TRIAL_BYTES, BUDGET_S / 4 / per_byte_s)))
     return num_bytes, int(min(MAX_MESSAGES, max(1, BUDGET_S / (num_bytes * per_byte_s))))
 
 
 def _ping(comm: Communicator, other: int, leads: bool, num_bytes: int, times: int) -> float:
-    """Measures the median time of a message of this size and a short answer; the first is not counted."""
+    """Returns the median seconds of a message of this size and a short answer; the first is not counted."""
     import torch
 
     message, answer = comm.empty(num_bytes, torch.uint8), comm.empty(1, torch.uint8)
@@ -66,6 +66,7 @@ def _settle(comm: Communicator) -> None:
 
 
 def _tell(comm: Communicator, other: int, leads: bool, plan: tuple[int, int]) -> tuple[int, int]:
+    """Sends the plan (size, number of messages) from the leading rank to the other; returns it on both."""
     import torch
 
     numbers = comm.empty(2, torch.int64)

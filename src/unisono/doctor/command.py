@@ -56,6 +56,7 @@ class _Examination:
     output: ReportOutput
 
     def examine(self) -> int:
+        """Finds out which job this process belongs to and examines it, or this process alone; returns the exit code."""
         try:
             at = resolve.current_topology()
         except UsageError as error:
@@ -113,12 +114,14 @@ class _Examination:
         return code
 
     def _report(self, job: Job, problems: Sequence[Finding]) -> int:
+        """Prints the problems and the findings of all checks; returns 1 if one is a failure, else 0."""
         findings = [*problems, *examine(job)]
         self.output.show(self.verdicts, job, findings)
         return int(any(finding.level == FAIL for finding in findings))
 
 
 def _add_measurements(job: Job, answer: Answer) -> Job:
+    """Returns the job with the engine and the measurements of local ranks."""
     return replace(job, origin=answer.origin, measurements=answer.measurements)
 
 

@@ -45,7 +45,7 @@ def chosen_pairs(ranks: Sequence[Facts]) -> list[tuple[int, int]]:
 
 
 def _whole(at: Topology, pairs: Sequence[tuple[int, int]]) -> EngineTrial:
-    """Opens the communicator as the job would, and measures it."""
+    """Opens the communicator as the job would, and returns its engine and measurements."""
     trial = EngineTrial()
     try:
         with connect(topology=at, time_limit_s=LIMIT_S, quiet=True) as comm:
@@ -61,7 +61,7 @@ def _whole(at: Topology, pairs: Sequence[tuple[int, int]]) -> EngineTrial:
 
 
 def _gloo(at: Topology, ranks: Sequence[Facts], left: int, right: int) -> list[Measurement]:
-    """Measures gloo between two ranks, for comparison."""
+    """Returns measurements of gloo between two ranks, for comparison."""
     if at.global_rank not in (left, right):
         return []
     together = ranks[left].node == ranks[right].node

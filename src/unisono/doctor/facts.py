@@ -142,6 +142,7 @@ class Measurement:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Measurement:
+        """Makes a measurement from plain data, e.g. from JSON."""
         return cls(**{**plain, "ranks": tuple(plain["ranks"])})
 
 
@@ -171,7 +172,7 @@ class Job:
 
 
 def describe_ranks(ranks: Sequence[int]) -> str:
-    """The ranks in words: 'rank 3' or 'ranks 0-3, 7'."""
+    """Returns the ranks in words: 'rank 3' or 'ranks 0-3, 7'."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:
@@ -182,5 +183,5 @@ def describe_ranks(ranks: Sequence[int]) -> str:
 
 
 def with_unit(number: int, what: str) -> str:
-    """A number with its unit in the singular or plural: '1 rank' or '2 ranks'."""
+    """Returns a number with its unit in the singular or plural: '1 rank' or '2 ranks'."""
     return f"{number} {what}{'' if number == 1 else 's' if not what.endswith('s') else 'es'}"

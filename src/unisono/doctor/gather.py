@@ -107,6 +107,7 @@ def resolve_name(name: str) -> tuple[tuple[str, ...], str]:
 
 
 def _parent_cpus(own: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the CPUs that our parent process may use; `own` where that cannot be seen."""
     affinity = getattr(os, "sched_getaffinity", None)
     try:
         return tuple(sorted(affinity(os.getppid()))) if affinity else own
@@ -115,6 +116,7 @@ def _parent_cpus(own: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _shared_memory() -> tuple[int | None, int | None]:
+    """Returns size and free bytes of /dev/shm; None for both without one."""
     if not SHARED_MEMORY.is_dir():
         return None, None
     state = os.statvfs(SHARED_MEMORY)
@@ -122,6 +124,7 @@ def _shared_memory() -> tuple[int | None, int | None]:
 
 
 def _memory() -> int | None:
+    """Returns the bytes of memory available to this process: the least of system and control group; None if unknown."""
     file = Path("/proc/meminfo")
     lines = file.read_text().splitlines() if file.exists() else []
     sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
@@ -130,11 +133,13 @@ def _memory() -> int | None:
 
 
 def _limit(which: int) -> tuple[int | None, int | None]:
+    """Returns the soft and hard resource limit; None for one that is unlimited."""
     soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which))
     return soft, hard
 
 
 def _torch() -> Torch:
+    """Imports torch and returns its version, threads and GPUs, or why it cannot be used."""
     if importlib.util.find_spec("torch") is None:
         return Torch(error="it is not installed")
     try:

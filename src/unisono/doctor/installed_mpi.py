@@ -46,10 +46,9 @@ def find_installed(env: Mapping[str, str], launcher: str) -> Mpi:
 
 
 def try_start(mpi: Mpi) -> Mpi:
-    """Collective over all processes of one mpirun, blocking: starts MPI in a child of each and asks it for rank and size.
-
-    At most once, and only if this process itself never starts MPI: to mpirun the child is this rank.
-    """
+    """Collective over all processes of one mpirun, blocking: starts MPI in a child of each. Returns `mpi` with the rank and size
+    that MPI reports, or with the error. At most once, and only if this process itself never starts MPI: to mpirun the child is
+    this rank."""
     answer, error = _ask(TRY)
     return replace(mpi, rank=int(answer[0]), size=int(answer[1])) if answer else replace(mpi, error=error)
 
@@ -76,6 +75,7 @@ def needs_mpi(ranks: Sequence[Facts]) -> bool:
 
 
 def _launcher(env: Mapping[str, str], launcher: str) -> str:
+    """Returns the name of the MPI whose mpirun started this process; empty if none did."""
     if launcher not in MPI_LAUNCHERS:
         return ""
     if launcher == "openmpi":
@@ -86,8 +86,8 @@ def _launcher(env: Mapping[str, str], launcher: str) -> str:
 
 
 def _ask(program: str) -> tuple[list[Any], str]:
-    """Runs a program in a child process: its answer, or why there is none. Descriptors are inherited: MPICH talks to its launcher
-    through one."""
+    """Runs a program in a child process; returns its answer, or an empty list and the reason. The child inherits descriptors, as
+    MPICH talks to its launcher through one."""
     command = [sys.executable, "-W", "ignore", "-c", program]
     try:
         done = subprocess.run(

@@ -28,6 +28,7 @@ def find_interfaces(net: Path = NET, rdma: Path = RDMA) -> tuple[Interface, ...]
 
 
 def _interface(folder: Path) -> Interface:
+    """Returns the interface that a folder of /sys/class/net describes."""
     name, kind = folder.name, _kind(folder)
     state, flags = _read(folder / "operstate"), int(_read(folder / "flags") or "0", 16)
     speed = _read(folder / "speed")
@@ -41,6 +42,7 @@ def _interface(folder: Path) -> Interface:
 
 
 def _kind(folder: Path) -> str:
+    """Returns the kind of an interface: loopback, infiniband, ethernet or virtual."""
     number = _read(folder / "type")
     if number == LOOPBACK_TYPE:
         return "loopback"
@@ -62,6 +64,7 @@ def _device(port: Path) -> Interface | None:
 
 
 def _addresses(name: str) -> tuple[str, ...]:
+    """Returns the IPv4 address and the IPv6 addresses of an interface, without link-local ones."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
@@ -78,6 +81,7 @@ def _addresses(name: str) -> tuple[str, ...]:
 
 
 def _read(file: Path) -> str:
+    """Returns the text of a file, stripped; empty if it cannot be read."""
     try:
         return file.read_text().strip()
     except OSError:  # an interface without a link has no speed, and one may vanish

@@ -78,6 +78,7 @@ def local_ranks(number: int, bandwidth: bool, engine: str | None = None) -> Iter
 
 
 def _end(process: subprocess.Popen[str]) -> None:
+    """Ends a process: by SIGTERM, then by SIGKILL if it does not end in time."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -87,6 +88,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _read(whole: dict[str, Any]) -> Answer:
+    """Makes the answer from the JSON report of the local ranks."""
     findings = [Finding(**finding) for finding in whole["findings"]]
     return Answer(
         ranks=tuple(Facts.from_plain(facts) for facts in whole["ranks"]),
@@ -97,4 +99,5 @@ def _read(whole: dict[str, Any]) -> Answer:
 
 
 def _failure(fact: str) -> Answer:
+    """Returns an answer whose only finding is this failure."""
     return Answer(problems=(Finding(FAIL, "meeting", fact, "see what they say: unisono run -n 2 -m unisono doctor"),))

@@ -46,6 +46,7 @@ def find_unresolved(own: Facts, ranks: Sequence[Facts]) -> Mapping[str, str]:
 
 
 def _why_not(pid: int, fd: int, proof: bytes) -> str:
+    """Opens the memory that a peer offers; returns why that fails, or an empty text."""
     path = f"/proc/{pid}/fd/{fd}"
     try:
         with Path(path).open("r+b", buffering=0) as file:

@@ -49,6 +49,7 @@ class Page:
         yield self._paint(summary, RED if failures else YELLOW if warnings else GREEN)
 
     def _section(self, title: str, findings: Sequence[Finding]) -> Iterator[str]:
+        """Yields the lines of one section: the title, then each finding with its remedy."""
         if findings:
             yield ""
             yield self._paint(title, BOLD)
@@ -59,6 +60,7 @@ class Page:
                 yield f"        {self._paint('->', colour)} {finding.remedy}"
 
     def _paint(self, text: str, colour: int) -> str:
+        """Returns the text in this colour, if colours are used."""
         return f"\x1b[{colour}m{text}\x1b[0m" if self._colour else text
 
 
@@ -91,10 +93,12 @@ def deciding_launcher(verdicts: Verdicts) -> str | None:
 
 
 def _kind(answer: Topology | NotThisLauncher | UsageError) -> str:
+    """Returns 'yes', 'no' or 'error' for the answer of a launcher's variables."""
     return "yes" if isinstance(answer, Topology) else "no" if isinstance(answer, NotThisLauncher) else "error"
 
 
 def _reason(answer: Topology | NotThisLauncher | UsageError) -> str:
+    """Returns what a launcher's variables say in words: the rank and its peers, or why they do not apply."""
     if isinstance(answer, NotThisLauncher):
         return answer.reason
     if isinstance(answer, UsageError):
@@ -108,6 +112,7 @@ def _reason(answer: Topology | NotThisLauncher | UsageError) -> str:
 
 
 def _nodes(job: Job, findings: Sequence[Finding]) -> Iterator[tuple[str, Sequence[Finding]]]:
+    """Yields a title and the findings of each node; nodes with equal findings share one entry."""
     alike: dict[tuple[Finding, ...], list[str]] = {}
     for node in job.nodes:
         own = tuple(replace(one, node="") for one in findings if one.node == node)

@@ -44,6 +44,7 @@ class ReportOutput:
         return int(bool(findings))
 
     def _print(self, lines: Iterable[str]) -> None:
+        """Clears the progress line, and prints the lines if this process prints."""
         self.progress("")
         if self.is_printing:
             print("\n".join(lines), flush=True)

@@ -70,6 +70,7 @@ class Bar:
         self._stream.flush()
 
     def _fit_words(self, room: int, head: str, share: float | None, words: Mapping[str, str], spare: Sequence[str]) -> str:
+        """Returns the line, shortened to `room` cells: first words in `spare` go, then the bar, then the end."""
         from rich.cells import cell_len, set_cell_size
 
         dot = "  " if self._console.options.ascii_only else " · "
@@ -85,6 +86,7 @@ class Bar:
         return text if cell_len(text) <= room else set_cell_size(text, room)
 
     def _bar(self, share: float, cells: int) -> str:
+        """Returns the drawing of a bar of so many cells, `share` of which is done."""
         from rich.progress_bar import ProgressBar
 
         bar: Any = ProgressBar(1.0, share, cells, style="bright_black", complete_style="green", finished_style="green")
@@ -94,6 +96,7 @@ class Bar:
 
     @cached_property
     def _console(self) -> Console:
+        """The console of rich by which the bar is drawn."""
         from rich.console import Console
 
         return Console(

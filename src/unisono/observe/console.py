@@ -43,6 +43,7 @@ class Console(Observer):
         self._best: EpochDone | None = None
 
     def started(self, event: RunStarted) -> None:
+        """Prints one line on what is trained, where and how."""
         self._run = event
         self._progress = _Progress(event)
         self._began_s = self._epoch_began_s = self._clock()
@@ -59,6 +60,7 @@ class Console(Observer):
             self._bar.say(f"resumed after step {event.first_step}")
 
     def step(self, event: StepDone) -> None:
+        """Draws the progress bar or, without a terminal, prints a line now and then."""
         now = self._clock()
         if not self._bar.is_due(now):
             return
@@ -77,6 +79,7 @@ class Console(Observer):
             self._bar.draw(epoch, done / max(total, 1), {"step": f"validation {done}/{total}"}, SPARE)
 
     def epoch(self, event: EpochDone) -> None:
+        """Prints the line of an epoch: metrics, speed, time, waits for data, whether it is the best."""
         assert self._progress is not None, "told of an epoch before the start"
         now = self._clock()
         took_s, self._epoch_began_s = now - self._epoch_began_s, now
@@ -101,6 +104,7 @@ class Console(Observer):
         self._bar.say(text)
 
     def ended(self, event: RunEnded) -> None:
+        """Prints how the run ended: reason, steps, time, best epoch, test metrics, and where the results are."""
         steps = event.summary.get("steps")
         wall_s = event.summary.get("wall_s", self._clock() - self._began_s)
         text = f"{event.reason}: {'' if steps is None else f'{steps} steps in '}{duration(wall_s)}"
@@ -120,9 +124,11 @@ class Console(Observer):
         self._bar.close()
 
     def _strong(self, text: str) -> str:
+        """Returns the text in bold."""
         return self._colour_text(text, BOLD)
 
     def _colour_text(self, text: str, colour: str) -> str:
+        """Returns the text in a colour, if colours may be used."""
         return f"{colour}{text}{PLAIN}" if self._colour and text else text
 
 
@@ -141,6 +147,7 @@ class _Progress:
         self.epoch_text = self.name_of(run.first_step // max(run.steps_per_epoch, 1))
 
     def name_of(self, epoch: int) -> str:
+        """Returns the name of an epoch, counted from 1: 'epoch  3/20'."""
         total = str(self._run.num_epochs)
         return f"epoch {epoch + 1:>{len(total)}}/{total}"
 
@@ -183,4 +190,5 @@ class _Progress:
 
 
 def _metrics_text(metrics: Mapping[str, float]) -> list[str]:
+    """Returns each metric with its value as text."""
     return [f"{name} {value(number)}" for name, number in metrics.items()]

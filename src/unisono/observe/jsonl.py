@@ -94,6 +94,7 @@ class LineFile:
                 self._file = None
 
     def _refusal(self, error: OSError) -> CannotWrite:
+        """Returns the error that the file cannot be written, with the remedy."""
         return CannotWrite(f"{self.path} cannot be written: {error.strerror}; make room or choose another run directory (--out)")
 
 
@@ -112,11 +113,13 @@ class JsonLines(Observer):
         """Whether the lines that wait could not be written."""
 
     def started(self, event: RunStarted) -> None:
+        """Opens the file, removes the rows that a resumed run repeats, and writes the row of the start."""
         self._file.open()
         self._file.keep(lambda row: _is_before(row, event))
         self._write("started", {"unix_s": time(), **asdict(event)})
 
     def step(self, event: StepDone) -> None:
+        """Adds a row for every `log_every`th step; writes waiting rows from time to time."""
         if event.step % self._log_every:
             return
         row = {name: part for name, part in event._asdict().items() if name != "so_far"}
@@ -125,12 +128,14 @@ class JsonLines(Observer):
             self._flush()
 
     def epoch(self, event: EpochDone) -> None:
+        """Writes the row of an epoch."""
         self._write("epoch", vars(event))
 
     def saving(self) -> None:
         self._flush()
 
     def ended(self, event: RunEnded) -> None:
+        """Writes the row of the end, with a few numbers of the summary. Raises if the file cannot be written."""
         self._warn = None
         found = {name: event.summary[name] for name in OF_THE_SUMMARY if name in event.summary}
         self._write("ended", {"reason": event.reason, **found})
@@ -141,10 +146,12 @@ class JsonLines(Observer):
         self._file.close()
 
     def _write(self, event: str, row: Mapping[str, Any]) -> None:
+        """Adds a row and writes all that wait."""
         self._file.add({"event": event, **row})
         self._flush()
 
     def _flush(self) -> None:
+        """Writes the rows that wait. On failure warns and keeps them, or raises where nobody can be warned."""
         self._flushed_s = perf_counter()
         try:
             self._file.flush()
@@ -183,6 +190,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
+    """Returns the row of a line; None if it is none."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -191,6 +199,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _plain(part: Any, place: str, strange: dict[str, str]) -> Any:
+    """Returns data as JSON allows it: None in place of infinities and NaN, whose places go into `strange`."""
     if isinstance(part, Mapping):
         return {str(name): _plain(inner, f"{place}.{name}", strange) for name, inner in part.items()}
     if isinstance(part, (list, tuple)):

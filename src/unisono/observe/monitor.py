@@ -36,6 +36,7 @@ class Monitor(Observer):
         self._failure: Exception | None = None
 
     def started(self, event: RunStarted) -> None:
+        """Starts the thread that samples."""
         self._file.open()
         gpu = _gpu_of(event.device)
         self._thread = threading.Thread(target=self._watch, args=(gpu,), name="unisono-monitor", daemon=True)
@@ -63,6 +64,7 @@ class Monitor(Observer):
             raise failure
 
     def _watch(self, gpu: Gpu | None) -> None:
+        """Samples CPU, memory and GPU at intervals, in a thread, until stopped; keeps an error for `close`."""
         began = perf_counter()
         wall_s, cpu_s = began, process_time()
         stopping = self._stop.wait(min(FIRST_S, self._interval_s))
@@ -84,6 +86,7 @@ class Monitor(Observer):
             stopping = self._stop.wait(self._interval_s)
 
     def _note(self, row: Mapping[str, float], wall_s: float) -> None:
+        """Adds a sample to the totals and to the file."""
         for name, number in row.items():
             self._totals.setdefault(name, _Total()).add(number)
         self._num_rows += 1
@@ -96,6 +99,7 @@ class _Total:
         self.sum, self.count, self.peak = 0.0, 0, 0.0
 
     def add(self, number: float) -> None:
+        """Adds a sample to sum, count and peak."""
         self.sum += number
         self.count += 1
         self.peak = max(self.peak, number)
@@ -118,6 +122,7 @@ def peak_rss_bytes() -> int:
 
 
 def _gpu_of(device: str) -> Gpu | None:
+    """Returns the GPU of a device, to be sampled; None for a CPU, or if the driver does not know it."""
     if not device.startswith("cuda"):
         return None
     import torch

@@ -38,4 +38,5 @@ def say_to(observers: Sequence[Observer], text: str) -> None:
 
 
 def _to_standard_error(text: str) -> None:
+    """Prints a line on standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -85,10 +85,12 @@ def _panels(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _begin_of(name: str, base: str) -> str | None:
+    """Returns the prefix of a metric's name ('val_', ...) before its base name; None if it is another metric."""
     return next((begin for begin in STYLES if name == begin + base), None)
 
 
 def _draw_metric(axes: Axes, epochs: Sequence[Mapping[str, Any]], name: str, base: str, best: int | None) -> None:
+    """Draws the curve of one metric over the epochs, and marks the best epoch if it is the last curve of its panel."""
     label, colour, line = STYLES[_begin_of(name, base) or ""]
     numbers = [row["epoch"] + 1 for row in epochs]
     values = [_number(row["metrics"].get(name)) for row in epochs]
@@ -119,6 +121,7 @@ def _curve_of_best(epochs: Sequence[Mapping[str, Any]], base: str) -> str:
 
 
 def _draw_steps(axes: Axes, epochs: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> None:
+    """Draws the loss of the steps, averaged over several if there are many."""
     import numpy as np
 
     done = [row["step"] for row in epochs]
@@ -142,6 +145,7 @@ def _draw_steps(axes: Axes, epochs: Sequence[Mapping[str, Any]], steps: Sequence
 
 
 def _finish(axes: Axes, name: str, epochs: Sequence[Mapping[str, Any]]) -> None:
+    """Adds axes, title and legend to a panel; the loss gets a logarithmic axis where its range is wide."""
     from matplotlib.ticker import MaxNLocator
 
     if name == "loss":

@@ -33,16 +33,19 @@ class TensorBoard(Observer):
         self._writer: Any = None
 
     def started(self, event: RunStarted) -> None:
+        """Opens the event file; steps that a resumed run repeats are hidden."""
         # What an earlier attempt wrote beyond the step from which this one resumes is hidden by `purge_step`.
         self._writer = self._make(str(self._folder), purge_step=event.first_step or None)
 
     def step(self, event: StepDone) -> None:
+        """Writes loss, learning rate and metrics of every `log_every`th step."""
         if event.step % self._log_every:
             return
         for name, number in {"loss": event.loss, "lr": event.lr, **event.sums}.items():
             self._writer.add_scalar(f"step/{name}", number, event.step + 1)
 
     def epoch(self, event: EpochDone) -> None:
+        """Writes the metrics and the speed of an epoch."""
         for name, number in {**event.metrics, "samples_per_s": event.samples_per_s}.items():
             self._writer.add_scalar(f"epoch/{name}", number, event.step)
         self._writer.flush()

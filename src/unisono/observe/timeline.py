@@ -79,6 +79,7 @@ def write_timeline(path: Path, ranks: Sequence[RankSpans]) -> None:
 
 
 def _events(ranks: Sequence[RankSpans], origin_ns: int) -> Iterator[dict[str, Any]]:
+    """Yields the events of the trace: names and order of ranks and kinds, then every span."""
     others = sorted({kind for one in ranks for kind, _, _, _ in one.found} - set(KINDS))
     tids = {kind: tid for tid, kind in enumerate((*KINDS, *others))}
     for one in ranks:
@@ -101,6 +102,7 @@ def _events(ranks: Sequence[RankSpans], origin_ns: int) -> Iterator[dict[str, An
 
 
 def _metadata(what: str, pid: int, **args: str | int) -> dict[str, Any]:
+    """Returns an event that names or orders a rank or one of its rows."""
     return {"ph": "M", "name": what, "pid": pid, "args": args}
 
 

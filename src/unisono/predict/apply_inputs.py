@@ -68,6 +68,7 @@ def class_names(splits: Splits) -> tuple[str, ...]:
 
 
 def _open_source(paths: Sequence[str], options: Mapping[str, Any], like: Splits | None) -> Source:
+    """Opens the paths by their kind, pictures with the size and so on of the task's; refuses options that do not suit the kind."""
     where = Path(paths[0]).expanduser()
     given = dict(options)
     flat = _pictures(where) if len(paths) == 1 else []
@@ -109,4 +110,5 @@ def _input_changes(part: Source) -> list[Callable[[Any], Any]]:
 
 
 def _name(change: Callable[[Any], Any]) -> str:
+    """Returns the name of a function, or of the type of a callable object."""
     return getattr(change, "__qualname__", type(change).__name__)

@@ -98,6 +98,7 @@ class _Job:
 
 
 def _prepare(config: ApplyConfig, comm: Communicator) -> _Job:
+    """Opens the runs and inputs, and rebuilds the models; refuses whatever would make the job fail later."""
     out = Path(config.out)
     _refuse_output(config, out)
     runs = [open_run(path) for path in config.runs]
@@ -125,6 +126,7 @@ def _prepare(config: ApplyConfig, comm: Communicator) -> _Job:
 
 
 def _layout(config: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: Any, classes: Sequence[str]) -> Layout:
+    """Returns the layout of the output file: number and names of samples, columns, class names in place of labels."""
     names = sample_names(inputs.source)
     shape = tuple(first.shape[1:])
     columns = (
@@ -152,6 +154,7 @@ def _splits(config: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[Re
 
 
 def _refuse_output(config: ApplyConfig, out: Path) -> None:
+    """Refuses an output path or options that cannot be used, before anything is computed."""
     writer(out)
     if out.is_dir():
         raise UsageError(f"--out {out} is a folder; give a file")
@@ -166,5 +169,6 @@ def _refuse_output(config: ApplyConfig, out: Path) -> None:
 
 
 def _join(job: _Job) -> None:
+    """Writes the output file from the finished pieces, then removes them."""
     writer(job.out)(job.out, job.layout, job.pieces.read())
     job.pieces.remove()

@@ -54,6 +54,7 @@ class Comparison:
     """Notes on what the intervals are, and why some are missing."""
 
     def as_dict(self) -> dict[str, Any]:
+        """Returns the comparison as plain data, for --json."""
         return asdict(self)
 
 
@@ -98,6 +99,7 @@ class _Measured:
 
     @classmethod
     def of(cls, name: str, runs: Sequence[FinishedRun], lower_is_better: bool) -> _Measured:
+        """Makes it from the full name of a metric, e.g. 'best_val_accuracy'."""
         which, rest = ("best", name[len("best_") :]) if name.startswith("best_") else ("final", name)
         split = next((split for split, prefix in PREFIXES.items() if rest.startswith(prefix)), None)
         short = rest if split is None else rest[len(PREFIXES[split]) :]
@@ -130,6 +132,7 @@ class _Measured:
 
 
 def _refuse_unequal(runs: Sequence[FinishedRun]) -> None:
+    """Refuses runs given twice, unfinished ones, and runs whose data were divided differently."""
     resolved = [run.path.resolve() for run in runs]
     for run, path in zip(runs, resolved, strict=True):
         if resolved.count(path) > 1:
@@ -170,6 +173,7 @@ def _groups(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
 
 
 def _configuration(run: FinishedRun) -> str:
+    """Returns the configuration of a run without its seed, as a text; equal for runs that differ only in that."""
     task = run.summary["provenance"]["task"]
     settings = {name: value for name, value in run.config["settings"].items() if name != "seed"}
     files = [task.get("sha256"), task.get("imports"), task.get("sources")]
@@ -179,6 +183,7 @@ def _configuration(run: FinishedRun) -> str:
 def _row(
     place: int, group: Sequence[FinishedRun], values: Mapping[str, float], measured: _Measured, best: FinishedRun | None
 ) -> Row:
+    """Makes the row of a run, or of several that differ only in the seed."""
     names = tuple(str(run.path) for run in group)
     value = _mean(group, values)
     hits = measured.hits(value) if len(group) == 1 else None
@@ -198,6 +203,7 @@ def _row(
 
 
 def _difference(run: FinishedRun, best: FinishedRun, measured: _Measured) -> tuple[float, float] | None:
+    """Returns the interval of the difference to the best run; None where one has no saved predictions."""
     if measured.metric is None:
         return None
     own, theirs = measured.predictions(run), measured.predictions(best)
@@ -207,6 +213,7 @@ def _difference(run: FinishedRun, best: FinishedRun, measured: _Measured) -> tup
 
 
 def _notes(rows: Sequence[Row], measured: _Measured) -> list[str]:
+    """Returns the explanations below the table, of what it shows and what is missing."""
     notes = []
     single = [row for row in rows if len(row.runs) == 1]
     if any(row.interval for row in single):
@@ -230,10 +237,12 @@ def _notes(rows: Sequence[Row], measured: _Measured) -> list[str]:
 
 
 def _mean(group: Sequence[FinishedRun], values: Mapping[str, float]) -> float:
+    """Returns the mean value of the runs in a group."""
     return _average([values[str(run.path)] for run in group])
 
 
 def _average(numbers: Sequence[float]) -> float:
+    """Returns the mean of some numbers."""
     return sum(numbers) / len(numbers)
 
 

@@ -69,6 +69,7 @@ class _Job:
 
 
 def _prepare(config: EvaluateConfig, comm: Communicator) -> _Job:
+    """Opens the run and rebuilds its data and model, ready to be evaluated; refuses data that the task does not have."""
     run = open_run(config.run)
     changed = rebuild_task(run, config.task_file, config.accept_changes)
     splits = rebuild_splits(run, changed, config.accept_changes)
@@ -93,12 +94,15 @@ class _RecordingReplica:
         self.seen: dict[str, list[Tensor]] = {"outputs": [], "targets": [], "weights": []}
 
     def begin(self, stage: str) -> None:
+        """Passes the call on."""
         self.inner.begin(stage)
 
     def end(self, stage: str) -> Logged | None:
+        """Passes the call on."""
         return self.inner.end(stage)
 
     def evaluate(self, batch: Any) -> Evaluated:
+        """Evaluates a batch and keeps copies of what is to be saved."""
         found = self.inner.evaluate(batch)
         for name, kept in self.seen.items():
             value = getattr(found, name)
@@ -130,6 +134,7 @@ def _to_first(comm: Communicator, mine: Tensor, num_samples: int) -> np.ndarray[
 
 
 def _write(config: EvaluateConfig, job: _Job, found: dict[str, Any], kept: dict[str, Any]) -> None:
+    """Writes the saved predictions, if any, and the results as JSON, each whole or not at all."""
     if kept:
         with atomic_replacement(job.run.predictions(config.split, config.weights)) as draft, draft.open("wb") as file:
             np.savez(file, split_sha256=job.split_sha256, weights_sha256=job.weights_sha256, **kept)

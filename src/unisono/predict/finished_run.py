@@ -29,6 +29,7 @@ class FinishedRun:
 
     @property
     def has_best(self) -> bool:
+        """Whether the weights of the best epoch were kept."""
         return (self.path / WEIGHTS["best"]).is_file()
 
     def weights(self, which: str) -> Path:
@@ -103,4 +104,5 @@ def read_json(path: Path) -> Any:
 
 
 def _suffix(which: str) -> str:
+    """Returns '-best' for file names about the best weights; empty for the final ones."""
     return "" if which == "final" else f"-{which}"

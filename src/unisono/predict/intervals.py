@@ -44,6 +44,7 @@ class Predictions:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> Predictions:
+        """Makes predictions from saved arrays."""
         weights = torch.from_numpy(arrays["weights"]) if "weights" in arrays else None
         return cls(torch.from_numpy(arrays["outputs"]), torch.from_numpy(arrays["targets"]), weights)
 

@@ -31,6 +31,7 @@ class Probabilities:
 
 
 def _softmax(outputs: Tensor) -> Tensor:
+    """Returns the probabilities of exclusive classes."""
     return torch.softmax(outputs, dim=1)
 
 
@@ -114,4 +115,5 @@ def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> 
 
 
 def _describe_shape(outputs: Any) -> str:
+    """Returns in words what a model returned that is not one tensor."""
     return f"{len(outputs)} outputs ({type(outputs).__name__})" if hasattr(outputs, "__len__") else f"a {type(outputs).__name__}"

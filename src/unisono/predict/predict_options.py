@@ -35,6 +35,7 @@ class EvaluateConfig(TaskSource):
 
 
 def _names(given: str | Sequence[str]) -> Sequence[str]:
+    """Returns names given as a list, or as one text with commas."""
     return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
 
 

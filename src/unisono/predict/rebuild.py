@@ -99,6 +99,7 @@ def _own_buffer(device: torch.device) -> Any:
 
 
 def _task_file(run: FinishedRun) -> Path:
+    """Returns the path of a run's task file, where it was or as it was typed; refuses a run without one."""
     asked = run.config["task_file"]
     if asked is None:
         raise UsageError(
@@ -149,4 +150,5 @@ def _restore_tuples(value: Any, like: Any) -> Any:
 
 
 def _counts(num_samples: Mapping[str, int]) -> str:
+    """Returns the numbers of samples in words: '100 train, 20 validation'."""
     return ", ".join(f"{number} {name}" for name, number in num_samples.items())

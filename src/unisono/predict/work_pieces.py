@@ -79,6 +79,7 @@ class Pieces:
             self.folder.rmdir()
 
     def _file(self, number: int) -> Path:
+        """Returns the path of a piece."""
         return self.folder / f"piece-{self.key}-{number:05}.npy"
 
 

@@ -103,6 +103,7 @@ class Option:
         return float(value) if isfinite(value) else None
 
     def _is_in_range(self, value: Any) -> bool:
+        """Whether a number lies within the bounds of the option."""
         return (
             (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)

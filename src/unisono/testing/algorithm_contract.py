@@ -85,6 +85,7 @@ def run_items(todo: Sequence[Item]) -> int:
 
 
 def _run(item: Item) -> Verdict:
+    """Runs one check on a new communicator and a temporary folder that all ranks share; returns its verdict, also if it raised."""
     began, error, not_applicable = monotonic(), "", ""
     try:
         with connect(time_limit_s=TIME_LIMIT_S, quiet=True) as comm, tempfile.TemporaryDirectory(prefix="unisono-contract-") as own:
@@ -133,6 +134,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run_in_job(todo: Sequence[Item]) -> int:
+    """Runs the checks as a rank of a job; returns the exit code: 1 if a check failed or an error of ours ended the run."""
     try:
         return 1 if run_items(todo) else 0
     except UnisonoError:
@@ -154,6 +156,7 @@ def _start(arguments: Sequence[str], sizes: Sequence[int]) -> int:
 
 
 def _without_ranks(arguments: Sequence[str]) -> list[str]:
+    """Returns the command line without --ranks and its value."""
     found = list(arguments)
     for place, word in enumerate(arguments):
         if word == "--ranks":
@@ -164,6 +167,7 @@ def _without_ranks(arguments: Sequence[str]) -> list[str]:
 
 
 def _selected_checks(only: str | None) -> Sequence[str]:
+    """Returns the names that --only lists, or all without it; refuses unknown names."""
     chosen = tuple(only.split(",")) if only else tuple(CHECKS)
     for name in chosen:
         if name not in CHECKS:
@@ -172,6 +176,7 @@ def _selected_checks(only: str | None) -> Sequence[str]:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
+    """Parses '1,2,4' into positive numbers of ranks; raises `ValueError` for anything else."""
     found = tuple(int(word) for word in text.split(","))
     if not all(size > 0 for size in found):
         raise ValueError(text)
@@ -179,6 +184,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Returns the parser of this command's arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m unisono.testing.algorithm_contract",
         description=HELP,

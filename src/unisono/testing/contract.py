@@ -79,6 +79,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
+        """Whether the check passed."""
         return not self.error
 
 
@@ -141,11 +142,13 @@ def main() -> int:
 
 
 def _run_connected(engine: str | None, allreduce: str | None, body: Body) -> list[int]:
+    """Connects this process as a rank of the launched job and runs `body`; returns its exit code in a list."""
     with connect(engine=engine, allreduce=allreduce, time_limit_s=TIME_LIMIT_S) as comm:
         return [body(comm)]
 
 
 def _in_threads(size: int, body: Body) -> list[int]:
+    """Runs `body` on `size` ranks that are threads of this process; returns their exit codes."""
     return run_threads(size, body, TIME_LIMIT_S)
 
 
@@ -204,6 +207,7 @@ def _await_verdicts(results: Path, own: Verdict) -> None:
 
 
 def _run_check(comm: Communicator, name: str) -> Verdict:
+    """Collective: runs one check on a duplicate of the communicator and returns its verdict."""
     check: Callable[[Communicator], None] = next(getattr(part, name) for part in PARTS if hasattr(part, name))
     began = monotonic()
     error = ""
@@ -217,14 +221,17 @@ def _run_check(comm: Communicator, name: str) -> Verdict:
 
 
 def _functions(part: ModuleType, prefix: str) -> list[str]:
+    """Returns the names in a module that begin with the prefix."""
     return [name for name in vars(part) if name.startswith(prefix)]
 
 
 def _are_faults(names: Sequence[str]) -> bool:
+    """Whether one of the names is a fault."""
     return any(name in fault_names() for name in names)
 
 
 def _refuse_unknown(names: Sequence[str]) -> None:
+    """Refuses names that are neither check nor fault, and lists that mix both."""
     for name in names:
         if name not in (*check_names(), *fault_names()):
             raise UsageError(f"there is no check {name!r} (--only); --list shows all")
@@ -233,6 +240,7 @@ def _refuse_unknown(names: Sequence[str]) -> None:
 
 
 def _verdict_file(results: Path | None, rank: int) -> TextIO:
+    """Opens this rank's file of verdicts in the folder `results` for appending; /dev/null without a folder."""
     if results is None:
         return Path("/dev/null").open("w")
     results.mkdir(parents=True, exist_ok=True)
@@ -240,10 +248,12 @@ def _verdict_file(results: Path | None, rank: int) -> TextIO:
 
 
 def _write(file: TextIO, verdict: Verdict) -> None:
+    """Appends a verdict to a file as a line of JSON."""
     print(json.dumps(asdict(verdict)), file=file, flush=True)
 
 
 def _print(verdict: Verdict, errors: dict[str, str]) -> None:
+    """Prints one line of JSON on a check, with the errors of all ranks."""
     shown = {name: getattr(verdict, name) for name in ("check", "engine", "size")}
     seconds = round(verdict.seconds, 3)
     line = json.dumps({**shown, "seconds": seconds, "ok": not errors, "errors": errors})
@@ -251,6 +261,7 @@ def _print(verdict: Verdict, errors: dict[str, str]) -> None:
 
 
 def _arguments() -> argparse.Namespace:
+    """Parses this command's arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m unisono.testing.contract",
         description=HELP,

@@ -53,46 +53,57 @@ class Counting(Communicator):
 
     @property
     def bytes_sent(self) -> int:
+        """Bytes of all messages sent by this communicator; what collectives send underneath is not counted."""
         return sum(num_bytes for _, num_bytes in self.sends)
 
     def _start(self, call: Call, body: Callable[[Watch], T], limit_s: float | None = None) -> Work[T]:
+        """Starts a collective and notes it in the tally."""
         work = super()._start(call, body, limit_s)
         self.tally.collectives.append(work)
         return work
 
     def _start_send(self, buf: Tensor, dest: int, tag: int, watch: Watch) -> Work[None]:
+        """Passes the message on; counts its bytes and keeps its work."""
         self.sends.append((dest, buf.nbytes))
         self.tally.num_bytes += buf.nbytes
         self.tally.sends.append(self.inner.start_send(buf, dest, tag))
         return self.tally.sends[-1]
 
     def _start_recv(self, buf: Tensor, source: int, tag: int, watch: Watch) -> Work[Envelope]:
+        """Passes the receive on; the message counts once it was waited for."""
         return _Receive(self.inner.start_recv(buf, source, tag), self.tally)
 
     def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
+        """Passes the call on and counts the bytes that a ring must send for it: 2 (N - 1) / N times those of the buffers."""
         self.tally.num_bytes += 2 * self._others * sum(buf.nbytes for buf in bufs)
         self.inner.allreduce(bufs, op)
 
     def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
+        """Passes the call on; the root counts the bytes of its buffers once."""
         self.tally.num_bytes += sum(buf.nbytes for buf in bufs) * (root == self.rank)
         self.inner.broadcast(bufs, root)
 
     def _allgather(self, out: Tensor, buf: Tensor, counts: list[int], watch: Watch) -> None:
+        """Passes the call on and counts the own part once for each other rank."""
         self.tally.num_bytes += buf.nbytes * (self.size - 1)
         self.inner.allgather(out, buf, counts)
 
     def _reduce_scatter(self, out: Tensor, buf: Tensor, counts: list[int], op: Op, watch: Watch) -> None:
+        """Passes the call on and counts the share (N - 1) / N of the input."""
         self.tally.num_bytes += self._others * buf.nbytes
         self.inner.reduce_scatter(out, buf, counts, op)
 
     def _alltoall(self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch) -> None:
+        """Passes the call on and counts what goes to other ranks."""
         self.tally.num_bytes += buf.nbytes - in_counts[self.rank] * buf.itemsize
         self.inner.alltoall(out, buf, out_counts, in_counts)
 
     def _barrier(self, watch: Watch) -> None:
+        """Passes the call on, uncounted."""
         self.inner.barrier(watch.limit_s)
 
     def _exchange(self, key: str, obj: Any, watch: Watch) -> list[Any]:
+        """Gathers the objects of all ranks, uncounted."""
         return self.inner.allgather_object(obj)
 
     def _subgroup(self, group: Group) -> Communicator:
@@ -101,10 +112,12 @@ class Counting(Communicator):
         return found
 
     def _close(self) -> None:
+        """Closes the communicator inside."""
         self.inner.close()
 
     @property
     def _others(self) -> float:
+        """The share (N - 1) / N of the data that belongs to the other ranks."""
         return (self.size - 1) / self.size
 
 

@@ -66,7 +66,7 @@ class Replica:
     def __init__(self, kind: str, optimizer: Any = "sgd", weighted: bool = False, options: Any = None, **shape: Any) -> None:
         task = Task(
             model=partial(MODELS[kind], **shape),
-            data=partial(_data, weighted),
+            data=partial(_make_splits, weighted),
             loss="cross_entropy",
             metrics=("accuracy",),
             optimizer=optimizer,
@@ -78,7 +78,7 @@ class Replica:
         self.adapter: TorchAdapter = self.parts.adapter
         self.parts.algorithm.start()
         self.held = self.adapter.parts[""]
-        self.batch = _batch(weighted)
+        self.batch = _make_batch(weighted)
 
     def gradient(self, *batches: Any, key: StreamKey = KEY) -> dict[str, Tensor]:
         """The gradient of the summed loss, by name."""
@@ -88,24 +88,26 @@ class Replica:
         return {name: one.clone() for name, one in self.held.layout.views(self.held.gradients).items()}
 
     def step(self, number: int = 0) -> StepStats:
+        """Makes one training step on `batch`; returns its statistics."""
         at = StepInfo(number, StreamKey(0, number, 0), self.parts.settings(number), ROWS)
         assert isinstance(self.parts.algorithm, LockStepAlgorithm)
         (stats,) = self.parts.algorithm.step((self.batch,), at)
         return stats
 
     def weights(self) -> dict[str, Tensor]:
+        """Returns copies of all values of the model, by name."""
         return {name: value.clone() for name, value in self.adapter.model.state_dict().items()}
 
 
-def _batch(weighted: bool) -> Any:
+def _make_batch(weighted: bool) -> Any:
     draw = np.random.default_rng(5)
     x = draw.normal(size=(ROWS, WIDTH)).astype(np.float32)
     y = draw.integers(0, CLASSES, ROWS)
     return (x, y, draw.uniform(0.5, 2.0, ROWS).astype(np.float32)) if weighted else (x, y)
 
 
-def _data(weighted: bool) -> Splits:
-    return Splits(train=_batch(weighted), validation=_batch(weighted))
+def _make_splits(weighted: bool) -> Splits:
+    return Splits(train=_make_batch(weighted), validation=_make_batch(weighted))
 
 
 # ---- the contract ----------------------------------------------------------------------------------------------------
@@ -122,10 +124,10 @@ def check_the_gradient_is_that_of_the_loss(kind: str) -> None:
     for sign in (1, -1):
         for name, view in replica.held.layout.views(replica.held.values).items():
             view.add_(direction[name], alpha=sign * 1e-2)
-        found.append(_loss(replica))
+        found.append(_evaluation_loss(replica))
         values.copy_(start)
     expected = sum(float((gradient[name] * direction[name]).sum()) for name in gradient)
-    _near((found[0] - found[1]) / 2e-2, expected, 2e-3)
+    _expect_near((found[0] - found[1]) / 2e-2, expected, 2e-3)
 
 
 def check_micro_batches_add_up(kind: str) -> None:
@@ -133,7 +135,7 @@ def check_micro_batches_add_up(kind: str) -> None:
     whole = replica.gradient()
     x, y = replica.batch
     parts = replica.gradient((x[:5], y[:5]), (x[5:], y[5:]))
-    _same(parts, whole, 1e-5)
+    _expect_close(parts, whole, 1e-5)
     stats, _ = replica.adapter.tail.read(0)
     assert stats.num_samples == ROWS and stats.weight == ROWS, stats
 
@@ -141,11 +143,11 @@ def check_micro_batches_add_up(kind: str) -> None:
 def check_the_values_are_the_vector(kind: str) -> None:
     """The model computes with the values that are written into the vector."""
     replica = Replica(kind)
-    before = _loss(replica)
+    before = _evaluation_loss(replica)
     (values,) = replica.held.values.values()
     values.zero_()
-    _near(_loss(replica), ROWS * np.log(CLASSES), 1e-5)
-    assert before != _loss(replica)
+    _expect_near(_evaluation_loss(replica), ROWS * np.log(CLASSES), 1e-5)
+    assert before != _evaluation_loss(replica)
 
 
 def check_an_update_is_that_of_its_equation(kind: str) -> None:
@@ -154,7 +156,7 @@ def check_an_update_is_that_of_its_equation(kind: str) -> None:
     replica.step()
     after = replica.weights()
     for name, one in gradient.items():
-        _same({name: after[name]}, {name: start[name] - 0.1 * one / ROWS}, 1e-6)
+        _expect_close({name: after[name]}, {name: start[name] - 0.1 * one / ROWS}, 1e-6)
 
 
 def check_sample_weights_count(kind: str) -> None:
@@ -163,9 +165,9 @@ def check_sample_weights_count(kind: str) -> None:
     x, y, weights = replica.batch
     single = replica.gradient()
     double = replica.gradient((x, y, 2 * weights))
-    _same(double, {name: 2 * one for name, one in single.items()}, 1e-5)
+    _expect_close(double, {name: 2 * one for name, one in single.items()}, 1e-5)
     half = replica.gradient((x, y, np.where(np.arange(ROWS) < 6, weights, 0).astype(np.float32)))
-    _same(half, replica.gradient((x[:6], y[:6], weights[:6])), 1e-5)
+    _expect_close(half, replica.gradient((x[:6], y[:6], weights[:6])), 1e-5)
 
 
 def check_random_numbers_are_a_function_of_the_key(kind: str) -> None:
@@ -173,11 +175,11 @@ def check_random_numbers_are_a_function_of_the_key(kind: str) -> None:
     first = replica.gradient(key=StreamKey(0, 1, 2))
     other = replica.gradient(key=StreamKey(0, 1, 3))
     again = replica.gradient(key=StreamKey(0, 1, 2))
-    assert _equal(first, again) and not _equal(first, other)
+    assert _are_equal(first, again) and not _are_equal(first, other)
 
 
 def check_equal_seeds_make_equal_models(kind: str) -> None:
-    assert _equal(Replica(kind).weights(), Replica(kind).weights())
+    assert _are_equal(Replica(kind).weights(), Replica(kind).weights())
 
 
 def check_statistics_move_in_training_alone(kind: str) -> None:
@@ -197,7 +199,7 @@ def check_evaluation_changes_nothing(kind: str) -> None:
     replica = Replica(kind, dropout=0.5, norm=True)
     before = replica.weights()
     first = replica.adapter.evaluate(replica.batch).outputs.clone()
-    assert torch.equal(first, replica.adapter.evaluate(replica.batch).outputs) and _equal(replica.weights(), before)
+    assert torch.equal(first, replica.adapter.evaluate(replica.batch).outputs) and _are_equal(replica.weights(), before)
 
 
 def check_metrics_are_exact(kind: str) -> None:
@@ -206,7 +208,7 @@ def check_metrics_are_exact(kind: str) -> None:
     right = int((outputs.argmax(1) == torch.from_numpy(replica.batch[1])).sum())
     stats = replica.step()
     (accuracy,) = replica.parts.train_metrics
-    _near(accuracy.value(stats.metric_sums), right / ROWS, 1e-6)
+    _expect_near(accuracy.value(stats.metric_sums), right / ROWS, 1e-6)
 
 
 def check_a_restored_replica_continues_identically(kind: str, optimizer: Any = "adam") -> None:
@@ -221,14 +223,14 @@ def check_a_restored_replica_continues_identically(kind: str, optimizer: Any = "
         other.adapter.restore(state)
     for number in range(3, 6):
         other.step(number)
-    assert _equal(replica.weights(), other.weights())
+    assert _are_equal(replica.weights(), other.weights())
 
 
 def check_a_copy_has_memory_of_its_own(kind: str) -> None:
     replica = Replica(kind, norm=True)
     copied, before = deepcopy(replica.adapter.model), replica.weights()
     replica.step()
-    assert _equal(dict(copied.state_dict()), before) and not _equal(replica.weights(), before)
+    assert _are_equal(dict(copied.state_dict()), before) and not _are_equal(replica.weights(), before)
     with torch.no_grad():
         for one in copied.state_dict().values():
             one.fill_(0)
@@ -239,7 +241,7 @@ def check_a_loss_that_is_no_number_moves_nothing(kind: str) -> None:
     replica = Replica(kind)
     before = replica.weights()
     replica.batch = (np.full((ROWS, WIDTH), np.nan, dtype=np.float32), replica.batch[1])
-    assert replica.step().num_not_finite == 1 and _equal(replica.weights(), before)
+    assert replica.step().num_not_finite == 1 and _are_equal(replica.weights(), before)
 
 
 def check_a_worker_without_samples_takes_part(kind: str) -> None:
@@ -287,13 +289,14 @@ def check_a_rule_is_what_keras_does(kind: str) -> None:
                 replica.step(number)
             assert isinstance(replica.adapter.model, KerasModule)
             of_keras.publish_learned(replica.held, replica.adapter.model, optimizer)
-        _same(ours.weights(), theirs.weights(), 1e-5)
-        _same(_variables(own), _variables(other), 1e-5)
+        _expect_close(ours.weights(), theirs.weights(), 1e-5)
+        _expect_close(_variables(own), _variables(other), 1e-5)
         ours.held.running.state.clear()  # as an algorithm may, which lets it begin again
         ours.step(5)
 
 
 def _variables(optimizer: Any) -> dict[str, Tensor]:
+    """Returns the variables of a Keras optimizer, by their place."""
     from keras import ops
 
     return {str(number): torch.tensor(ops.convert_to_numpy(one)).double() for number, one in enumerate(optimizer.variables)}
@@ -304,23 +307,23 @@ CHECKS: Mapping[str, Callable[[str], None]] = MappingProxyType(
 )
 
 
-def _loss(replica: Replica) -> float:
+def _evaluation_loss(replica: Replica) -> float:
     found = replica.adapter.evaluate(replica.batch).loss_sum
     assert found is not None
     return float(found)
 
 
-def _near(found: float, expected: float, relative: float) -> None:
+def _expect_near(found: float, expected: float, relative: float) -> None:
     assert abs(found - expected) <= relative * max(abs(expected), 1e-12), (found, expected)
 
 
-def _same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], relative: float) -> None:
+def _expect_close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], relative: float) -> None:
     for name, one in expected.items():
         difference = float((found[name] - one).norm())
         assert difference <= relative * max(float(one.norm()), 1e-6), (name, difference, float(one.norm()))
 
 
-def _equal(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
+def _are_equal(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
     return all(torch.equal(found[name], one) for name, one in expected.items()) and found.keys() == expected.keys()
 
 

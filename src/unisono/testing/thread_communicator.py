@@ -80,6 +80,8 @@ class ThreadCommunicator(Communicator):
     # ---- collectives -----------------------------------------------------------------------------------------------
 
     def _allreduce(self, bufs: list[Tensor], op: Op, watch: Watch) -> None:
+        """Reduces the buffers of all ranks in the order of ranks, and copies the result into each."""
+
         def act(parts: list[list[Tensor]]) -> None:
             for same in zip(*parts, strict=True):
                 total = reduce_parts(same, op)
@@ -89,6 +91,8 @@ class ThreadCommunicator(Communicator):
         self._meet(watch, bufs, act)
 
     def _broadcast(self, bufs: list[Tensor], root: int, watch: Watch) -> None:
+        """Copies the root's buffers into those of all other ranks."""
+
         def act(parts: list[list[Tensor]]) -> None:
             for part in parts:
                 for buf, source in zip(part, parts[root], strict=True):
@@ -98,6 +102,8 @@ class ThreadCommunicator(Communicator):
         self._meet(watch, bufs, act)
 
     def _allgather(self, out: Tensor, buf: Tensor, counts: list[int], watch: Watch) -> None:  # noqa: ARG002 -- part of the call
+        """Copies the concatenated parts of all ranks into every `out`."""
+
         def act(parts: list[tuple[Tensor, Tensor]]) -> None:
             everything = torch.cat([held for _, held in parts])
             for target, _ in parts:
@@ -106,6 +112,8 @@ class ThreadCommunicator(Communicator):
         self._meet(watch, (out, buf), act)
 
     def _reduce_scatter(self, out: Tensor, buf: Tensor, counts: list[int], op: Op, watch: Watch) -> None:
+        """Reduces the buffers of all ranks; each rank gets its piece in `out`."""
+
         def act(parts: list[tuple[Tensor, Tensor]]) -> None:
             total = reduce_parts([held for _, held in parts], op)
             for (target, _), piece in zip(parts, total.split_with_sizes(counts), strict=True):
@@ -114,6 +122,7 @@ class ThreadCommunicator(Communicator):
         self._meet(watch, (out, buf), act)
 
     def _alltoall(self, out: Tensor, buf: Tensor, out_counts: list[int], in_counts: list[int], watch: Watch) -> None:
+        """Sends piece r of `buf` to rank r; `out` receives the pieces of all ranks in order."""
         pieces = tuple(piece.clone() for piece in buf.split_with_sizes(in_counts))  # `out` may lie in `buf`
         self._meet(watch, (out.split_with_sizes(out_counts), pieces), _deal)
 
@@ -121,12 +130,14 @@ class ThreadCommunicator(Communicator):
         self._meet(watch, None, lambda _: None)
 
     def _exchange(self, key: str, obj: Any, watch: Watch) -> list[Any]:  # noqa: ARG002 -- the meeting has a number
+        """Returns the objects of all ranks, by rank, as copies."""
         everybody = self._meet(watch, encode(obj), lambda parts: parts)
         return [decode(part) for part in everybody]
 
     # ---- messages --------------------------------------------------------------------------------------------------
 
     def _start_send(self, buf: Tensor, dest: int, tag: int, watch: Watch) -> Work[None]:
+        """Puts a copy of the buffer into the box of the receiver; done at once."""
         message = _Message(self.rank, tag, buf.clone())
         with self._groups.changed:
             watch.poll()
@@ -135,6 +146,7 @@ class ThreadCommunicator(Communicator):
         return FinishedWork(None)
 
     def _start_recv(self, buf: Tensor, source: int, tag: int, watch: Watch) -> Work[Envelope]:
+        """Registers a receive in the box of this rank and returns it, to be waited for."""
         receive = _Receive(buf, source, tag, watch, self._groups.changed)
         with self._groups.changed:
             self._group.boxes[self.rank].take(receive)
@@ -146,10 +158,11 @@ class ThreadCommunicator(Communicator):
         return ThreadCommunicator(group, self._thread_control, self.time_limit_s, self._groups)
 
     def _close(self) -> None:
+        """Leaves the group; the last member removes it."""
         self._groups.leave(self.name, self.rank)
 
     def _meet(self, watch: Watch, part: Any, act: Callable[[list[Any]], T]) -> T:
-        """Collective, blocking: calls `act` once on the parts of all ranks, while all others wait for it."""
+        """Collective, blocking: calls `act` once on the parts of all ranks, while all others wait for it; returns its result."""
         self._num_meetings += 1
         changed = self._groups.changed
         with changed:
@@ -178,6 +191,7 @@ class ThreadCommunicator(Communicator):
         return result
 
     def _refuse_if_different(self, meeting: _Collective, call: Call) -> None:
+        """Raises if another member has come to this meeting with a different call."""
         mine = str(call)
         for rank, other in meeting.calls.items():
             if other != mine:
@@ -195,6 +209,7 @@ class _Collective:
         self.error: BaseException | None = None
 
     def do(self, act: Callable[[list[Any]], Any], size: int) -> None:
+        """Calls `act` on the parts of all ranks; keeps its result, or its error for every member."""
         try:
             self.result = act([self.parts[rank] for rank in range(size)])
         except BaseException as error:  # noqa: BLE001 -- raised again on every member
@@ -235,6 +250,7 @@ class _Receive(Work[Envelope]):
         return self._envelope
 
     def _await_message(self, timeout_s: float | None) -> _Message:
+        """Waits for the message and returns it; raises where time is up or the receive has failed."""
         until = None if timeout_s is None else monotonic() + timeout_s
         with self._changed:
             while self.message is None:
@@ -247,6 +263,7 @@ class _Receive(Work[Envelope]):
             return self.message
 
     def _copy_message(self, message: _Message) -> Envelope:
+        """Copies the message into the buffer; returns its envelope; raises if dtype or size differ."""
         data, comm = message.data, self._watch.comm
         if (data.dtype, data.numel()) != (self._buf.dtype, self._buf.numel()):
             sent = Call("send", (data,), f"dest={comm.rank}, tag={message.tag}")
@@ -263,6 +280,7 @@ class _Box:
         self._receives: list[_Receive] = []
 
     def put(self, message: _Message) -> None:
+        """Gives a message to the first receive that it fits, else keeps it."""
         for index, receive in enumerate(self._receives):
             if _fit(receive, message):
                 self._receives.pop(index).message = message
@@ -270,6 +288,7 @@ class _Box:
         self._messages.append(message)
 
     def take(self, receive: _Receive) -> None:
+        """Gives a receive the first message that fits, else keeps the receive."""
         for index, message in enumerate(self._messages):
             if _fit(receive, message):
                 receive.message = self._messages.pop(index)
@@ -294,10 +313,12 @@ class _Groups:
         self._by_name: dict[str, _GroupState] = {}
 
     def enter(self, name: str, size: int) -> _GroupState:
+        """Returns the state that the members of a group share, made by the first of them."""
         with self.changed:
             return self._by_name.setdefault(name, _GroupState(size))
 
     def leave(self, name: str, rank: int) -> None:
+        """Takes a member out of a group, and removes the group after its last member."""
         with self.changed:
             state = self._by_name.get(name)
             if state is not None:
@@ -307,6 +328,7 @@ class _Groups:
 
 
 def _fit(receive: _Receive, message: _Message) -> bool:
+    """Whether a message has the source and the tag that a receive wants."""
     return receive.source in (ANY, message.source) and receive.tag == message.tag
 
 

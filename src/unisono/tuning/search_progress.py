@@ -37,6 +37,7 @@ class SearchProgress:
         self._seen |= {trial.number for trial in trials if trial.result is not None}
 
     def trial_ended(self, trial: Trial) -> None:
+        """Prints one line on a trial that has ended, the first time it is told: values, settings, duration. Local."""
         result = trial.result
         if result is None or trial.number in self._seen:
             return
@@ -57,6 +58,7 @@ class SearchProgress:
         return self._study.best(self._objectives[0].higher_is_better)
 
     def say(self, text: str) -> None:
+        """Prints a line above the progress line, if there is one. Local."""
         if self._bar is not None:
             self._bar.say(text)
             self._bar.draw_soon()
@@ -75,6 +77,7 @@ class SearchProgress:
         self._bar.draw(f"{done}/{self._num_trials} trials", done / max(self._num_trials, 1), words, ("running", "times", "best"))
 
     def _times(self, done: int, now: float) -> str:
+        """Returns the time taken and, once a trial has ended here, an estimate of the time left."""
         took_s = now - self._began
         left = self._num_trials - done
         if not self._here or not left:
@@ -83,21 +86,22 @@ class SearchProgress:
 
 
 def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> str:
-    """Returns e.g. 'val_accuracy 0.9812'. Pure."""
+    """Returns the objectives with their values, e.g. 'val_accuracy 0.9812, val_loss 0.31207'. Pure."""
     return ", ".join(f"{one.metric} {_number(value)}" for one, value in zip(objectives, values, strict=False))
 
 
 def format_settings(values: object) -> str:
-    """Returns e.g. 'lr=0.05 model.width=128'. Pure."""
+    """Returns the settings, e.g. 'lr=0.05 model.width=128'. Pure."""
     items = values.items() if hasattr(values, "items") else ()
     return " ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in items)
 
 
 def _number(value: float) -> str:
+    """Returns a value with five significant digits, or 'nan'."""
     return "nan" if math.isnan(value) else f"{value:.5g}"
 
 
 def describe_counts(study: Study) -> str:
-    """Returns e.g. '21 complete, 2 pruned, 1 failed'. Pure."""
+    """Returns how many trials ended in which state, e.g. '21 complete, 2 pruned, 1 failed'. Pure."""
     found = [(state, len(study.in_state(state))) for state in (COMPLETE, PRUNED, FAILED)]
     return ", ".join(f"{number} {state}" for state, number in found if number) or "no trial has ended"

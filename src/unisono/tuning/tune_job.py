@@ -93,6 +93,7 @@ class _CoordinatorProcess:
     """The exit code of all processes."""
 
     def run(self) -> int:
+        """Starts the workers, loads the task and runs the search; returns the exit code."""
         if self.config.joins:
             read_study(Path(self.config.out))
         own = self._own_ranks()
@@ -125,6 +126,7 @@ class _CoordinatorProcess:
     def _search(
         self, slots: WorkerSlots, workers: AllWorkers, own: Mapping[int, Any], early: list[Any], stop: StopRequest, held: ExitStack
     ) -> int:
+        """Makes or joins the study, and runs its trials until the end or a stop; returns the exit code."""
         config, about, folder = self.config, slots.about, Path(self.config.out)
         objectives = objectives_of(config.metrics, about)
         space = None if about["space"] is None else space_from_dict(about["space"])
@@ -238,6 +240,7 @@ class _CoordinatorProcess:
         models: KeptModels,
         stop: StopRequest,
     ) -> None:
+        """Passes messages to the coordinator until all trials have ended, or a stop has been carried out."""
         deadline = deadline_of_this_process(self.config.time_limit_s)
         deadline.estimate_save(min(SAVE_GUESS_S, 0.05 * (self.config.time_limit_s or 1e9)))
         for text in (deadline.note, deadline.describe()):
@@ -264,6 +267,8 @@ class _CoordinatorProcess:
                 )
 
     def _finish(self, store: Store, objectives: Sequence[Objective], plan: Plan) -> int:
+        """Writes the report and the best settings, and prints the outcome; returns the exit code. Refuses if no trial has a
+        value."""
         folder = store.folder
         store.refresh()
         about = read_study(folder)
@@ -313,6 +318,7 @@ class _CoordinatorProcess:
                 self.bar.close()
 
     def _say(self, text: str) -> None:
+        """Prints a line, unless this process is silent."""
         if self.bar is not None:
             self.bar.say(text)
 
@@ -328,6 +334,7 @@ def _exit_code_of(error: type[BaseException] | None) -> int:
 
 
 def _wake(sock: socket.socket) -> None:
+    """Wakes the loop that waits for this socket; never blocks or fails."""
     try:
         sock.send(b"1")
     except OSError:
@@ -335,5 +342,6 @@ def _wake(sock: socket.socket) -> None:
 
 
 def _read_wakeups(sock: socket.socket) -> Any:
+    """Empties the socket that `_wake` writes to; yields no messages."""
     sock.recv(4096)
     yield from ()

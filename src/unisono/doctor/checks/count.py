@@ -19,6 +19,8 @@ START: Mapping[str, str] = {
 
 
 def check(job: Job) -> Iterator[Finding]:
+    """Yields findings on the number of ranks: whether it is the one asked for, what the launcher notes, and whether nodes have
+    equally many."""
     if not job.launcher:  # the variables made no sense, which is a finding already
         return
     found = f"{with_unit(job.size, 'process')}, started by {job.launcher}"
@@ -46,4 +48,5 @@ def check(job: Job) -> Iterator[Finding]:
 
 
 def _hint(job: Job) -> str:
+    """Returns the launcher's note, to be appended to a remedy; empty without one."""
     return f"; {job.note}" if job.note else ""

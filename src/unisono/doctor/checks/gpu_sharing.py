@@ -10,6 +10,8 @@ from unisono.doctor.finding import FAIL, OK, WARN, Finding
 
 
 def check(job: Job) -> Iterator[Finding]:
+    """Yields a node's findings on GPUs: whether torch can use them, ranks that share one or have none, idle ones, and unequal
+    nodes."""
     for node, ranks in job.nodes.items():
         visible = tuple(dict.fromkeys(gpu for facts in ranks for gpu in facts.gpus))
         if not visible:
@@ -24,6 +26,7 @@ def check(job: Job) -> Iterator[Finding]:
 
 
 def _torch(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
+    """Yields a finding if ranks have GPUs that torch cannot use."""
     blind = [facts for facts in ranks if facts.our_gpus and facts.torch.version and not facts.torch.num_gpus]
     if not blind:
         return
@@ -40,6 +43,7 @@ def _torch(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _binding(node: str, ranks: Sequence[Facts], visible: Sequence[str]) -> Iterator[Finding]:
+    """Yields findings on GPUs that several ranks share, ranks without one or with several, and idle GPUs."""
     users = Counter(gpu for facts in ranks for gpu in facts.our_gpu_ids)
     shared = [gpu for gpu, number in users.items() if number > 1]
     if shared:
@@ -66,6 +70,7 @@ def _binding(node: str, ranks: Sequence[Facts], visible: Sequence[str]) -> Itera
 
 
 def _describe_gpus(ranks: Sequence[Facts]) -> str:
+    """Returns a text that names the GPU of each rank, and how it was chosen."""
     bound = all(len(facts.gpus) == 1 for facts in ranks)
     how = "each rank sees its own only" if bound else "each rank takes its own by local rank"
     return "; ".join(f"rank {facts.rank}: GPU {', '.join(facts.our_gpus)}" for facts in ranks) + f" ({how})"

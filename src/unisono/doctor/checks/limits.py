@@ -13,6 +13,7 @@ LEAST_LOCKED = 1 << 30
 
 
 def check(job: Job) -> Iterator[Finding]:
+    """Yields a node's warnings on too few open files or too little locked memory (InfiniBand); an ok if there are none."""
     needed = FILES + FILES_FOR_RANK * job.size
     for node, ranks in job.nodes.items():
         findings = []

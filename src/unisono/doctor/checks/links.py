@@ -26,6 +26,7 @@ def faster_interface(facts: Facts, now: Interface) -> Interface | None:
 
 
 def _beats(one: Interface, now: Interface) -> bool:
+    """Whether one interface would be faster than that in use, as far as speeds or kinds tell."""
     if one.kind == "rdma" and now.kind == "infiniband":
         return False  # the same link, seen with and without addresses
     if not one.addresses and one.kind != "rdma":
@@ -36,12 +37,13 @@ def _beats(one: Interface, now: Interface) -> bool:
 
 
 def describe(one: Interface) -> str:
+    """Returns name, address, kind and speed of an interface: 'eth0 (10.0.0.1, ethernet, 10 Gbit/s)'."""
     speed = f"{one.speed_mbits / 1000:g} Gbit/s" if one.speed_mbits else "speed unknown"
     kind = "InfiniBand" if one.kind in ("infiniband", "rdma") else one.kind
     return f"{one.name} ({', '.join([*one.addresses[:1], kind, speed])})"
 
 
 def describe_all(interfaces: Sequence[Interface]) -> str:
-    """Describes the interfaces that could carry messages."""
+    """Returns the interfaces that could carry messages, in words."""
     usable = [one for one in interfaces if one.up and one.kind != "loopback" and (one.addresses or one.kind == "rdma")]
     return "interfaces: " + ("; ".join(map(describe, usable)) or "none but loopback")

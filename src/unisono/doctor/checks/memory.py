@@ -14,6 +14,7 @@ LEAST_SHM = GIB // 2
 
 
 def check(job: Job) -> Iterator[Finding]:
+    """Yields for each node a finding on the available memory and one on /dev/shm."""
     for node, ranks in job.nodes.items():
         available = min((facts.memory_bytes for facts in ranks if facts.memory_bytes is not None), default=None)
         if available is not None:
@@ -29,6 +30,7 @@ def check(job: Job) -> Iterator[Finding]:
 
 
 def _check_shared_memory(node: str, total: int | None, free: int | None) -> Iterator[Finding]:
+    """Yields whether /dev/shm is large enough, and free enough, for data loaders."""
     if total is None or free is None:
         yield Finding(OK, "/dev/shm", "there is none on this system", node=node)
     elif total < LEAST_SHM:
@@ -48,4 +50,5 @@ def _check_shared_memory(node: str, total: int | None, free: int | None) -> Iter
 
 
 def _size(num_bytes: int) -> str:
+    """Returns bytes as text: '1.5 GiB' or '64 MiB'."""
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / (1 << 20):.0f} MiB"

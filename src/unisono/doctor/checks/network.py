@@ -21,6 +21,7 @@ CHOOSERS: Mapping[str, str] = {
 
 
 def check(job: Job) -> Iterator[Finding]:
+    """Yields the interfaces of each node, what gloo, MPI and NCCL choose among them, the engine, and each measured link."""
     for node, ranks in job.nodes.items():
         first = ranks[0]
         yield Finding(OK, "network", links.describe_all(first.interfaces), node=node)
@@ -34,7 +35,7 @@ def check(job: Job) -> Iterator[Finding]:
 
 
 def _gloo(node: str, facts: Facts, rank_0: Facts) -> Finding:
-    """gloo and the control plane take the interface through which the ranks meet."""
+    """Returns a finding on the interface that gloo and the control plane use: that through which the ranks meet."""
     now = links.interface_in_use(facts)
     if now is None:
         return Finding(OK, "network", f"gloo uses the interface of {facts.address}", node=node)
@@ -53,12 +54,13 @@ def _gloo(node: str, facts: Facts, rank_0: Facts) -> Finding:
 
 
 def _meet_at(rank_0: Facts, name: str) -> str:
+    """Returns the remedy that lets ranks meet, and send data, through the interface of this name."""
     address = next((one.addresses[0] for one in rank_0.interfaces if one.name == name and one.addresses), "ADDRESS")
     return f"meet on {name}, and the data goes there too: export UNISONO_RENDEZVOUS={address}:{PORT} (rank 0's address there)"
 
 
 def _libraries(node: str, facts: Facts) -> Iterator[Finding]:
-    """Checks the interfaces of MPI and NCCL, which choose for themselves unless variables name one."""
+    """Yields findings on the interfaces of MPI and NCCL, which choose for themselves unless variables name one."""
     names = {one.name: one for one in facts.interfaces}
     rdma = [one for one in facts.interfaces if one.kind == "rdma"]
     present = {"MPI": bool(facts.mpi.launcher and facts.mpi.library), "NCCL": bool(facts.our_gpus)}
@@ -75,6 +77,7 @@ def _libraries(node: str, facts: Facts) -> Iterator[Finding]:
 
 
 def _check_setting(node: str, name: str, value: str, facts: Facts, names: Mapping[str, Interface]) -> Finding:
+    """Checks a variable that names interfaces: fails if there is none of that name, warns if a faster one is up."""
     words = [word.lstrip("=").partition(":")[0] for word in value.lstrip("^").split(",")]
     now = [names[word] for word in words if word in names]
     fact = f"{CHOOSERS[name]} uses what {name}={value} says"
@@ -93,6 +96,7 @@ def _check_setting(node: str, name: str, value: str, facts: Facts, names: Mappin
 
 
 def _check_measurement(measured: Measurement, job: Job) -> Finding:
+    """Returns a measured link as a finding: its speed, or why the measurement failed."""
     nodes = {facts.rank: facts.node for facts in job.ranks}
     left, right = measured.ranks
     if measured.error:
@@ -112,7 +116,7 @@ def _check_measurement(measured: Measurement, job: Job) -> Finding:
 
 
 def _interface_of(measured: Measurement, job: Job) -> str:
-    """Which interface carried it, where that is known."""
+    """Returns the interface that carried a measurement, in words; empty where that is not known."""
     if measured.engine != "gloo":
         return ""
     ends = [links.interface_in_use(facts) for facts in job.ranks if facts.rank in measured.ranks]

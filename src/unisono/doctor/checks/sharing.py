@@ -11,6 +11,7 @@ TOGETHER = "run all ranks of a node as one user in one container or process name
 
 
 def check(job: Job) -> Iterator[Finding]:
+    """Yields for each node whether its ranks can open each other's memory, which engine shm needs."""
     for node, ranks in job.nodes.items():
         blind = [facts for facts in ranks if facts.unreachable]
         if blind:
@@ -20,6 +21,7 @@ def check(job: Job) -> Iterator[Finding]:
 
 
 def _cannot(node: str, facts: Facts) -> Finding:
+    """Returns the finding on a rank that cannot open a peer's memory: a failure if engine shm was asked for, else a warning."""
     peer, why = next(iter(facts.unreachable.items()))
     fact = f"rank {facts.rank} cannot open the memory of rank {peer} on the same node ({why})"
     if facts.engine == "shm":

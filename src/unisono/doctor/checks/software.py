@@ -18,6 +18,7 @@ PARTS: tuple[tuple[str, str, Callable[[Facts], str]], ...] = (
 
 
 def check(job: Job) -> Iterator[Finding]:
+    """Yields findings on an unusable or old PyTorch and on versions that differ between ranks; an ok if there are none."""
     good = True
     for error in dict.fromkeys(facts.torch.error for facts in job.ranks if facts.torch.error):
         good = False

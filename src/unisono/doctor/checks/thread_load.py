@@ -10,6 +10,7 @@ from unisono.doctor.finding import OK, WARN, Finding
 
 
 def check(job: Job) -> Iterator[Finding]:
+    """Yields for each node findings on CPUs that SLURM or mpirun withholds, and on the number of threads for the CPUs."""
     for node, ranks in job.nodes.items():
         findings = [*_lost_by_slurm(node, ranks), *_lost_by_binding(node, ranks), *_numbers(node, ranks)]
         yield from findings
@@ -22,6 +23,7 @@ def num_threads(facts: Facts) -> int:
 
 
 def _lost_by_slurm(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
+    """Yields a warning if a rank may use fewer CPUs than SLURM was asked for per task."""
     short = [facts for facts in ranks if facts.cpus_per_task is not None and len(facts.cpus) < facts.cpus_per_task]
     if short:
         one = short[0]
@@ -36,6 +38,7 @@ def _lost_by_slurm(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _lost_by_binding(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
+    """Yields a warning if mpirun bound the ranks to at most half of the CPUs that it was given."""
     bound, given = _union(ranks), {cpu for facts in ranks for cpu in facts.parent_cpus}
     if ranks[0].launcher in MPI_LAUNCHERS and 2 * len(bound) <= len(given):
         yield Finding(
@@ -48,6 +51,7 @@ def _lost_by_binding(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _numbers(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
+    """Yields one finding: how many threads compute on how many CPUs of a node, as a warning if they are too many or far too few."""
     mask = len(_union(ranks))
     quotas = [facts.cpu_quota for facts in ranks if facts.cpu_quota is not None]
     usable = min([mask, *(max(1, math.ceil(quota)) for quota in quotas)])
@@ -78,4 +82,5 @@ def _numbers(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _union(ranks: Sequence[Facts]) -> set[int]:
+    """Returns the CPUs that at least one rank may use."""
     return {cpu for facts in ranks for cpu in facts.cpus}

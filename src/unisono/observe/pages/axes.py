@@ -54,9 +54,11 @@ class Places:
 
     @property
     def width(self) -> float:
+        """The width of one choice."""
         return (self.stop - self.start) / max(1, len(self.choices))
 
     def place(self, value: Any) -> float:
+        """The middle of a choice's stretch."""
         return self.start + (self.choices.index(value) + 0.5) * self.width
 
     def ticks(self, most: int = 0) -> list[tuple[float, str]]:  # noqa: ARG002 - as a scale has it
@@ -65,6 +67,7 @@ class Places:
 
 
 def _steps(low: float, high: float, most: int) -> list[float]:
+    """Returns round numbers at equal distances between the ends, about `most` of them or fewer."""
     if not high > low:
         return []
     rough = (high - low) / most
@@ -75,6 +78,7 @@ def _steps(low: float, high: float, most: int) -> list[float]:
 
 
 def _powers(low: float, high: float, most: int) -> list[float]:
+    """Returns round numbers (1, 2, 5 times powers of ten, or fewer) between the ends, for a logarithmic axis; at most `most`."""
     first, last = math.floor(math.log10(low) - 1e-9), math.ceil(math.log10(high) + 1e-9)
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = [value for power in range(first, last + 1) for factor in factors if low <= (value := factor * 10.0**power) <= high]

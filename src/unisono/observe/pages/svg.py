@@ -19,7 +19,8 @@ def shorten(text: object, most: int) -> str:
 
 
 def number_text(value: Any, digits: int = 4) -> str:
-    """Pure: formats a setting or a result; whole numbers in full, others with `digits` digits."""
+    """Pure: formats a setting or a result: a float with `digits` significant digits, or as a whole number from 10**digits to 1e6;
+    all else as `str` shows it."""
     if not isinstance(value, float):
         return str(value)
     return f"{value:.0f}" if 10**digits <= abs(value) < 1e6 else f"{value:.{digits}g}"
@@ -33,6 +34,7 @@ def element(name: str, *inside: str, **attributes: object) -> str:
 
 
 def _short(value: object) -> str:
+    """Returns an attribute's value as text, a float with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else safe(value)
 
 

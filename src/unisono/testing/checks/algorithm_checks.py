@@ -124,6 +124,7 @@ class OutOfLuck(nn.Module):
         self.num_calls = 0
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Computes the inner model; raises once it was called more than `LUCKY_CALLS` times in training."""
         self.num_calls += self.training
         if self.training and self.num_calls > LUCKY_CALLS:
             raise RuntimeError(self.WORDS)
@@ -144,6 +145,7 @@ def check_nothing_is_left_in_flight(comm: Communicator, case: Case, folder: Path
 
 
 def check_a_quadratic_converges(comm: Communicator, case: Case, folder: Path) -> None:
+    """Linear regression for 30 epochs: the loss falls below the share `LEARNED` of the first one, and replicas end equal."""
     (inputs, targets), before = samples(), linear_model()
     found = train(comm, case, folder / "run", make_task(epochs=30))
     with torch.no_grad():

@@ -40,6 +40,7 @@ class Case:
 
     @cached_property
     def kind(self) -> type[Algorithm]:
+        """The class of the algorithm."""
         return find_algorithm(self.name)
 
     @property
@@ -65,10 +66,12 @@ class Trained:
 
     @property
     def weights_sha256(self) -> str:
+        """The hash of the final weights, from the summary."""
         return str(self.summary["weights_sha256"])
 
     @property
     def losses(self) -> list[float]:
+        """The training loss of every epoch."""
         return [row["metrics"]["loss"] for row in self.summary["history"]]
 
 
@@ -87,6 +90,7 @@ def make_task(model: Callable[[], nn.Module] | None = None, data: Callable[[], S
 
 
 def falling_lr(step: int) -> float:
+    """The learning rate at a step: 1 / (1 + 0.005 step)."""
     return 1.0 / (1.0 + 0.005 * step)
 
 
@@ -116,6 +120,7 @@ def samples(num: int = SAMPLES) -> tuple[Any, Any]:
 
 
 def quadratic_data() -> Splits:
+    """Training and validation data, both of them `samples()`."""
     return Splits(train=samples(), validation=samples())
 
 
@@ -151,6 +156,7 @@ def train(
 
 
 def _record_model(make: Callable[[], nn.Module], made: list[nn.Module]) -> nn.Module:
+    """Makes a model, appends it to `made`, and returns it."""
     made.append(make())
     return made[-1]
 

@@ -30,6 +30,7 @@ WHOLE = tuple(dtype for dtype in DTYPES if not dtype.is_floating_point)
 
 
 def check_allreduce_of_every_type_and_operation(comm: Communicator) -> None:
+    """Compares the all-reduce of every dtype, operation and a range of sizes with numpy."""
     for dtype in DTYPES:
         for op in Op:
             for numel in SIZES:
@@ -37,6 +38,7 @@ def check_allreduce_of_every_type_and_operation(comm: Communicator) -> None:
 
 
 def check_allreduce_of_large_buffers(comm: Communicator) -> None:
+    """Large sums in plain and mapped memory, and one maximum, are those of numpy."""
     for numel in LARGE_SIZES:
         mine, wanted = contribution(comm.rank, numel), _numpy_allreduce(comm, numel, SUM)
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.uint8, torch.int64):
@@ -48,6 +50,7 @@ def check_allreduce_of_large_buffers(comm: Communicator) -> None:
 
 
 def check_allreduce_gives_all_members_the_same_bits(comm: Communicator) -> None:
+    """Sums of random floats have the same bits on all ranks, and are right up to rounding."""
     for dtype in FLOATS:
         for numel in (1, 1000, 100_003):
             values = [_random_floats(r, numel) for r in range(comm.size)]
@@ -62,6 +65,7 @@ def check_allreduce_gives_all_members_the_same_bits(comm: Communicator) -> None:
 
 
 def check_allreduce_of_nothing(comm: Communicator) -> None:
+    """Empty buffers, an empty list, and empty buffers in a list beside a full one."""
     for dtype in DTYPES:
         comm.allreduce(torch.empty(0, dtype=dtype, device=comm.device))
     comm.allreduce(comm.empty(0))
@@ -72,6 +76,7 @@ def check_allreduce_of_nothing(comm: Communicator) -> None:
 
 
 def check_allreduce_of_a_list_of_mixed_types(comm: Communicator) -> None:
+    """One call reduces buffers of all dtypes together, small and large ones."""
     for large in (False, True):
         for op in Op:
             sizes = [(position * 37 + 1) * (300 if large else 1) for position in range(len(DTYPES))]
@@ -85,6 +90,7 @@ def check_allreduce_of_a_list_of_mixed_types(comm: Communicator) -> None:
 
 
 def check_allreduce_of_a_long_list(comm: Communicator) -> None:
+    """One call sums 200 buffers."""
     for numel in (3, 400):
         bufs = [tensor_of(comm, contribution(comm.rank, numel, i), torch.float32, i % 3 == 0) for i in range(200)]
         comm.allreduce(bufs)
@@ -93,6 +99,7 @@ def check_allreduce_of_a_long_list(comm: Communicator) -> None:
 
 
 def check_broadcast_of_a_long_list(comm: Communicator) -> None:
+    """One call broadcasts 200 buffers from the last rank."""
     for numel in (1, 400):
         bufs = [tensor_of(comm, contribution(comm.rank, numel, i), torch.float32, i % 3 == 0) for i in range(200)]
         comm.broadcast(bufs, comm.size - 1)
@@ -101,6 +108,7 @@ def check_broadcast_of_a_long_list(comm: Communicator) -> None:
 
 
 def check_buffers_may_be_of_any_shape_and_place(comm: Communicator) -> None:
+    """Matrix, scalar, parameter and slice are summed in place; what lies beside a slice stays."""
     matrix = tensor_of(comm, contribution(comm.rank, 24).reshape(2, 3, 4), torch.float32)
     comm.allreduce(matrix)
     expect_equal(matrix, _numpy_allreduce(comm, 24, SUM), "allreduce of a matrix")
@@ -121,6 +129,7 @@ def check_buffers_may_be_of_any_shape_and_place(comm: Communicator) -> None:
 
 
 def check_buffers_may_be_mapped_on_some_ranks_only(comm: Communicator) -> None:
+    """Calls work where only some ranks use memory from `comm.empty`."""
     for numel in (10, 2000, 70_000):
         for odd in (0, 1):
             mapped = comm.rank % 2 == odd
@@ -135,6 +144,7 @@ def check_buffers_may_be_mapped_on_some_ranks_only(comm: Communicator) -> None:
 
 
 def check_large_whole_numbers_stay_exact(comm: Communicator) -> None:
+    """int64 is summed without rounding, and overflow wraps as in numpy."""
     base = 2**60 // comm.size
     buf = torch.tensor([base + comm.rank, -base - comm.rank, 2**53 // comm.size + 1], device=comm.device)
     comm.allreduce(buf)
@@ -154,6 +164,7 @@ def check_large_whole_numbers_stay_exact(comm: Communicator) -> None:
 
 
 def check_not_finite_values_travel(comm: Communicator) -> None:
+    """Infinity and NaN of one rank appear in the sum at their places, and nowhere else."""
     for dtype in FLOATS:
         for numel in (3, 40_000):
             buf = torch.ones(numel, dtype=dtype, device=comm.device)
@@ -166,6 +177,7 @@ def check_not_finite_values_travel(comm: Communicator) -> None:
 
 
 def check_broadcast_from_every_root(comm: Communicator) -> None:
+    """Each rank in turn broadcasts every dtype, a large buffer and a list of mixed types."""
     for root in range(comm.size):
         for dtype in DTYPES:
             for numel in (0, 1, 1000, 4097):
@@ -182,6 +194,7 @@ def check_broadcast_from_every_root(comm: Communicator) -> None:
 
 
 def check_allgather(comm: Communicator) -> None:
+    """Every dtype, with equal and uneven counts, given or left out, in plain and mapped memory."""
     for dtype in DTYPES:
         for numel in (0, 1, 333):
             _allgather_once(comm, [numel] * comm.size, dtype, given=False)
@@ -194,6 +207,7 @@ def check_allgather(comm: Communicator) -> None:
 
 
 def check_reduce_scatter(comm: Communicator) -> None:
+    """Every dtype and operation, with equal and uneven counts, given or left out, in plain and mapped memory."""
     for dtype in DTYPES:
         for op in Op:
             for numel in (0, 1, 333):
@@ -206,6 +220,7 @@ def check_reduce_scatter(comm: Communicator) -> None:
 
 
 def check_alltoall(comm: Communicator) -> None:
+    """Every dtype, with equal and uneven counts, and tables where one rank sends or receives all."""
     size = comm.size
     for dtype in DTYPES:
         for numel in (0, 1, 100):
@@ -248,12 +263,14 @@ def check_calls_keep_their_order(comm: Communicator) -> None:
 
 
 def _numpy_allreduce(comm: Communicator, numel: int, op: Op, salt: int = 0) -> np.ndarray:
+    """Returns what an all-reduce of all ranks' `contribution` must give, computed with numpy."""
     return numpy_reduce(op, (contribution(r, numel, salt) for r in range(comm.size)))
 
 
 def _allreduce_once(
     comm: Communicator, numel: int, dtype: torch.dtype, op: Op, what: str, mapped: bool = False, salt: int = 0
 ) -> None:
+    """Makes one all-reduce and compares the result with numpy; `what` names it in the error."""
     shift = 0 if dtype == torch.uint8 else 9  # negative numbers too, where the type has them
     buf = tensor_of(comm, contribution(comm.rank, numel, salt) - shift, dtype, mapped)
     comm.allreduce(buf, op)
@@ -263,6 +280,7 @@ def _allreduce_once(
 def _allgather_once(
     comm: Communicator, counts: list[int], dtype: torch.dtype, given: bool, mapped: bool = False, salt: int = 0
 ) -> None:
+    """Makes one allgather with these counts (passed on if `given`) and checks output and input."""
     out = tensor_of(comm, np.full(sum(counts), 99), dtype, mapped)
     buf = tensor_of(comm, contribution(comm.rank, counts[comm.rank], salt), dtype, mapped)
     comm.allgather(out, buf, counts if given else None)
@@ -274,6 +292,7 @@ def _allgather_once(
 def _reduce_scatter_once(
     comm: Communicator, counts: list[int], dtype: torch.dtype, op: Op, given: bool, mapped: bool = False, salt: int = 0
 ) -> None:
+    """Makes one reduce_scatter with these counts (passed on if `given`) and checks output and input."""
     buf = tensor_of(comm, contribution(comm.rank, sum(counts), salt), dtype, mapped)
     out = tensor_of(comm, np.full(counts[comm.rank], 99), dtype, mapped)
     comm.reduce_scatter(out, buf, counts if given else None, op)
@@ -290,7 +309,7 @@ def _alltoall_once(
     mapped: bool = False,
     salt: int = 0,
 ) -> None:
-    """`table[r][c]` elements go from r to c."""
+    """Makes one alltoall in which `table[r][c]` elements go from r to c, and checks the output."""
     sent, received = table[comm.rank], [row[comm.rank] for row in table]
     buf = tensor_of(comm, contribution(comm.rank, sum(sent), salt), dtype, mapped)
     out = tensor_of(comm, np.full(sum(received), 99), dtype, mapped)
@@ -300,12 +319,15 @@ def _alltoall_once(
 
 
 def _one_holds_all(size: int, numel: int) -> list[int]:
+    """Returns counts of which one rank in the middle has `numel` and all others have none."""
     return [numel if r == size // 2 else 0 for r in range(size)]
 
 
 def _random_floats(rank: int, numel: int) -> np.ndarray:
+    """Returns normal random numbers that depend on the rank."""
     return np.random.default_rng(rank).standard_normal(numel)
 
 
 def _digest(tensor: Tensor) -> str:
+    """Returns the SHA-256 of a tensor's bytes."""
     return hashlib.sha256(tensor.cpu().view(torch.uint8).numpy().tobytes()).hexdigest()

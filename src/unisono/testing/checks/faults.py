@@ -71,7 +71,8 @@ def fault_different_operations(comm: Communicator) -> str:
 
 
 def fault_different_sizes(comm: Communicator) -> str:
-    """The last rank reduces fewer elements. Engines that see the calls name both; none hangs, none returns."""
+    """The last rank reduces fewer elements: every rank gets a `CommError`, of which kind depends on the engine, and may make no
+    further call."""
     comm.time_limit_s = SHORT_LIMIT_S
     last = comm.size - 1
     error = _error_of_call(comm, lambda: comm.allreduce(torch.ones(500 if comm.rank == last else 1000, device=comm.device)))
@@ -134,6 +135,7 @@ def fault_worker_of_an_exchange_raises(comm: Communicator) -> str:
 
 
 def _expect_blamed(error: CommError, culprit: int) -> None:
+    """Asserts that an error is `PeerLost` of the culprit and quotes its reason."""
     expect(isinstance(error, PeerLost) and culprit in error.ranks, f"expected PeerLost of rank {culprit}: {error!r}")
     expect("the loss is not finite" in str(error), f"the reason is missing: {error}")
 
@@ -163,6 +165,7 @@ def _error_of_call(comm: Communicator, call: Callable[[], object]) -> CommError:
 
 
 def _error_of(call: Callable[[], object]) -> CommError:
+    """Makes a call that must fail; returns its `CommError`."""
     try:
         call()
     except CommError as error:
@@ -171,9 +174,11 @@ def _error_of(call: Callable[[], object]) -> CommError:
 
 
 def _expect_spent(comm: Communicator) -> None:
+    """Asserts that the communicator refuses further calls as unusable."""
     error = _error_of(comm.barrier)
     expect("cannot be used any more" in str(error), f"a spent communicator says {error}")
 
 
 def _describe_error(error: CommError) -> str:
+    """Returns 'Kind: message' of an error."""
     return f"{type(error).__name__}: {error}"

@@ -11,8 +11,9 @@ from unisono.testing.checks.expected import contribution, expect, expect_equal, 
 
 
 def check_split_by_color(comm: Communicator) -> None:
+    """Even and odd ranks get groups of their own; the whole group still works afterwards."""
     color = comm.rank % 2
-    group = _allgather_ranks(comm.split(color))
+    group = _require_group(comm.split(color))
     wanted = tuple(r for r in range(comm.size) if r % 2 == color)
     _expect_group(comm, group, wanted)
     _use(group, wanted)
@@ -21,7 +22,8 @@ def check_split_by_color(comm: Communicator) -> None:
 
 
 def check_split_orders_by_key(comm: Communicator) -> None:
-    group = _allgather_ranks(comm.split(0, key=-comm.rank))
+    """A negative key reverses the order of ranks; equal keys keep it."""
+    group = _require_group(comm.split(0, key=-comm.rank))
     wanted = tuple(reversed(range(comm.size)))
     _expect_group(comm, group, wanted)
     _use(group, wanted)
@@ -31,30 +33,32 @@ def check_split_orders_by_key(comm: Communicator) -> None:
     group.allgather(gathered, tensor_of(group, np.array([comm.rank]), torch.int64))
     expect(gathered.tolist() == list(wanted), f"allgather of a reversed group is in the order {gathered.tolist()}")
     group.close()
-    same_key = _allgather_ranks(comm.split(0, key=7))
+    same_key = _require_group(comm.split(0, key=7))
     _expect_group(comm, same_key, tuple(range(comm.size)))
     same_key.close()
 
 
 def check_split_leaves_out_those_without_color(comm: Communicator) -> None:
+    """A rank that splits with None gets None, and the others a group without it."""
     group = comm.split(None if comm.rank == 0 else 1)
     if comm.rank == 0:
         expect(group is None, "split(None) gave a communicator")
     else:
         wanted = tuple(range(1, comm.size))
-        _expect_group(comm, _allgather_ranks(group), wanted)
-        _use(_allgather_ranks(group), wanted)
-        _allgather_ranks(group).close()
+        _expect_group(comm, _require_group(group), wanted)
+        _use(_require_group(group), wanted)
+        _require_group(group).close()
     expect(comm.split(None) is None, "split(None) on all ranks gave a communicator")
     _use(comm, tuple(range(comm.size)))
 
 
 def check_split_of_a_split(comm: Communicator) -> None:
-    first = _allgather_ranks(comm.split(comm.rank // 2))
-    second = _allgather_ranks(first.split(first.rank))
+    """Groups can be split again; `ranks` are then numbers within the group above."""
+    first = _require_group(comm.split(comm.rank // 2))
+    second = _require_group(first.split(first.rank))
     expect((second.size, second.rank, second.ranks) == (1, 0, (first.rank,)), f"a group of one is {second.ranks}")
     _use(second, (comm.rank,))
-    again = _allgather_ranks(first.split(0, key=-first.rank))
+    again = _require_group(first.split(0, key=-first.rank))
     wanted = tuple(first.ranks[r] for r in reversed(range(first.size)))
     expect(again.ranks == tuple(reversed(range(first.size))), f"ranks of a nested split are {again.ranks}")
     _use(again, wanted)
@@ -65,8 +69,8 @@ def check_split_of_a_split(comm: Communicator) -> None:
 def check_rows_and_columns(comm: Communicator) -> None:
     """Every rank belongs to two groups and uses them in turn; groups make different numbers of calls."""
     columns = 2 if comm.size % 2 == 0 else 1
-    row = _allgather_ranks(comm.split(comm.rank // columns))
-    column = _allgather_ranks(comm.split(comm.rank % columns))
+    row = _require_group(comm.split(comm.rank // columns))
+    column = _require_group(comm.split(comm.rank % columns))
     in_row = tuple(r for r in range(comm.size) if r // columns == comm.rank // columns)
     in_column = tuple(r for r in range(comm.size) if r % columns == comm.rank % columns)
     for _ in range(5):
@@ -79,6 +83,7 @@ def check_rows_and_columns(comm: Communicator) -> None:
 
 
 def check_duplicate_has_messages_of_its_own(comm: Communicator) -> None:
+    """Messages and collectives of a communicator and of its duplicate are never mixed up."""
     copy = comm.duplicate()
     _expect_group(comm, copy, tuple(range(comm.size)))
     following, preceding = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -104,6 +109,7 @@ def check_duplicate_has_messages_of_its_own(comm: Communicator) -> None:
 
 
 def check_closed_says_so(comm: Communicator) -> None:
+    """After `close`, which may be repeated, each call raises an error that names the communicator and says closed."""
     copy = comm.duplicate()
     copy.close()
     copy.close()
@@ -127,6 +133,7 @@ def check_closed_says_so(comm: Communicator) -> None:
 
 
 def check_buffers_outlive_their_communicator(comm: Communicator) -> None:
+    """A mapped buffer keeps its values after its communicator is closed, and others can send it."""
     copy = comm.duplicate()
     buf = tensor_of(copy, contribution(comm.rank, 5000), torch.float32, mapped=True)
     copy.allreduce(buf)
@@ -138,16 +145,19 @@ def check_buffers_outlive_their_communicator(comm: Communicator) -> None:
 
 
 def _reduced_over(ranks: tuple[int, ...], numel: int, salt: int = 0) -> np.ndarray:
+    """Returns the numpy sum of the contributions of these ranks."""
     return numpy_reduce(SUM, (contribution(r, numel, salt) for r in ranks))
 
 
-def _allgather_ranks(group: Communicator | None) -> Communicator:
+def _require_group(group: Communicator | None) -> Communicator:
+    """Returns the result of `split`; raises if it is None."""
     if group is None:
         raise AssertionError("split gave no communicator to a rank with a color")
     return group
 
 
 def _expect_group(parent: Communicator, group: Communicator, ranks: tuple[int, ...]) -> None:
+    """Asserts size, rank and members of a group, and that its name is not its parent's."""
     place = (group.size, group.rank, group.ranks)
     expect(place == (len(ranks), ranks.index(parent.rank), ranks), f"the group of {ranks} says (size, rank, ranks) = {place}")
     expect(group.name != parent.name, f"a group has its parent's name {group.name}")

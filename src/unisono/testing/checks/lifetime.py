@@ -30,10 +30,12 @@ LINGERING = "unisono-mpi-progress"
 
 
 def check_duplicates_leave_nothing(comm: Communicator) -> None:
+    """Many closed duplicates leave no thread, file descriptor or memory map."""
     _expect_nothing_left(comm, _duplicate_once)
 
 
 def check_buffers_leave_nothing(comm: Communicator) -> None:
+    """Many freed buffers leave no thread, file descriptor or memory map."""
     _expect_nothing_left(comm, _buffers_once)
 
 
@@ -44,6 +46,7 @@ def check_exchanges_leave_nothing(comm: Communicator) -> None:
 
 
 def _expect_nothing_left(comm: Communicator, once: Callable[[Communicator], None], most: int = NUM_TIMES) -> None:
+    """Calls `once` many times, at most `most`, and asserts that the process then holds no more resources than before."""
     began = monotonic()
     for _ in range(WARM_UP):
         once(comm)
@@ -59,6 +62,7 @@ def _expect_nothing_left(comm: Communicator, once: Callable[[Communicator], None
 
 
 def _duplicate_once(comm: Communicator) -> None:
+    """Makes a duplicate, sums a mapped buffer on it, and closes it."""
     copy = comm.duplicate()
     buf = tensor_of(copy, np.full(1000, comm.rank), torch.float32, mapped=True)
     copy.start_allreduce(buf).wait()
@@ -109,6 +113,7 @@ def _count_held(comm: Communicator, at_most: dict[str, int] | None = None) -> di
 
 
 def _count_resources() -> dict[str, int]:
+    """Returns how many threads, file descriptors and memory maps this process holds now, by kind."""
     threads = threading.enumerate()
     lingering = sum(thread.name == LINGERING for thread in threads)
     held = {"threads": len(threads) - lingering}

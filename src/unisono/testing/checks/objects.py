@@ -14,6 +14,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def check_objects_are_gathered(comm: Communicator) -> None:
+    """`allgather_object` returns the objects of all ranks in order: nested, long, special floats, of different sizes."""
     for obj in _plain_objects():
         answers = comm.allgather_object((comm.rank, obj))
         expect(answers == [(r, obj) for r in range(comm.size)], f"allgather_object of {str(obj)[:40]} gave {str(answers)[:200]}")
@@ -25,12 +26,14 @@ def check_objects_are_gathered(comm: Communicator) -> None:
 
 
 def check_objects_are_broadcast(comm: Communicator) -> None:
+    """`broadcast_object` returns the root's object everywhere, from every root."""
     for root in range(comm.size):
         answer = comm.broadcast_object({"from": comm.rank}, root)
         expect(answer == {"from": root}, f"broadcast_object from {root} gave {answer}")
 
 
 def check_gathered_objects_are_copies(comm: Communicator) -> None:
+    """Changing a gathered object does not change the object that was given."""
     mine = [comm.rank]
     answers = comm.allgather_object(mine)
     answers[comm.rank].append("changed")
@@ -53,9 +56,11 @@ def check_barrier_holds_until_all_are_there(comm: Communicator) -> None:
 
 
 def _boot() -> str:
+    """Returns the id of this machine's current boot; a fixed text where there is none, as then all ranks are on one machine."""
     return BOOT.read_text() if BOOT.exists() else "one machine"
 
 
 def _plain_objects() -> tuple[object, ...]:
+    """Returns objects of every kind that can be sent: numbers, texts, bytes, lists, dicts, None."""
     nested = {"nested": [1, (2, "three"), {"four": None}], "empty": {}}
     return (None, True, -5, 2**100, 3.25, "Grüße 你好", b"\x00\xff", (), [], nested, "long" * 50_000)

@@ -26,6 +26,7 @@ Kind = tuple[int, torch.dtype]
 
 
 def check_ordered_sum_of_every_type_and_size(comm: Communicator) -> None:
+    """The ordered sum has the bits of its definition, for every float type, many sizes, plain and mapped."""
     kinds = [(numel, dtype) for numel in (0, 1, 3, 30, 4097) for dtype in FLOATS]
     for num_shards in (comm.size, 2 * comm.size + 3):
         for mapped in ((), range(len(kinds))):
@@ -33,6 +34,7 @@ def check_ordered_sum_of_every_type_and_size(comm: Communicator) -> None:
 
 
 def check_ordered_sum_of_every_division(comm: Communicator) -> None:
+    """The bits do not depend on how many shards there are on which rank."""
     kinds = [(7, torch.float32), (30, torch.float64)]
     for num_shards in (*range(comm.size, comm.size + 10), 16, 33):
         for ranges in (even_ranges(num_shards, comm.size), lopsided_ranges(num_shards, comm.size)):
@@ -40,6 +42,7 @@ def check_ordered_sum_of_every_division(comm: Communicator) -> None:
 
 
 def check_ordered_sum_of_large_vectors(comm: Communicator) -> None:
+    """The same for large vectors, which are mapped on some ranks only."""
     kinds = [(LARGE_NUMEL, torch.float32), (30, torch.float64), (LARGE_NUMEL, torch.bfloat16)]
     mapped_on_some_ranks = (0, 1, 2) if comm.rank % 2 == 0 else (1,)
     for num_shards in (comm.size, comm.size + 1, 4 * comm.size):
@@ -48,6 +51,7 @@ def check_ordered_sum_of_large_vectors(comm: Communicator) -> None:
 
 
 def even_ranges(num_shards: int, size: int) -> list[range]:
+    """Returns the range of shards of each rank, with numbers that differ by at most one."""
     return [range(*ends) for ends in pairwise(num_shards * rank // size for rank in range(size + 1))]
 
 
@@ -79,12 +83,13 @@ def recursive_sum(values: Sequence[Tensor]) -> Tensor:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same dtype and the same bits."""
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[one.itemsize]
     return one.dtype == other.dtype and torch.equal(one.cpu().view(whole), other.cpu().view(whole))
 
 
 def _sum_once(comm: Communicator, ranges: Sequence[range], kinds: Sequence[Kind], mapped: Container[int]) -> None:
-    """`mapped` are the places of vectors that come from `comm.empty`."""
+    """Sums shards in order, those of `ranges[r]` on rank r, and checks the bits. `mapped`: which vectors come from `comm.empty`."""
 
     def new_vectors() -> list[Tensor]:
         return [
@@ -109,5 +114,6 @@ def _sum_once(comm: Communicator, ranges: Sequence[range], kinds: Sequence[Kind]
 
 @cache
 def _random_period() -> Array:
+    """Returns random numbers of both signs and very different magnitudes, which `shard_values` repeats."""
     draw = np.random.default_rng(7)
     return np.asarray(draw.standard_normal(_PERIOD) * 10.0 ** draw.uniform(-3, 3, _PERIOD))

@@ -20,6 +20,7 @@ MIXTURES = ((SHORT,), (LONG,), (SHORT, 1_500, LONG))
 
 
 def check_outstanding_messages_in_reverse_order(comm: Communicator) -> None:
+    """Many messages to the next rank, short and long, are received in reverse order of their tags."""
     for lengths in MIXTURES:
         sends = _start_sends(comm, lengths)
         _receive_reversed(comm, lengths)
@@ -118,6 +119,7 @@ def _pass_round(comm: Communicator) -> None:
 
 
 def _start_sends(comm: Communicator, lengths: Sequence[int]) -> list[Work[None]]:
+    """Starts all messages to the next rank, with tags 0, 1, ...; returns what is to be waited for."""
     following = (comm.rank + 1) % comm.size
     return [
         comm.start_send(tensor_of(comm, _values(comm.rank, i, numel), torch.float32, mapped=i % 2 == 0), following, tag=i)
@@ -126,6 +128,7 @@ def _start_sends(comm: Communicator, lengths: Sequence[int]) -> list[Work[None]]
 
 
 def _receive_reversed(comm: Communicator, lengths: Sequence[int], between: Callable[[], None] | None = None) -> None:
+    """Receives and checks the messages of the preceding rank, last tag first; calls `between` from time to time."""
     preceding = (comm.rank - 1) % comm.size
     for i, numel in reversed(list(enumerate(_cycle_lengths(lengths)))):
         buf = torch.zeros(numel, device=comm.device)
@@ -136,6 +139,7 @@ def _receive_reversed(comm: Communicator, lengths: Sequence[int], between: Calla
 
 
 def _meet(comm: Communicator) -> None:
+    """Collective: an all-reduce, a barrier and an exchange of objects, which are checked."""
     buf = torch.ones(20, device=comm.device)
     comm.allreduce(buf)
     expect_equal(buf, np.full(20, comm.size), "allreduce among many messages")
@@ -144,13 +148,16 @@ def _meet(comm: Communicator) -> None:
 
 
 def _wait_for(works: Sequence[Work[None]]) -> None:
+    """Waits for all of these operations."""
     for work in works:
         work.wait()
 
 
 def _cycle_lengths(lengths: Sequence[int]) -> list[int]:
+    """Returns the lengths of all messages: the given ones, repeated."""
     return [lengths[i % len(lengths)] for i in range(NUM_MESSAGES)]
 
 
 def _values(rank: int, number: int, numel: int) -> Array:
+    """Returns the values of message `number` of a rank."""
     return contribution(rank, numel, salt=number)

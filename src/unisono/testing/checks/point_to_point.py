@@ -10,6 +10,7 @@ from unisono.testing.checks.expected import contribution, expect, expect_equal, 
 
 
 def check_messages_go_round(comm: Communicator) -> None:
+    """Each rank sends to the next one, in many sizes, plain and mapped; values and envelope are right."""
     following, preceding = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for numel in (0, 1, 1000, 16_385, 300_001, 2_000_000):
         for mapped in (False, True):
@@ -22,6 +23,7 @@ def check_messages_go_round(comm: Communicator) -> None:
 
 
 def check_messages_of_every_type(comm: Communicator) -> None:
+    """Started sends and receives carry every dtype."""
     following, preceding = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for dtype in DTYPES:
         for numel in (1, 1001):
@@ -34,6 +36,7 @@ def check_messages_of_every_type(comm: Communicator) -> None:
 
 
 def check_blocking_messages_between_pairs(comm: Communicator) -> None:
+    """Each pair of ranks sends a message and an answer with blocking calls."""
     for first in range(comm.size):
         for second in range(first + 1, comm.size):
             for numel in (5, 200_000):
@@ -49,6 +52,7 @@ def check_blocking_messages_between_pairs(comm: Communicator) -> None:
 
 
 def check_tags_are_taken_in_any_order(comm: Communicator) -> None:
+    """A receive takes the message with its tag, though others came earlier."""
     following, preceding = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for numel in (4, 70_000):
         tags = (0, 1, 7, 32_767)
@@ -78,6 +82,7 @@ def check_messages_of_a_pair_keep_their_order(comm: Communicator) -> None:
 
 
 def check_started_receives_take_messages_in_order(comm: Communicator) -> None:
+    """Of 30 started receives with one tag, the first gets the first message, and so on."""
     following, preceding = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     bufs = [torch.zeros(20, dtype=torch.int64, device=comm.device) for _ in range(30)]
     receives = [comm.start_recv(buf, preceding, tag=4) for buf in bufs]
@@ -127,6 +132,7 @@ def check_any_source_serves_everybody(comm: Communicator) -> None:
 
 
 def check_any_source_of_large_messages(comm: Communicator) -> None:
+    """Rank 0 receives large messages from ANY; the envelope names the sender, and none is lost."""
     numel = 150_000
     if comm.rank == 0:
         sources = []
@@ -142,6 +148,7 @@ def check_any_source_of_large_messages(comm: Communicator) -> None:
 
 
 def check_messages_to_oneself(comm: Communicator) -> None:
+    """A rank can send to itself, also an empty or large message."""
     for numel in (0, 6, 90_000):
         send = comm.start_send(tensor_of(comm, contribution(comm.rank, numel), torch.float32), comm.rank, tag=8)
         buf = torch.zeros(numel, device=comm.device)
@@ -152,6 +159,7 @@ def check_messages_to_oneself(comm: Communicator) -> None:
 
 
 def check_everybody_writes_to_everybody(comm: Communicator) -> None:
+    """All ranks send to all at once; each receive gets the message of its source."""
     for numel in (17, 20_000):
         bufs = [torch.zeros(numel, device=comm.device) for _ in range(comm.size)]
         receives = [comm.start_recv(bufs[r], r, tag=11) for r in range(comm.size)]
@@ -164,8 +172,10 @@ def check_everybody_writes_to_everybody(comm: Communicator) -> None:
 
 
 def _tagged_values(rank: int, tag: int, numel: int) -> np.ndarray:
+    """Returns the values of a rank's message with this tag."""
     return contribution(rank, numel) + tag % 1000
 
 
 def _tagged_tensor(comm: Communicator, rank: int, tag: int, numel: int) -> torch.Tensor:
+    """Returns `_tagged_values` as a tensor on the communicator's device."""
     return tensor_of(comm, _tagged_values(rank, tag, numel), torch.float32)

@@ -14,6 +14,7 @@ from unisono.testing.checks.expected import expect, expect_equal, tensor_of
 
 
 def check_wrong_buffers_are_refused(comm: Communicator) -> None:
+    """Buffers that are not contiguous, overlap, are on another device or have a wrong dtype raise an error that says so."""
     good = torch.ones(6, device=comm.device)
     across = torch.ones(4, 6, device=comm.device).t()
     for call in _calls_with(comm, across):
@@ -32,6 +33,7 @@ def check_wrong_buffers_are_refused(comm: Communicator) -> None:
 
 
 def check_wrong_ranks_are_refused(comm: Communicator) -> None:
+    """Ranks and tags out of range raise an error that names the number."""
     buf = torch.ones(6, device=comm.device)
     for wrong in (comm.size, comm.size + 5, -2):
         for call in (
@@ -50,6 +52,7 @@ def check_wrong_ranks_are_refused(comm: Communicator) -> None:
 
 
 def check_wrong_counts_are_refused(comm: Communicator) -> None:
+    """Counts that do not fit the ranks or the buffers raise an error that names them."""
     size = comm.size
     buf, long = torch.ones(6, device=comm.device), torch.ones(6 * size + 1, device=comm.device)
     even = torch.ones(6 * size, device=comm.device)
@@ -68,6 +71,7 @@ def check_wrong_counts_are_refused(comm: Communicator) -> None:
 
 
 def _calls_with(comm: Communicator, buf: torch.Tensor) -> tuple[Callable[[], object], ...]:
+    """Returns one call of each kind, each with this buffer."""
     return (
         lambda: comm.allreduce(buf),
         lambda: comm.start_allreduce(buf),

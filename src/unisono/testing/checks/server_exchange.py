@@ -29,6 +29,7 @@ MOST_NUMBERS = 8
 
 
 def check_exchange_carries_every_size_and_type(comm: Communicator) -> None:
+    """Vectors of many sizes and all dtypes come back unchanged, plain and mapped, and a call without a vector."""
     for mapped_bytes in (0, MAPPED_BYTES):
 
         def work(caller: Caller) -> None:
@@ -100,7 +101,7 @@ def check_exchange_keeps_every_call(comm: Communicator) -> None:
 
 
 def check_exchange_with_several_servers(comm: Communicator) -> None:
-    """A worker calls all servers before it takes the first answer."""
+    """A worker calls all servers before it takes the first answer; each answer is that of its server."""
     for num_servers in _numbers_of_servers(comm):
         with _open_exchange(comm, num_servers, 0) as (server, callers):
             for turn in range(3):
@@ -167,6 +168,7 @@ def check_exchange_opened_again_and_again(comm: Communicator) -> None:
 
 
 def check_exchange_refusals(comm: Communicator) -> None:
+    """Impossible sets of servers, and calls or replies out of turn, raise an error that says so."""
     for servers in ((), (0, 0), (comm.size,), tuple(range(comm.size))):
         _expect_refused(partial(open_exchange, comm, servers), "server")
     if not _is_able(comm):
@@ -187,10 +189,12 @@ def check_exchange_refusals(comm: Communicator) -> None:
 
 
 def _numbers_of_servers(comm: Communicator) -> list[int]:
+    """Returns the numbers of servers to try, 1 and 2 if there are workers left; none where an exchange cannot be opened."""
     return [number for number in (1, 2) if number < comm.size] if _is_able(comm) else []
 
 
 def _is_able(comm: Communicator) -> bool:
+    """Whether an exchange can be opened: with at least two ranks, on the CPU."""
     return comm.size > 1 and comm.device.type == "cpu"
 
 
@@ -229,12 +233,14 @@ def _serve_or_work(comm: Communicator, work: Callable[[Caller], None], mapped_by
 
 
 def _echo(server: Server, request: Request) -> None:
+    """Answers a request with its own vector and numbers; with zeros for a request of kind `ZERO`."""
     if request.kind == ZERO and request.vector is not None:
         request.vector.zero_()
     server.reply(request.caller, DONE, request.vector, request.tail)
 
 
 def _receive(server: Server) -> Request:
+    """Returns the next request of a server; raises if none comes in time."""
     request = server.receive(ENOUGH_S)
     if request is None:
         raise AssertionError(f"no call came within {ENOUGH_S:g} s")
@@ -242,6 +248,7 @@ def _receive(server: Server) -> Request:
 
 
 def _expect_echo(caller: Caller, numel: int, dtype: torch.dtype) -> None:
+    """Sends a vector and numbers to an echoing server and asserts that both come back."""
     values = contribution(caller.number, numel)
     vector = caller.empty(numel, dtype).copy_(torch.from_numpy(values))
     tail = [0.1, -1e300, float(caller.number)]
@@ -252,11 +259,13 @@ def _expect_echo(caller: Caller, numel: int, dtype: torch.dtype) -> None:
 
 
 def _expect_vector(reply: Reply, values: np.ndarray, what: str) -> None:
+    """Asserts that a reply has a vector with these values."""
     assert reply.vector is not None
     expect_equal(reply.vector, values, what)
 
 
 def _expect_late(caller: Caller, timeout_s: float) -> None:
+    """Asserts that no answer comes within the time, and that the `TimeoutError` says so."""
     try:
         caller.wait_reply(timeout_s)
     except TimeoutError as error:
@@ -266,6 +275,7 @@ def _expect_late(caller: Caller, timeout_s: float) -> None:
 
 
 def _expect_refused(call: Callable[[], object], word: str) -> None:
+    """Asserts that a call raises an error that contains the word."""
     try:
         call()
     except (CommError, UsageError) as error:

@@ -17,6 +17,7 @@ ENOUGH_S = 30.0
 
 
 def check_many_started_calls_beside_blocking_ones(comm: Communicator) -> None:
+    """Fifty started all-reduces, with blocking calls in between, all give the right sums."""
     started = []
     for i in range(50):
         numel = (1, 300, 20_000)[i % 3]
@@ -32,6 +33,7 @@ def check_many_started_calls_beside_blocking_ones(comm: Communicator) -> None:
 
 
 def check_started_calls_of_every_kind(comm: Communicator) -> None:
+    """One started call of each kind, waited for in reverse order, gives the right result and is then done."""
     size, rank = comm.size, comm.rank
     counts = uneven_counts(size, 50)
     for numel in (40, 30_000):
@@ -137,6 +139,7 @@ def check_messages_pass_beside_started_collectives(comm: Communicator) -> None:
 
 
 def _expect_not_done(work: Work[object]) -> None:
+    """Asserts that a short wait for an operation times out, and that it is not done."""
     try:
         work.wait(timeout_s=0.05)
     except CommError as error:
@@ -147,4 +150,5 @@ def _expect_not_done(work: Work[object]) -> None:
 
 
 def _everybody(comm: Communicator, numel: int, salt: int = 0) -> list[np.ndarray]:
+    """Returns the contributions of all ranks."""
     return [contribution(r, numel, salt) for r in range(comm.size)]

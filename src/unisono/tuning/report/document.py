@@ -109,6 +109,7 @@ def _tiles(
     spans: Sequence[Span],
     blocks: Sequence[Block],
 ) -> list[tuple[str, str]]:
+    """Returns (value, label) of the tiles at the top: trials, best value or size of the front, wall time, worker-hours."""
     states = Counter(trial.state for trial in study.trials.values())
     said = [f"{states[state]} {state}" for state in (COMPLETE, PRUNED, FAILED, RUNNING, WAITING) if states[state]]
     wanted = study.num_wanted(about.get("trials") or 0)
@@ -160,11 +161,13 @@ def _without_outliers(trials: Sequence[Trial], objective: Measure) -> list[Trial
 
 
 def _importance(study: Study, settings: Sequence[Setting], objective: Measure) -> str:
+    """Returns the drawing of how much each setting explains of the variance of an objective."""
     shares = importances(ranked_trials(study, objective), settings, objective.place)
     return bars(shares, f"Share of the variance of {objective.metric} explained", "too few trials have it, or all have the same")
 
 
 def _slices(study: Study, trials: Sequence[Trial], settings: Sequence[Setting], objective: Measure) -> list[str]:
+    """Returns one drawing of the objective over each setting; none where no trial has a value."""
     if all(value_of(trial, objective.place) is None for trial in trials):
         return []
     best = next((trial.number for trial in ranked_trials(study, objective)), None)
@@ -173,6 +176,7 @@ def _slices(study: Study, trials: Sequence[Trial], settings: Sequence[Setting], 
 
 
 def _folds(study: Study, objective: Measure) -> Mapping[str, Any] | None:
+    """Returns the values for the section on folds and repeats; None where every trial is a single training."""
     trials = [trial for trial in ranked_trials(study, objective) if len(parts_of(trial, objective.place)) > 1]
     if not trials:
         return None
@@ -231,6 +235,7 @@ def _cost_rows(spans: Sequence[Span], blocks: Sequence[Block]) -> Mapping[str, A
 def _table(
     trials: Sequence[Trial], settings: Sequence[Setting], objectives: Sequence[Measure], spans: Sequence[Span]
 ) -> Mapping[str, Any]:
+    """Returns heads and rows of the table of all trials."""
     took: dict[int, float] = {}
     for span in spans:
         took[span.trial] = took.get(span.trial, 0.0) + span.took_s
@@ -249,6 +254,7 @@ def _table(
 
 
 def _cells(trial: Trial, settings: Sequence[Setting], objectives: Sequence[Measure], took_s: float) -> Iterator[Cell]:
+    """Yields the cells of a trial's row: its text, the value to sort by, and whether it is a number."""
     yield str(trial.number), trial.number, True
     yield trial.state, None, False
     for one in objectives:
@@ -264,14 +270,17 @@ def _cells(trial: Trial, settings: Sequence[Setting], objectives: Sequence[Measu
 
 
 def _with_spread(trial: Trial) -> str:
+    """Returns the first objective of a trial as text, with ± its spread over parts if it has one."""
     spread = spread_over_parts(trial)
     return number_text(value_of(trial)) + ("" if spread is None else f" ± {number_text(spread, 2)}")
 
 
 def _hours(seconds: float) -> str:
+    """Returns seconds as a number of hours, in text."""
     hours = seconds / 3600
     return f"{hours:.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
 def _with_plural(num: int, what: str) -> str:
+    """Returns a number with its noun: '1 trial' or '2 trials'."""
     return f"{num} {what}{'' if num == 1 else 's'}"

@@ -74,6 +74,7 @@ def settings_of_study(study: Study, about: Mapping[str, Any]) -> list[Setting]:
 
 
 def _setting(name: str, described: Mapping[str, Any], seen: Sequence[Any]) -> Setting:
+    """Makes a setting from its description in the space and the values seen: a choice, or a range that holds all of them."""
     ends = [described[end] for end in ("low", "high") if is_number(described.get(end))]
     if "choice" in described or not all(is_number(value) for value in seen) or not (seen or ends):
         choices = list(described.get("choice", ()))

@@ -44,6 +44,7 @@ class _Time:
         self._per_s = (RIGHT - LEFT - self.cut * num_cuts) / (self.active_s or 1.0)
 
     def place(self, at_s: float) -> float:
+        """Returns the x of a time; a time without any job is at the begin of the next stretch."""
         x = float(LEFT)
         for begin, end in self.stretches:
             if at_s <= end:
@@ -106,6 +107,7 @@ def gantt(blocks: Sequence[Block]) -> str:
 
 
 def _bar(span: Span, time: _Time, y: float, height: float) -> str:
+    """Draws one attempt, with its trial number where there is room, and its facts on hover."""
     began_s = span.began_s or 0.0
     x, end = time.place(began_s), time.place(began_s + span.took_s)
     about = f"trial {span.trial}{f', attempt {span.attempt}' if span.attempt else ''}: {span.end} after {duration(span.took_s)}"

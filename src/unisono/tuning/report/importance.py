@@ -35,6 +35,7 @@ def importances(trials: Sequence[Trial], settings: Sequence[Setting], index: int
 
 
 def _importance(trials: Sequence[Trial], setting: Setting, index: int) -> float | None:
+    """Returns one setting's share of the variance; None where too few trials have it, or all the same value."""
     pairs = [
         (trial.values[setting.name], value)
         for trial in trials

@@ -54,12 +54,14 @@ def parallel(trials: Sequence[Trial], settings: Sequence[Setting], objectives: S
 
 
 def _axis_of(setting: Setting) -> Axis:
+    """Returns the axis of a setting: one place for each choice, or a scale."""
     if setting.choices is not None:
         return Places(setting.choices, BOTTOM, TOP)
     return Scale(setting.low, setting.high, BOTTOM, TOP, setting.log)
 
 
 def _drawn_axis(x: float, name: str, axis: Axis, most: int) -> str:
+    """Draws one axis at `x`, with ticks and name."""
     ticks = (line(x - 3, y, x + 3, y, "axis") + label(x - 7, y + 4, text, 13, cls="tick end halo") for y, text in axis.ticks(6))
     return label(x, TOP - 22, name, most, cls="name middle") + line(x, TOP, x, BOTTOM, "axis") + "".join(ticks)
 
@@ -67,6 +69,7 @@ def _drawn_axis(x: float, name: str, axis: Axis, most: int) -> str:
 def _places(
     trial: Trial, settings: Sequence[Setting], objectives: Sequence[Measure], axes: Sequence[Axis], has_result: bool
 ) -> list[float | None]:
+    """Returns the place of a trial on each axis; None where it has no value."""
     given = trial.values or {}
     results = [value_of(trial, one.place) if has_result else None for one in objectives]
     found = [axis.place(given[one.name]) if one.name in given else None for axis, one in zip(axes, settings, strict=False)]
@@ -75,6 +78,7 @@ def _places(
 
 
 def _ramp(share: float) -> str:
+    """Returns the colour of a rank between 0 and 1, as '#rrggbb'."""
     place = min(1.0, max(0.0, share)) * (len(RAMP) - 1)
     below = min(int(place), len(RAMP) - 2)
     red, green, blue = (round(a + (b - a) * (place - below)) for a, b in zip(RAMP[below], RAMP[below + 1], strict=True))

@@ -34,10 +34,12 @@ class Span:
 
     @property
     def job(self) -> str:
+        """The name of the job that ran the attempt."""
         return _job(self.block_id)
 
     @property
     def worker_s(self) -> float:
+        """Seconds times the workers of the block."""
         return self.took_s * self.block_size
 
 
@@ -64,6 +66,7 @@ def spans_of(study: Study, about: Mapping[str, Any], now_s: float) -> list[Span]
 
 
 def _spans_of_trial(study: Study, trial: Trial, about: Mapping[str, Any], now_s: float) -> Iterator[Span]:
+    """Yields a span for each attempt at a trial, in order, with or without a result."""
     first = {result.attempt: result for result in sorted(trial.results.values(), reverse=True)}
     for number in sorted(trial.attempts.keys() | first.keys()):
         attempt, result = trial.attempts.get(number), first.get(number)
@@ -79,6 +82,7 @@ def _spans_of_trial(study: Study, trial: Trial, about: Mapping[str, Any], now_s:
 
 
 def _without_result(study: Study, trial: Trial, attempt: Attempt, now_s: float) -> tuple[float, str]:
+    """Returns seconds and end of an attempt that has no result: given back, running, or lost."""
     if attempt.number in trial.given_back:
         return trial.given_back[attempt.number] - attempt.began_s, GIVEN_BACK
     job = _job(attempt.block_id)
@@ -124,6 +128,7 @@ def stretches_of(blocks: Sequence[Block], longest_gap_s: float = 0.0) -> list[tu
 
 
 def _job(block_id: str) -> str:
+    """Returns the job in the id of a block ('job/number')."""
     return block_id.rpartition("/")[0] or block_id
 
 

@@ -82,4 +82,5 @@ def components(cells: Floats) -> Components:
 
 
 def _positive(value: float) -> float:
+    """Returns the value, or 0 if it is negative."""
     return max(0.0, float(value))

@@ -31,6 +31,7 @@ def describe_grid(space: Space, trials: int) -> str:
 
 
 def _points(space: Space, place: int, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the points of the grid that begin with `known`, from dimension `place` on; inactive dimensions are left out."""
     if place == len(space.dimensions):
         yield dict(known)
         return
@@ -43,6 +44,7 @@ def _points(space: Space, place: int, known: Mapping[str, Any]) -> Iterator[dict
 
 
 def _values(dimension: Dimension) -> Sequence[Any]:
+    """Returns the values of a dimension in the grid: all choices, or `NUM_VALUES` evenly spread ones."""
     values = dimension.values
     if isinstance(values, Choice):
         return list({(type(one), one): one for one in values.values}.values())

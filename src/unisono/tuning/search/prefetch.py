@@ -26,7 +26,8 @@ class Proposals(Protocol):
     """The source of points for a coordinator."""
 
     def next_proposal(self, trial_s: float | None) -> Proposal | None:
-        """Returns the newest proposal; None while one is being made, and the coordinator is woken when it is ready. Not
+        """Returns a proposal, made with all results if there is one; None while one is being made (the coordinator is then
+        woken). Where waiting would cost too much of a trial, the search's fallback. Raises what ended the thread. Not
         blocking."""
 
     def on_result(self, result_every_s: float | None) -> None:
@@ -40,6 +41,7 @@ class NoPrefetch:
     """Proposals of a search whose points are determined by the number of the trial: there is nothing to make in advance."""
 
     def next_proposal(self, trial_s: float | None) -> Proposal | None:  # noqa: ARG002
+        """Returns None: the number of a trial determines its point."""
         return None
 
     def on_result(self, result_every_s: float | None) -> None:
@@ -77,6 +79,8 @@ class Prefetcher:
         self._warming.start()
 
     def next_proposal(self, trial_s: float | None) -> Proposal | None:
+        """As `Proposals.next_proposal`: a prefetched proposal, the fallback's, or None, after which the thread makes one and
+        wakes."""
         with self._changed:
             if self.failure is not None:
                 raise self.failure
@@ -98,12 +102,14 @@ class Prefetcher:
             return found.proposal
 
     def on_result(self, result_every_s: float | None) -> None:
+        """Notes that results have come in: proposals made before are now old."""
         with self._changed:
             self._version += 1
             self._result_every_s = result_every_s
             self._changed.notify()
 
     def close(self) -> None:
+        """Ends the threads; blocks until the proposal that is being made is done."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -111,6 +117,7 @@ class Prefetcher:
         self._warming.join()
 
     def _run(self) -> None:
+        """Makes proposals in the thread until `close`; keeps an error in `failure`, and wakes the coordinator."""
         try:
             while True:
                 with self._changed:
@@ -131,6 +138,7 @@ class Prefetcher:
         return max(self._proposal_s, 0.0 if self._making_since is None else perf_counter() - self._making_since)
 
     def _has_work(self) -> bool:
+        """Whether a proposal should be made now: one is awaited, too few are ready, or old ones are cheap to replace."""
         if self._is_awaited and (not self._ready or self._is_old(self._ready[-1])):
             return True
         if self._is_on_demand:
@@ -142,6 +150,7 @@ class Prefetcher:
         return self._result_every_s is not None and num_proposals * self._proposal_s < RENEW_SHARE * self._result_every_s
 
     def _is_old(self, ready: _Prefetched) -> bool:
+        """Whether results have come in since a proposal was made, and matter to the search."""
         return self._search.learns and ready.version != self._version
 
     def _withdraw_old(self) -> None:
@@ -156,6 +165,7 @@ class Prefetcher:
             self._search.withdraw(one.proposal)
 
     def _make(self, version: int) -> None:
+        """Makes one proposal, measures how long it takes, and stores it. `version`: number of results that it knows."""
         began = perf_counter()
         proposal = self._search.propose()
         took_s = perf_counter() - began

@@ -146,6 +146,7 @@ class Search:
         return self._ask()
 
     def _ask(self, study: Any = None) -> Proposal:
+        """Returns a proposal of Optuna's sampler, from `study` if given; without a space, values for the names asked for so far."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trial = (study or self._study).ask()
@@ -198,6 +199,7 @@ class Search:
         self._seen.discard(_key(proposal.values))
 
     def _discard(self, proposal: Proposal) -> None:
+        """Ends a proposal in Optuna's study as failed."""
         self._study.tell(proposal.trial, state=self._optuna.trial.TrialState.FAIL)
 
     def start_trial(self, number: int, proposal: Proposal) -> None:
@@ -222,6 +224,7 @@ class Search:
             self.tell(trial.number, trial.result.state, trial.result.values)
 
     def _frozen(self, number: int) -> Any:
+        """Returns Optuna's record of a trial, with its reports."""
         return self._study._storage.get_trial(self._trials[number]._trial_id)
 
     def tell(self, number: int, state: str, values: Sequence[float]) -> None:
@@ -278,21 +281,26 @@ class Search:
         self._trials[trial.number] = storage.get_trial(storage.create_new_trial(self._study._study_id, template_trial=frozen))
 
     def _is_valid(self, values: Sequence[float]) -> bool:
+        """Whether there is one finite value for each objective."""
         return len(values) == len(self.higher_is_better) and all(math.isfinite(one) for one in values)
 
     def _rungs(self, reports: Mapping[int, float]) -> dict[str, float]:
+        """Returns the rungs of successive halving that these reports have passed; none for other pruning."""
         return completed_rungs(reports, self.num_steps) if self.prune == "asha" else {}
 
     @property
     def _num_startup_trials(self) -> int:
+        """Number of results that the search needs before they influence it."""
         return num_startup_trials(self.name, self.num_trials)
 
 
 def _key(values: Mapping[str, Any]) -> str:
+    """Returns the values as a text that is equal for equal values."""
     return json.dumps(dict(values), sort_keys=True)
 
 
 def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
+    """Asks Optuna's trial for a value of this dimension."""
     values = dimension.values
     if isinstance(values, Choice):
         return trial.suggest_categorical(dimension.name, values.values)

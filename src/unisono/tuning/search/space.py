@@ -145,6 +145,7 @@ def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | No
 
 
 def _annotated_dimensions(task: Task) -> Iterator[Dimension]:
+    """Yields the dimensions that the task declares: annotated arguments of its factories, then `task.space`."""
     for factory in FACTORIES:
         for name, hint in hints_of(getattr(task, factory)).items():
             if typing.get_origin(hint) is typing.Annotated:
@@ -158,6 +159,7 @@ def _annotated_dimensions(task: Task) -> Iterator[Dimension]:
 
 
 def _read(file: Path) -> Mapping[str, Any]:
+    """Returns the contents of a TOML file; refuses one that cannot be read."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -167,6 +169,7 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields (dotted name, table) of every dimension in nested TOML tables."""
     for key, value in table.items():
         name = f"{above}{key}"
         if not isinstance(value, Mapping):
@@ -184,6 +187,7 @@ def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Ma
 
 
 def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Dimension:
+    """Makes a dimension from its TOML table (`where` in messages); refuses keys and values that make no sense."""
     for key in leaf:
         if key not in LEAF_KEYS:
             raise unknown_name(f"key of {where}", key, LEAF_KEYS)
@@ -222,6 +226,7 @@ def _is_integer(task: Task, name: str, values: Range) -> bool:
 
 
 def _is_integer_hint(hint: Any, values: Range) -> bool:
+    """Whether a range takes whole numbers: by its annotation, else by how its ends are written."""
     kinds = {hint, *typing.get_args(hint)}
     if int in kinds or float in kinds:
         return float not in kinds
@@ -229,10 +234,12 @@ def _is_integer_hint(hint: Any, values: Range) -> bool:
 
 
 def _as_lists(when: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    """Returns the conditions with each wanted value or tuple as a list."""
     return {name: list(wanted) if isinstance(wanted, (list, tuple)) else [wanted] for name, wanted in when.items()}
 
 
 def _flatten(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted name, value) of nested tables."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{above}{key}.")
@@ -241,6 +248,7 @@ def _flatten(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 
 def _check_values(dimension: Dimension) -> None:
+    """Refuses choices that cannot be written down, and whole-number ranges without whole ends."""
     if isinstance(dimension.values, Choice):
         for value in dimension.values.values:
             if not isinstance(value, PLAIN):
@@ -256,6 +264,7 @@ def _check_values(dimension: Dimension) -> None:
 
 
 def _check_conditions(dimension: Dimension, found: Mapping[str, Dimension], fixed: Mapping[str, Any]) -> None:
+    """Refuses conditions that name no other dimension or can never hold."""
     for other, wanted in dimension.when.items():
         if not wanted or (other in fixed and fixed[other] not in wanted):
             raise UsageError(f"{dimension.name} could never take part: it depends on {other} being one of {list(wanted)} (when)")
@@ -295,6 +304,7 @@ def _check_name(task: Task, values: Mapping[str, Any]) -> None:
 
 
 def _range(values: Range) -> dict[str, Any]:
+    """Returns low, high and log of a range as a dict."""
     return {"low": values.low, "high": values.high, "log": values.log}
 
 
@@ -324,6 +334,7 @@ def defaults_of(task: Task, space: Space, fixed: Mapping[str, Any]) -> dict[str,
 
 
 def _default(task: Task, name: str) -> Any:
+    """Returns the task's own value of a setting; None where it has none."""
     head, dot, rest = name.partition(".")
     if head in FACTORIES:
         argument = inspect.signature(getattr(task, head)).parameters.get(rest)

@@ -68,6 +68,7 @@ class PrefetchTimer:
         """Blocks and trials whose time has come."""
 
     def add(self, at: float, block: int, trial: str) -> None:
+        """Adds an entry: at time `at`, this block is sent its next trial if it still runs `trial`."""
         heapq.heappush(self._pending, (at, block, trial))
 
     def advance(self, now: float) -> None:

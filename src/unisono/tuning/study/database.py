@@ -58,6 +58,7 @@ class DatabaseClaims:
     database: Database
 
     def claim(self, trial: int, attempt: int, claimant: str) -> bool:
+        """Claims an attempt at a trial for `claimant`; returns whether it owns it. Of several jobs exactly one wins."""
         storage = self.database.storage
         if attempt:
             try:
@@ -72,6 +73,7 @@ class DatabaseClaims:
         return self.owner(trial, 0) == claimant
 
     def owner(self, trial: int, attempt: int) -> str | None:
+        """Returns who has claimed an attempt; None if nobody has."""
         storage = self.database.storage
         if not attempt:
             key = self.database.key_of(trial)
@@ -83,6 +85,7 @@ class DatabaseClaims:
         return str(storage.get_study_user_attrs(key).get("who", ""))
 
     def _name(self, trial: int, attempt: int) -> str:
+        """Returns the name of the Optuna study whose existence marks the claim of a later attempt."""
         return f"{self.database.study.study_name}: trial {trial}, attempt {attempt}"
 
 
@@ -95,6 +98,7 @@ class DatabaseWriter:
     _number: int = 0
 
     def append(self, value: Mapping[str, Any], later: bool = False) -> None:  # noqa: ARG002 - a database keeps what it has taken
+        """Writes a record to the database, and shows points and results in Optuna's own trials."""
         text = json.dumps(value, default=plain)
         self.database.storage.set_study_user_attr(self.database.key, f"{self.name}/{self._number:06d}", text)
         self._number += 1
@@ -142,6 +146,7 @@ class DatabaseReader:
     _seen: set[str] = field(default_factory=set)
 
     def read(self, is_over: bool = False) -> list[Record]:  # noqa: ARG002 - a database has whole records only
+        """Returns the records of other writers that were not read before, in order."""
         found = []
         for name, text in self.database.storage.get_study_user_attrs(self.database.key).items():
             writer, _, number = name.rpartition("/")

@@ -39,10 +39,12 @@ def to_optuna(folder: Path, storage: str | None = None) -> Any:
 
 
 def _first_line(error: Exception) -> str:
+    """Returns the first line of an error's message, or the name of its type."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _trial_of(library: Any, trial: Trial, params: dict[str, Any], distributions: dict[str, Any]) -> Any:
+    """Makes Optuna's trial of one of ours, with values, reports, times and user attributes."""
     result = trial.result
     assert result is not None
     states = library.trial.TrialState

@@ -72,6 +72,7 @@ class KeptModels:
         self._to_remove.clear()
 
     def _update_best(self, number: int) -> None:
+        """Compares a trial that has ended with the best one and, with several objectives, with the Pareto front."""
         gains = self._gains(number)
         if not gains:
             return
@@ -91,4 +92,5 @@ class KeptModels:
 
 
 def _dominates(mine: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether one trial is at least as good in all objectives and better in one; higher is better."""
     return mine != other and all(a >= b for a, b in zip(mine, other, strict=True))

@@ -135,12 +135,14 @@ class Store:
         return found
 
     def _read(self) -> None:
+        """Applies the new records of other jobs, and notes that these jobs are alive."""
         self._read_at = monotonic() + self.read_every_s
         for record in self._reader.read():
             self._last_heard[record.writer] = monotonic()
             self._apply(record)
 
     def _apply(self, record: Record) -> None:
+        """Applies a record to `study`, and notes which trial changed or ended."""
         self.study.apply(record)
         number = record.value.get("trial")
         if number is not None and number in self.study.trials:
@@ -196,6 +198,7 @@ class Store:
                 heapq.heappush(self._free, number)
 
     def _has_result(self, number: int) -> bool:
+        """Whether a trial of this number exists and has a result."""
         return number in self.study.trials and self.study.trials[number].result is not None
 
     def _next_attempt(self, number: int) -> int | None:
@@ -212,6 +215,7 @@ class Store:
         return attempt if owner is None or owner == self.job or not self._is_job_alive(owner) else None
 
     def _is_job_alive(self, name: str) -> bool:
+        """Whether a job works on the study: by its process on this machine, else by when it was last heard of."""
         if name in self.study.left_at:
             return False
         job = self.study.jobs.get(name)

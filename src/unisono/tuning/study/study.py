@@ -98,6 +98,7 @@ class Trial:
 
     @property
     def state(self) -> str:
+        """The state of its result; without one RUNNING or WAITING."""
         if (result := self.result) is not None:
             return result.state
         return RUNNING if self.attempts.keys() - self.given_back.keys() else WAITING
@@ -176,6 +177,7 @@ class Study:
 
 
 def _is_number(values: Sequence[float]) -> bool:
+    """Whether the first value is a finite number."""
     return bool(values) and math.isfinite(values[0])
 
 

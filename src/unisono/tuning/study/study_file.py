@@ -82,10 +82,12 @@ def _new_id(folder: Path) -> str:
 
 
 def _are_of_sources(found: Sequence[str]) -> bool:
+    """Whether all differences found concern source files."""
     return all(one.startswith("sources") for one in found)
 
 
 def _refusal(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], found: Sequence[str]) -> str:
+    """Returns the message that a folder holds another study, with the first differences and the remedy."""
     more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     differ = f"{'; '.join(found[:SHOWN])}{more}"
     if _are_of_sources(found):

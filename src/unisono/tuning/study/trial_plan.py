@@ -57,6 +57,7 @@ class Plan:
 
     @property
     def num_parts(self) -> int:
+        """Number of trainings of one trial."""
         return self.folds * self.repeats
 
     @property

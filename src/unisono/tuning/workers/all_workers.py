@@ -74,24 +74,28 @@ class AllWorkers:
         self._report_late_at = monotonic() + LATE_S
 
     def start(self, rank: int) -> None:
+        """Starts a worker for a rank, here or by its supervisor. Not blocking."""
         if rank in self._local_places:
             self._slots.start(rank)
         else:
             self._forward(rank, {"do": "start"})
 
     def send(self, rank: int, message: Message) -> None:
+        """Sends a message to the worker of a rank, here or by its supervisor. Not blocking."""
         if rank in self._local_places:
             self._slots.send(rank, message)
         else:
             self._forward(rank, {"do": "send", "letter": message})
 
     def signal(self, rank: int, signum: int) -> None:
+        """Sends a signal to the worker of a rank, here or by its supervisor. Not blocking."""
         if rank in self._local_places:
             self._slots.signal(rank, signum)
         else:
             self._forward(rank, {"do": "signal", "signum": int(signum)})
 
     def place_of(self, rank: int) -> Mapping[str, Any]:
+        """Returns node, address, GPUs and threads of a rank; empty values for one that has not connected. Pure."""
         if rank in self._local_places:
             return {**self._local_places[rank], "address": self._address}
         supervisor = self._supervisors.get(rank)
@@ -143,11 +147,13 @@ class AllWorkers:
         self._slots.close()
 
     def _forward(self, rank: int, message: Message) -> None:
+        """Sends a command on a rank to its supervisor, if that is still connected."""
         supervisor = self._supervisors.get(rank)
         if supervisor is not None:
             send_message(supervisor.channel, {"rank": rank, **message})
 
     def _accept(self) -> Iterator[WorkerMessage]:
+        """Accepts a connection, which must then prove that it knows the token; yields no messages."""
         assert self._listener is not None
         try:
             sock, peer = self._listener.accept()
@@ -163,6 +169,7 @@ class AllWorkers:
         yield from ()
 
     def _on_supervisor(self, supervisor: _Supervisor) -> Iterator[WorkerMessage]:
+        """Yields the messages of a supervisor's ranks; `LOST` for each rank once its connection has ended."""
         try:
             for data in supervisor.channel.receive():
                 if supervisor.challenge is not None:
@@ -181,6 +188,7 @@ class AllWorkers:
                 yield rank, {"is": LOST}
 
     def _handshake(self, supervisor: _Supervisor, message: bytes) -> None:
+        """Handles a message of a connection that has not proved that it belongs to the job; admits its rank at the end."""
         assert supervisor.challenge is not None
         if not supervisor.challenge.answered:
             supervisor.channel.send(supervisor.challenge.answer(message))
@@ -199,6 +207,7 @@ class AllWorkers:
         supervisor.channel.send(encode(("joined",)))
 
     def _drop(self, supervisor: _Supervisor) -> None:
+        """Closes the connection of a supervisor and forgets it."""
         if supervisor in self._connections:
             self._connections.remove(supervisor)
             self._selector.unregister(supervisor.channel.sock)

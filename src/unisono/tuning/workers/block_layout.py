@@ -19,10 +19,12 @@ class Layout:
 
     @property
     def block_size(self) -> int:
+        """Number of ranks of a block."""
         return self.workers * self.parallel_folds
 
     @property
     def num_blocks(self) -> int:
+        """Number of blocks, each of which runs one trial at a time."""
         return self.num_ranks // self.block_size
 
     @property
@@ -43,6 +45,7 @@ class Layout:
 
 
 def _s(count: int) -> str:
+    """Returns the plural ending for a count: 's', or nothing for 1."""
     return "s" if count > 1 else ""
 
 

@@ -33,9 +33,11 @@ class Workers(Protocol):
 class TrialObserver(Protocol):
     """An observer that shows the progress of trials."""
 
-    def trial_ended(self, trial: Trial) -> None: ...
+    def trial_ended(self, trial: Trial) -> None:
+        """Called with a trial that has a result, perhaps more than once."""
 
-    def say(self, text: str) -> None: ...
+    def say(self, text: str) -> None:
+        """Called with a line that a user should see."""
 
 
 @dataclass

@@ -162,6 +162,7 @@ class Coordinator:
         return min(most_s, max(0.0, self._prefetch.timer.next_at - self._clock()))
 
     def _check_limits(self, now: float) -> None:
+        """Ends trials that ran past --trial-limit or past the time of a stop, and kills processes that do not end."""
         for block in tuple(self._busy_blocks.values()):
             running = block.running
             assert running is not None
@@ -189,10 +190,12 @@ class Coordinator:
 
     @property
     def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
         return self._stop_by is not None
 
     @property
     def stop_reason(self) -> str:
+        """The reason given to `stop`; empty before."""
         return self._stop_reason
 
     @property
@@ -208,6 +211,7 @@ class Coordinator:
     # ---- assigning -------------------------------------------------------------------------------------------------
 
     def _assign_trial(self, block: Block) -> None:
+        """Starts the next trial on a block that is free and whose workers are ready; without a trial the block stays idle."""
         is_ready = block.running is None and block.number in self.formation.blocks and self._ready.issuperset(block.ranks)
         if not is_ready or self.is_stopping:
             return
@@ -244,6 +248,7 @@ class Coordinator:
     # ---- running trials --------------------------------------------------------------------------------------------
 
     def _on_trial_message(self, block: Block, running: RunningTrial, rank: int, message: Message) -> None:
+        """Handles a message on a running part: an epoch, a request for a value, a report, or the end of the part."""
         if message["is"] == "epoch":
             self._reports.on_epoch(running, rank, message, running.failure is not None or self.is_stopping)
             return
@@ -266,6 +271,7 @@ class Coordinator:
             self._conclude_wave(block, running)
 
     def _suggest(self, running: RunningTrial, rank: int, message: Message) -> None:
+        """Answers a trial that asks for one more value."""
         try:
             value = self._search.suggest(running.pending.number, message["name"], message["distribution"])
         except ValueError as error:  # an objective that asks for a number first and then for a name
@@ -297,6 +303,7 @@ class Coordinator:
             self._waves.start(block, running)
 
     def _conclude_trial(self, block: Block, running: RunningTrial, outcome: Outcome) -> None:
+        """Records a trial's outcome, tells the search, and gives its block the next trial."""
         number, took_s = running.pending.number, self._clock() - running.began
         self._ledger.close(number)
         self._search.tell(number, outcome.state, outcome.values)
@@ -312,6 +319,7 @@ class Coordinator:
     # ---- failures --------------------------------------------------------------------------------------------------
 
     def _on_process_end(self, block: Block, rank: int, message: Message) -> None:
+        """Notes that a worker's process has ended; fails the trial that it was running."""
         status = message["status"]
         running = block.running
         if running is not None and rank in running.busy_ranks:
@@ -338,11 +346,13 @@ class Coordinator:
             self._kill(running)
 
     def _kill(self, running: RunningTrial) -> None:
+        """Kills the processes that still work on a trial."""
         for rank in running.busy_ranks & self._ready:
             self._ready.discard(rank)
             self._workers.signal(rank, signal.SIGKILL)
 
     def _conclude_failed(self, block: Block, running: RunningTrial) -> None:
+        """Gives a failed trial back to be begun again, or records it as failed."""
         assert running.failure is not None
         kind, reason = running.failure
         pending = running.pending
@@ -365,6 +375,7 @@ class Coordinator:
         self._conclude_trial(block, running, Outcome(FAILED, (), reason))
 
     def _end_processes(self, block: Block) -> None:
+        """Kills all processes of a block that are ready."""
         for rank in self._ready.intersection(block.ranks):
             self._ready.discard(rank)
             self._workers.signal(rank, signal.SIGKILL)

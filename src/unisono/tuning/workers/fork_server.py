@@ -75,6 +75,7 @@ def receive_first_message(sock: socket.socket) -> dict[str, Any]:
 
 
 def _receive_exactly(sock: socket.socket, num_bytes: int) -> bytes:
+    """Returns exactly so many bytes; raises `EOFError` if the other end is closed before."""
     data = b""
     while len(data) < num_bytes:
         if not (part := sock.recv(num_bytes - len(data))):
@@ -132,6 +133,7 @@ class ForkServer:
                         return
 
     def _receive_commands(self, to_close: Sequence[Any]) -> bool:
+        """Carries out the commands that have arrived; returns False when the supervisor is gone."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._sock, READ_BYTES, MOST_DESCRIPTORS)
         except ConnectionResetError:  # the supervisor has ended without reading all our messages
@@ -148,6 +150,7 @@ class ForkServer:
         return bool(data)
 
     def _fork(self, command: Mapping[str, Any], descriptor: int, to_close: Sequence[Any]) -> None:
+        """Forks a worker for a rank and reports it, or that it could not be made."""
         try:
             process = os.fork()
         except OSError as error:  # the running workers can continue
@@ -177,6 +180,7 @@ class ForkServer:
             os._exit(code)
 
     def _reap(self) -> None:
+        """Reports the workers that have ended."""
         while self._children:
             process, status = os.waitpid(-1, os.WNOHANG)
             if not process:
@@ -185,6 +189,7 @@ class ForkServer:
                 send_message(self._channel, {"is": "gone", "rank": rank, "status": os.waitstatus_to_exitcode(status)})
 
     def _kill_workers(self) -> None:
+        """Kills all workers."""
         for process in self._children:
             os.kill(process, signal.SIGKILL)
 
@@ -202,12 +207,14 @@ def become_worker(runner: TrialRunner, descriptor: int, cpus: Sequence[int] | No
 
 
 def _refusal(error: BaseException) -> dict[str, Any]:
+    """Returns the message to the supervisor for an error; only errors that are no mistake of a user carry a trace."""
     if isinstance(error, UsageError):
         return {"is": "refused", "reason": str(error)}
     return {"is": "refused", "reason": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 
 
 def _description(runner: TrialRunner) -> dict[str, Any]:
+    """Returns the message with the description of the work, or the one that refuses it."""
     try:
         return {"about": runner.describe()}
     except BaseException as error:  # noqa: BLE001 - as above
@@ -239,12 +246,14 @@ def _description_from_child(runner: TrialRunner) -> dict[str, Any]:
 
 
 def _may_fork() -> bool:
+    """Whether this process may be forked: no GPU in use, and no module loaded that a fork breaks."""
     torch = sys.modules.get("torch")
     uses_gpu = driver_in_use() or (torch is not None and torch.cuda.is_initialized())
     return not uses_gpu and not any(name in sys.modules for name in NO_FORK)
 
 
 def _die_with_parent() -> None:
+    """Lets the kernel kill this process when its parent ends (Linux)."""
     call = prctl()
     if call is not None:
         call(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -79,4 +79,5 @@ class MessageQueue:
                 raise Dropped
 
     def _receive(self) -> dict[str, Any]:
+        """Returns the next message; blocks until it comes."""
         return parse_message(self._channel.receive_one(monotonic() + FOREVER_S))

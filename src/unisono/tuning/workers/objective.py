@@ -97,15 +97,19 @@ class ObjectiveTrial:
 
     @property
     def number(self) -> int:
+        """The number of the trial in the study."""
         return int(self._command["number"])
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
+        """Returns a real number from `low` to `high`, as in Optuna. Blocks where the coordinator must be asked."""
         return float(self._suggest(name, "FloatDistribution", low, high, log, step))
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Returns a whole number from `low` to `high`, as in Optuna. Blocks where the coordinator must be asked."""
         return int(self._suggest(name, "IntDistribution", low, high, log, step))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """Returns one of the choices, as in Optuna. Blocks where the coordinator must be asked."""
         return self._suggest(name, "CategoricalDistribution", tuple(choices))
 
     def report(self, value: float, step: int) -> None:
@@ -114,9 +118,11 @@ class ObjectiveTrial:
         self._should_prune = not self._mailbox.wait_for_answer()["go"]
 
     def should_prune(self) -> bool:
+        """Whether the last report showed that the trial should be pruned."""
         return self._should_prune
 
     def set_user_attr(self, key: str, value: Any) -> None:
+        """Keeps a value with the result of the trial; refuses one that JSON cannot hold."""
         try:
             self.user_attrs[key] = json.loads(json.dumps(value, default=plain))
         except TypeError as error:
@@ -125,6 +131,7 @@ class ObjectiveTrial:
             ) from None
 
     def _suggest(self, name: str, *limits: Any) -> Any:
+        """Returns the value of a name: one suggested before, one sent with the trial, or one that the coordinator is asked for."""
         if name in self.params:
             return self.params[name]
         distribution, text = self._range(limits)

@@ -51,6 +51,7 @@ class TrialOutput:
                 file.parent.rmdir()
 
     def _open(self, file: Path) -> int:
+        """Opens the file of a trial for appending, in a new folder; the null device if that fails. Returns a descriptor."""
         if self._empty is not None and self._empty[0].name == file.name:  # the folder of a silent trial becomes the next one's
             with suppress(OSError):
                 self._empty[0].parent.rename(file.parent)
@@ -65,5 +66,6 @@ class TrialOutput:
 
 
 def _flush() -> None:
+    """Flushes what Python has buffered of standard output and error."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -75,6 +75,7 @@ class TaskTrialRunner(TrialRunner):
 
     @property
     def space(self) -> Space:
+        """The space that the trials search."""
         if self._space is None:
             self._space = space_of(self.task, None if self.space_file is None else Path(self.space_file), self.changes)
         return self._space
@@ -179,6 +180,7 @@ class TaskTrialRunner(TrialRunner):
         }
 
     def _division(self, fold: int, splits: Splits) -> dict[str, Any]:
+        """Returns the record of how the data were divided for a fold."""
         held_out = {} if splits.test is None else {"test": len(splits.test)}
         return {"fold": fold, **asdict(self.folding), "held_out": held_out}
 

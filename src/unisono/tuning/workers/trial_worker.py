@@ -65,6 +65,7 @@ def serve_trials(runner: TrialRunner, channel: Channel) -> None:
 
 
 def _run_trial(runner: TrialRunner, command: Message, messages: MessageQueue) -> dict[str, Any]:
+    """Runs one part of a trial; returns the message on its result or its failure, and never raises."""
     try:
         return {"is": "done", **runner.run(command, messages)}
     except BaseException as error:  # noqa: BLE001 - whatever a trial raises is a result, and the block continues

@@ -141,6 +141,7 @@ class WorkerSlots:
     # ---- incoming --------------------------------------------------------------------------------------------------
 
     def _on_fork_server(self) -> Iterator[WorkerMessage]:
+        """Handles what the fork server reports, and yields what concerns the coordinator; raises if the task cannot be loaded."""
         assert self._channel is not None and self._fork_server is not None
         for data in _receive_available(self._channel):
             message = parse_message(data)
@@ -182,6 +183,7 @@ class WorkerSlots:
                     yield slot.rank, {"is": "gone", "status": KILLED}
 
     def _on_worker(self, slot: _Slot) -> Iterator[WorkerMessage]:
+        """Yields the messages of a worker, and its end if it was not forked."""
         channel = slot.channel
         if channel is None:
             return
@@ -205,6 +207,7 @@ class WorkerSlots:
         self._drop(slot)
 
     def _messages(self, slot: _Slot, channel: Channel) -> Iterator[WorkerMessage]:
+        """Yields the messages that have arrived from a worker."""
         for data in _receive_available(channel):
             message = parse_message(data)
             if message["is"] == "ready":
@@ -230,6 +233,7 @@ class WorkerSlots:
         return status == KILLED and self._memory_kills > before
 
     def _drop(self, slot: _Slot) -> None:
+        """Closes the connection of a worker and forgets its process."""
         if slot.channel is not None:
             self._unwatch(slot.channel)
             slot.channel.close()
@@ -256,9 +260,11 @@ class WorkerSlots:
         return process, mine, channel
 
     def _watch(self, channel: Channel, on_readable: Callable[[], Iterator[WorkerMessage]]) -> None:
+        """Calls `on_readable` whenever messages arrive on a channel."""
         self._selector.register(channel.sock, selectors.EVENT_READ, on_readable)
 
     def _unwatch(self, channel: Channel) -> None:
+        """Stops watching a channel."""
         if channel.sock.fileno() >= 0 and channel.sock in self._selector.get_map():
             self._selector.unregister(channel.sock)
 
@@ -276,6 +282,7 @@ def _send_with_descriptor(sock: socket.socket, message: Message, descriptor: int
 
 
 def _receive_available(channel: Channel) -> list[bytes]:
+    """Returns the messages that have arrived on a channel, which it marks as ended if it is broken."""
     try:
         return channel.receive()
     except OSError:
@@ -290,4 +297,5 @@ def _refusal(loader: Channel) -> str:
 
 
 def _exit_text(code: int) -> str:
+    """Returns how a process ended: 'exit code 1' or 'signal 9'."""
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
