@@ -85,6 +85,7 @@ def classes_left_out(parts: Parts, labels: npt.NDArray[Any]) -> dict[int, list[A
 
 
 def _block_of(coordinates: Coordinates, patch_size: int, block_size: int | None) -> Indices:
+    """Returns the number of the block in which each sample lies."""
     corner = coordinates.min(axis=0)
     height, width = (int(length) for length in coordinates.max(axis=0) - corner + 1)
     if block_size is None:

@@ -62,7 +62,7 @@ def stratified_parts(labels: npt.NDArray[Any], wanted: Wanted, seed: int) -> Par
 def group_parts(groups: npt.NDArray[Any], wanted: Wanted, seed: int, number: int = 0) -> Parts:
     """Puts whole groups into random parts: groups that still fit are taken, until no further group would bring the size nearer
     to the wanted one."""
-    group_of, sizes = _groups(groups)
+    group_of, sizes = _number_groups(groups)
     asked = [(part, count) for part, count in ((TEST, wanted[1]), (VALIDATION, wanted[0])) if count]
     _refuse_few_groups(len(sizes), len(asked) + 1, "parts")
     part_of_group = np.full(len(sizes), TRAIN, dtype=np.int8)
@@ -97,7 +97,7 @@ def stratified_folds(labels: npt.NDArray[Any], num_folds: int, seed: int) -> Ind
 
 def folds_by_group(groups: npt.NDArray[Any], num_folds: int, seed: int) -> Indices:
     """Returns the fold of each sample: groups from large to small, each into the fold that is smallest so far."""
-    group_of, sizes = _groups(groups)
+    group_of, sizes = _number_groups(groups)
     _refuse_few_groups(len(sizes), num_folds, "folds")
     order = shuffled_numbers(len(sizes), seed, _GROUPS)
     fold_of_group = np.empty(len(sizes), dtype=np.int64)
@@ -143,12 +143,14 @@ def _nearest(left: list[int], sizes: Indices, wanted: int, most: int) -> list[in
     return chosen
 
 
-def _groups(groups: npt.NDArray[Any]) -> tuple[Indices, Indices]:
+def _number_groups(groups: npt.NDArray[Any]) -> tuple[Indices, Indices]:
+    """Returns the number of the group of each sample, and the size of each group."""
     _, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     return group_of, sizes
 
 
 def _refuse_small_classes(classes: npt.NDArray[Any], sizes: Indices, least: int, what: str) -> None:
+    """Refuses classes of fewer than `least` samples."""
     small = np.flatnonzero(sizes < least)
     if small.size:
         shown = ", ".join(f"class {classes[at]} has {sizes[at]}" for at in small[:5]) + (", ..." if small.size > 5 else "")
@@ -159,5 +161,6 @@ def _refuse_small_classes(classes: npt.NDArray[Any], sizes: Indices, least: int,
 
 
 def _refuse_few_groups(found: int, least: int, what: str) -> None:
+    """Refuses fewer than `least` groups."""
     if found < least:
         raise UsageError(f"{least} {what} need at least {least} groups, as a group is never divided (groups); found {found}")

@@ -115,7 +115,7 @@ class Checkpoints:
         damaged: list[str] = []
         for step, path in self._steps.list_steps():
             try:
-                snapshot, made_by, best = _load(path, step)
+                snapshot, made_by, best = _load_checkpoint(path, step)
             except OtherFormat:
                 raise
             except (DamagedFolder, UsageError) as error:
@@ -143,6 +143,7 @@ class Checkpoints:
         return write_tensors(file, best)
 
     def _prune(self, newest: int) -> None:
+        """Removes all checkpoints but the newest `keep` that are sound and not after step `newest`."""
         found = self._steps.list_steps()
         kept = [step for step, _ in found if step <= newest and step not in self._damaged][: self.keep]
         self.not_removed = ""
@@ -164,7 +165,8 @@ class CheckpointStore:
     loaded: Loaded | None = None
 
 
-def _load(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any], FileDigest | None]:
+def _load_checkpoint(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any], FileDigest | None]:
+    """Returns the snapshot of this checkpoint, what wrote it, and the digest of its best weights, if it has any."""
     manifest = read_manifest(path)
     if manifest["format"] != FORMAT:
         raise OtherFormat(

@@ -23,7 +23,7 @@ def repository_state(folder: Path, files: Sequence[Path], most_bytes: int = MOST
         top = _git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
         commit = _git(folder, "rev-parse", "HEAD").rstrip("\n")
         diff = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", most_bytes=most_bytes + 1)
-        unknown = _git(folder, "ls-files", "--others", "--full-name", "-z", "--", *map(str, _inside(files, Path(top))))
+        unknown = _git(folder, "ls-files", "--others", "--full-name", "-z", "--", *map(str, _files_inside(files, Path(top))))
     except FileNotFoundError:
         return {"missing": "git is not installed"}
     except _GitError as error:
@@ -41,7 +41,7 @@ class _GitError(Exception):
     """Error: git failed, with its message."""
 
 
-def _inside(files: Sequence[Path], top: Path) -> list[Path]:
+def _files_inside(files: Sequence[Path], top: Path) -> list[Path]:
     return [file for file in files if file.is_relative_to(top.resolve())]
 
 
