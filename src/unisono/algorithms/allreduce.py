@@ -112,7 +112,7 @@ class AllReduce(LockStepAlgorithm):
         return (stats.as_not_finite(),)
 
     def _own_step(self, user: StepFunction, batch: Any, at: StepInfo) -> Sequence[StepStats]:
-        """Runs the task's own step; each of its updates is exchanged when it calls `minimise`."""
+        """Runs the task's own step, each of whose updates is exchanged when it calls `minimise`; returns the sums of the steps."""
         adapter = self.adapter
         found: dict[str, list[StepStats]] = {}
         num_samples = at.num_samples

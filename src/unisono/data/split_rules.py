@@ -30,7 +30,7 @@ def shuffled_numbers(count: int, seed: int, use: int = _SAMPLES, number: int = 0
 
 
 def random_parts(count: int, wanted: Wanted, seed: int) -> Parts:
-    """Puts every sample into a random part; the sizes are exact."""
+    """Returns the part of each sample, at random; the sizes are exact."""
     num_validation, num_test = wanted
     order = shuffled_numbers(count, seed)
     parts = np.full(count, TRAIN, dtype=np.int8)
@@ -40,8 +40,8 @@ def random_parts(count: int, wanted: Wanted, seed: int) -> Parts:
 
 
 def stratified_parts(labels: npt.NDArray[Any], wanted: Wanted, seed: int) -> Parts:
-    """Puts samples into random parts within each class: the sizes are exact, each class keeps its proportion to within one
-    sample where that leaves it at least one sample in every part."""
+    """Returns the part of each sample, at random within each class: the sizes are exact, each class keeps its proportion to within
+    one sample where that leaves it at least one sample in every part."""
     classes, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     parts = np.full(len(labels), TRAIN, dtype=np.int8)
     asked = [(TEST, wanted[1], "test"), (VALIDATION, wanted[0], "validation")]
@@ -60,8 +60,8 @@ def stratified_parts(labels: npt.NDArray[Any], wanted: Wanted, seed: int) -> Par
 
 
 def group_parts(groups: npt.NDArray[Any], wanted: Wanted, seed: int, number: int = 0) -> Parts:
-    """Puts whole groups into random parts: groups that still fit are taken, until no further group would bring the size nearer
-    to the wanted one."""
+    """Returns the part of each sample, whole groups being put into parts at random: groups that still fit are taken, until no
+    further group would bring the size nearer to the wanted one."""
     group_of, sizes = _number_groups(groups)
     asked = [(part, count) for part, count in ((TEST, wanted[1]), (VALIDATION, wanted[0])) if count]
     _refuse_few_groups(len(sizes), len(asked) + 1, "parts")

@@ -34,7 +34,7 @@ class Accumulator:
     def add(
         self, outputs: Any, targets: Any, weights: Tensor | None, loss_sum: Tensor | float, loss_weight: Tensor | float
     ) -> None:
-        """Local: one batch, in sample order."""
+        """Local: adds the loss and metric sums of one batch; batches come in sample order."""
         device = loss_sum.device if isinstance(loss_sum, Tensor) else self._loss.device
         self._loss = self._loss.to(device) + torch.stack([one_number(part, device) for part in (loss_sum, loss_weight)])
         for metric in self._summed:

@@ -46,7 +46,7 @@ class RunningStatistics:
             change.div_(self._num_workers)
 
     def apply(self) -> None:
-        """Local: replaces what was sent by the mean."""
+        """Local: replaces what was sent by the mean; what the statistics have changed since is kept."""
         if not self._is_out:
             return
         self._is_out = False

@@ -52,7 +52,7 @@ class Replica:
 
     @property
     def num_tensors(self) -> int:
-        """Number of trained parameters."""
+        """Number of parameter tensors that are trained."""
         return len(self.part.tensors)
 
     @property

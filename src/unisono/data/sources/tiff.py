@@ -171,7 +171,7 @@ class Stack:
         self.shape = (num_pages, *(shape[1:] + shape[:1] if self.planar else shape))
 
     def read(self, page: int | None) -> npt.NDArray[Any]:
-        """Local, blocking: one page, or all."""
+        """Local, blocking: returns one page, or all."""
         if self.mapped is not None:
             found = self.mapped if page is None else self.mapped[page]
         else:
@@ -187,7 +187,8 @@ class Stack:
         self.file.close()
 
     def _chain_is_cut_off(self) -> bool:
-        """A whole chain of pages ends in a zero, and its last page lies inside the file."""
+        """Whether the file ends before its pages do: a whole chain of pages ends in a zero, and its last page lies inside the
+        file."""
         handle, tiff, pages = self.file.filehandle, self.file.tiff, self.file.pages
         handle.seek(pages.next_page_offset)
         chain_ends = handle.read(tiff.offsetsize) == bytes(tiff.offsetsize)

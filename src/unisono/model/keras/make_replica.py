@@ -124,7 +124,8 @@ def _loss_for_keras(loss: Any) -> Any:
 
 
 def _cross_entropy(targets: Any, outputs: Any) -> Any:
-    """Cross entropy of scores that are not normalised, as in torch: targets are labels, or one probability for each class."""
+    """Returns the cross entropy of scores that are not normalised, as in torch: targets are labels, or one probability for each
+    class."""
     from keras import losses
 
     if len(targets.shape) == len(outputs.shape) and targets.shape[-1] == outputs.shape[-1]:

@@ -103,8 +103,8 @@ class LightningBody:
         self._begin_stage(stage, step, epoch)
 
     def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None:
-        """The hook of the start of the epoch is called again: what it set in the module may be lost with the earlier attempt.
-        What it does to tensors, and to the state that the module saves itself, has been done already."""
+        """Resumes an epoch of training. The hook of its start is called again: what it set in the module may be lost with the
+        earlier attempt. What it does to tensors, and to the state that the module saves itself, has been done already."""
         with _tensors_as_they_are(self._model):
             self._begin_stage(TRAIN, first_step, epoch)
         self._load_user_state()
@@ -223,7 +223,8 @@ class LightningBody:
         batch_size: int | None = None,
         **_display: Any,
     ) -> None:
-        """Takes the place of LightningModule.log; arguments that say where and when to show a value have no effect."""
+        """`self.log` of the module: adds the value to the sums of the epoch; arguments that say where and when to show it have no
+        effect."""
         if not self._keeps:
             return
         if reduce_fx not in ("mean", "avg"):

@@ -169,13 +169,13 @@ class FlatParameters:
                 parameter.grad = view
 
     def begin_backward(self) -> None:
-        """Local: to be called before a backward pass."""
+        """Local, before a backward pass: drops the gradients where autograd is to make them itself, to be copied afterwards."""
         if self._copies:
             for parameter in self.tensors:
                 parameter.grad = None
 
     def end_backward(self) -> None:
-        """Local: to be called after a backward pass, also where there is none in this step."""
+        """Local, after a backward pass, also where there is none in this step: adds gradients that autograd made to the vectors."""
         if not self._copies:
             return
         made, views = [parameter.grad for parameter in self.tensors], self._gradient_views
@@ -388,7 +388,8 @@ class FlatParameters:
 
 
 def _on_gradient(held: ref[FlatParameters], number: int, parameter: Tensor) -> None:
-    """The hook of a parameter. Torch keeps it where Python does not collect cycles, so it must not keep the vectors alive."""
+    """Hook of autograd that calls the method of this name, unless `held` is gone. Torch keeps the hook where Python does not
+    collect cycles, so it must not keep the vectors alive."""
     if (found := held()) is not None:
         found._on_gradient(number, parameter)
 

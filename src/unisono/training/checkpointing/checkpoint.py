@@ -130,8 +130,8 @@ class Checkpoints:
         return None
 
     def _write_best(self, file: Path, snapshot: Snapshot, best: Mapping[str, Tensor]) -> FileDigest:
-        """A link will do where the same weights are on the disk already, though never to the checkpoint just before this one:
-        that one must be good when this one is damaged."""
+        """Writes the best weights to `file` and returns their digest. Where the same weights are on the disk already it only makes
+        a link, though never to the checkpoint just before this one: that one must be good when this one is damaged."""
         before = max((other.step for other in self._bests if other.step < snapshot.step), default=None)
         for other in self._bests:
             if other.version == snapshot.best_version and other.step != before:
@@ -178,14 +178,14 @@ def _load_checkpoint(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any]
     best = manifest["files"].get(BEST)
     snapshot = Snapshot(
         step,
-        _tensors(path / STATE),
+        _read_tensors(path / STATE),
         json.loads((path / PROGRESS).read_text()),
-        None if best is None else _tensors(path / BEST),
+        None if best is None else _read_tensors(path / BEST),
         manifest["best_version"],
     )
     return snapshot, manifest["made_by"], None if best is None else FileDigest(best["sha256"], best["bytes"])
 
 
-def _tensors(file: Path) -> dict[str, Tensor]:
-    """Reads tensors into memory of their own: the file may be removed while they are in use."""
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a file in memory of their own, as the file may be removed while they are in use."""
     return {name: tensor.clone() for name, tensor in load_weights(file)[0].items()}

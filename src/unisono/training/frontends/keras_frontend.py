@@ -122,7 +122,7 @@ def _is_of_keras(metric: Any) -> bool:
 
 
 def _is_plain(optimizer: Any, module: KerasModule) -> bool:
-    """Returns whether this Keras SGD has only a learning rate, so that the plain SGD of here does the same."""
+    """Returns whether this Keras SGD has only a learning rate, so that Unisono's SGD does the same."""
     limits = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm, optimizer.weight_decay)
     more = (optimizer.momentum, optimizer.gradient_accumulation_steps, optimizer.use_ema, optimizer.loss_scale_factor)
     constrained = any(one.constraint is not None for one in module.pure.trainable)

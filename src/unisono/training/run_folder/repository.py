@@ -46,7 +46,8 @@ def _files_inside(files: Sequence[Path], top: Path) -> list[Path]:
 
 
 def _git(folder: Path, *arguments: str, most_bytes: int = MOST_BYTES) -> str:
-    """Reads at most so much of what git says: a diff may be larger than the memory."""
+    """Returns the first `most_bytes` of what a git command prints, as a diff may be larger than the memory. Raises _GitError if git
+    fails or takes too long."""
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     with (
         tempfile.TemporaryFile() as complaints,

@@ -114,5 +114,5 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def _close_attempt(attempt: Mapping[str, Any], last_sign_unix_s: float) -> dict[str, Any]:
-    """An attempt with its end: one without a recorded end was killed."""
+    """Returns the attempt with its end: one without a recorded end was killed, at the last sign of life."""
     return dict(attempt) if attempt["end_unix_s"] is not None else {**attempt, "end_unix_s": last_sign_unix_s, "reason": KILLED}

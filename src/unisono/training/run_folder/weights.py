@@ -25,7 +25,7 @@ SHOWN = 5
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor], *, task: str, step: int) -> str:
-    """Local, blocking: write these named tensors, wholly or not at all; gives their sha256, which the file holds too.
+    """Local, blocking: writes these named tensors, wholly or not at all; returns their sha256, which the file holds too.
 
     Tensors that share memory (tied weights, views of a flat vector) are written as copies of their own.
     """
@@ -106,8 +106,8 @@ def _compare_names(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]
     """Returns which tensors of a file fit those the model expects, by name and shape; tied tensors count once."""
     common = [name for name in expected if name in tensors]
     loaded = [name for name in common if tensors[name].shape == expected[name].shape]
-    filled = {_memory(expected[name]) for name in loaded}
-    missing = [name for name in expected if name not in tensors and _memory(expected[name]) not in filled]
+    filled = {_memory_key(expected[name]) for name in loaded}
+    missing = [name for name in expected if name not in tensors and _memory_key(expected[name]) not in filled]
     unexpected = [name for name in tensors if name not in expected]
     near = {name: found[0] for name in missing if (found := get_close_matches(name, unexpected, 1))}
     misshaped = [
@@ -118,8 +118,8 @@ def _compare_names(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]
     return Fit(tuple(loaded), tuple(missing), tuple(unexpected), tuple(misshaped), near)
 
 
-def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for tied weights; an empty tensor has no memory, so it is only itself."""
+def _memory_key(tensor: Tensor) -> tuple[Any, ...]:
+    """Returns a key that is equal for tied weights; an empty tensor has no memory, so its key is only its own."""
     return (tensor.data_ptr() or id(tensor), tensor.device, tuple(tensor.shape), tensor.stride())
 
 
