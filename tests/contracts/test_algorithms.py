@@ -99,7 +99,7 @@ BROKEN: Mapping[str, tuple[int, str]] = MappingProxyType(
             "def step(self, micro_batches, at):\n    return forgiving(self, micro_batches, at)",
         ),
         "nothing_is_left_in_flight": (2, "def finish(self):\n    self.comm.start_send(torch.zeros(3), 0, 5)"),
-        "a_quadratic_converges": (2, "def set_weights(self, settings):\n    self.weights[0].zero_()"),
+        "a_quadratic_converges": (2, "def update_weights(self, settings):\n    self.weights[0].zero_()"),
         "it_sends_as_many_bytes_as_it_states": (
             2,
             "@classmethod\ndef traffic(cls, options, weights):\n    return Traffic(summed=weights.num_bytes / 2)",

@@ -125,7 +125,7 @@ def train(
             saving=saving,
             max_steps=max_steps,
         )
-        account, take = trainer._record_step, parts.loader._read
+        account, take = trainer._record_step, parts.loader._read_portion
 
         def noted(stats: Any, sums: Any) -> None:
             steps.append((stats.step, stats.loss_sum, stats.num_samples))
@@ -136,7 +136,7 @@ def train(
             return take(indices, epoch)
 
         trainer._record_step = noted  # type: ignore[method-assign]
-        parts.loader._read = read  # type: ignore[method-assign]
+        parts.loader._read_portion = read  # type: ignore[method-assign]
         if saving is not None:
             notes += trainer.resume(None if store is None else store.loaded) or []
         done = trainer.train()

@@ -84,7 +84,7 @@ class AllReduce(LockStepAlgorithm):
         adapter, exchange = self.adapter, self._exchanges[""]
         adapter.clear_gradients()
         if at.stop or at.save:
-            adapter.tail.vote(at.stop, at.save)
+            adapter.tail.request(at.stop, at.save)
         for number, batch in enumerate(micro_batches[:-1], 1):
             adapter.forward_backward(batch, at.key._replace(micro=number))
         on_ready = exchange.begin()
@@ -97,6 +97,7 @@ class AllReduce(LockStepAlgorithm):
         return computed
 
     def _update(self, part: str, at: StepInfo) -> Sequence[StepStats]:
+        """Updates this part of the model from the summed gradients; returns the sums of the steps that are known by now."""
         adapter = self.adapter
         if not self._waits:
             adapter.apply_on_device(at.settings[part], part)
@@ -111,7 +112,7 @@ class AllReduce(LockStepAlgorithm):
         return (stats.as_not_finite(),)
 
     def _own_step(self, user: StepFunction, batch: Any, at: StepInfo) -> Sequence[StepStats]:
-        """Runs the task's own step; each of its updates is exchanged when it calls `minimise`."""
+        """Runs the task's own step, each of whose updates is exchanged when it calls `minimise`; returns the sums of the steps."""
         adapter = self.adapter
         found: dict[str, list[StepStats]] = {}
         num_samples = at.num_samples
@@ -123,7 +124,7 @@ class AllReduce(LockStepAlgorithm):
             part = adapter.parts[name]
             part.clear()
             adapter.tail.clear()
-            adapter.tail.vote(at.stop, at.save)
+            adapter.tail.request(at.stop, at.save)
             adapter.backward(Outcome(total, weight, None, None, None, num_samples), part)
             adapter.tail.set_uses(part.used)
             self._exchanges[name].end(adapter.tail.vector)
@@ -166,9 +167,10 @@ class _Exchange:
 
     def begin(self) -> Callable[[Bucket], None] | None:
         """Local: returns the function to call with each complete bucket; None where no bucket is sent early."""
-        return self._send if self._comm.size > 1 and len(self._slices) > 1 else None
+        return self._start_bucket if self._comm.size > 1 and len(self._slices) > 1 else None
 
-    def _send(self, bucket: Bucket) -> None:
+    def _start_bucket(self, bucket: Bucket) -> None:
+        """Starts the all-reduce of this bucket, unless it is the last, which is sent with the sums of the step."""
         if id(bucket) != self._last:
             self._works.append(self._comm.start_allreduce(self._slices[id(bucket)]))
 

@@ -72,6 +72,7 @@ class ModelSize(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
+        """Size of the model's weights in bytes."""
         return self.numel * self.itemsize
 
 
@@ -163,12 +164,12 @@ class Algorithm(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Makes all replicas equal."""
+        """Collective, blocking: makes all replicas equal."""
 
     @abstractmethod
     def synchronise(self) -> None:
-        """Makes all replicas equal where they may differ between steps (running statistics, or the weights of workers that take
-        steps by themselves). Called before an evaluation, and at the end."""
+        """Collective, blocking: makes all replicas equal where they may differ between steps (running statistics, or the
+        weights of workers that take steps by themselves). Called before an evaluation, and at the end."""
 
     def summary(self) -> Mapping[str, Any]:
         """Local: the entries that it adds to the summary of a run."""
@@ -234,9 +235,9 @@ def find_algorithm(name: str) -> type[Algorithm]:
     """Local: the algorithm class of a name. `my_package.my_algorithm` is a module of the user, `folder/my_algorithm.py` a file;
     each has its class in the constant ALGORITHM."""
     if name.endswith(".py"):
-        module = _from_file(Path(name))
+        module = _import_file(Path(name))
     elif "." in name:
-        module = _from_module(name)
+        module = _import_module(name)
     else:
         module = load("unisono.algorithms", name, known_algorithms(), "--algorithm")
     found = getattr(module, "ALGORITHM", None)
@@ -256,7 +257,8 @@ def make_options(algorithm: type[Algorithm], name: str, values: Mapping[str, Any
     return algorithm.Options(**values)
 
 
-def _from_module(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
+    """Imports the module of this name; refuses a name that is not found."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -267,7 +269,8 @@ def _from_module(name: str) -> ModuleType:
         ) from None
 
 
-def _from_file(file: Path) -> ModuleType:
+def _import_file(file: Path) -> ModuleType:
+    """Imports this file as a module, once; refuses a file that does not exist."""
     if not file.is_file():
         raise UsageError(f"there is no file {file} (--algorithm); check the path")
     held = next((one for one in sys.modules.values() if getattr(one, "__file__", None) == str(file.resolve())), None)

@@ -126,7 +126,8 @@ class DiLoCo(LocalRounds):
             for buffer, weights in zip(self._buffers, self.weights, strict=True)
         ]
 
-    def set_weights(self, settings: Settings) -> None:  # noqa: ARG002
+    def update_weights(self, settings: Settings) -> None:  # noqa: ARG002
+        """Makes the outer step with the mean differences; what the weights have moved since they were sent is added."""
         lr, momentum = self.options.outer_lr, self.options.outer_momentum
         for place, difference in enumerate(self._differences):
             common, velocity = outer_step(self._common[place], self._velocity[place], difference, lr, momentum)

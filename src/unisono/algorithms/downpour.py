@@ -87,6 +87,7 @@ class Downpour(ServerAlgorithm):
         return [self._apply_one(server, push) for push in pushes]
 
     def _apply_one(self, server: ServerModel, push: Push) -> Tensor | None:
+        """Applies one worker's gradient, if it sent one; returns the server's weights if the worker pulls them, else None."""
         has_gradient, pulls = push.numbers[:2]
         if has_gradient:
             gradient = damp_by_staleness(push.vector, push.staleness) if self.options.damping == "staleness" else push.vector

@@ -115,8 +115,8 @@ class ElasticAveraging(ServerAlgorithm):
         return ()
 
     def on_reply(self, worker: WorkerState, reply: Tensor | None, num_steps: int) -> None:  # noqa: ARG002
-        """The next gradient is still computed where the worker stood when it called, as in the paper; then the spring pulls. There
-        is no reply in the middle of a very long period."""
+        """Keeps the elastic difference, which moves the weights only after the next gradient: that is still computed where the
+        worker stood when it called, as in the paper. In the middle of a very long period there is no reply."""
         if reply is not None:
             worker.state["pull"].copy_(reply)
 

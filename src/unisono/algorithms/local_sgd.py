@@ -67,7 +67,7 @@ class LocalSGD(LocalRounds):
         for sums in self._sums:
             sums.copy_(average(sums, self.num_workers))
 
-    def set_weights(self, settings: Settings) -> None:  # noqa: ARG002
+    def update_weights(self, settings: Settings) -> None:  # noqa: ARG002
         for sums, weights in zip(self._sums, self.weights, strict=True):
             weights.copy_(sums)
         if self.options.momentum == "reset":

@@ -74,7 +74,7 @@ class Sharded(AllReduce):
         for shard, batch in zip(self._own, micro_batches, strict=True):
             adapter.clear_gradients()
             if shard == self._own.start and (at.stop or at.save):
-                adapter.tail.vote(at.stop, at.save)
+                adapter.tail.request(at.stop, at.save)
             if batch is None:
                 adapter.skip()
             else:
@@ -110,6 +110,7 @@ class Sharded(AllReduce):
 
 @contextmanager
 def _explain_ordered_sum(shard: int, step: int) -> Iterator[None]:
+    """In this context an error of batch-norm with one sample says what to change."""
     try:
         yield
     except ValueError as error:

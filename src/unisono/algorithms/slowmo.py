@@ -49,8 +49,8 @@ class SlowMo(LocalSGD):
         self._momentum = [torch.zeros_like(weights) for weights in self.weights]
         self.kept = {"slow_weights": self._common, "slow_momentum": self._momentum}
 
-    def set_weights(self, settings: Settings) -> None:
-        super().set_weights(settings)  # to W', the mean
+    def update_weights(self, settings: Settings) -> None:
+        super().update_weights(settings)  # to W', the mean
         lrs = self.learning_rates(settings)
         for weights, common, momentum, lr in zip(self.weights, self._common, self._momentum, lrs, strict=True):
             if lr:  # at 0 the round ends with the mean, and the momentum stays

@@ -61,6 +61,7 @@ class DataSet:
 
     @property
     def num_bytes(self) -> int | None:
+        """Size of all files in bytes; None if that of one is not known."""
         sizes = [file.num_bytes for file in self.files]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
@@ -135,6 +136,7 @@ def md5_of(path: Path) -> str:
 
 
 def _how_to_get(entry: DataSet, root: Path | str) -> str:
+    """Returns the command that gets this data set, for a message."""
     command = f"unisono data get {entry.name} --root {root}"
     if all(file.urls for file in entry.files):
         return f"{command} (where there is internet)"
@@ -145,6 +147,7 @@ _IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images
 
 
 def _idx_files(sizes: tuple[int, ...], md5s: tuple[str, ...], mirrors: tuple[str, ...]) -> tuple[File, ...]:
+    """Returns the four files of a data set of MNIST's kind, each with its size, checksum and addresses."""
     return tuple(
         File(name, size, md5, tuple(f"{mirror}/{name}" for mirror in mirrors))
         for name, size, md5 in zip(_IDX, sizes, md5s, strict=True)

@@ -102,6 +102,7 @@ def first_not_finite(batch: Any) -> tuple[str, int] | None:
 
 
 def _refuse_common_samples(first: str, one: Source, second: str, other: Source) -> None:
+    """Refuses two parts that share samples of one source."""
     (whole, mine), (other_whole, theirs) = sample_ids(one), sample_ids(other)
     if whole is not other_whole:
         return

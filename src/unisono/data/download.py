@@ -39,7 +39,7 @@ def download(
     for url in urls:
         try:
             with _temporary(to) as partial:
-                _transfer(url, partial, md5, progress, connect_s)
+                _download_once(url, partial, md5, progress, connect_s)
                 partial.replace(to)
         except _Failed as why:
             said.append(f"{url}: {why}")
@@ -84,7 +84,8 @@ def _temporary(beside: Path) -> Iterator[Path]:
         raise UsageError(f"cannot write {beside} ({error.strerror or error}); choose another folder (--root)") from None
 
 
-def _transfer(url: str, to: Path, md5: str | None, progress: Progress, connect_s: float) -> None:
+def _download_once(url: str, to: Path, md5: str | None, progress: Progress, connect_s: float) -> None:
+    """Downloads `url` to the file `to`; raises if it has no space, breaks off, or has another checksum than `md5`."""
     digest = hashlib.md5(usedforsecurity=False)
     done = 0
     with _opened(url, connect_s) as answer:
@@ -106,6 +107,7 @@ def _transfer(url: str, to: Path, md5: str | None, progress: Progress, connect_s
 
 
 def _next_chunk(answer: Any) -> bytes:
+    """Returns the next bytes of the answer; b"" at its end."""
     try:
         chunk: bytes = answer.read(CHUNK_BYTES)
     except (OSError, http.client.HTTPException) as error:

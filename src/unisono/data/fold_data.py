@@ -55,8 +55,8 @@ def make_folds(splits: Splits, folding: Folding) -> list[Splits]:
     """
     if folding.folds == 1:
         return [_as_divided(splits)]
-    joined = _joined(splits)
-    by = _by(splits, folding, joined)
+    joined = _join_parts(splits)
+    by = _method_of(splits, folding, joined)
     if folding.block_size is not None and by != "blocks":
         raise UsageError(f"--block-size {folding.block_size} is read for folds by blocks only, and these are by {by}; leave it out")
     _refuse_unknown(by, folding, joined)
@@ -70,7 +70,7 @@ def make_folds(splits: Splits, folding: Folding) -> list[Splits]:
     notes = _notes_that_hold(splits)
     if splits.validation is not None and not joined.with_validation:
         notes.append("the validation data come from another source than the training data, so no fold has samples of them")
-    return [_fold(one, joined, notes, by, folding.seed) for one in made]
+    return [_splits_of_fold(one, joined, notes, by, folding.seed) for one in made]
 
 
 def merge_train_validation(splits: Splits) -> Splits:
@@ -78,7 +78,7 @@ def merge_train_validation(splits: Splits) -> Splits:
     with the settings that were found. A validation part from another source stays as it is, and the warnings say so."""
     if splits.validation is None:
         return splits
-    joined = _joined(splits)
+    joined = _join_parts(splits)
     if not joined.with_validation:
         note = "the validation data come from another source than the training data, so they are not joined to them"
         notes = (*splits.warnings, *(text for text in [note] if text not in splits.warnings))
@@ -120,18 +120,19 @@ class _Joined:
     def training(self, indices: Indices) -> Source:
         """Returns some of the samples with the changes of the training part."""
         times = self.repeats[np.searchsorted(self.indices, indices)]
-        return _changed(self.source.subset(np.repeat(indices, times)), self.train_changes)
+        return _with_changes(self.source.subset(np.repeat(indices, times)), self.train_changes)
 
     def validation(self, indices: Indices) -> Source:
         """Returns some of the samples with the changes of the validation part."""
-        return _changed(self.source.subset(indices), self.validation_changes)
+        return _with_changes(self.source.subset(indices), self.validation_changes)
 
     def __str__(self) -> str:
         parts = "training and validation samples" if self.with_validation else "training samples"
         return f"{len(self.indices)} {parts}"
 
 
-def _joined(splits: Splits) -> _Joined:
+def _join_parts(splits: Splits) -> _Joined:
+    """Returns the training data together with the validation data, if these are of the same source; their common samples once."""
     source, indices = sample_ids(splits.train)
     changes = other_changes = _changes(splits.train)
     with_validation = False
@@ -154,13 +155,15 @@ def _changes(part: Source) -> list[Mapped]:
     return found
 
 
-def _changed(part: Source, changes: Sequence[Mapped]) -> Source:
+def _with_changes(part: Source, changes: Sequence[Mapped]) -> Source:
+    """Returns the part with these changes of its batches."""
     for one in changes:
         part = Mapped(part, one.change, one.inputs_only)
     return part
 
 
 def _as_divided(splits: Splits) -> Splits:
+    """Returns the splits as the task made them, without test data; refuses a task without validation data."""
     if splits.validation is None:
         raise UsageError(
             "--folds 1 measures on the validation data, and the task has none; give --folds 3, or validation= in its data"
@@ -169,7 +172,8 @@ def _as_divided(splits: Splits) -> Splits:
     return Splits(splits.train, splits.validation, None, splits.how, splits.seed, splits.num_dropped, notes)
 
 
-def _by(splits: Splits, folding: Folding, joined: _Joined) -> str:
+def _method_of(splits: Splits, folding: Folding, joined: _Joined) -> str:
+    """Returns how the folds are made: as given, as the splits were made, or by classes if the targets are such, else at random."""
     if folding.by is not None:
         return folding.by
     as_made = splits.how.split(",")[0]  # "blocks, fold 0 of 3"
@@ -205,7 +209,8 @@ def _refuse_unknown(by: str, folding: Folding, joined: _Joined) -> None:
     raise UsageError(f"folds by {by} ({why}) need {lacking}, which the source ({kind}) does not know; {remedy}")
 
 
-def _fold(made: Splits, joined: _Joined, notes: Sequence[str], by: str, seed: int) -> Splits:
+def _splits_of_fold(made: Splits, joined: _Joined, notes: Sequence[str], by: str, seed: int) -> Splits:
+    """Returns training and validation data of one fold, with its warnings."""
     assert made.validation is not None
     train, validation = sample_ids(made.train)[1], sample_ids(made.validation)[1]
     mixed = [] if by == "group" else _mixed_groups(joined.source, train, validation)
@@ -220,6 +225,7 @@ def _fold(made: Splits, joined: _Joined, notes: Sequence[str], by: str, seed: in
 
 
 def _mixed_groups(source: Source, train: Indices, validation: Indices) -> list[str]:
+    """Returns a warning if groups have samples in both parts; [] if none has."""
     groups = source.groups()
     if groups is None:
         return []

@@ -64,10 +64,12 @@ class Loader:
             if self.own_shards is not None:
                 parts = [order[self.plan.part(step, shard, self.num_shards)] for shard in self.own_shards]
                 return lambda: Portion(
-                    np.concatenate(parts), tuple(self._batch(part, epoch) if len(part) else None for part in parts)
+                    np.concatenate(parts), tuple(self._augmented_batch(part, epoch) if len(part) else None for part in parts)
                 )
             own = order[self.plan.part(step, self.shard, self.num_shards)]
-            return lambda: self._read(own, epoch) if len(own) or not self.never_empty else self._company(step, order, epoch)
+            return lambda: (
+                self._read_portion(own, epoch) if len(own) or not self.never_empty else self._placeholder(step, order, epoch)
+            )
 
         jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
         return in_bursts(jobs) if self.source.in_memory and not self.prefetches else read_ahead(jobs)
@@ -79,20 +81,23 @@ class Loader:
             for old in sorted(self._orders)[:-1]:  # two epochs may be under way at a time
                 del self._orders[old]
             order = self._orders[epoch] = self.plan.order(epoch)
-        return self._read(order[self.plan.part(step, self.shard, self.num_shards)], epoch)
+        return self._read_portion(order[self.plan.part(step, self.shard, self.num_shards)], epoch)
 
-    def _read(self, indices: Indices, epoch: int) -> Portion:
+    def _read_portion(self, indices: Indices, epoch: int) -> Portion:
+        """Reads these samples, in as many micro-batches as gradients are accumulated over."""
         pieces = min(self.accumulate, len(indices))
         if pieces == 1:
-            return Portion(indices, (self._batch(indices, epoch),))
+            return Portion(indices, (self._augmented_batch(indices, epoch),))
         slices = [cut(len(indices), pieces, piece) for piece in range(pieces)]
-        return Portion(indices, tuple(self._batch(indices[where], epoch) for where in slices))
+        return Portion(indices, tuple(self._augmented_batch(indices[where], epoch) for where in slices))
 
-    def _company(self, step: int, order: Indices, epoch: int) -> Portion:
+    def _placeholder(self, step: int, order: Indices, epoch: int) -> Portion:
+        """Returns a portion of no samples that holds one of the step's samples, for a rank without any."""
         start = self.plan.batch(step).start
-        return Portion(order[:0], (self._batch(order[start : start + 1], epoch),))
+        return Portion(order[:0], (self._augmented_batch(order[start : start + 1], epoch),))
 
-    def _batch(self, indices: Indices, epoch: int) -> Any:
+    def _augmented_batch(self, indices: Indices, epoch: int) -> Any:
+        """Reads these samples as one batch, and augments it."""
         batch = self.source.read(indices)
         if self.augment is None:
             return batch

@@ -32,12 +32,14 @@ class Copy:
 
     @property
     def is_there(self) -> bool:
+        """Whether the copy exists, with size and time of the original."""
         if not self.local.is_file():
             return False
         wanted, found = self.original.stat(), self.local.stat()
         return (wanted.st_size, wanted.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
 
     def make(self) -> None:
+        """Copies the file, under another name until it is complete."""
         self.local.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.local.with_name(self.local.name + UNFINISHED)
         shutil.copyfile(self.original, unfinished)
@@ -77,7 +79,7 @@ def stage(files: Files, folder: PathName, reserve_bytes: int = RESERVE_BYTES) ->
         raise UsageError(f"{local} cannot be made ({error.strerror}); give a local folder that you may write (staging)") from None
     homes = [_home(original, local) for original in originals]
     with _alone(local):
-        copies = [copy for original, home in zip(originals, homes, strict=True) for copy in _copies(original, home)]
+        copies = [copy for original, home in zip(originals, homes, strict=True) for copy in _copies_to_make(original, home)]
         missing = [copy for copy in copies if not copy.is_there]
         _expect_space(missing, local, reserve_bytes)
         for copy in missing:
@@ -94,7 +96,8 @@ def _home(original: Path, local: Path) -> Path:
     return local / hashlib.sha256(str(resolved.parent).encode()).hexdigest()[:12] / resolved.name
 
 
-def _copies(original: Path, home: Path) -> Iterator[Copy]:
+def _copies_to_make(original: Path, home: Path) -> Iterator[Copy]:
+    """Yields the copy below `home` of each file: of the original itself, or of all files below it."""
     if original.is_dir():
         for path in sorted(original.rglob("*")):
             if path.is_file():
@@ -104,6 +107,7 @@ def _copies(original: Path, home: Path) -> Iterator[Copy]:
 
 
 def _expect_space(missing: Sequence[Copy], local: Path, reserve_bytes: int) -> None:
+    """Refuses copies that would leave less than `reserve_bytes` free."""
     needed = sum(copy.original.stat().st_size for copy in missing)
     free = shutil.disk_usage(local).free - reserve_bytes
     if needed > max(0, free):

@@ -63,6 +63,7 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
+        """Number of steps of an epoch; the last batch may be short."""
         return -(-self.num_samples // self.global_batch)
 
     def order(self, epoch: int) -> Indices:
@@ -70,8 +71,8 @@ class Plan:
         if not self.shuffle:
             return np.arange(self.num_samples, dtype=np.int64)
         if self.windows is None:
-            return self._shuffled(self.num_samples, epoch, _ORDER, 0)
-        return self._in_windows(epoch, self.windows)
+            return self._permutation(self.num_samples, epoch, _ORDER, 0)
+        return self._order_in_windows(epoch, self.windows)
 
     def batch(self, step_in_epoch: int) -> slice:
         """Returns the position of the batch of a step in the order of its epoch."""
@@ -87,18 +88,20 @@ class Plan:
         own = cut(batch.stop - batch.start, parts, part)
         return slice(batch.start + own.start, batch.start + own.stop)
 
-    def _in_windows(self, epoch: int, windows: Windows) -> Indices:
+    def _order_in_windows(self, epoch: int, windows: Windows) -> Indices:
+        """Returns the order of samples: chunks shuffled, then the samples within each window of chunks."""
         num_chunks = -(-self.num_samples // windows.chunk_samples)
-        chunks = self._shuffled(num_chunks, epoch, _CHUNKS, 0)
+        chunks = self._permutation(num_chunks, epoch, _CHUNKS, 0)
         pieces = []
         for number, start in enumerate(range(0, num_chunks, windows.num_chunks)):
             held = np.sort(chunks[start : start + windows.num_chunks])
             samples = (held[:, None] * windows.chunk_samples + np.arange(windows.chunk_samples)).ravel()
             samples = samples[samples < self.num_samples]  # the last chunk of the file may be short
-            pieces.append(samples[self._shuffled(len(samples), epoch, _WINDOW, number)])
+            pieces.append(samples[self._permutation(len(samples), epoch, _WINDOW, number)])
         return np.concatenate(pieces)
 
-    def _shuffled(self, count: int, epoch: int, use: int, number: int) -> Indices:
+    def _permutation(self, count: int, epoch: int, use: int, number: int) -> Indices:
+        """Returns the numbers below `count` in random order, the same for the same epoch, use and number."""
         return np.argsort(random_bits(count, self.seed, epoch, use, number), kind="stable")
 
 

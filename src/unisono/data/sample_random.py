@@ -95,7 +95,7 @@ class SampleRandom:
         if not 0 < high - low <= 2**32:
             raise UsageError(f"integers needs low < high, at most 2**32 apart; received {low} and {high}")
         # The upper half times the span, divided by 2**32: no modulo, so no small number is preferred by more than 2**-32.
-        scaled = (self._bits(shape) >> np.uint64(32)) * np.uint64(high - low) >> np.uint64(32)
+        scaled = (self._random_bits(shape) >> np.uint64(32)) * np.uint64(high - low) >> np.uint64(32)
         return scaled.astype(np.int64) + low
 
     def normal(self, shape: tuple[int, ...] = (), dtype: npt.DTypeLike = np.float32) -> Any:
@@ -122,9 +122,10 @@ class SampleRandom:
 
     def _fractions(self, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
         """Draws numbers in [0, 1), multiples of 2**-53."""
-        return (self._bits(shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return (self._random_bits(shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def _bits(self, shape: tuple[int, ...]) -> Bits:
+    def _random_bits(self, shape: tuple[int, ...]) -> Bits:
+        """Returns random bits of this shape for each sample; each draw gives others."""
         draw = _mixed(self._keys, np.array([self._num_draws], dtype=np.uint64))
         self._num_draws += 1
         positions = np.arange(prod(shape), dtype=np.uint64)

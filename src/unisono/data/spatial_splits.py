@@ -31,8 +31,8 @@ def blocks(
     block_size: int | None,
     labels: npt.NDArray[Any] | None,
 ) -> Parts:
-    """Divides a scene into parts of random blocks, with the guard margin dropped. With labels, divisions that leave a class out
-    of a part are avoided."""
+    """Returns the part of each sample of a scene, which is divided into random blocks, with the guard margin dropped. With labels,
+    divisions that leave a class out of a part are avoided."""
     block_of = _block_of(coordinates, patch_size, block_size)
     best: tuple[tuple[int, int], Parts] | None = None
     for number in range(1 if labels is None else _TRIES):
@@ -85,6 +85,7 @@ def classes_left_out(parts: Parts, labels: npt.NDArray[Any]) -> dict[int, list[A
 
 
 def _block_of(coordinates: Coordinates, patch_size: int, block_size: int | None) -> Indices:
+    """Returns the number of the block in which each sample lies."""
     corner = coordinates.min(axis=0)
     height, width = (int(length) for length in coordinates.max(axis=0) - corner + 1)
     if block_size is None:

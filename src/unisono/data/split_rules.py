@@ -30,7 +30,7 @@ def shuffled_numbers(count: int, seed: int, use: int = _SAMPLES, number: int = 0
 
 
 def random_parts(count: int, wanted: Wanted, seed: int) -> Parts:
-    """Puts every sample into a random part; the sizes are exact."""
+    """Returns the part of each sample, at random; the sizes are exact."""
     num_validation, num_test = wanted
     order = shuffled_numbers(count, seed)
     parts = np.full(count, TRAIN, dtype=np.int8)
@@ -40,8 +40,8 @@ def random_parts(count: int, wanted: Wanted, seed: int) -> Parts:
 
 
 def stratified_parts(labels: npt.NDArray[Any], wanted: Wanted, seed: int) -> Parts:
-    """Puts samples into random parts within each class: the sizes are exact, each class keeps its proportion to within one
-    sample where that leaves it at least one sample in every part."""
+    """Returns the part of each sample, at random within each class: the sizes are exact, each class keeps its proportion to within
+    one sample where that leaves it at least one sample in every part."""
     classes, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     parts = np.full(len(labels), TRAIN, dtype=np.int8)
     asked = [(TEST, wanted[1], "test"), (VALIDATION, wanted[0], "validation")]
@@ -60,9 +60,9 @@ def stratified_parts(labels: npt.NDArray[Any], wanted: Wanted, seed: int) -> Par
 
 
 def group_parts(groups: npt.NDArray[Any], wanted: Wanted, seed: int, number: int = 0) -> Parts:
-    """Puts whole groups into random parts: groups that still fit are taken, until no further group would bring the size nearer
-    to the wanted one."""
-    group_of, sizes = _groups(groups)
+    """Returns the part of each sample, whole groups being put into parts at random: groups that still fit are taken, until no
+    further group would bring the size nearer to the wanted one."""
+    group_of, sizes = _number_groups(groups)
     asked = [(part, count) for part, count in ((TEST, wanted[1]), (VALIDATION, wanted[0])) if count]
     _refuse_few_groups(len(sizes), len(asked) + 1, "parts")
     part_of_group = np.full(len(sizes), TRAIN, dtype=np.int8)
@@ -97,7 +97,7 @@ def stratified_folds(labels: npt.NDArray[Any], num_folds: int, seed: int) -> Ind
 
 def folds_by_group(groups: npt.NDArray[Any], num_folds: int, seed: int) -> Indices:
     """Returns the fold of each sample: groups from large to small, each into the fold that is smallest so far."""
-    group_of, sizes = _groups(groups)
+    group_of, sizes = _number_groups(groups)
     _refuse_few_groups(len(sizes), num_folds, "folds")
     order = shuffled_numbers(len(sizes), seed, _GROUPS)
     fold_of_group = np.empty(len(sizes), dtype=np.int64)
@@ -143,12 +143,14 @@ def _nearest(left: list[int], sizes: Indices, wanted: int, most: int) -> list[in
     return chosen
 
 
-def _groups(groups: npt.NDArray[Any]) -> tuple[Indices, Indices]:
+def _number_groups(groups: npt.NDArray[Any]) -> tuple[Indices, Indices]:
+    """Returns the number of the group of each sample, and the size of each group."""
     _, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     return group_of, sizes
 
 
 def _refuse_small_classes(classes: npt.NDArray[Any], sizes: Indices, least: int, what: str) -> None:
+    """Refuses classes of fewer than `least` samples."""
     small = np.flatnonzero(sizes < least)
     if small.size:
         shown = ", ".join(f"class {classes[at]} has {sizes[at]}" for at in small[:5]) + (", ..." if small.size > 5 else "")
@@ -159,5 +161,6 @@ def _refuse_small_classes(classes: npt.NDArray[Any], sizes: Indices, least: int,
 
 
 def _refuse_few_groups(found: int, least: int, what: str) -> None:
+    """Refuses fewer than `least` groups."""
     if found < least:
         raise UsageError(f"{least} {what} need at least {least} groups, as a group is never divided (groups); found {found}")

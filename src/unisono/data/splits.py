@@ -176,8 +176,8 @@ def split(
     elif how == "group":
         parts = split_rules.group_parts(_one_for_each(groups, count), wanted, seed)
     else:
-        parts = _in_blocks(whole, wanted, seed, block_size, labels)
-    return _assemble(whole, parts, how, seed, labels)
+        parts = _divide_in_blocks(whole, wanted, seed, block_size, labels)
+    return _make_splits(whole, parts, how, seed, labels)
 
 
 def folds(
@@ -228,11 +228,12 @@ def folds(
         parts: Parts = np.where(fold_of == fold, VALIDATION, TRAIN).astype(np.int8)
         if how == "blocks":
             parts = spatial_splits.apply_guard_margin(*_places(whole), parts)
-        made.append(_assemble(whole, parts, how, seed, labels, f", fold {fold} of {k}"))
+        made.append(_make_splits(whole, parts, how, seed, labels, f", fold {fold} of {k}"))
     return made
 
 
-def _assemble(whole: Source, parts: Parts, how: str, seed: int, labels: npt.ArrayLike | None, which: str = "") -> Splits:
+def _make_splits(whole: Source, parts: Parts, how: str, seed: int, labels: npt.ArrayLike | None, which: str = "") -> Splits:
+    """Returns the splits, from the part of each sample; warns of classes that blocks leave out."""
     train, validation, test = (np.flatnonzero(parts == part) for part in (TRAIN, VALIDATION, TEST))
     warnings = [] if how != "blocks" else _absent_classes(parts, _classes(whole, labels, needed=False))
     return Splits(
@@ -263,17 +264,14 @@ def _refuse_unread(how: str, labels: npt.ArrayLike | None, groups: npt.ArrayLike
         raise UsageError(f"how must be one of {', '.join(METHODS)}; received {how!r}")
     if how == "group" and groups is None:
         raise UsageError("a split by group needs groups=, the group of each sample, as the source does not know it")
-    readers = (
-        ("labels", labels, ("stratified", "blocks")),
-        ("groups", groups, ("group",)),
-        ("block_size", block_size, ("blocks",)),
-    )
+    readers = ("labels", labels, ("stratified", "blocks")), ("groups", groups, ("group",)), ("block_size", block_size, ("blocks",))
     for name, value, hows in readers:
         if value is not None and how not in hows:
             raise UsageError(f"{name}= has an effect only with how={' or '.join(map(repr, hows))}; received how={how!r}")
 
 
 def _one_for_each(values: Any, count: int, name: str = "groups") -> npt.NDArray[Any]:
+    """Returns the values as an array; refuses another number than one for each sample."""
     found = np.asarray(values)
     if found.shape != (count,):
         raise UsageError(f"{name} must hold one value for each of {count} samples; received shape {found.shape}")
@@ -304,11 +302,13 @@ def _places(whole: Source) -> tuple[spatial_splits.Coordinates, int]:
     return (places if indices is None else places[indices]), int(patch_size)
 
 
-def _in_blocks(whole: Source, wanted: Wanted, seed: int, block_size: int | None, labels: npt.ArrayLike | None) -> Parts:
+def _divide_in_blocks(whole: Source, wanted: Wanted, seed: int, block_size: int | None, labels: npt.ArrayLike | None) -> Parts:
+    """Returns the part of each sample, whole blocks of a map being given to one part."""
     return spatial_splits.blocks(*_places(whole), wanted, seed, block_size, _classes(whole, labels, needed=False))
 
 
 def _absent_classes(parts: Parts, classes: npt.NDArray[Any] | None) -> list[str]:
+    """Returns a warning for each part in which classes are absent; none for unknown classes."""
     if classes is None:
         return []
     names = {TRAIN: "training", VALIDATION: "validation", TEST: "test"}

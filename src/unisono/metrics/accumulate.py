@@ -34,7 +34,7 @@ class Accumulator:
     def add(
         self, outputs: Any, targets: Any, weights: Tensor | None, loss_sum: Tensor | float, loss_weight: Tensor | float
     ) -> None:
-        """Local: one batch, in sample order."""
+        """Local: adds the loss and metric sums of one batch; batches come in sample order."""
         device = loss_sum.device if isinstance(loss_sum, Tensor) else self._loss.device
         self._loss = self._loss.to(device) + torch.stack([one_number(part, device) for part in (loss_sum, loss_weight)])
         for metric in self._summed:
@@ -53,16 +53,16 @@ class Accumulator:
     def combine(self, comm: Communicator) -> None:
         """Collective, blocking, once: from here on the values are those of all ranks' samples, in rank order."""
         if self._stretches:
-            self._add_stretches(comm)
+            self._add_sums_in_order(comm)
         widths = [metric.num_sums for metric in self._summed]
         if self._gathered or None in widths:
             known = comm.allgather_object(self._shapes())
             for position, metric in enumerate(self._summed):
                 widths[position] = _common_value([one[0][position] for one in known], metric.label)
         if not self._stretches:
-            self._add_up(comm, [width or 0 for width in widths])
+            self._reduce_sums(comm, [width or 0 for width in widths])
         if self._gathered:
-            self._gather(comm, [one[1] for one in known])
+            self._gather_rows(comm, [one[1] for one in known])
 
     @property
     def loss_weight(self) -> float:
@@ -91,14 +91,16 @@ class Accumulator:
             gathered.append((sum(map(len, rows)), rows[0].shape[1] if rows else None, metric.layout if rows else None))
         return widths, gathered
 
-    def _add_stretches(self, comm: Communicator) -> None:
+    def _add_sums_in_order(self, comm: Communicator) -> None:
+        """Adds the chunks of all ranks in the order of ranks, so that how many each had does not matter. Collective, blocking."""
         for loss, sums in (stretch for own in comm.allgather_object(self._stretches) for stretch in own):
             self._loss += torch.tensor(loss, dtype=torch.float64)
             for name, values in sums.items():
                 added = torch.tensor(values, dtype=torch.float64)
                 self._sums[name] = self._sums[name] + added if name in self._sums else added
 
-    def _add_up(self, comm: Communicator, widths: Sequence[int]) -> None:
+    def _reduce_sums(self, comm: Communicator, widths: Sequence[int]) -> None:
+        """Adds the loss and metric sums of all ranks. Collective, blocking."""
         # One message for all, however many metrics.
         parts = [self._loss]
         for metric, width in zip(self._summed, widths, strict=True):
@@ -108,7 +110,8 @@ class Accumulator:
         self._loss, *sums = torch.split(buffer, [NUM_LOSS_SUMS, *widths])
         self._sums = {metric.name: part for metric, part in zip(self._summed, sums, strict=True)}
 
-    def _gather(self, comm: Communicator, known: Sequence[Sequence[tuple[int, int | None, Any]]]) -> None:
+    def _gather_rows(self, comm: Communicator, known: Sequence[Sequence[tuple[int, int | None, Any]]]) -> None:
+        """Gathers the rows of all ranks, for metrics that no sums give. Collective, blocking."""
         for position, metric in enumerate(self._gathered):
             lengths = [one[position][0] for one in known]
             width = _common_value([one[position][1] for one in known], metric.label) or 0

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.metrics.base import Metric, Sums, ratio
-from unisono.metrics.decisions import Decisions, Reading, decide
+from unisono.metrics.decisions import Decisions, Reading, decisions_of
 
 Counts = npt.NDArray[np.float64]
 Quotient = Callable[[Counts, Counts, Counts], tuple[Counts, Counts]]
@@ -47,20 +47,22 @@ class ClassCounts(Metric):
         self.reading = reading
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        decided = decide(outputs, targets, weights, self.reading, self.label)
+        decided = decisions_of(outputs, targets, weights, self.reading, self.label)
         if self.exclusive and decided.multi_label:
             raise UsageError(f"{self.label} needs classes that exclude each other; these are labels that may hold together")
-        return _of_labels(decided) if decided.multi_label else _of_classes(decided, self.label)
+        return _counts_of_labels(decided) if decided.multi_label else _counts_of_classes(decided, self.label)
 
     def value(self, sums: Sums) -> float:
         hit, predicted, true = sums.reshape(3, -1)
         return self._value(hit, predicted, true) if sums.any() else float("nan")
 
     @abstractmethod
-    def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float: ...
+    def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float:
+        """Returns the metric from three counts for each class: samples hit, predicted as it, and truly of it."""
 
 
-def _of_classes(decided: Decisions, label: str) -> Tensor:
+def _counts_of_classes(decided: Decisions, label: str) -> Tensor:
+    """Returns for each class the weight of samples that hit it, are predicted as it, and are truly of it, one behind the other."""
     predicted, truth = decided.predicted.flatten(), decided.truth.flatten()
     counted = None if decided.importance is None else decided.importance.flatten()
     if counted is not None:  # an ignored label need not be the number of a class
@@ -80,7 +82,8 @@ def _of_classes(decided: Decisions, label: str) -> Tensor:
     return torch.cat((hit, count(predicted, counted), count(truth, counted)))
 
 
-def _of_labels(decided: Decisions) -> Tensor:
+def _counts_of_labels(decided: Decisions) -> Tensor:
+    """Returns for each label the weight where it is rightly predicted, predicted, and true, one behind the other."""
     others = [axis for axis in range(decided.truth.dim()) if axis != 1]
     predicted, truth = decided.predicted, decided.truth
     parts = torch.stack((predicted * truth, predicted, truth))

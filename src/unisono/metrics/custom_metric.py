@@ -27,7 +27,8 @@ def custom_metric(function: Callable[..., Any]) -> Metric:
     return CustomGathered(function) if getattr(function, "gathered", False) else CustomMean(function)
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _name_of_function(function: Callable[..., Any]) -> str:
+    """Returns the name by which this metric is shown; refuses a function without a proper name."""
     name = getattr(function, "name", None) or getattr(function, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
         raise UsageError(f"a metric needs a name to be shown by; write {function!r} with def, or set its attribute `name`")
@@ -35,6 +36,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _takes_weights(function: Callable[..., Any]) -> bool:
+    """Returns whether the function has a parameter called weights."""
     try:
         return "weights" in inspect.signature(function).parameters
     except ValueError:  # some compiled functions do not tell
@@ -49,7 +51,7 @@ class CustomMean(Metric):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.name = _name(function)
+        self.name = _name_of_function(function)
         self.higher_is_better = bool(getattr(function, "higher_is_better", True))
         self._takes_weights = _takes_weights(function)
 
@@ -83,7 +85,7 @@ class CustomGathered(GatheredMetric):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.name = _name(function)
+        self.name = _name_of_function(function)
         self.higher_is_better = bool(getattr(function, "higher_is_better", True))
         self._takes_weights = _takes_weights(function)
 

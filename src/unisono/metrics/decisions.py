@@ -57,7 +57,9 @@ def is_classes(outputs: Any, targets: Any) -> bool:
     )
 
 
-def decide(outputs: Any, targets: Any, weights: Tensor | None, reading: Reading, label: str) -> Decisions:
+def decisions_of(outputs: Any, targets: Any, weights: Tensor | None, reading: Reading, label: str) -> Decisions:
+    """Returns the predicted and the true classes of a batch, or its labels if several may hold together, with the weight of each.
+    Refuses outputs and targets that do not fit each other."""
     outputs = one_tensor("outputs", outputs, label).detach()
     targets = one_tensor("targets", targets, label)
     if is_classes(outputs, targets):

@@ -16,7 +16,7 @@ from unisono.metrics.counts import AVERAGES, QUOTIENTS, BalancedAccuracy, ClassQ
 from unisono.metrics.custom_metric import custom_metric
 from unisono.metrics.decisions import Reading
 from unisono.metrics.hits import Accuracy, TopAccuracy
-from unisono.metrics.regression import Determination, MeanError, root
+from unisono.metrics.regression import Determination, MeanError, square_root
 from unisono.metrics.scores import ScoreArea, average_precision, roc_area
 
 METRICS: Mapping[str, Callable[[Reading], Metric]] = MappingProxyType(
@@ -35,7 +35,7 @@ METRICS: Mapping[str, Callable[[Reading], Metric]] = MappingProxyType(
         "auc": partial(ScoreArea, "auc", roc_area),
         "average_precision": partial(ScoreArea, "average_precision", average_precision),
         "mse": lambda _: MeanError("mse", torch.square),
-        "rmse": lambda _: MeanError("rmse", torch.square, root),
+        "rmse": lambda _: MeanError("rmse", torch.square, square_root),
         "mae": lambda _: MeanError("mae", torch.abs),
         "r2": lambda _: Determination(),
     }
@@ -51,7 +51,7 @@ def resolve_metrics(
     """Pure: returns metrics by name or function, in this order. `ignore_label` and `one_hot` are those of the loss, so that loss
     and metrics read targets alike."""
     reading = Reading(ignore_label, one_hot)
-    found = tuple(_resolve(metric, reading) for metric in metrics)
+    found = tuple(_find_metric(metric, reading) for metric in metrics)
     names = [metric.name for metric in found]
     for name in names:
         if names.count(name) > 1 or name == "loss":
@@ -60,7 +60,8 @@ def resolve_metrics(
     return found
 
 
-def _resolve(metric: str | Callable[..., Any], reading: Reading) -> Metric:
+def _find_metric(metric: str | Callable[..., Any], reading: Reading) -> Metric:
+    """Returns the metric of this name, or made of this function; refuses unknown names."""
     if isinstance(metric, str):
         if metric in METRICS:
             return METRICS[metric](reading)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from unisono.errors import UsageError
 from unisono.metrics.base import Metric, Sums, ratio
-from unisono.metrics.decisions import Reading, decide, is_classes
+from unisono.metrics.decisions import Reading, decisions_of, is_classes
 from unisono.model.targets import as_labels, one_tensor
 
 ON_HOST = (torch.float32, torch.float64)
@@ -53,7 +53,7 @@ class Accuracy(Metric):
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
         if weights is None and self.reading.ignore_label is None and is_classes(outputs, targets):  # the way of most steps
             return self._pair.of((outputs.argmax(1) == targets).count_nonzero(), targets.numel())
-        decided = decide(outputs, targets, weights, self.reading, self.label)
+        decided = decisions_of(outputs, targets, weights, self.reading, self.label)
         return share(decided.predicted == decided.truth, decided.importance)
 
     def quick_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[float, ...] | None:

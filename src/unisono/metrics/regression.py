@@ -38,7 +38,7 @@ class MeanError(Metric):
         return self.finish(ratio(sums[0], sums[1]))
 
 
-def root(mean: float) -> float:
+def square_root(mean: float) -> float:
     return math.sqrt(mean)
 
 

@@ -36,28 +36,32 @@ class ScoreArea(GatheredMetric):
         if self.reading.one_hot and targets.shape == outputs.shape and outputs.dim() > 1 and outputs.shape[1] > 1:
             targets = targets.argmax(1)
         if is_classes(outputs, targets):
-            return self._of_classes(outputs, as_labels(outputs, targets, self.label), weights)
-        return self._of_labels(outputs, shaped_like(outputs, targets, self.label), weights)
+            return self._rows_of_classes(outputs, as_labels(outputs, targets, self.label), weights)
+        return self._rows_of_labels(outputs, shaped_like(outputs, targets, self.label), weights)
 
-    def _of_classes(self, outputs: Tensor, truth: Tensor, weights: Tensor | None) -> Tensor:
+    def _rows_of_classes(self, outputs: Tensor, truth: Tensor, weights: Tensor | None) -> Tensor:
+        """Returns a row for each sample: its weight, its class, and its scores."""
         # Of two classes the difference of logits orders samples as the probability does, but never saturates.
         scores = outputs[:, 1:] - outputs[:, :1] if outputs.shape[1] == 2 else torch.softmax(outputs, dim=1)
-        return self._kept(truth, scores.movedim(1, -1).flatten(0, -2), truth.flatten().unsqueeze(1), weights)
+        return self._kept_rows(truth, scores.movedim(1, -1).flatten(0, -2), truth.flatten().unsqueeze(1), weights)
 
-    def _of_labels(self, outputs: Tensor, truth: Tensor, weights: Tensor | None) -> Tensor:
+    def _rows_of_labels(self, outputs: Tensor, truth: Tensor, weights: Tensor | None) -> Tensor:
+        """Returns a row for each sample: weight, NaN if there are several labels, scores, and true labels."""
         if outputs.dim() == 1:
             outputs, truth = outputs.unsqueeze(1), truth.unsqueeze(1)
         scores, truths = outputs.movedim(1, -1).flatten(0, -2), truth.movedim(1, -1).flatten(0, -2)
         if outputs.shape[1] == 1:
-            return self._kept(truth[:, 0], scores, truths, weights)
+            return self._kept_rows(truth[:, 0], scores, truths, weights)
         several = torch.full_like(scores[:, :1], torch.nan)
-        return torch.cat((self._weights(truth[:, 0], weights).flatten().unsqueeze(1), several, scores, truths), dim=1)
+        return torch.cat((self._importance(truth[:, 0], weights).flatten().unsqueeze(1), several, scores, truths), dim=1)
 
-    def _kept(self, truth: Tensor, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-        rows = torch.cat((self._weights(truth, weights).flatten().unsqueeze(1), labels, scores), dim=1)
+    def _kept_rows(self, truth: Tensor, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """Returns rows of weight, label and scores, without those of the ignored label."""
+        rows = torch.cat((self._importance(truth, weights).flatten().unsqueeze(1), labels, scores), dim=1)
         return rows if self.reading.ignore_label is None else rows[labels[:, 0] != self.reading.ignore_label]
 
-    def _weights(self, truth: Tensor, weights: Tensor | None) -> Tensor:
+    def _importance(self, truth: Tensor, weights: Tensor | None) -> Tensor:
+        """Returns the weight of each target; 1 without sample weights."""
         ones = torch.ones(truth.shape, dtype=torch.float64, device=truth.device)
         return ones if weights is None else ones * across(weights, truth, self.label)
 
@@ -70,15 +74,16 @@ class ScoreArea(GatheredMetric):
         if np.isnan(labels[0]):
             scores, truths = np.hsplit(rest, 2)
             kept = np.ones_like(truths) if self.reading.ignore_label is None else truths != self.reading.ignore_label
-            areas = [self._area(*columns) for columns in zip(scores.T, truths.T > 0.5, kept.T * weights, strict=True)]
+            areas = [self._area_of_column(*columns) for columns in zip(scores.T, truths.T > 0.5, kept.T * weights, strict=True)]
         elif rest.shape[1] == 1:
-            areas = [self._area(rest[:, 0], labels > 0.5, weights)]
+            areas = [self._area_of_column(rest[:, 0], labels > 0.5, weights)]
         else:
-            areas = [self._area(scores, labels == k, weights) for k, scores in enumerate(rest.T)]
+            areas = [self._area_of_column(scores, labels == k, weights) for k, scores in enumerate(rest.T)]
         known = [area for area in areas if not np.isnan(area)]
         return float(np.mean(known)) if known else float("nan")
 
-    def _area(self, scores: Column, truth: npt.NDArray[np.bool_], weights: Column) -> float:
+    def _area_of_column(self, scores: Column, truth: npt.NDArray[np.bool_], weights: Column) -> float:
+        """Returns the area for one class, from its scores and which samples truly are of it; equal scores count as one."""
         order = np.argsort(-scores, kind="stable")
         scores, positive = scores[order], weights[order] * truth[order]
         starts = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])

@@ -73,7 +73,7 @@ class FlatLayout:
 
     def vectors(self, empty: Callable[[int, torch.dtype], Tensor]) -> dict[torch.dtype, Tensor]:
         """Local: returns a zero vector for each type, in memory from `empty(numel, dtype)`."""
-        return {dtype: _on_boundary(numel, dtype, empty).zero_() for dtype, numel in self.lengths.items()}
+        return {dtype: _aligned_vector(numel, dtype, empty).zero_() for dtype, numel in self.lengths.items()}
 
     def views(self, vectors: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
         """Local: returns the named tensors as views of these vectors."""
@@ -93,7 +93,8 @@ class FlatLayout:
         return found
 
 
-def _on_boundary(numel: int, dtype: torch.dtype, empty: Callable[[int, torch.dtype], Tensor]) -> Tensor:
+def _aligned_vector(numel: int, dtype: torch.dtype, empty: Callable[[int, torch.dtype], Tensor]) -> Tensor:
+    """Returns a vector of `numel` numbers that begins at a multiple of `ALIGN_BYTES`."""
     vector = empty(numel, dtype)
     if vector.data_ptr() % ALIGN_BYTES == 0:
         return vector
@@ -120,12 +121,13 @@ def hash_of(tensors: Mapping[str, Tensor]) -> str:
 def _is_dense(tensor: Tensor) -> bool:
     """Whether its elements fill a stretch of memory without gaps or overlaps, in whatever order of axes."""
     expected = 1
-    for length, stride in sorted(_axes(tensor), key=lambda axis: axis[1]):
+    for length, stride in sorted(_long_axes(tensor), key=lambda axis: axis[1]):
         if stride != expected:
             return False
         expected *= length
     return True
 
 
-def _axes(tensor: Tensor) -> Sequence[tuple[int, int]]:
+def _long_axes(tensor: Tensor) -> Sequence[tuple[int, int]]:
+    """Returns (length, stride) of each axis that is longer than 1."""
     return [(length, stride) for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length != 1]

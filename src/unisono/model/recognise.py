@@ -20,14 +20,14 @@ def is_keras_loaded() -> bool:
 
 def is_keras(value: object) -> bool:
     """Local: whether a value is a Keras model."""
-    found = _kind("Model")
+    found = _keras_class("Model")
     return found is not None and isinstance(value, found)
 
 
 def is_keras_optimizer(value: object) -> bool:
     """Local: whether a value is an optimiser of Keras, or the class of one."""
     kind = value if isinstance(value, type) else type(value)
-    found = _kind("Optimizer")
+    found = _keras_class("Optimizer")
     return found is not None and issubclass(kind, found)
 
 
@@ -37,5 +37,6 @@ def is_keras_module(model: object) -> bool:
     return found is not None and isinstance(model, found.KerasModule)
 
 
-def _kind(name: str) -> Any:
+def _keras_class(name: str) -> Any:
+    """Returns this class of Keras; None if Keras is not imported."""
     return getattr(sys.modules.get("keras"), name, None)

@@ -98,7 +98,7 @@ class Tail:
         else:
             self.vector.zero_()
 
-    def vote(self, to_stop: bool, to_save: bool) -> None:
+    def request(self, to_stop: bool, to_save: bool) -> None:
         """Local: requests a stop or a checkpoint after this step; the request of one worker is enough."""
         if to_stop:
             self.vector[STOP] = 1
@@ -116,7 +116,7 @@ class Tail:
     def read(self, step: int) -> tuple[StepStats, npt.NDArray[np.float64]]:
         """Local; waits for the device: returns the sums and the use counts."""
         host = self.vector.cpu().numpy() if self._host is None else self._host
-        return self._stats(step, host), host[HEAD + self._num_metric_sums :]
+        return self._stats_of_step(step, host), host[HEAD + self._num_metric_sums :]
 
     def send(self, step: int) -> None:
         """Local, on a GPU: starts to copy the sums to the host, behind all that was started before."""
@@ -134,10 +134,11 @@ class Tail:
         while len(self._sent) > keep_newest:
             step, buffer, done = self._sent.popleft()
             done.synchronize()
-            found.append(self._stats(step, buffer.numpy()))
+            found.append(self._stats_of_step(step, buffer.numpy()))
         return found
 
-    def _stats(self, step: int, host: npt.NDArray[np.float64]) -> StepStats:
+    def _stats_of_step(self, step: int, host: npt.NDArray[np.float64]) -> StepStats:
+        """Returns the sums that lie in this vector on the host as the statistics of `step`."""
         loss, weight, samples, stops, saves, not_finite = host[:HEAD].tolist()
         sums = host[HEAD : HEAD + self._num_metric_sums].copy()
         return StepStats(step, loss, weight, int(samples), int(stops), int(saves), int(not_finite), sums)

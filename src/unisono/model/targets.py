@@ -48,7 +48,7 @@ def shaped_like(outputs: Tensor, targets: Tensor, wanted_by: str) -> Tensor:
     Broadcasting is refused: (64, 1) against (64,) would silently compare every sample with every other."""
     if targets.shape == outputs.shape:
         return targets
-    if outputs.shape[:1] != targets.shape[:1] or _long_axes(outputs) != _long_axes(targets):
+    if outputs.shape[:1] != targets.shape[:1] or _long_lengths(outputs) != _long_lengths(targets):
         raise UsageError(
             f"{wanted_by}: targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}; "
             "give one target for each output"
@@ -56,7 +56,8 @@ def shaped_like(outputs: Tensor, targets: Tensor, wanted_by: str) -> Tensor:
     return targets.reshape(outputs.shape)
 
 
-def _long_axes(tensor: Tensor) -> list[int]:
+def _long_lengths(tensor: Tensor) -> list[int]:
+    """Returns the lengths of all axes after the first that are longer than 1."""
     return [length for length in tensor.shape[1:] if length != 1]
 
 

@@ -24,23 +24,27 @@ class Clock(Observer):
         self._sign_s = 0.0
 
     def started(self, event: RunStarted) -> None:  # noqa: ARG002
+        """Forgets when the last step ended, as the run begins with none."""
         self._last_s = 0.0
 
     def step(self, event: StepDone) -> None:
+        """Tells the deadline how long this step took, and now and then writes the progress to the run's status."""
         if self._last_s:
             self._deadline.step_took(event.wall_s - self._last_s)
         self._last_s = event.wall_s
         if event.wall_s - self._sign_s > SIGN_OF_LIFE_S:
             self._sign_s = event.wall_s
             self._status.update_progress(event.step + 1, event.epoch)
-            self._measure()
+            self._tell_save_time()
 
     def epoch(self, event: EpochDone) -> None:
+        """Tells the deadline how long the evaluation after this epoch took."""
         if self._last_s:
             self._deadline.evaluation_took(event.wall_s - self._last_s)
         self._last_s = 0.0  # what comes before the next step is no step
 
-    def _measure(self) -> None:
+    def _tell_save_time(self) -> None:
+        """Tells the deadline how long the last checkpoint took to write, or estimates it from its size before the first."""
         assert self._saving.writer is not None
         took_s = self._saving.writer.last_write_s
         if took_s is None:

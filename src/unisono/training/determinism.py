@@ -34,11 +34,13 @@ class Switch:
     needed: Any
 
 
-def _precision(part: Any) -> Switch:
+def _precision_switch(part: Any) -> Switch:
+    """Returns the switch of this backend's `fp32_precision`, which must be "ieee" (no TF32)."""
     return Switch(lambda: part.fp32_precision, lambda value: setattr(part, "fp32_precision", value), "ieee")
 
 
-def _attribute(part: Any, name: str, needed: Any) -> Switch:
+def _attribute_switch(part: Any, name: str, needed: Any) -> Switch:
+    """Returns the switch that reads and sets this attribute of `part`, and the value that determinism needs."""
     return Switch(lambda: getattr(part, name), lambda value: setattr(part, name, value), needed)
 
 
@@ -53,16 +55,16 @@ BACKENDS: Any = torch.backends
 SWITCHES: Mapping[str, Switch] = {
     "deterministic_algorithms": Switch(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 2),
     # It would write NaN into all new memory, which takes time and decides no bit of a program that reads only what it has written.
-    "fill_uninitialized_memory": _attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
-    "cudnn_deterministic": _attribute(BACKENDS.cudnn, "deterministic", True),
-    "cudnn_benchmark": _attribute(BACKENDS.cudnn, "benchmark", False),
+    "fill_uninitialized_memory": _attribute_switch(torch.utils.deterministic, "fill_uninitialized_memory", False),
+    "cudnn_deterministic": _attribute_switch(BACKENDS.cudnn, "deterministic", True),
+    "cudnn_benchmark": _attribute_switch(BACKENDS.cudnn, "benchmark", False),
     "flush_denormals": Switch(_flushes_denormals, torch.set_flush_denormal, False),
-    "cuda_matmul_precision": _precision(BACKENDS.cuda.matmul),
-    "cudnn_conv_precision": _precision(BACKENDS.cudnn.conv),
-    "cudnn_rnn_precision": _precision(BACKENDS.cudnn.rnn),
-    "onednn_matmul_precision": _precision(BACKENDS.mkldnn.matmul),
-    "onednn_conv_precision": _precision(BACKENDS.mkldnn.conv),
-    "onednn_rnn_precision": _precision(BACKENDS.mkldnn.rnn),
+    "cuda_matmul_precision": _precision_switch(BACKENDS.cuda.matmul),
+    "cudnn_conv_precision": _precision_switch(BACKENDS.cudnn.conv),
+    "cudnn_rnn_precision": _precision_switch(BACKENDS.cudnn.rnn),
+    "onednn_matmul_precision": _precision_switch(BACKENDS.mkldnn.matmul),
+    "onednn_conv_precision": _precision_switch(BACKENDS.mkldnn.conv),
+    "onednn_rnn_precision": _precision_switch(BACKENDS.mkldnn.rnn),
 }
 
 
@@ -218,6 +220,7 @@ def describe_changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[
 
 
 def _value_text(name: str, of: Mapping[str, Any]) -> str:
+    """Returns this value of the environment as a message shows it; "not given" for None."""
     if name == "cpu" and of.get("cpu_name"):
         return f"{of['cpu_name']} ({of['cpu']})"
     return "not given" if of[name] is None else str(of[name])

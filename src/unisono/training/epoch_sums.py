@@ -42,6 +42,7 @@ class EpochSums:
         self.waited_s += waited_s
 
     def add(self, stats: StepStats) -> None:
+        """Adds the sums of one step: loss, weight, metrics, number of samples, logged values."""
         self._loss_sum += stats.loss_sum
         self._weight += stats.weight
         self._sums += stats.metric_sums
@@ -51,6 +52,7 @@ class EpochSums:
             self._named[name] = (before[0] + value, before[1] + weight)
 
     def metrics_so_far(self) -> dict[str, float]:
+        """Returns the training metrics, and the means of what was logged, over all steps added so far."""
         found, start = {}, 0
         for metric in self._metrics:
             width = metric.num_sums or 0

@@ -24,11 +24,14 @@ def evaluation_batch(global_batch: int, size: int) -> int:
 class Evaluates(Protocol):
     """The methods of a replica that an evaluation uses."""
 
-    def begin(self, stage: str) -> None: ...
+    def begin(self, stage: str) -> None:
+        """Begins an evaluation in this stage, e.g. "validate"."""
 
-    def evaluate(self, batch: Any) -> Evaluated: ...
+    def evaluate(self, batch: Any) -> Evaluated:
+        """Returns the outputs, targets and loss sum of this batch; the weights do not change."""
 
-    def end(self, stage: str) -> Logged | None: ...
+    def end(self, stage: str) -> Logged | None:
+        """Ends the evaluation of this stage; returns the sums of what the model logged, or None if it logs nothing."""
 
 
 @dataclass(frozen=True)

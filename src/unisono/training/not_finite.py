@@ -36,7 +36,7 @@ def _describe_own_samples(adapter: ModelAdapter, portion: Portion) -> str:
     bad, place = [], ""
     position = 0
     for batch in portion.micro_batches:
-        for row in _rows(batch) if batch is not None else ():
+        for row in _single_samples(batch) if batch is not None else ():
             found = next((where for where, leaf in leaves(row) if _is_bad(leaf)), "")
             loss = adapter.evaluate(row).loss_sum if adapter.has_sample_losses else None
             if found or (loss is not None and not math.isfinite(float(loss))):
@@ -49,15 +49,18 @@ def _describe_own_samples(adapter: ModelAdapter, portion: Portion) -> str:
     return f"sample{'s' if len(bad) > 1 else ''} {_join_numbers(np.array(bad))}{because}"
 
 
-def _rows(batch: Any) -> Iterator[Any]:
+def _single_samples(batch: Any) -> Iterator[Any]:
+    """Yields each sample of the batch as a batch of one."""
     return (map_tree(itemgetter(slice(row, row + 1)), batch) for row in range(num_rows(batch)))
 
 
 def _is_bad(leaf: Any) -> bool:
+    """Returns whether a floating array has a value that is infinite or no number; False for other dtypes."""
     array = np.asarray(leaf)
     return bool(np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all())
 
 
 def _join_numbers(numbers: Any) -> str:
+    """Returns the first `SHOWN` numbers, joined with commas, and how many there are if that is more; "none" if none."""
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
     return f"{shown}, ... ({len(numbers)} in all)" if len(numbers) > SHOWN else shown or "none"

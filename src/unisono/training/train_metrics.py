@@ -25,6 +25,7 @@ class TrainMetrics:
 
     @property
     def num_sums(self) -> int:
+        """Number of sums that all metrics together need."""
         return sum(metric.num_sums or 0 for metric in self.metrics)
 
     def __call__(self, outputs: Any, targets: Any, weights: Any) -> Tensor | Sequence[float]:

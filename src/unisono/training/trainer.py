@@ -48,6 +48,7 @@ class Trainer(TrainerBase):
         return done
 
     def _train_epoch(self) -> None:
+        """Trains the rest of an epoch: until its last step, a stop, or an early end; then evaluates it unless the run stopped."""
         done = self.progress
         sums = self._start_epoch()
         self._counted_s = perf_counter()
@@ -79,6 +80,7 @@ class Trainer(TrainerBase):
             self._finish_epoch(sums, metrics)
 
     def _start_epoch(self) -> EpochSums:
+        """Seeds and begins the epoch, or restores it to where it was saved; returns its sums so far."""
         done = self.progress
         sums = EpochSums(self.train_metrics)
         first_step = done.step - done.step_in_epoch

@@ -103,6 +103,7 @@ class TrainerBase(ABC):
     # ---- the end of an epoch ---------------------------------------------------------------------------------------
 
     def _finish_epoch(self, sums: EpochSums, metrics: Mapping[str, float]) -> None:
+        """Notes whether the epoch is the best, tells the observers, and decides whether the run ends with it."""
         done, goals = self.progress, self.goals
         value = metrics.get(goals.monitor) if goals.monitor is not None else None
         is_best = value is not None and goals.better(value, done.best_value)
@@ -198,10 +199,12 @@ class TrainerBase(ABC):
     # ---- events for observers --------------------------------------------------------------------------------------
 
     def _tell_evaluating(self, done: int, total: int) -> None:
+        """Tells the observers that `done` of `total` batches are evaluated."""
         for observer in self.observers:
             observer.evaluating(done, total)
 
     def _say(self, text: str) -> None:
+        """Gives the observers a message for the user."""
         for observer in self.observers:
             observer.say(text)
 

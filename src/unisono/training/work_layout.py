@@ -34,7 +34,7 @@ def set_up_algorithm(
 ) -> AlgorithmSetup:
     """Local: chooses the algorithm and the roles of `size` processes; refuses options that the algorithm does not read and numbers
     that it cannot divide."""
-    name, kind, options, roles = _plan(resolved, algorithm_name, size, layout._replace(replays=replay is not None))
+    name, kind, options, roles = _plan_algorithm(resolved, algorithm_name, size, layout._replace(replays=replay is not None))
     global_batch = resolved.task.global_batch
     if global_batch < roles.num_parts:
         raise UsageError(
@@ -46,10 +46,13 @@ def set_up_algorithm(
 
 def count_parts(resolved: ResolvedTask, algorithm_name: str, size: int, layout: LayoutOptions) -> int:
     """Local: the number of parts into which such a training divides every global batch."""
-    return _plan(resolved, algorithm_name, size, layout)[-1].num_parts
+    return _plan_algorithm(resolved, algorithm_name, size, layout)[-1].num_parts
 
 
-def _plan(resolved: ResolvedTask, algorithm_name: str, size: int, layout: LayoutOptions) -> tuple[str, type[Algorithm], Any, Roles]:
+def _plan_algorithm(
+    resolved: ResolvedTask, algorithm_name: str, size: int, layout: LayoutOptions
+) -> tuple[str, type[Algorithm], Any, Roles]:
+    """Returns the algorithm's name, class and options, and the role that it gives to each process."""
     name, given = choose_algorithm(resolved.task, algorithm_name, resolved.algorithm)
     kind = find_algorithm(name)
     options = make_options(kind, name, given)

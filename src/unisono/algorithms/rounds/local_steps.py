@@ -6,8 +6,8 @@ are equal whenever the model is evaluated. One grouped operation then moves what
 changes of the running statistics, and the sums of the round's steps; so votes to stop or to save act at the end of a round.
 Counters are made those of rank 0 after an epoch.
 
-A rule says what is summed (`to_reduce`), what becomes of the sum (`on_reduced`), and the new weights (`set_weights`). Between the
-first two the exchange may be under way while the next `overlap` steps are computed.
+A rule says what is summed (`to_reduce`), what becomes of the sum (`on_reduced`), and the new weights (`update_weights`). Between
+the first two the exchange may be under way while the next `overlap` steps are computed.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class LocalRounds(LockStepAlgorithm):
     @abstractmethod
     def to_reduce(self, settings: Settings) -> Sequence[Tensor]:
         """Local: what is to be summed over all processes, in place. One process of each worker gives its own
-        (`is_group_leader`), the others give zeros. `settings` are those of the round's last step, here as in `set_weights`."""
+        (`is_group_leader`), the others give zeros. `settings` are those of the round's last step, here as in `update_weights`."""
 
     @abstractmethod
     def on_reduced(self) -> None:
         """Local: called when the sums have come: makes them independent of the number of workers."""
 
     @abstractmethod
-    def set_weights(self, settings: Settings) -> None:
+    def update_weights(self, settings: Settings) -> None:
         """Local: computes the new weights from the sums."""
 
     def rule_state(self, in_flight: bool) -> dict[str, Any]:  # noqa: ARG002 - most have nothing in flight
@@ -90,7 +90,7 @@ class LocalRounds(LockStepAlgorithm):
         comm = self.comm
         replicate(comm, self.adapter.shared_state())
         self.is_group_leader = comm.rank % self.group == 0
-        self._within = self._group()
+        self._within = self._open_group()
         self._aside = comm.duplicate() if self.overlap and comm.size > 1 else None
         self.weights = [vector for part in self.adapter.parts.values() for vector in part.values.values()]
         self._statistics = RunningStatistics(self.adapter, comm.size)
@@ -167,7 +167,8 @@ class LocalRounds(LockStepAlgorithm):
             self.prepare()
         self.restore_rule(state)
 
-    def _group(self) -> Communicator:
+    def _open_group(self) -> Communicator:
+        """Collective: returns the communicator of this worker's group of processes; a private one for groups of one."""
         if self.group == 1:
             return single_process_communicator(self.comm.device, self.comm.time_limit_s)
         found = self.comm.split(self.comm.rank // self.group)
@@ -212,14 +213,16 @@ class LocalRounds(LockStepAlgorithm):
             self._known += exchange.rows.read()
 
     def _finish_exchange(self) -> None:
+        """Waits for the sums of the exchange under way, and computes the new weights and running statistics from them."""
         exchange = self._exchange
         assert exchange is not None
         self._receive(exchange)
         self._exchange = None
-        self.set_weights(exchange.settings)
+        self.update_weights(exchange.settings)
         self._statistics.apply()
 
     def _pop_known_stats(self) -> Sequence[StepStats]:
+        """Returns the statistics of the steps that have become known since the last call."""
         known, self._known = self._known, []
         self.suspects.difference_update(stats.step for stats in known)
         return known

@@ -36,7 +36,7 @@ class RunningStatistics:
         self._make_buffers()
         for vector, before, change, sent in zip(self._vectors, self.before, self._changes, self._sent, strict=True):
             sent.copy_(vector)
-            change.copy_(_difference(vector, before))
+            change.copy_(_change_of(vector, before))
         self._is_out = True
         return self._changes
 
@@ -46,12 +46,12 @@ class RunningStatistics:
             change.div_(self._num_workers)
 
     def apply(self) -> None:
-        """Local: replaces what was sent by the mean."""
+        """Local: replaces what was sent by the mean; what the statistics have changed since is kept."""
         if not self._is_out:
             return
         self._is_out = False
         for vector, before, change, sent in zip(self._vectors, self.before, self._changes, self._sent, strict=True):
-            later = _difference(vector, sent)
+            later = _change_of(vector, sent)
             before.add_(change)
             vector.copy_(before + later)
 
@@ -79,10 +79,12 @@ class RunningStatistics:
                 own.copy_(saved)
 
     def _make_buffers(self) -> None:
+        """Makes the vectors for what is sent, at the first call."""
         if not self._changes:
             self._changes = [torch.empty_like(vector) for vector in self._vectors]
             self._sent = [torch.empty_like(vector) for vector in self._vectors]
 
 
-def _difference(now: Tensor, before: Tensor) -> Tensor:
+def _change_of(now: Tensor, before: Tensor) -> Tensor:
+    """Returns `now - before`, and 0 where they are equal, which infinite values may be."""
     return torch.where(now == before, 0, now - before)

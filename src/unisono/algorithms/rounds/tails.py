@@ -26,9 +26,10 @@ class Rows:
 
     def read(self) -> list[StepStats]:
         """Local; waits for the device: the sums of each step, in their order."""
-        return [self._stats(step, row) for step, row in zip(self._steps, self.matrix.cpu().numpy(), strict=True)]
+        return [self._stats_of_step(step, row) for step, row in zip(self._steps, self.matrix.cpu().numpy(), strict=True)]
 
-    def _stats(self, step: int, row: npt.NDArray[np.float64]) -> StepStats:
+    def _stats_of_step(self, step: int, row: npt.NDArray[np.float64]) -> StepStats:
+        """Returns the sums in this row as the statistics of `step`."""
         loss, weight, samples, stops, saves, not_finite = row[:HEAD].tolist()
         pairs = row[HEAD + self._num_metric_sums :].reshape(-1, 2).tolist()
         named = {name: (value, of) for name, (value, of) in zip(self._names, pairs, strict=True) if of}
@@ -52,6 +53,7 @@ class Tails:
         return len(self._waiting)
 
     def add(self, stats: Iterable[StepStats]) -> None:
+        """Adds the statistics of steps, which are sent at the end of the round."""
         self._waiting.extend(stats)
 
     def pop_rows(self, apart: bool = False) -> Rows:
@@ -67,10 +69,11 @@ class Tails:
                     start = HEAD + self._num_metric_sums + 2 * place
                     row[start : start + 2] = stats.named.get(name, (0.0, 0.0))
         self._waiting.clear()
-        matrix = self._empty(found.shape, apart).copy_(torch.from_numpy(found))
+        matrix = self._empty_rows(found.shape, apart).copy_(torch.from_numpy(found))
         return Rows(steps, matrix, self._num_metric_sums, self._names)
 
-    def _empty(self, shape: tuple[int, ...], apart: bool) -> Tensor:
+    def _empty_rows(self, shape: tuple[int, ...], apart: bool) -> Tensor:
+        """Returns a buffer of this shape: a fresh one if it lies `apart`, else one that is used again and again."""
         if apart:
             return self._comm.empty(shape, torch.float64)
         if self._buffer is None or len(self._buffer) < shape[0]:

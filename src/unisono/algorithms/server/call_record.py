@@ -214,6 +214,7 @@ class ReplayServer(Server):
         self._server.reply(caller, kind, vector, tail)
 
     def newly_lost(self) -> Sequence[int]:
+        """As in the interface, but by the record, not by the network."""
         found, self._lost = self._lost, []
         return found
 

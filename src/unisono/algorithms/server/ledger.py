@@ -38,6 +38,7 @@ class Ledger:
 
     @property
     def num_units(self) -> int:
+        """Number of units of work, each a batch, in all epochs."""
         return self.units_per_epoch * self.num_epochs
 
     @property

@@ -52,6 +52,7 @@ class Replica:
 
     @property
     def num_tensors(self) -> int:
+        """Number of parameter tensors that are trained."""
         return len(self.part.tensors)
 
     @property
@@ -122,7 +123,7 @@ class Replica:
         self.load_worker(replace(start, optimizer=_copy_optimizer_state(start.optimizer)))
 
     def state(self) -> dict[str, Any]:
-        """Local: what `restore` needs of a worker in a process of its own: nested tensors, not copied, and plain values."""
+        """Local: what `restore` needs of a worker that is not virtual: nested tensors, not copied, and plain values."""
         return {**self.adapter.state(), "kept": self.adapter.user_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -147,9 +148,11 @@ def check_model(adapter: TorchAdapter, name: str) -> None:
 
 
 def _running_vectors(adapter: TorchAdapter) -> list[Tensor]:
+    """Returns the running statistics that are not empty, as vectors."""
     return [vector for vector in adapter.statistics() if vector.numel()]
 
 
 def _copy_optimizer_state(state: Mapping[Any, Mapping[str, object]]) -> defaultdict[Any, Any]:
+    """Returns the optimiser's state with its tensors copied."""
     copied = {parameter: {name: own_copy(value) for name, value in own.items()} for parameter, own in state.items()}
     return defaultdict(dict, copied)

@@ -146,7 +146,8 @@ class ServerAlgorithm(Algorithm):
 
     @abstractmethod
     def message(self, worker: WorkerState, num_steps: int) -> Sequence[float]:
-        """Local: fills `out`; returns numbers that are sent with it."""
+        """Local: called on a worker before it calls the server: fills `out`, the vector to send; returns numbers that are sent with
+        it."""
 
     def sends_vector(self, worker: WorkerState, num_steps: int) -> bool:  # noqa: ARG002
         """Pure: whether the call after `num_steps` steps sends `out`, or only numbers."""

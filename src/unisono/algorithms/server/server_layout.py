@@ -25,7 +25,7 @@ class ServerLayout(Roles):
 
     @classmethod
     def of(cls, size: int, layout: LayoutOptions) -> ServerLayout:
-        """Pure: the layout of `size` processes; refuses what cannot be divided."""
+        """Pure: the layout of `size` processes; refuses what cannot be divided and what contradicts."""
         layout.check_clock()
         known = [entry.name for entry in fields(VirtualClock)]
         for name in layout.clock:
@@ -57,6 +57,7 @@ class ServerLayout(Roles):
             )
 
     def _check_servers(self) -> None:
+        """Refuses several servers with --simulate or --elastic, or with no process left to work."""
         for option, value in (("--simulate", self.simulate), ("--elastic", self.elastic)):
             if value is not None:
                 raise UsageError(f"--servers {self.servers} needs processes that all start together; leave out {option}")

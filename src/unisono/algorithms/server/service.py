@@ -117,6 +117,7 @@ class Service:
 
     @property
     def _all_joined(self) -> bool:
+        """Whether as many workers have joined as are certain to come."""
         return len(self._joined) >= self.certain
 
     def pop_answers(self) -> list[Answer]:
@@ -133,7 +134,7 @@ class Service:
         caller, kind = request.caller, request.kind
         if kind == HELLO:
             self._joined.add(caller)
-            self._join(caller, int(request.tail[0]))
+            self._add_worker(caller, int(request.tail[0]))
         elif kind == READY:
             self._complete_rejoin(caller)
         elif kind == STATE:
@@ -143,7 +144,7 @@ class Service:
             report, sums, of_rule = read_report(request.tail, self.num_sums)
             self._arrived[caller] = _Pushed(request, report, sums, of_rule, request.vector)
             if not self.rule.waits_for_all:
-                return self._apply()
+                return self._apply_arrived()
         else:
             raise CommError(f"worker {caller} made a call of the unknown kind {kind}")
         return self.apply_round()
@@ -162,14 +163,14 @@ class Service:
         for one in held:
             one.pop(caller, None)
         self.expected -= 1
-        self._count()
+        self._count_workers()
         self._deal_to_idle()
         return num
 
     def apply_round(self) -> list[Applied]:
         """Local, after a call or a loss: applies the updates of a round if it waits for no further call."""
         is_complete = self._arrived and self._all_joined and self._arrived.keys() >= self.ledger.leases.keys()
-        return self._apply() if is_complete else []
+        return self._apply_arrived() if is_complete else []
 
     def end(self) -> None:
         """Local: assigns no more work: each worker is told to end with its next reply."""
@@ -199,7 +200,7 @@ class Service:
         self._asked = set()
         self.states.clear()
         for caller in self._idle:
-            self._ask(caller)
+            self._ask_for_state(caller)
 
     @property
     def has_all_states(self) -> bool:
@@ -274,25 +275,28 @@ class Service:
                     int(held["wanted"]),
                     self.model.values if held["takes_centre"] else held["reply"],
                 )
-        self._count()
+        self._count_workers()
         return True
 
     # ---- small steps -----------------------------------------------------------------------------------------------
 
-    def _join(self, caller: int, wanted: int) -> None:
+    def _add_worker(self, caller: int, wanted: int) -> None:
+        """Adds a worker that joins, and gives it the weights; one of an earlier attempt first gets its own state."""
         if caller in self.workers:  # of an earlier attempt: it takes its own state first, and is then READY
             self._answers.append(Answer(caller, TAKE_STATE, self.states.pop(caller), ()))
             return
         worker = self.workers[caller] = WorkerRecord(caller, self.version)
-        self._count()
+        self._count_workers()
         self.rule.on_join(self.model, worker)
         self._offer(caller, wanted, self.model.values)
         self._deal_to_idle()
 
-    def _count(self) -> None:
+    def _count_workers(self) -> None:
+        """Sets the number of workers in the model: those that are there, or that are expected if these are more."""
         self.model.num_workers = max(1, self.expected, len(self.workers))
 
     def _complete_rejoin(self, caller: int) -> None:
+        """Gives a worker of an earlier attempt, which has its state again, the answer or the work that it waited for."""
         answer = self._expected_to_rejoin.pop(caller)
         if isinstance(answer, Answer):
             self._answers.append(answer)
@@ -309,7 +313,8 @@ class Service:
         is_server_weights = reply is self.model.values
         return {"order": None, "reply": None if is_server_weights else reply, "wanted": wanted, "takes_centre": is_server_weights}
 
-    def _apply(self) -> list[Applied]:
+    def _apply_arrived(self) -> list[Applied]:
+        """Lets the rule update the model with the pushes that have arrived; returns what was applied, in order of the work."""
         pushed = sorted(self._arrived.values(), key=lambda one: self.ledger.leases[one.request.caller].units)
         self._arrived.clear()
         found, pushes = [], []
@@ -322,7 +327,7 @@ class Service:
             vector = self.model.values[:0] if one.vector is None else one.vector.to(self.model.values.device)
             own = vector[: self.model.values.numel()]
             pushes.append(Push(worker, own, one.of_rule, one.report.weight, staleness))
-            found.append(Applied(self._stats(one), one.report, lease, staleness))
+            found.append(Applied(self._stats_of_push(one), one.report, lease, staleness))
         self.model.step = self.step - sum(len(one.lease.units) for one in found)
         self.model.lr = self.lr(self.model.step)
         replies = self.rule.apply_update(self.model, pushes)
@@ -332,7 +337,8 @@ class Service:
         self._deal_to_idle()  # a new epoch may have begun
         return found
 
-    def _stats(self, one: _Pushed) -> StepStats:
+    def _stats_of_push(self, one: _Pushed) -> StepStats:
+        """Returns what a worker reported with its push as the statistics of a step."""
         report = one.report
         last = self.ledger.num_done - 1
         return StepStats(
@@ -344,7 +350,8 @@ class Service:
         if of_worker.numel():
             self.statistics.lerp_(of_worker.to(self.statistics.device), 1.0 / self.model.num_workers)
 
-    def _body(self, caller: int, values: Tensor) -> Tensor:
+    def _reply_body(self, caller: int, values: Tensor) -> Tensor:
+        """Returns the vector of a reply: the values, and behind them the running statistics."""
         num = values.numel()
         body = self.make_buffer(caller, num + self.statistics.numel(), values.dtype)
         copy_plain(body[:num], values)
@@ -361,11 +368,11 @@ class Service:
             reply = reply.clone()
         self._idle[caller] = (wanted, reply)
         if self._asked is not None:
-            self._ask(caller)
+            self._ask_for_state(caller)
 
     def _send(self, caller: int, kind: int, reply: Tensor | None, tail: Numbers | Sequence[float]) -> None:
         """Makes a reply due now, or after the save that is under way."""
-        body = None if reply is None else self._body(caller, reply)
+        body = None if reply is None else self._reply_body(caller, reply)
         if reply is not None:
             self.workers[caller].version = self.version
         if reply is self.model.values:
@@ -374,9 +381,10 @@ class Service:
             self._answers.append(Answer(caller, kind, body, tail))
             return
         self._held_replies[caller] = Answer(caller, kind, None if body is None else body.clone(), tail)
-        self._ask(caller)
+        self._ask_for_state(caller)
 
-    def _ask(self, caller: int) -> None:
+    def _ask_for_state(self, caller: int) -> None:
+        """Asks a worker for its state, for a checkpoint; only once."""
         assert self._asked is not None
         if caller not in self._asked:
             self._asked.add(caller)

@@ -37,7 +37,7 @@ class SimulatedServer(Server):
 
     def __post_init__(self) -> None:
         for caller, work in self.work.items():
-            self._send(caller, next(work), 0.0)
+            self._schedule_call(caller, next(work), 0.0)
 
     def receive(self, timeout_s: float | None = None) -> Request | None:  # noqa: ARG002 - virtual time does not pass by itself
         if not self._calls:
@@ -55,7 +55,7 @@ class SimulatedServer(Server):
             said = self.work[caller].send(Reply(kind, np.asarray(tail, dtype=np.float64), vector))
         except StopIteration:
             return
-        self._send(caller, said, arrives_s)
+        self._schedule_call(caller, said, arrives_s)
 
     def all_await_replies(self) -> bool:
         return not self._calls
@@ -72,7 +72,8 @@ class SimulatedServer(Server):
         for work in self.work.values():
             work.close()
 
-    def _send(self, caller: int, said: WorkerCall, since_s: float) -> None:
+    def _schedule_call(self, caller: int, said: WorkerCall, since_s: float) -> None:
+        """Puts a worker's call among those to come, at `since_s` and the simulated times of its steps and its message."""
         compute_s = 0.0
         for _ in range(said.num_units):
             self._num += 1

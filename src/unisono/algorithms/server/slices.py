@@ -41,10 +41,12 @@ class SliceLayout:
 
     @property
     def num_servers(self) -> int:
+        """Number of servers, each with one slice of the vector."""
         return len(self.bounds) - 1
 
     @property
     def numel(self) -> int:
+        """Length of the whole vector."""
         return self.bounds[-1]
 
     def slice_of(self, server: int) -> slice:
@@ -118,7 +120,7 @@ class SlicedCaller(Caller):
             share = vector if server == 0 or vector is None else NOTHING
             if is_cut:
                 assert vector is not None
-                share = _fill(self._buffers[server], self._slices.part_of(vector, server))
+                share = _concatenate_into(self._buffers[server], self._slices.part_of(vector, server))
             self._callers[server].post(kind, share, tail)
 
     def wait_reply(self, timeout_s: float | None = None) -> Reply:
@@ -135,7 +137,7 @@ class SlicedCaller(Caller):
             return first
         for server, reply in enumerate(replies):
             assert reply.vector is not None
-            _spread(reply.vector, self._slices.part_of(self._joined, server))
+            _copy_to_places(reply.vector, self._slices.part_of(self._joined, server))
         return first._replace(vector=self._joined)
 
     def close(self) -> None:
@@ -143,12 +145,14 @@ class SlicedCaller(Caller):
             caller.close()
 
 
-def _fill(buffer: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+def _concatenate_into(buffer: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+    """Copies the pieces, one behind the other, into `buffer`, and returns it."""
     torch.cat(tuple(pieces), out=buffer)
     return buffer
 
 
-def _spread(share: Tensor, places: Sequence[Tensor]) -> None:
+def _copy_to_places(share: Tensor, places: Sequence[Tensor]) -> None:
+    """Copies consecutive pieces of `share` to the places, each of its length."""
     begin = 0
     for place in places:
         place.copy_(share[begin : begin + place.numel()])

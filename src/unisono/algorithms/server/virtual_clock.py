@@ -46,6 +46,7 @@ class VirtualClock:
 
 
 def _draw_around(middle: float, spread: float, seed: int, worker: int, what: int, number: int) -> float:
+    """Returns a log-normal time with the median `middle`, the same for the same seed, worker, kind and number."""
     (bits,) = random_bits(1, seed, worker, _TIMES + what, number)
     return middle * float(np.exp(spread * NormalDist().inv_cdf((int(bits) + 1) / (2**64 + 2))))
 

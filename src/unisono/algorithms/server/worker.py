@@ -83,19 +83,19 @@ class Worker:
             replica.values, replica.gradient, self.out[:num], replica.optimise, np.zeros(replica.num_tensors)
         )
         self._sums = np.zeros(replica.num_sums)
-        reply = yield from self._call(WorkerCall(HELLO, None, (float(self._units_until_call()),)))
+        reply = yield from self._call_server(WorkerCall(HELLO, None, (float(self._units_until_call()),)))
         if reply.kind == TAKE_STATE:
             rule.begin(state)
             self._restore(reply)
-            reply = yield from self._call(WorkerCall(READY, None, ()))
-            self._answer(reply)
+            reply = yield from self._call_server(WorkerCall(READY, None, ()))
+            self._apply_reply(reply)
         else:
             self._set_weights(reply)
             rule.begin(state)
         while reply.kind != END:
             order, wanted, began = read_assignment(reply.tail), self._units_until_call(), perf_counter()
             for place, unit in enumerate(order.units):
-                self._step(unit, order.step + place)
+                self._compute_unit(unit, order.step + place)
             state.cut_short = len(order.units) < wanted
             of_rule = rule.message(state, self.num_steps)
             vector = self._fill() if rule.sends_vector(state, self.num_steps) else None
@@ -106,18 +106,20 @@ class Worker:
                 state.uses.fill(0)
             self._report = NOTHING
             self._sums[:] = 0
-            reply = yield from self._call(said)
+            reply = yield from self._call_server(said)
             self._report = NOTHING._replace(wait_s=perf_counter() - asked)
-            self._answer(reply)
+            self._apply_reply(reply)
         rule.end(state)
-        self._leave()
+        self._store_state()
 
     # ---- small steps -----------------------------------------------------------------------------------------------
 
     def _units_until_call(self) -> int:
+        """Returns how many units it computes before it next calls the server."""
         return min(self.most_units, self.rule.steps_until_call(self.num_steps))
 
-    def _step(self, unit: int, step: int) -> None:
+    def _compute_unit(self, unit: int, step: int) -> None:
+        """Computes the gradient of a unit, lets the rule take it, and adds its sums to the report."""
         state, rule, replica = self._state, self.rule, self.replica
         settings = self.settings(step)
         rule.before_gradient(state)
@@ -137,9 +139,10 @@ class Worker:
             self._report = self._report._replace(loss_sum=said.loss_sum + stats.loss_sum, weight=said.weight + stats.weight)
             self._sums += stats.metric_sums
 
-    def _call(self, said: WorkerCall) -> Generator[WorkerCall, Reply, Reply]:
+    def _call_server(self, said: WorkerCall) -> Generator[WorkerCall, Reply, Reply]:
+        """Yields the call and returns the server's reply; a server that asks for its state meanwhile gets it."""
         while True:
-            self._leave()
+            self._store_state()
             reply = yield said
             if self.virtual_state is not None:
                 self.replica.load_worker(self.virtual_state)
@@ -147,7 +150,8 @@ class Worker:
                 return reply
             said = WorkerCall(STATE, self._pack_state(), ())
 
-    def _leave(self) -> None:
+    def _store_state(self) -> None:
+        """Stores the model into the state of this virtual worker; does nothing in a worker with its own process."""
         if self.virtual_state is not None:
             self.replica.store_worker(self.virtual_state)
 
@@ -158,12 +162,14 @@ class Worker:
         return self.out
 
     def _set_weights(self, reply: Reply) -> None:
+        """Sets weights and running statistics to those of the reply."""
         assert reply.vector is not None
         num = self.replica.values.numel()
         self.replica.values.copy_(reply.vector[:num])
         self.replica.statistics.copy_(reply.vector[num:])
 
-    def _answer(self, reply: Reply) -> None:
+    def _apply_reply(self, reply: Reply) -> None:
+        """Gives the rule the server's reply, and takes its running statistics if it comes with weights."""
         num = self.replica.values.numel()
         self.rule.on_reply(self._state, None if reply.vector is None else reply.vector[:num], self.num_steps)
         if reply.vector is not None and self.rule.replies_with_weights:
@@ -183,6 +189,7 @@ class Worker:
         return torch.frombuffer(bytearray(packed.getbuffer()), dtype=torch.uint8)
 
     def _restore(self, reply: Reply) -> None:
+        """Resumes with the state, saved by an earlier attempt, that the reply holds."""
         assert reply.vector is not None
         held = torch.load(io.BytesIO(reply.vector.numpy().tobytes()), weights_only=True)
         self.replica.restore(held["replica"])

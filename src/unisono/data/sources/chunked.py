@@ -49,6 +49,7 @@ class Column:
 
     @property
     def sample_bytes(self) -> int:
+        """Size of one sample in bytes."""
         return self.dtype.itemsize * prod(self.shape[1:])
 
 
@@ -173,6 +174,7 @@ class ChunkedFiles(Source):
 
     @contextmanager
     def _open_or_refuse(self, path: Path) -> Iterator[Any]:
+        """In this context the file is open; refuses one that cannot be opened."""
         try:
             file = self._open(path)
         except OSError as error:
@@ -196,6 +198,7 @@ class ChunkedFiles(Source):
         return inside
 
     def _column(self, file: Any, where: str, key: str) -> Column:
+        """Returns what this array of the file holds; refuses a key that is no array of numbers."""
         if key not in file:
             raise missing_key(key, all_keys(file), where)
         array = file[key]
@@ -217,6 +220,7 @@ def all_keys(group: Any, before: str = "") -> list[str]:
 
 
 def _expect_alike(first: Any, columns: Any, first_path: Path, path: Path) -> None:
+    """Refuses two files whose samples differ in dtype or shape."""
     for (_, one), (_, other) in zip(leaves(first), leaves(columns), strict=True):
         if (one.dtype, one.shape[1:]) != (other.dtype, other.shape[1:]):
             raise UsageError(

@@ -25,7 +25,7 @@ def expand(files: Files, what: str, folders: bool = False) -> tuple[Path, ...]:
     """Local: returns the files that a path, a pattern (`*.h5`, sorted by name), a list of these or a text file (`.txt`, one path
     a line, relative to the text file) stands for. Each is there and not empty; `folders` allows folders (Zarr)."""
     names = [files] if isinstance(files, (str, PathLike)) else list(files)
-    found = [path for name in names for path in _expanded(fspath(name), what)]
+    found = [path for name in names for path in _expand_name(fspath(name), what)]
     if not found:
         raise UsageError(f"{what}: the list of files is empty; give at least one")
     for path in found:
@@ -33,7 +33,8 @@ def expand(files: Files, what: str, folders: bool = False) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _expanded(name: str, what: str) -> list[Path]:
+def _expand_name(name: str, what: str) -> list[Path]:
+    """Returns the files that a name stands for: the lines of a .txt list, the matches of a pattern, or the path itself."""
     path = Path(name).expanduser()
     if path.suffix == ".txt" and path.is_file():
         lines = [line.strip() for line in path.read_text().splitlines()]
@@ -44,7 +45,9 @@ def _expanded(name: str, what: str) -> list[Path]:
     if glob.has_magic(name) and not path.exists():
         matching = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - absolute patterns too
         if not matching:
-            raise UsageError(f"{what}: no file matches {name}; check the pattern (folders: {_existing_part(path)} is there)")
+            raise UsageError(
+                f"{what}: no file matches {name}; check the pattern (folders: {_nearest_existing_folder(path)} is there)"
+            )
         return matching
     return [path]
 
@@ -63,13 +66,14 @@ def require_file(path: Path, what: str, folders: bool = False) -> Path:
     return path
 
 
-def _existing_part(path: Path) -> Path:
+def _nearest_existing_folder(path: Path) -> Path:
     return next(parent for parent in path.absolute().parents if parent.exists())
 
 
 def _nearest_file(path: Path) -> str:
+    """Returns the end of a message about a missing file: similar names, or which folder exists."""
     if not path.parent.is_dir():
-        return f"; neither does its folder, only {_existing_part(path)} does"
+        return f"; neither does its folder, only {_nearest_existing_folder(path)} does"
     near = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=3)
     return f"; did you mean {', '.join(near)}?" if near else f"; its folder {path.parent.absolute()} does"
 

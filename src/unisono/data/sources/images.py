@@ -60,7 +60,7 @@ class Images(Source):
         return len(self.paths)
 
     def read(self, indices: Indices) -> Any:
-        pictures = [self._picture(self.paths[int(index)]) for index in indices]
+        pictures = [self._read_picture(self.paths[int(index)]) for index in indices]
         first = pictures[0].shape if pictures else ()
         for index, picture in zip(indices, pictures, strict=True):
             if picture.shape != first:
@@ -87,7 +87,8 @@ class Images(Source):
         }
         return {**super().describe(), **facts}
 
-    def _picture(self, path: Path) -> npt.NDArray[np.uint8]:
+    def _read_picture(self, path: Path) -> npt.NDArray[np.uint8]:
+        """Returns this picture as (channels, height, width), in the mode and size of the source."""
         image = load("PIL.Image", "pictures")
         try:
             with image.open(path) as opened:
@@ -214,7 +215,9 @@ class ImageTable(Images):
         root = Path(folder).expanduser() if folder is not None else path.parent
         paths = [root / f"{row[file]}{suffix}" for row in rows]
         _expect_all(paths, path)
-        labels, names = (None, ()) if label is None else _numbered([_value(row, label) for row in rows], classes, path)
+        labels, names = (
+            (None, ()) if label is None else _labels_as_numbers([_label_value(row, label) for row in rows], classes, path)
+        )
         groups = None if group is None else np.array([row[group] for row in rows])
         super().__init__(paths, labels, groups, size, mode, names)
         self.table = path
@@ -223,7 +226,8 @@ class ImageTable(Images):
         return {**super().describe(), "table": str(self.table)}
 
 
-def _value(row: Row, label: str | Callable[[Row], Any]) -> Any:
+def _label_value(row: Row, label: str | Callable[[Row], Any]) -> Any:
+    """Returns the label of this row of the table: its column of this name, or what the function makes of it."""
     return row[label] if isinstance(label, str) else label(row)
 
 
@@ -241,7 +245,10 @@ def _expect_all(paths: Sequence[Path], table: Path) -> None:
         )
 
 
-def _numbered(values: Sequence[Any], classes: Sequence[str] | None, table: Path) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+def _labels_as_numbers(
+    values: Sequence[Any], classes: Sequence[str] | None, table: Path
+) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+    """Returns labels as numbers, and the classes if they are names; text that is all numbers is no name."""
     if classes is None:
         if not all(isinstance(value, str) for value in values):
             found = np.array(values)

@@ -66,7 +66,7 @@ class Scene(Source):
             for part in (cube, labels)
             if not isinstance(part, np.ndarray) and Path(part).expanduser().exists()
         )
-        bands, classes = _array(cube, cube_key, 3), _array(labels, labels_key, 2)
+        bands, classes = _load_array(cube, cube_key, 3), _load_array(labels, labels_key, 2)
         if bands.shape[:2] != classes.shape:
             raise UsageError(f"the cube has {bands.shape[:2]} pixels but the map of labels {classes.shape}; give two of one scene")
         if classes.size and (classes.min() < 0 or (classes != classes.astype(np.int64)).any()):
@@ -105,19 +105,21 @@ class Scene(Source):
         return {**super().describe(), **facts, "patch_size": self.patch_size, "border": self.border}
 
 
-def _array(given: PathName | npt.NDArray[Any], key: str | None, num_axes: int) -> npt.NDArray[Any]:
+def _load_array(given: PathName | npt.NDArray[Any], key: str | None, num_axes: int) -> npt.NDArray[Any]:
+    """Returns the given array, or that of this file; refuses one without exactly `num_axes` axes."""
     if isinstance(given, np.ndarray):
         found, where = given, "the array"
     else:
         path = require_file(Path(given).expanduser(), "a scene")
         where = str(path)
-        found = load_npy(path) if path.suffix == ".npy" else _only(read_mat(path), key, num_axes, where)
+        found = load_npy(path) if path.suffix == ".npy" else _named_or_only(read_mat(path), key, num_axes, where)
     if found.ndim != num_axes:
         raise UsageError(f"{where} has {found.ndim} axes, not {num_axes}; a cube is (rows, columns, bands), a map (rows, columns)")
     return found
 
 
-def _only(arrays: Mapping[str, npt.NDArray[Any]], key: str | None, num_axes: int, where: str) -> npt.NDArray[Any]:
+def _named_or_only(arrays: Mapping[str, npt.NDArray[Any]], key: str | None, num_axes: int, where: str) -> npt.NDArray[Any]:
+    """Returns the array named `key`; without a key the only one with `num_axes` axes, if there is only one."""
     if key is not None:
         if key not in arrays:
             raise missing_key(key, arrays, where)

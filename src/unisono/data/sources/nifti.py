@@ -74,17 +74,18 @@ class NIfTI(Source):
             raise UsageError(
                 f"there are {len(self.volumes)} volumes but {num_labels} labels; give one for each volume, in the same order"
             )
-        self.shapes = [_shape(path) for path in self.volumes]
+        self.shapes = [_shape_of_file(path) for path in self.volumes]
         for volume, label, found in zip(self.volumes, self.labels, self.shapes, strict=False):
-            if _shape(label)[:3] != found[:3]:
+            if _shape_of_file(label)[:3] != found[:3]:
                 raise UsageError(
-                    f"{volume} has {found[:3]} voxels but its labels {label} have {_shape(label)[:3]}; is the order the same?"
+                    f"{volume} has {found[:3]} voxels but its labels {label} have {_shape_of_file(label)[:3]}; "
+                    "is the order the same?"
                 )
         if len({found[3:] for found in self.shapes}) > 1:
             raise UsageError("the volumes have different numbers of channels; give volumes with the same")
-        self.shape = _three("shape", shape)
-        self.patch = _three("patch", patch)
-        self.stride = _three("stride", stride) or self.patch
+        self.shape = _three_sizes("shape", shape)
+        self.patch = _three_sizes("patch", patch)
+        self.stride = _three_sizes("stride", stride) or self.patch
         if stride is not None and patch is None:
             raise UsageError("stride is the step between patches; give patch too")
         sizes = [self.shape or found[:3] for found in self.shapes]
@@ -114,7 +115,7 @@ class NIfTI(Source):
         # By volume, those kept first, so that each is read once for a batch.
         for at in sorted(range(len(places)), key=lambda at: (int(places[at, 0]) not in self._recent, int(places[at, 0]))):
             number, corner = int(places[at, 0]), places[at, 1:].tolist()
-            volume, label = self._recent.get(number, partial(self._load, number))
+            volume, label = self._recent.get(number, partial(self._load_volume, number))
             inputs[at] = cut_out(volume, corner, self.patch) if self.patch else volume
             if label is not None:
                 targets[at] = cut_out(label, corner, self.patch) if self.patch else label
@@ -139,7 +140,8 @@ class NIfTI(Source):
     def close(self) -> None:
         self._recent.clear()
 
-    def _load(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+    def _load_volume(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """Returns volume (channels first) and labels of this number, cropped or padded to `shape`; without labels None."""
         volume = _voxels(self.volumes[number]).astype(np.float32)
         volume = np.moveaxis(volume, 3, 0) if volume.ndim == 4 else volume[None]
         label = _voxels(self.labels[number]).reshape(volume.shape[1:]).astype(np.int64) if self.labels else None
@@ -148,27 +150,31 @@ class NIfTI(Source):
         return volume, label
 
 
-def _three(name: str, sizes: Sequence[int] | None) -> tuple[int, ...] | None:
+def _three_sizes(name: str, sizes: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Returns the sizes as a tuple, None for None; refuses others than three of at least 1."""
     if sizes is not None and (len(sizes) != 3 or min(sizes) < 1):
         raise UsageError(f"{name} of NIfTI volumes needs three sizes of at least 1; received {tuple(sizes)}")
     return None if sizes is None else tuple(sizes)
 
 
-def _shape(path: Path) -> tuple[int, ...]:
-    shape = tuple(int(length) for length in _opened(path).shape)
+def _shape_of_file(path: Path) -> tuple[int, ...]:
+    """Returns the shape in this file's header; refuses one that has not three or four axes."""
+    shape = tuple(int(length) for length in _open_file(path).shape)
     if len(shape) not in (3, 4):
         raise UsageError(f"{path} has {len(shape)} axes {shape}; a volume has three, or four with channels")
     return shape
 
 
 def _voxels(path: Path) -> npt.NDArray[Any]:
+    """Returns the voxels of this file as an array; refuses a file that is cut off."""
     try:
-        return np.asarray(_opened(path).dataobj)
+        return np.asarray(_open_file(path).dataobj)
     except (OSError, EOFError, ValueError) as error:
         raise UsageError(f"the voxels of {path} cannot be read ({error}); it is cut off: get it again") from None
 
 
-def _opened(path: Path) -> Any:
+def _open_file(path: Path) -> Any:
+    """Opens the file with nibabel, which reads no voxels yet; refuses one that is not NIfTI."""
     nibabel = load("nibabel", "NIfTI volumes")
     try:
         return nibabel.load(path)

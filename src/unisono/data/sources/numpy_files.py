@@ -28,22 +28,22 @@ class Npy(Source):
     def __init__(self, inputs: Any, targets: Any = None, weights: Any = None) -> None:
         self.paths = map_tree(lambda name: require_file(Path(name).expanduser(), "a .npy file"), batch_of(inputs, targets, weights))
         self._batch: Any = None
-        self._num_samples = num_rows(self._mapped(), "the .npy files")
+        self._num_samples = num_rows(self._memory_mapped(), "the .npy files")
 
     def __len__(self) -> int:
         return self._num_samples
 
     def read(self, indices: Indices) -> Any:
-        return map_tree(lambda leaf: np.take(leaf, indices, axis=0), self._mapped())
+        return map_tree(lambda leaf: np.take(leaf, indices, axis=0), self._memory_mapped())
 
     def targets(self) -> npt.NDArray[Any] | None:
-        batch = self._mapped()
+        batch = self._memory_mapped()
         labels = label_array(batch[1]) if len(batch) > 1 else None
         return np.array(labels) if labels is not None and labels.ndim == 1 else None
 
     def describe(self) -> Mapping[str, Any]:
         files = file_facts(path for _, path in leaves(self.paths))
-        return {**super().describe(), "files": files, "shapes": shapes(self._mapped())}
+        return {**super().describe(), "files": files, "shapes": shapes(self._memory_mapped())}
 
     def close(self) -> None:
         self._batch = None
@@ -51,7 +51,8 @@ class Npy(Source):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_batch": None}  # a pickled map would be a copy of the whole file
 
-    def _mapped(self) -> Any:
+    def _memory_mapped(self) -> Any:
+        """Returns the arrays of the files, mapped into memory once."""
         if self._batch is None:
             self._batch = as_arrays(map_tree(load_npy, self.paths), "a .npy file")
         return self._batch
@@ -65,7 +66,7 @@ class Npz(Arrays):
         path = require_file(Path(file).expanduser(), "a .npz file")
         try:
             with path.open("rb") as opened:
-                batch = _by_key(np.load(opened), str(path), inputs, targets, weights)
+                batch = _arrays_by_key(np.load(opened), str(path), inputs, targets, weights)
         except BROKEN as error:
             raise UsageError(f"{path} cannot be read as .npz ({error}); it is cut off or of another kind: get it again") from None
         self.files = file_facts([path])
@@ -75,7 +76,8 @@ class Npz(Arrays):
         return {**super().describe(), "files": self.files}
 
 
-def _by_key(archive: Any, where: str, inputs: Any, targets: Any, weights: Any) -> Any:
+def _arrays_by_key(archive: Any, where: str, inputs: Any, targets: Any, weights: Any) -> Any:
+    """Returns inputs, targets and weights, picked from the archive by their keys."""
     if isinstance(archive, np.ndarray):
         raise UsageError(f"{where} holds one array, not named ones; use Npy for .npy files")
 

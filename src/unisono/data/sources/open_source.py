@@ -55,9 +55,9 @@ def as_source(data: Any, **options: Any) -> Source:
             else.
     """
     if isinstance(data, (str, PathLike)):
-        return _opener(fspath(data))(data, **options)
+        return _source_for(fspath(data))(data, **options)
     if isinstance(data, (list, tuple)) and data and all(isinstance(part, (str, PathLike)) for part in data):
-        return _opener(fspath(data[0]))(data, **options)
+        return _source_for(fspath(data[0]))(data, **options)
     if options:
         raise UsageError(f"{', '.join(options)} are options of files; they mean nothing for {type(data).__name__}")
     if isinstance(data, Source):
@@ -66,21 +66,22 @@ def as_source(data: Any, **options: Any) -> Source:
         return Arrays(*data)
     if _is_array(data) or (isinstance(data, dict) and all(_is_array(leaf) for _, leaf in leaves(data))):
         return Arrays(data)
-    return _source("sequence", "Items")(data)
+    return _import_source("sequence", "Items")(data)
 
 
 def _is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
-def _opener(name: str) -> Callable[..., Source]:
+def _source_for(name: str) -> Callable[..., Source]:
+    """Returns the source that reads what has this name, by its suffix, or by what the folder holds; refuses other kinds."""
     for suffixes, file, kind in SUFFIXES:
         if name.lower().rstrip("/").endswith(suffixes):
-            return _source(file, kind)
+            return _import_source(file, kind)
     path = Path(name).expanduser()
     if path.is_dir():
         is_zarr = (path / "zarr.json").exists() or (path / ".zgroup").exists()
-        return _source("zarr", "Zarr") if is_zarr else _source("images", "ImageFolder")
+        return _import_source("zarr", "Zarr") if is_zarr else _import_source("images", "ImageFolder")
     from unisono.data.sources.file_list import require_file
 
     require_file(path, "data")
@@ -88,6 +89,6 @@ def _opener(name: str) -> Callable[..., Source]:
     raise UsageError(f"{path} has a suffix that says nothing about its kind; use a source by its name, or one of {known}")
 
 
-def _source(file: str, kind: str) -> Callable[..., Source]:
+def _import_source(file: str, kind: str) -> Callable[..., Source]:
     found: Callable[..., Source] = getattr(import_module(f"unisono.data.sources.{file}"), kind)
     return found

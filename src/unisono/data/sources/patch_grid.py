@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 def corners(shape: Sequence[int], patch: Sequence[int], stride: Sequence[int]) -> list[tuple[int, ...]]:
     """Returns the corners of patches that cover the volume; the last patch along an axis is moved back to end with it."""
-    return list(product(*(_starts(length, size, step) for length, size, step in zip(shape, patch, stride, strict=True))))
+    return list(product(*(_patch_starts(length, size, step) for length, size, step in zip(shape, patch, stride, strict=True))))
 
 
-def _starts(length: int, size: int, step: int) -> list[int]:
+def _patch_starts(length: int, size: int, step: int) -> list[int]:
+    """Returns where patches of this size begin along an axis; the last ends with the axis."""
     last = max(0, length - size)
     return [*range(0, last, step), last]
 

@@ -31,16 +31,17 @@ class RecentlyUsed(Generic[Key, Value]):
         if key not in self._kept:
             made = make()
             while len(self._kept) >= self._most:
-                self._forget(self._kept.popitem(last=False)[1])
+                self._close_value(self._kept.popitem(last=False)[1])
             self._kept[key] = made
         self._kept.move_to_end(key)
         return self._kept[key]
 
     def clear(self) -> None:
+        """Removes all values, and closes them if they can be closed."""
         while self._kept:
-            self._forget(self._kept.popitem()[1])
+            self._close_value(self._kept.popitem()[1])
 
-    def _forget(self, value: Value) -> None:
+    def _close_value(self, value: Value) -> None:
         if self._close is not None:
             self._close(value)
 

@@ -48,11 +48,13 @@ class SAT6(Arrays):
         if paths[0].suffix == ".mat":
             if labels is not None:
                 raise UsageError("the .mat form of SAT-6 holds images and labels; give one file")
-            pictures, one_hot = _of_mat(paths[0], part)
+            pictures, one_hot = _read_mat_file(paths[0], part)
         elif labels is None:
             raise UsageError(f"the table {paths[0]} holds images only; give the table of labels too")
         else:
-            pictures, one_hot = (_of_csv(path, width) for path, width in zip(paths, (28 * 28 * 4, len(CLASSES)), strict=True))
+            pictures, one_hot = (
+                _read_csv_file(path, width) for path, width in zip(paths, (28 * 28 * 4, len(CLASSES)), strict=True)
+            )
             pictures = pictures.reshape(-1, *IMAGE)
         if len(pictures) != len(one_hot):
             raise UsageError(f"SAT-6: {len(pictures)} images but {len(one_hot)} labels in {paths[-1]}; take both of one set")
@@ -65,7 +67,8 @@ class SAT6(Arrays):
         return {**super().describe(), "files": self.files, "classes": list(CLASSES)}
 
 
-def _of_mat(path: Path, part: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _read_mat_file(path: Path, part: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Returns pictures (sample first) and one-hot labels of "train" or "test" from the MATLAB form of SAT-6."""
     if part not in ("train", "test"):
         raise UsageError(f"part of SAT-6 must be train or test; received {part!r}")
     arrays = read_mat(path)
@@ -80,7 +83,8 @@ def _of_mat(path: Path, part: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     return np.moveaxis(pictures, 3, 0), one_hot.T
 
 
-def _of_csv(path: Path, width: int) -> npt.NDArray[Any]:
+def _read_csv_file(path: Path, width: int) -> npt.NDArray[Any]:
+    """Returns a table of the CSV form of SAT-6; refuses one without `width` columns."""
     try:
         table = np.loadtxt(path, dtype=np.uint8, delimiter=",", ndmin=2)
     except ValueError as error:

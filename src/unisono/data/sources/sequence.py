@@ -43,6 +43,7 @@ class Items(Source):
         return {**super().describe(), "of": f"{type(self.items).__module__}.{type(self.items).__qualname__}"}
 
     def _batch_like(self, sample: Any) -> tuple[Any, ...]:
+        """Returns a sample as a tuple of input, and target and weight if it has them, of arrays; refuses more parts."""
         parts = tuple(sample) if isinstance(sample, (tuple, list)) else (sample,)
         if not 1 <= len(parts) <= 3:
             raise UsageError(

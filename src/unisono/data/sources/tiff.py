@@ -62,12 +62,13 @@ class TIFF(Source):
             raise UsageError(
                 f"there are {len(self.stacks)} stacks but {len(self.labels)} stacks of labels; give one for each, in order"
             )
-        self.shapes = [_shape(path) for path in self.stacks]
+        self.shapes = [_shape_of_file(path) for path in self.stacks]
         self._expect_alike()
         for stack, label, shape in zip(self.stacks, self.labels, self.shapes, strict=False):
-            if _shape(label)[:3] != shape[:3]:
+            if _shape_of_file(label)[:3] != shape[:3]:
                 raise UsageError(
-                    f"{stack} has pages, rows, columns {shape[:3]}, its labels {label} {_shape(label)[:3]}; is the order the same?"
+                    f"{stack} has pages, rows, columns {shape[:3]}, its labels {label} {_shape_of_file(label)[:3]}; "
+                    "is the order the same?"
                 )
         lengths = [shape[0] if unit == "page" else 1 for shape in self.shapes]
         self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -78,6 +79,7 @@ class TIFF(Source):
         self._open: RecentlyUsed[Path, Stack] = RecentlyUsed(OPEN_FILES, _close)
 
     def _expect_alike(self) -> None:
+        """Refuses stacks whose samples differ in shape."""
         compared = 1 if self.unit == "page" else 0
         for path, shape in zip(self.stacks, self.shapes, strict=True):
             if shape[compared:] != self.shapes[0][compared:]:
@@ -93,12 +95,12 @@ class TIFF(Source):
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
         pages = np.asarray(indices) - self._starts[numbers]
         picked = [(int(number), int(page) if self.unit == "page" else None) for number, page in zip(numbers, pages, strict=True)]
-        inputs = np.stack([self._picture(number, page) for number, page in picked])
+        inputs = np.stack([self._channels_first(number, page) for number, page in picked])
         if self._values is not None:
             return batch_of(inputs, self._values[indices])
         if not self.labels:
             return batch_of(inputs)
-        return batch_of(inputs, np.stack([self._read(self.labels[number], page).astype(np.int64) for number, page in picked]))
+        return batch_of(inputs, np.stack([self._read_pages(self.labels[number], page).astype(np.int64) for number, page in picked]))
 
     def groups(self) -> npt.NDArray[Any] | None:
         return np.repeat(np.arange(len(self.stacks)), np.diff(self._starts))
@@ -117,12 +119,14 @@ class TIFF(Source):
     def close(self) -> None:
         self._open.clear()
 
-    def _picture(self, number: int, page: int | None) -> npt.NDArray[Any]:
-        found = self._read(self.stacks[number], page)
+    def _channels_first(self, number: int, page: int | None) -> npt.NDArray[Any]:
+        """Returns a page of this stack, or all of them, with channels first; an axis for them is added where there is none."""
+        found = self._read_pages(self.stacks[number], page)
         has_channels = len(self.shapes[number]) == 4
         return np.moveaxis(found, -1, 0) if has_channels else found[None]
 
-    def _read(self, path: Path, page: int | None) -> npt.NDArray[Any]:
+    def _read_pages(self, path: Path, page: int | None) -> npt.NDArray[Any]:
+        """Returns a page of the file, or all for None, which stays open for a while."""
         return self._open.get(path, lambda: Stack(path)).read(page)
 
 
@@ -135,14 +139,15 @@ class Stack:
         try:
             self.file = tifffile.TiffFile(path)
             try:
-                self._measure()
+                self._find_shape()
             except BaseException:
                 self.file.close()
                 raise
         except (tifffile.TiffFileError, OSError, ValueError, IndexError, struct.error) as error:
             raise UsageError(f"{path} cannot be read as TIFF ({error}); it is cut off or of another kind: get it again") from None
 
-    def _measure(self) -> None:
+    def _find_shape(self) -> None:
+        """Finds out the shape of the stack, and maps it into memory if it lies in one piece; refuses one that is cut off."""
         pages = self.file.pages
         if self._chain_is_cut_off():
             raise UsageError(f"{self.path} is cut off (its pages lie beyond its end); get it again")
@@ -166,7 +171,7 @@ class Stack:
         self.shape = (num_pages, *(shape[1:] + shape[:1] if self.planar else shape))
 
     def read(self, page: int | None) -> npt.NDArray[Any]:
-        """Local, blocking: one page, or all."""
+        """Local, blocking: returns one page, or all."""
         if self.mapped is not None:
             found = self.mapped if page is None else self.mapped[page]
         else:
@@ -182,7 +187,8 @@ class Stack:
         self.file.close()
 
     def _chain_is_cut_off(self) -> bool:
-        """A whole chain of pages ends in a zero, and its last page lies inside the file."""
+        """Whether the file ends before its pages do: a whole chain of pages ends in a zero, and its last page lies inside the
+        file."""
         handle, tiff, pages = self.file.filehandle, self.file.tiff, self.file.pages
         handle.seek(pages.next_page_offset)
         chain_ends = handle.read(tiff.offsetsize) == bytes(tiff.offsetsize)
@@ -195,7 +201,8 @@ def _close(stack: Stack) -> None:
     stack.close()
 
 
-def _shape(path: Path) -> tuple[int, ...]:
+def _shape_of_file(path: Path) -> tuple[int, ...]:
+    """Returns the shape of this stack as (pages, rows, columns), with channels last if it has any."""
     stack = Stack(path)
     stack.close()
     return stack.shape

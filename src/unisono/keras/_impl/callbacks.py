@@ -94,11 +94,13 @@ class Callbacks(Observer):
             vars(model).update(ours)
 
     def _begin_epoch(self, epoch: int) -> None:
+        """Calls the hooks of the beginning of an epoch and of its first batch."""
         self._loss = [0.0, 0.0]
         self._call_hook("on_epoch_begin", epoch)
         self._call_hook("on_train_batch_begin", 0)
 
     def step(self, event: StepDone) -> None:
+        """Calls the batch hooks with the mean loss of the epoch so far; all workers take over what they changed."""
         self._loss[0] += event.loss * event.num_samples
         self._loss[1] += event.num_samples
         if self.needs_model_every_batch:
@@ -111,16 +113,17 @@ class Callbacks(Observer):
             if event.step_in_epoch + 1 < self.listed.params["steps"] and not model.stop_training:
                 self._call_hook("on_train_batch_begin", event.step_in_epoch + 1)
         if self.needs_model_every_batch:
-            self._share_changes(self._rate())
+            self._share_changes(self._current_rate())
 
     def epoch(self, event: EpochDone) -> None:
+        """Calls the hooks of an evaluation and of the epoch's end, and begins the next; all workers take over what they changed."""
         self._publish()
         if any(name.startswith("val_") for name in event.metrics):
             self._call_hook("on_test_begin")
             seen = {name.removeprefix("val_"): value for name, value in event.metrics.items() if name.startswith("val_")}
             self._call_hook("on_test_end", seen)
         self._call_hook("on_epoch_end", event.epoch, dict(event.metrics))
-        at_end = self._rate()
+        at_end = self._current_rate()
         if not self._module.pure.model.stop_training and event.epoch + 1 < self.num_epochs:
             self._begin_epoch(event.epoch + 1)
         self._share_changes(at_end)
@@ -129,7 +132,7 @@ class Callbacks(Observer):
         """Collective, after the last step: calls the hooks for the end."""
         self._publish()
         self._call_hook("on_train_end", dict(logs))
-        self._share_changes(self._rate())
+        self._share_changes(self._current_rate())
         self._publish()
 
     def settings(self, step: int) -> Any:  # noqa: ARG002
@@ -144,10 +147,11 @@ class Callbacks(Observer):
             self._module.pure.model.optimizer.learning_rate = self.lr
 
     def _share_changes(self, at_end: float | None = None) -> None:
-        """Collective: sends what the callbacks of the first worker have changed to all. `at_end` is the rate at the end of the
-        epoch, with which a resumed attempt begins the next one, whose hooks may change it again."""
+        """Collective: sends to all what the callbacks of the first worker have changed: stop, learning rate, and weights.
+        `at_end` is the rate at the end of the epoch, with which a resumed attempt begins the next one, whose hooks may change it
+        again."""
         model = self._module.pure.model
-        mine = (bool(model.stop_training), self._rate(), at_end, self.comm.rank == 0 and self._module.model_differs())
+        mine = (bool(model.stop_training), self._current_rate(), at_end, self.comm.rank == 0 and self._module.model_differs())
         self.stops, self.lr, at_end, has_changed = self.comm.broadcast_object(mine)
         model.stop_training = self.stops
         if at_end is not None:
@@ -160,7 +164,8 @@ class Callbacks(Observer):
         if self.comm.rank:
             self._module.publish()
 
-    def _rate(self) -> float | None:
+    def _current_rate(self) -> float | None:
+        """Returns the learning rate of the Keras optimiser; None if a schedule sets it."""
         return None if self.lr is None else rate_of(self._module.pure.model.optimizer)
 
 

@@ -39,10 +39,11 @@ class Stream:
 
 def is_stream(x: Any) -> bool:
     """Local: whether an input is a stream of batches."""
-    return not isinstance(x, Source) and (_kind_of(x) is not None)
+    return not isinstance(x, Source) and (_stream_kind(x) is not None)
 
 
-def _kind_of(x: Any) -> str | None:
+def _stream_kind(x: Any) -> str | None:
+    """Returns what kind of stream of batches this is; None if it is none."""
     names = {f"{base.__module__}.{base.__name__}" for base in type(x).__mro__}
     if any(name.startswith("tensorflow.") and name.endswith("DatasetV2") for name in names):
         return "tf.data.Dataset"
@@ -57,9 +58,9 @@ def _kind_of(x: Any) -> str | None:
 
 def as_stream(x: Any, num_steps: int | None, what: str) -> Stream:
     """Local: makes a stream of an input; refuses one of unknown length."""
-    kind = _kind_of(x)
+    kind = _stream_kind(x)
     assert kind is not None
-    known = _length(x, kind) if num_steps is None else num_steps
+    known = _num_batches(x, kind) if num_steps is None else num_steps
     if known is None:
         option = "validation_steps" if what == "validation_data" else "steps_per_epoch (steps in evaluate and predict)"
         raise UsageError(f"the {kind} of {what} does not say how long it is; give {option}")
@@ -67,13 +68,14 @@ def as_stream(x: Any, num_steps: int | None, what: str) -> Stream:
         held = iter(x)
         return Stream(lambda _: held, known, kind, restarts_each_epoch=False)
     whole = _PyDatasetEpochs(x) if kind == "PyDataset" else lambda _: iter(x)
-    if num_steps is not None and num_steps != _length(x, kind):  # continues from epoch to epoch, as in Keras
+    if num_steps is not None and num_steps != _num_batches(x, kind):  # continues from epoch to epoch, as in Keras
         endless = chain.from_iterable(map(whole, count()))
         return Stream(lambda _: endless, known, kind, restarts_each_epoch=False)
     return Stream(whole, known, kind)
 
 
-def _length(x: Any, kind: str) -> int | None:
+def _num_batches(x: Any, kind: str) -> int | None:
+    """Returns the number of batches in the stream; None if it is not known."""
     if kind == "tf.data.Dataset":
         found = int(x.cardinality())
         return found if found > 0 else None
@@ -101,11 +103,12 @@ class _PyDatasetEpochs:
 
 def _arrays(batch: Any) -> Any:
     """Local: converts a batch to nested NumPy arrays (inputs, targets[, weights])."""
-    found = map_tree(_array, tuple(batch) if isinstance(batch, list) else batch)
+    found = map_tree(_as_numpy, tuple(batch) if isinstance(batch, list) else batch)
     return found if isinstance(found, tuple) else (found,)
 
 
-def _array(leaf: Any) -> Any:
+def _as_numpy(leaf: Any) -> Any:
+    """Returns a tensor of any framework as an array."""
     if isinstance(leaf, torch.Tensor):
         return leaf.detach().cpu().numpy()
     return leaf.numpy() if hasattr(leaf, "numpy") else np.asarray(leaf)
@@ -115,10 +118,10 @@ def as_batch(x: Any, y: Any, weights: Any, class_weight: Mapping[int, float] | N
     """Pure: inputs, targets and weights of samples; class weights are multiplied into the weights."""
     if y is None:
         raise UsageError("there are no targets (y); give them, or a stream of (inputs, targets)")
-    found = (map_tree(_array, _plain(x)), map_tree(_array, _plain(y)))
-    weights = None if weights is None else _array(weights)
+    found = (map_tree(_as_numpy, _plain(x)), map_tree(_as_numpy, _plain(y)))
+    weights = None if weights is None else _as_numpy(weights)
     if class_weight is not None:
-        weights = _of_classes(found[1], class_weight) * (1 if weights is None else weights)
+        weights = _weights_by_class(found[1], class_weight) * (1 if weights is None else weights)
     return found if weights is None else (*found, weights.astype(np.float32))
 
 
@@ -129,7 +132,8 @@ def _plain(tree: Any) -> Any:
     return tree
 
 
-def _of_classes(targets: Any, class_weight: Mapping[int, float]) -> Any:
+def _weights_by_class(targets: Any, class_weight: Mapping[int, float]) -> Any:
+    """Returns the class weight of each sample; targets are class numbers or one-hot rows."""
     if not isinstance(targets, np.ndarray):
         raise UsageError("class_weight needs one array of targets; this model has several")
     labels = targets.argmax(-1) if targets.ndim > 1 and targets.shape[-1] > 1 else targets.reshape(len(targets), -1)[:, 0]
@@ -150,6 +154,7 @@ def read_all(x: Any, num_steps: int | None, what: str) -> Source:
 
 
 def _concatenate(trees: list[Any]) -> Any:
+    """Returns the trees of arrays as one, each leaf joined along its first axis."""
     first = trees[0]
     if isinstance(first, dict):
         return {name: _concatenate([tree[name] for tree in trees]) for name in first}
@@ -207,11 +212,11 @@ class StreamLoader:
         used = (epoch - self.first_epoch) * steps + first_step
         missing = first_step if self.stream.restarts_each_epoch else used - self._num_read
         for _ in range(missing):
-            self._next(batches, 0)
+            self._next_batch(batches, 0)
         seen = 0
         for step in range(first_step, steps):
-            batch = as_training_batch(_arrays(self._next(batches, step)), self.class_weight)
-            self._compare(batch, epoch, step)
+            batch = as_training_batch(_arrays(self._next_batch(batches, step)), self.class_weight)
+            self._expect_same_batch(batch, epoch, step)
             own = cut(num_rows(batch), self.num_shards, self.shard)
             indices = np.arange(seen + own.start, seen + own.stop)
             seen += num_rows(batch)
@@ -229,7 +234,8 @@ class StreamLoader:
             first = list(islice(batches, 1))  # it may draw only then
         return chain(first, batches)
 
-    def _next(self, batches: Iterator[Any], step: int) -> Any:
+    def _next_batch(self, batches: Iterator[Any], step: int) -> Any:
+        """Returns the next batch of the stream; refuses a stream that ends too early."""
         found = next(batches, None)
         if found is None:
             raise UsageError(
@@ -239,7 +245,8 @@ class StreamLoader:
         self._num_read += 1
         return found
 
-    def _compare(self, batch: Any, epoch: int, step: int) -> None:
+    def _expect_same_batch(self, batch: Any, epoch: int, step: int) -> None:
+        """Refuses streams that give the workers different batches, by their checksums. Collective, blocking."""
         if self.comm.size == 1:
             return
         number = 0

@@ -81,13 +81,14 @@ class Fit:
         return self.strategy.comm
 
     @property
-    def _draw_seed(self) -> int:
-        """The seed of shuffling and dropout: another one in every fit of a script, as in Keras."""
+    def _seed(self) -> int:
+        """The seed of this fit: that of the strategy for the script's first fit, one derived from it and the fit's number later."""
         seed = self.strategy.seed
         return seed if self.number == 0 else StreamKey(seed, self.number, 0, BEGINNING).value() % 2**31
 
     @property
-    def _task(self) -> Task:
+    def _as_task(self) -> Task:
+        """This fit as a task: the model, its data, its optimiser, and the batch of all workers."""
         splits = Splits(train=self.data.train, validation=self.data.validation)
         return Task(
             model=self.make_replica,
@@ -95,34 +96,35 @@ class Fit:
             optimizer=self.model.optimizer,  # the object itself, also for plain SGD: callbacks and backups read it
             global_batch=max(self.data.batch, self.comm.size),
             epochs=max(self.schedule.epochs, 1),
-            seed=self._draw_seed,
+            seed=self._seed,
             name="fit",
         )
 
-    def _backup(self, callbacks: list[Any]) -> Backup | None:
+    def _find_backup(self, callbacks: list[Any]) -> Backup | None:
+        """Returns the backup that this fit resumes from and writes to; None without one."""
         return find_backup(self.comm, self.strategy.backup, self.strategy.backup_every, self.number, callbacks)
 
     def fit_in_step(self, callbacks: list[Any]) -> Any:
         """Collective, blocking: fits with workers that step together, or agree in rounds. Returns the history."""
         comm, strategy = self.comm, self.strategy
-        resolved = replace(change(self._task, {}), algorithm=strategy.options)
+        resolved = replace(change(self._as_task, {}), algorithm=strategy.options)
         parts = on_all_ranks(comm, lambda: assemble(resolved, strategy.algorithm, comm))
-        loader = self._loader(parts)
-        backup = self._backup(callbacks)
-        keras_callbacks = self._callbacks(parts, callbacks, loader.plan.steps_per_epoch)
+        loader = self._make_loader(parts)
+        backup = self._find_backup(callbacks)
+        keras_callbacks = self._make_callbacks(parts, callbacks, loader.plan.steps_per_epoch)
         history = keras_callbacks.listed._history
         store = None if backup is None else backup.open()
         with StopRequest() as stop:
             run = RunContext(
                 config=TrainConfig("", algorithm=strategy.algorithm, quiet=True),
                 comm=comm,
-                parts=replace(parts, loader=loader, settings=keras_callbacks.settings, goals=self._goals(keras_callbacks)),
+                parts=replace(parts, loader=loader, settings=keras_callbacks.settings, goals=self._make_goals(keras_callbacks)),
                 stop=stop,
                 deadline=deadline_of_this_process(None),
                 began=perf_counter(),
                 observers=(keras_callbacks,),
                 hooks=RunHooks(
-                    ends_epoch_early=lambda: keras_callbacks.stops, evaluation_is_due=_due(self.schedule.validation_freq)
+                    ends_epoch_early=lambda: keras_callbacks.stops, evaluation_is_due=_is_due_rule(self.schedule.validation_freq)
                 ),
                 save_interval=None if backup is None else backup.interval,
                 store=store,
@@ -148,18 +150,21 @@ class Fit:
         history.history = comm.broadcast_object({name: list(map(float, one)) for name, one in history.history.items()})
         return history
 
-    def _loader(self, parts: TrainingParts) -> Any:
+    def _make_loader(self, parts: TrainingParts) -> Any:
+        """Returns the loader of this worker's part of each batch of the arrays or the stream."""
         data = self.data
         if data.stream is None:
-            return replace(parts.loader, plan=Plan(len(data.train), data.batch, self._draw_seed, data.shuffle))
-        plan = Plan(data.stream.num_steps * data.batch, data.batch, self._draw_seed, shuffle=False)
+            return replace(parts.loader, plan=Plan(len(data.train), data.batch, self._seed, data.shuffle))
+        plan = Plan(data.stream.num_steps * data.batch, data.batch, self._seed, shuffle=False)
         shard, num_shards, first = parts.loader.shard, parts.loader.num_shards, self.schedule.initial_epoch
         return StreamLoader(data.stream, self.comm, plan, data.class_weight, shard, num_shards, first_epoch=first)
 
-    def _goals(self, keras_callbacks: Callbacks) -> CallbackGoals:
+    def _make_goals(self, keras_callbacks: Callbacks) -> CallbackGoals:
+        """Returns goals that end training after the last epoch, or when a callback stops it."""
         return CallbackGoals(self.schedule.epochs, None, callbacks=keras_callbacks)
 
-    def _callbacks(self, parts: TrainingParts, callbacks: list[Any], num_steps: int) -> Callbacks:
+    def _make_callbacks(self, parts: TrainingParts, callbacks: list[Any], num_steps: int) -> Callbacks:
+        """Returns the callbacks of all workers as one; only those of the first worker are called. Collective."""
         from keras.callbacks import CallbackList
 
         is_first = self.comm.rank == 0
@@ -199,7 +204,7 @@ class Fit:
         comm = self.comm
         if comm.size < 2:
             raise UsageError("a server and at least one worker are needed; start 2 or more processes, e.g. `unisono run -n 3`")
-        backup = self._backup([])
+        backup = self._find_backup([])
         replicas: list[KerasModule] = []
 
         def model() -> KerasModule:
@@ -215,7 +220,7 @@ class Fit:
             options = {f"algorithm.{name}": value for name, value in self.strategy.options.items()}
             every = "never" if backup is None else self.strategy.backup_every
             config = TrainConfig("", options, self.strategy.algorithm, out=str(folder), checkpoint_every=every, quiet=True)
-            task = replace(self._task, model=model, optimizer=None)  # that of the model, as a rule with a server reads it
+            task = replace(self._as_task, model=model, optimizer=None)  # that of the model, as a rule with a server reads it
             ended = execute(config, comm, task=task)
             comm.barrier()  # the folder goes with the first worker
         replica = replicas[-1]
@@ -239,7 +244,8 @@ def _replay_history(history: Any, done: Progress) -> Any:
     return history
 
 
-def _due(validation_freq: int | Sequence[int]) -> Callable[[int], bool]:
+def _is_due_rule(validation_freq: int | Sequence[int]) -> Callable[[int], bool]:
+    """Returns a function that tells whether to validate after an epoch, counted from 0; a list counts from 1."""
     if isinstance(validation_freq, int):
         return lambda epoch: (epoch + 1) % validation_freq == 0
     return lambda epoch: epoch + 1 in validation_freq

@@ -13,7 +13,7 @@ from unisono.data.tree import leaves, map_tree
 
 def rows_of_all(comm: Communicator, batches: list[Any]) -> Any:
     """Collective, blocking: gathers the rows of all workers one after the other, as Keras returns them; a worker may have none."""
-    kinds = comm.allgather_object([map_tree(_kind, batches[0])] if batches else [])
+    kinds = comm.allgather_object([map_tree(_dtype_and_shape, batches[0])] if batches else [])
     nesting = next(one[0] for one in kinds if one)
     places = [place for place, _ in leaves(nesting)]
     mine = [dict(leaves(batch)) for batch in batches]
@@ -23,6 +23,7 @@ def rows_of_all(comm: Communicator, batches: list[Any]) -> Any:
 
 
 def _gather_leaf(comm: Communicator, parts: list[Tensor], kind: str) -> Any:
+    """Returns the rows of all workers, in order of ranks, on the host; `kind` tells their dtype and shape. Collective, blocking."""
     dtype, *lengths = kind.split()
     shape = [int(length) for length in lengths]
     mine = torch.cat(parts) if parts else torch.empty(0, *shape, dtype=getattr(torch, dtype))
@@ -32,7 +33,8 @@ def _gather_leaf(comm: Communicator, parts: list[Tensor], kind: str) -> Any:
     return out.cpu().numpy().reshape(-1, *shape)
 
 
-def _kind(output: Tensor) -> str:
+def _dtype_and_shape(output: Tensor) -> str:
+    """Returns dtype and shape of a row as text, e.g. "float32 10"."""
     return " ".join((str(output.dtype).removeprefix("torch."), *map(str, output.shape[1:])))
 
 

@@ -54,7 +54,7 @@ class SharedModel:
         for name in ("fit", "evaluate", "predict"):
             object.__setattr__(self.model, name, getattr(self, name))
         for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
-            object.__setattr__(self.model, name, partial(_on_one_worker, name))
+            object.__setattr__(self.model, name, partial(_refuse_method, name))
 
     @property
     def comm(self) -> Communicator:
@@ -99,7 +99,9 @@ class SharedModel:
                 source: Source = Arrays(*first)
             else:
                 if isinstance(train, Source):
-                    _refuse("fit with a Source, which says it itself", y=targets, sample_weight=weights, class_weight=class_weight)
+                    _refuse_options(
+                        "fit with a Source, which says it itself", y=targets, sample_weight=weights, class_weight=class_weight
+                    )
                 source = train if isinstance(train, Source) else Arrays(*as_batch(train, targets, weights, class_weight))
                 whole = -(-len(source) // (batch_size or DEFAULT_BATCH))
                 if steps_per_epoch not in (None, whole):
@@ -136,7 +138,7 @@ class SharedModel:
             others = {"initial_epoch": initial_epoch or None, "validation_freq": None if validation_freq == 1 else validation_freq}
             others |= {"shuffle": None if shuffle else False, "validation_batch_size": validation_batch_size}
             in_step = {"callbacks": callbacks, "steps_per_epoch": steps_per_epoch, "a stream": fit_call.data.stream, **others}
-            _refuse("fit with a server", **in_step)
+            _refuse_options("fit with a server", **in_step)
             return fit_call.fit_with_server()
         return fit_call.fit_in_step([one for one in tree.flatten(callbacks) if one is not None] if callbacks else [])
 
@@ -162,7 +164,7 @@ class SharedModel:
         **kwargs: Any,
     ) -> Any:
         """Collective, blocking: as `keras.Model.evaluate`; every sample counts once, whatever the number of workers."""
-        _refuse("evaluate", callbacks=callbacks, **kwargs)
+        _refuse_options("evaluate", callbacks=callbacks, **kwargs)
         comm = self.comm
 
         def opened() -> tuple[Source, TorchAdapter, Any]:
@@ -189,7 +191,7 @@ class SharedModel:
     ) -> Any:
         """Collective, blocking: as `keras.Model.predict`: the outputs of all samples in their order, on all workers."""
         del verbose
-        _refuse("predict", callbacks=callbacks)
+        _refuse_options("predict", callbacks=callbacks)
         comm = self.comm
 
         def opened() -> tuple[Source, KerasModule]:
@@ -209,11 +211,13 @@ class SharedModel:
         return rows_of_all(comm, found)
 
 
-def _on_one_worker(name: str, *_: Any, **__: Any) -> None:
+def _refuse_method(name: str, *_: Any, **__: Any) -> None:
+    """Stands for methods that only one worker would run: refuses every call."""
     raise UsageError(f"{name} would be one worker's alone; use fit, evaluate or predict, or a loop with strategy.reduce")
 
 
 def _evaluation_source(data: Any, steps: int | None, batch: int | None, what: str) -> Source | None:
+    """Returns the data of an evaluation as a source, its first `steps` batches only if given; None for no data."""
     if data is None:
         return None
     if is_stream(data):
@@ -239,7 +243,8 @@ def _split_off(x: Any, y: Any, weights: Any, validation: Any, share: float) -> t
     return train[0], train[1], train[2] if len(train) == 3 else None, seen
 
 
-def _refuse(method: str, **given: Any) -> None:
+def _refuse_options(method: str, **given: Any) -> None:
+    """Refuses each of these options of `method` that is not None."""
     for name, value in given.items():
         if value is not None:
             raise UsageError(f"{name} of {method} cannot be honoured with several workers; leave it out")
@@ -252,4 +257,5 @@ def _like(kind: Tensor, leaf: Any) -> Tensor:
 
 
 def _own_memory(output: Tensor) -> Tensor:
+    """Returns a copy of the output on the host, bfloat16 as float32."""
     return output.detach().to("cpu", torch.float32 if output.dtype is torch.bfloat16 else output.dtype, copy=True)

@@ -88,6 +88,7 @@ class Strategy:
         return self._comm
 
     def _select_workers(self, world: Communicator) -> Communicator:
+        """Returns the communicator of the workers that train together: here all processes."""
         return world
 
     def count_fit(self) -> None:
@@ -172,6 +173,7 @@ class Strategy:
         return map_tree(lambda one: self._reduce_array(name, np.asarray(one), axis), value)
 
     def _reduce_array(self, name: str, array: Any, axis: int | None) -> Any:
+        """Returns this array reduced over all workers, and before over `axis` if it is not None. Collective, blocking."""
         num = 1 if axis is None else array.shape[axis]
         if axis is not None:
             array = {"MAX": np.max, "MIN": np.min}.get(name, np.sum)(array, axis=axis)
@@ -224,6 +226,7 @@ class MirroredStrategy(Strategy):
     """
 
     def _select_workers(self, world: Communicator) -> Communicator:
+        """Returns the communicator of the processes on this machine. Collective."""
         nodes = world.allgather_object(describe_process(current_topology()).node)
         found = world.split(nodes.index(nodes[world.rank]))
         assert found is not None

@@ -23,21 +23,21 @@ class KerasBody(LossBody):
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
         inputs, targets, weights = split_batch(batch)
-        backend = _keras(model).backend
-        result = backend.compute_gradients(_keras(model), inputs, targets, weights)
+        backend = _as_keras_module(model).backend
+        result = backend.compute_gradients(_as_keras_module(model), inputs, targets, weights)
         outputs = backend.as_tensors(result.outputs) if self._shows else result.outputs
-        _keras(model).pure.remember(outputs, result.sums)
+        _as_keras_module(model).pure.remember(outputs, result.sums)
         return Outcome(result.loss_sum, result.weight, outputs, targets, weights, num_rows(inputs), result.gradients)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
         inputs, targets, weights = split_batch(batch)
-        backend = _keras(model).backend
-        result: BatchResult = backend.evaluate(_keras(model), inputs, targets, weights)
+        backend = _as_keras_module(model).backend
+        result: BatchResult = backend.evaluate(_as_keras_module(model), inputs, targets, weights)
         outputs = backend.as_tensors(result.outputs)
-        _keras(model).pure.remember(outputs, result.sums)
+        _as_keras_module(model).pure.remember(outputs, result.sums)
         return Evaluated(outputs, targets, weights, result.loss_sum, result.weight, num_rows(inputs))
 
 
-def _keras(model: nn.Module) -> KerasModule:
+def _as_keras_module(model: nn.Module) -> KerasModule:
     assert isinstance(model, KerasModule)
     return model

@@ -69,18 +69,18 @@ class CompiledBackend(Backend):
         """Local, blocking: returns the elements of a short array."""
 
     def apply_model(self, module: KerasModule, inputs: Any) -> Any:
-        return self.as_tensors(self._apply_model(*self._state(module), self._given(inputs)))
+        return self.as_tensors(self._apply_model(*self._arrays_of_state(module), self._as_arrays(inputs)))
 
     def compute_gradients(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
-        given = map(self._given, (inputs, targets, weights))
-        scalars, outputs, kept, gradients = self._compute_gradients(*self._state(module), *given)
+        given = map(self._as_arrays, (inputs, targets, weights))
+        scalars, outputs, kept, gradients = self._compute_gradients(*self._arrays_of_state(module), *given)
         if kept:
-            module.update_non_trainable(self._changed.views(self._tensors(kept)))
-        return self._result(scalars, outputs)._replace(gradients=Gradients(self._tensors(gradients), self._unused))
+            module.update_non_trainable(self._changed.views(self._tensors_by_dtype(kept)))
+        return self._batch_result(scalars, outputs)._replace(gradients=Gradients(self._tensors_by_dtype(gradients), self._unused))
 
     def evaluate(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
-        given = map(self._given, (inputs, targets, weights))
-        return self._result(*self._evaluate(*self._state(module), *given))
+        given = map(self._as_arrays, (inputs, targets, weights))
+        return self._batch_result(*self._evaluate(*self._arrays_of_state(module), *given))
 
     def update(
         self, optimizer: Any, values: Sequence[Tensor], gradients: Sequence[Tensor | None], memory: Sequence[Tensor]
@@ -99,17 +99,17 @@ class CompiledBackend(Backend):
             self._moves[kind] = packings, self.compile(move_natively)
         packings, move = self._moves[kind]
         made = [one for one in gradients if one is not None]
-        vectors = [self._natives(packing.pack(one)) for packing, one in zip(packings, (values, made, memory), strict=True)]
+        vectors = [self._arrays_by_dtype(packing.pack(one)) for packing, one in zip(packings, (values, made, memory), strict=True)]
         after, learned = move(*vectors)
         with torch.no_grad():
-            torch._foreach_copy_(list(values), packings[0].views(self._tensors(after)))
-            torch._foreach_copy_(list(memory), packings[2].views(self._tensors(learned)))
+            torch._foreach_copy_(list(values), packings[0].views(self._tensors_by_dtype(after)))
+            torch._foreach_copy_(list(memory), packings[2].views(self._tensors_by_dtype(learned)))
 
     def as_backend_arrays(self, tensors: Sequence[Tensor]) -> list[Any]:
         existing = self._trained.find_vectors(tensors)
         if existing is None:
             return super().as_backend_arrays(tensors)
-        found: list[Any] = self._cut(self._copies(existing.vectors))
+        found: list[Any] = self._cut(self._copied_arrays_by_dtype(existing.vectors))
         return found
 
     def as_tensors(self, outputs: Any) -> Any:
@@ -120,6 +120,8 @@ class CompiledBackend(Backend):
     # ---- in the framework ------------------------------------------------------------------------------------------
 
     def _compute_gradients_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any, targets: Any, weights: Any) -> Any:
+        """The function that is compiled for a training step: scalars, outputs, new non-trainable values, gradients."""
+
         def of(values: list[Any]) -> PureResult:
             return self.pure.compute_batch(
                 values, self._kept.split(kept), self._each_seed(seeds), inputs, targets, weights, training=True
@@ -129,48 +131,59 @@ class CompiledBackend(Backend):
         return _scalars(found), found.outputs, self._changed.join(found.non_trainable), self._trained.join(gradients)
 
     def _evaluate_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any, targets: Any, weights: Any) -> Any:
+        """The function that is compiled for an evaluation: returns the scalars of the batch and the outputs."""
         state = self._trained.split(trained), self._kept.split(kept), self._each_seed(seeds)
         found = self.pure.compute_batch(*state, inputs, targets, weights, training=False)
         return _scalars(found), found.outputs
 
     def _apply_natively(self, trained: Any, kept: Any, seeds: Any, inputs: Any) -> Any:
+        """The function that is compiled for a prediction: returns the outputs."""
         return self.pure.apply_model(self._trained.split(trained), self._kept.split(kept), self._each_seed(seeds), inputs)
 
     def _each_seed(self, seeds: Any) -> list[Any]:
+        """Returns the state of each seed generator, in the dtype of its variable."""
         from keras import ops
 
         return [ops.cast(seeds[number], variable.dtype) for number, variable in enumerate(self.pure.seeds)]
 
     # ---- between the two -------------------------------------------------------------------------------------------
 
-    def _state(self, module: KerasModule) -> tuple[Any, Any, Any]:
+    def _arrays_of_state(self, module: KerasModule) -> tuple[Any, Any, Any]:
+        """Returns trainable values, other values and seeds as arrays of the backend."""
         trained = module.trainable()
         if module.vectors_in_use is None or module.vectors_in_use.addresses != addresses_of(trained):
             module.vectors_in_use = self._trained.find_vectors(trained)
         existing = module.vectors_in_use
         return (
-            self._natives(self._trained.pack(trained)) if existing is None else self._copies(existing.vectors),
-            self._natives(self._kept.pack(module.non_trainable())) if self.pure.non_trainable else {},
+            self._arrays_by_dtype(self._trained.pack(trained))
+            if existing is None
+            else self._copied_arrays_by_dtype(existing.vectors),
+            self._arrays_by_dtype(self._kept.pack(module.non_trainable())) if self.pure.non_trainable else {},
             self.as_array(module.seeds()) if self.pure.seeds else (),
         )
 
-    def _given(self, tree: Any) -> Any:
+    def _as_arrays(self, tree: Any) -> Any:
+        """Returns the tree with its leaves as arrays of the backend; None for None."""
         if isinstance(tree, Tensor):
             return self.as_array(tree)
         from keras import tree as nesting
 
         return None if tree is None else nesting.map_structure(self.as_array, tree)
 
-    def _natives(self, vectors: Mapping[torch.dtype, Tensor]) -> dict[str, Any]:
+    def _arrays_by_dtype(self, vectors: Mapping[torch.dtype, Tensor]) -> dict[str, Any]:
+        """Returns the vectors as arrays of the backend, by the names of their dtypes; memory may be shared."""
         return {NAMES[kind]: self.as_array(vector) for kind, vector in vectors.items()}
 
-    def _copies(self, vectors: Mapping[torch.dtype, Tensor]) -> dict[str, Any]:
+    def _copied_arrays_by_dtype(self, vectors: Mapping[torch.dtype, Tensor]) -> dict[str, Any]:
+        """Returns copies of the vectors as arrays of the backend, by the names of their dtypes."""
         return {NAMES[kind]: self.copy_to_array(vector) for kind, vector in vectors.items()}
 
-    def _tensors(self, arrays: Mapping[str, Any]) -> dict[torch.dtype, Tensor]:
+    def _tensors_by_dtype(self, arrays: Mapping[str, Any]) -> dict[torch.dtype, Tensor]:
+        """Returns the arrays as tensors, by their dtypes."""
         return {KINDS[name]: self.as_tensor(array) for name, array in arrays.items()}
 
-    def _result(self, scalars: Any, outputs: Any) -> BatchResult:
+    def _batch_result(self, scalars: Any, outputs: Any) -> BatchResult:
+        """Returns the result of a batch; the scalars are loss sum, weight, and the sums of the metrics."""
         loss_sum, weight, *sums = self.as_numbers(scalars)
         return BatchResult(loss_sum, weight, outputs, sums)
 

@@ -31,7 +31,7 @@ def refuse_hidden(model: Any) -> None:
             continue
         for name, value in _attributes(layer):
             if is_variable(value) and id(value) not in known:
-                raise UsageError(f"{_place(layer, name)} is a {type(value).__name__} that Keras does not know, {REMEDY}")
+                raise UsageError(f"{_place_text(layer, name)} is a {type(value).__name__} that Keras does not know, {REMEDY}")
 
 
 def refuse_changes(model: Any, inputs: Any) -> None:
@@ -49,11 +49,11 @@ def refuse_changes(model: Any, inputs: Any) -> None:
     for layer in own:
         for name, value in _attributes(layer):
             held = before.get((layer.name, name))
-            if held is not None and not _same(held, _frozen(value)):
-                raise UsageError(f"{_place(layer, name)} changes with every batch, and Keras does not know it, {REMEDY}")
+            if held is not None and not _is_same(held, _frozen(value)):
+                raise UsageError(f"{_place_text(layer, name)} changes with every batch, and Keras does not know it, {REMEDY}")
 
 
-def _place(layer: Any, name: str) -> str:
+def _place_text(layer: Any, name: str) -> str:
     return f"{name} of the layer {layer.name} ({type(layer).__name__})"
 
 
@@ -84,11 +84,13 @@ def _frozen(value: Any) -> Any:
     return np.asarray(value).copy() if type(value).__module__.startswith("jaxlib") else None
 
 
-def _same(before: Any, after: Any) -> bool:
+def _is_same(before: Any, after: Any) -> bool:
+    """Returns whether the arrays are equal, NaN being equal to NaN; False if `after` is None."""
     return after is not None and np.array_equal(before, after, equal_nan=np.asarray(before).dtype.kind == "f")
 
 
 def _variable_of(backend: str) -> Callable[[Any], bool]:
+    """Returns a function that tells whether a value is a variable of this backend itself, which Keras does not track."""
     if backend == "tensorflow":
         import tensorflow as tf
 

@@ -64,7 +64,7 @@ def compile_as(module: KerasModule, loss: Any, metrics: Sequence[Any]) -> None:
         )
     optimizer = model.optimizer if model.compiled else None
     try:
-        model.compile(optimizer=optimizer, loss=_loss(loss), metrics=list(metrics) or None)
+        model.compile(optimizer=optimizer, loss=_loss_for_keras(loss), metrics=list(metrics) or None)
     except ValueError as error:
         raise UsageError(f"the Keras model {name} cannot be compiled: {str(error).splitlines()[0]}") from error
 
@@ -112,7 +112,8 @@ def _refuse_what_cannot_be_added(metrics: Any, targets: Any, outputs: Any) -> No
             number += 1
 
 
-def _loss(loss: Any) -> Any:
+def _loss_for_keras(loss: Any) -> Any:
+    """Returns Keras's loss for the names "cross_entropy" and "bce", from logits; any other loss as it is."""
     import keras
 
     if loss == "cross_entropy":
@@ -123,7 +124,8 @@ def _loss(loss: Any) -> Any:
 
 
 def _cross_entropy(targets: Any, outputs: Any) -> Any:
-    """Cross entropy of scores that are not normalised, as in torch: targets are labels, or one probability for each class."""
+    """Returns the cross entropy of scores that are not normalised, as in torch: targets are labels, or one probability for each
+    class."""
     from keras import losses
 
     if len(targets.shape) == len(outputs.shape) and targets.shape[-1] == outputs.shape[-1]:
@@ -132,6 +134,7 @@ def _cross_entropy(targets: Any, outputs: Any) -> Any:
 
 
 def _refuse_own_steps(model: Any) -> None:
+    """Refuses models with a train_step, test_step or predict_step of the user, and compile options that cannot be honoured."""
     import keras
 
     name = type(model).__name__

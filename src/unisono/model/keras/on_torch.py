@@ -25,8 +25,8 @@ class TorchBackend(Backend):
         return found
 
     def apply_model(self, module: KerasModule, inputs: Any) -> Any:
-        with torch.no_grad(), _on(_device(module)):
-            return self.pure.apply_model(module.trainable(), module.non_trainable(), _seeds(module), inputs)
+        with torch.no_grad(), _on(_device_of(module)):
+            return self.pure.apply_model(module.trainable(), module.non_trainable(), _seed_tensors(module), inputs)
 
     def compute_gradients(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
         return self._compute_batch(module, inputs, targets, weights, training=True)
@@ -45,21 +45,26 @@ class TorchBackend(Backend):
                     held.copy_(value)
 
     def _compute_batch(self, module: KerasModule, inputs: Any, targets: Any, weights: Any, training: bool) -> BatchResult:
-        with _on(_device(module)):
+        """Computes outputs, loss and metric sums of a batch; `training` keeps autograd's graph and updates other values."""
+        with _on(_device_of(module)):
             # A copy, as what is kept is written before autograd has gone back.
             kept = [one.clone() for one in module.non_trainable()] if training else module.non_trainable()
-            found = self.pure.compute_batch(module.trainable(), kept, _seeds(module), inputs, targets, weights, training=training)
+            found = self.pure.compute_batch(
+                module.trainable(), kept, _seed_tensors(module), inputs, targets, weights, training=training
+            )
         if training:
             module.update_non_trainable([one.detach() for one in found.non_trainable])
         sums = [one.detach().reshape(-1).double() for one in found.sums]
         return BatchResult(found.loss_sum, found.weight, found.outputs, torch.cat(sums) if sums else found.loss_sum.new_zeros(0))
 
 
-def _seeds(module: KerasModule) -> list[Tensor]:
+def _seed_tensors(module: KerasModule) -> list[Tensor]:
+    """Returns the state of each seed generator of the module."""
     return list(module.seeds().long()) if module.pure.seeds else []
 
 
-def _device(module: KerasModule) -> torch.device:
+def _device_of(module: KerasModule) -> torch.device:
+    """Returns the device of the module's parameters and buffers; the CPU if it has none."""
     return next(chain(module.parameters(), module.buffers()), torch.zeros(())).device
 
 

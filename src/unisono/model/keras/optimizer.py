@@ -35,7 +35,7 @@ class KerasOptimizer(Optimizer):
         """Local: makes one update from the gradients of the parameters; parameters without a gradient are not changed."""
         assert closure is None
         (group,) = self.param_groups
-        memory = self._memory()
+        memory = self._state_tensors()
         self.set_rate(group.get("lr", 0.0))
         parameters: Sequence[nn.Parameter] = group["params"]
         self._backend.update(self.of_keras, [one.data for one in parameters], [one.grad for one in parameters], memory)
@@ -43,14 +43,15 @@ class KerasOptimizer(Optimizer):
     def set_rate(self, lr: float) -> None:
         """Local: sets the learning rate, in the saved state too."""
         if self._lr is not None:
-            self._memory()[self._lr].fill_(lr)
+            self._state_tensors()[self._lr].fill_(lr)
 
     def publish(self) -> None:
         """Local: copies the state of this optimiser into the Keras optimiser itself."""
-        for variable, value in zip(self.of_keras.variables, self._memory(), strict=True):
+        for variable, value in zip(self.of_keras.variables, self._state_tensors(), strict=True):
             variable.assign(on_host(value))
 
-    def _memory(self) -> list[Tensor]:
+    def _state_tensors(self) -> list[Tensor]:
+        """Returns the tensors of the optimiser's state, which are made from the first values where torch has none yet."""
         state: Any = self.state  # torch keys it by parameters alone
         held = state[MEMORY]
         if not held:
@@ -83,7 +84,7 @@ def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, optio
             raise UsageError(
                 f"optimizer {spec} of Keras cannot be made: {str(error).splitlines()[0]}; check its options"
             ) from error
-    _refuse(made)
+    _refuse_unsupported(made)
     if made.built and list(map(id, made._trainable_variables)) != list(map(id, module.pure.trainable)):
         raise UsageError(
             f"optimizer {type(made).__name__} was built for other variables, or for these in another order; make a new one for "
@@ -93,7 +94,8 @@ def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, optio
     return rule_of(made, module) or KerasOptimizer(module, made)
 
 
-def _refuse(optimizer: Any) -> None:
+def _refuse_unsupported(optimizer: Any) -> None:
+    """Refuses an optimiser with a loss scale or an average of the weights (use_ema)."""
     import keras
 
     name = type(optimizer).__name__

@@ -46,7 +46,7 @@ class Packing:
                     return None
                 vectors[entry.dtype] = held.as_strided((length,), (1,))
             start = vectors[entry.dtype].data_ptr()
-            if tensor.dtype is not entry.dtype or tensor.stride() != entry.stride or address != _address(start, entry):
+            if tensor.dtype is not entry.dtype or tensor.stride() != entry.stride or address != _address_in(start, entry):
                 return None
         return ExistingVectors(addresses, vectors)
 
@@ -91,6 +91,7 @@ class Packing:
         return list(self.layout.views(vectors).values())
 
     def _edges(self, kind: torch.dtype) -> list[int]:
+        """Returns where each variable of this dtype begins in the vector, and the vector's length."""
         return [*(entry.offset for entry in self._of_kind[kind]), self.layout.lengths[kind]]
 
 
@@ -99,5 +100,6 @@ def addresses_of(tensors: Sequence[Tensor]) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors]
 
 
-def _address(start: int, entry: Entry) -> int:
+def _address_in(start: int, entry: Entry) -> int:
+    """Returns the address of this variable in a vector that begins at `start`."""
     return start + entry.offset * entry.dtype.itemsize

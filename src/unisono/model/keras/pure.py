@@ -97,8 +97,8 @@ class Pure:
         """Pure: returns the outputs of the model in inference mode."""
         from keras import StatelessScope
 
-        with StatelessScope(self._mapping(trained, kept, seeds)):
-            return self._call(inputs, training=False)
+        with StatelessScope(self._variable_values(trained, kept, seeds)):
+            return self._call_model(inputs, training=False)
 
     def compute_batch(
         self,
@@ -114,11 +114,11 @@ class Pure:
         from keras import StatelessScope, ops, tree
         from keras.src.backend import standardize_dtype
 
-        mapping = self._mapping(trained, kept, seeds)
+        mapping = self._variable_values(trained, kept, seeds)
         mapping += [(variable, ops.zeros(variable.shape, variable.dtype)) for variable in self.metric_variables]
         with StatelessScope(mapping, collect_losses=True) as scope:
             given = [scope.get_current_value(variable) for variable in self.trainable]
-            outputs = self._call(inputs, training)
+            outputs = self._call_model(inputs, training)
             mean = self.model._compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=weights, training=training)
             exact = "float64" if standardize_dtype(mean.dtype) == "float64" else "float32"  # halves do not count far
             weight = self._weight(inputs, outputs, weights, exact)
@@ -144,11 +144,13 @@ class Pure:
                 sums[total], sums[count] = ops.divide_no_nan(sums[total], sums[count]) * rows, rows
         return PureResult(ops.cast(mean, exact) * weight, weight, outputs, kept_after, sums)
 
-    def _call(self, inputs: Any, training: bool) -> Any:
+    def _call_model(self, inputs: Any, training: bool) -> Any:
+        """Returns the model's outputs; it is told `training` if its call takes that."""
         given = {"training": training} if self.model._call_has_training_arg else {}
         return self.model(inputs, **given)
 
-    def _mapping(self, trained: Sequence[Any], kept: Sequence[Any], seeds: Sequence[Any]) -> list[tuple[Any, Any]]:
+    def _variable_values(self, trained: Sequence[Any], kept: Sequence[Any], seeds: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Returns pairs of a variable and the value it is to have: trainable, non-trainable, seeds."""
         return [
             *zip(self.trainable, trained, strict=True),
             *zip(self.non_trainable, kept, strict=True),
@@ -212,7 +214,7 @@ def layers_of(model: Any) -> Iterator[Any]:
 def stable_names(model: Any, weights: Sequence[Any]) -> list[str]:
     """Pure: returns paths of variables in which the numbers that Keras gives to layers without a name count from the first layer
     of this model; Keras counts from the first of the process."""
-    automatic = {layer.name: base for layer in layers_of(model) if (base := _automatic(layer)) is not None}
+    automatic = {layer.name: base for layer in layers_of(model) if (base := _automatic_name(layer)) is not None}
     renamed: dict[str, str] = {}
     counts: dict[str, int] = {}
     found = list[str]()
@@ -231,7 +233,8 @@ def stable_names(model: Any, weights: Sequence[Any]) -> list[str]:
     return found
 
 
-def _automatic(layer: Any) -> str | None:
+def _automatic_name(layer: Any) -> str | None:
+    """Returns the name without its number if Keras has named the layer; None if the user did."""
     from keras.src.utils.naming import to_snake_case
 
     base = to_snake_case(type(layer).__name__)

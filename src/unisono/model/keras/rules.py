@@ -213,6 +213,7 @@ def publish_rule(rule: KerasRule, part: FlatParameters, module: KerasModule, opt
 
 
 def _does_more(optimizer: Any, module: KerasModule) -> bool:
+    """Returns whether this optimiser does more than its rule: clips, averages, scales, spares variables from decay, and so on."""
     limits = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm)
     averages = (optimizer.gradient_accumulation_steps, optimizer.use_ema, optimizer.loss_scale_factor)
     spared = optimizer.weight_decay and any(not optimizer._use_weight_decay(variable) for variable in module.pure.trainable)

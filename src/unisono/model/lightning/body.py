@@ -47,10 +47,12 @@ class TrainerStandIn:
 
     @property
     def estimated_stepping_batches(self) -> int:
+        """Number of steps of the whole run, as Lightning names it."""
         return self.max_epochs * self.num_training_batches
 
     @property
     def is_global_zero(self) -> bool:
+        """Whether this process has rank 0."""
         return self.global_rank == 0
 
     def __getattr__(self, name: str) -> Any:
@@ -96,20 +98,22 @@ class LightningBody:
         self.trainer.sanity_checking = False
 
     def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
-        self._give_back()
-        self._begin(stage, step, epoch)
+        """Begins an epoch of this stage; state of the user that a checkpoint held is loaded first."""
+        self._load_user_state()
+        self._begin_stage(stage, step, epoch)
 
     def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None:
-        """The hook of the start of the epoch is called again: what it set in the module may be lost with the earlier attempt.
-        What it does to tensors, and to the state that the module saves itself, has been done already."""
+        """Resumes an epoch of training. The hook of its start is called again: what it set in the module may be lost with the
+        earlier attempt. What it does to tensors, and to the state that the module saves itself, has been done already."""
         with _tensors_as_they_are(self._model):
-            self._begin(TRAIN, first_step, epoch)
-        self._give_back()
+            self._begin_stage(TRAIN, first_step, epoch)
+        self._load_user_state()
         self._num_samples, self._sums = partial_epoch.num_samples, dict(partial_epoch.logged)
         self._over = dict(partial_epoch.logged) if partial_epoch.is_over else None
         self.trainer.global_step = step if partial_epoch.is_over else step - 1
 
-    def _begin(self, stage: str, step: int | None, epoch: int | None) -> None:
+    def _begin_stage(self, stage: str, step: int | None, epoch: int | None) -> None:
+        """Sets the sums of the stage to zero and calls its on_..._epoch_start."""
         self._stage, self._keeps = stage, True
         self._rows = self._num_samples = self._num_batches = 0
         self._sums = {}
@@ -118,17 +122,18 @@ class LightningBody:
         if step is not None and epoch is not None:
             self._first_step, self._over = step, None
             self.trainer.global_step, self.trainer.current_epoch = step, epoch
-        self._call(f"on_{stage}_epoch_start")
+        self._call_hook(f"on_{stage}_epoch_start")
 
     def end(self, stage: str) -> Logged:
+        """Ends the epoch of this stage: calls its on_..._epoch_end and returns what was logged, as (sum, weight) by name."""
         if stage == TRAIN and self._over is not None:
             return self._over
         self._rows = self._num_samples
         if stage == TRAIN:
             self.trainer.global_step += 1
-        self._call(f"on_{stage}_epoch_end")
+        self._call_hook(f"on_{stage}_epoch_end")
         for name, metric in self._metrics.get(stage, {}).items():
-            self._sums[name] = (_number(name, metric.compute()), 1.0)  # the same on all workers
+            self._sums[name] = (_logged_number(name, metric.compute()), 1.0)  # the same on all workers
             metric.reset()
         found, self._sums = self._sums, {}
         self._stage, self._keeps = TRAIN, False
@@ -138,6 +143,7 @@ class LightningBody:
         return logged
 
     def partial_epoch(self) -> PartialEpochLog:
+        """Returns what was logged in this epoch so far, and the names of TorchMetrics objects that a checkpoint cannot hold."""
         if self._over is not None:
             return PartialEpochLog(0, self._over, True)
         # Objects of TorchMetrics have states of any size, other ones on each worker.
@@ -159,10 +165,12 @@ class LightningBody:
         return {"where": where, "added": added}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
+        """Resumes at the epoch and step of a checkpoint; the state of the user is loaded at the next `begin`."""
         self._kept = kept
         self.trainer.current_epoch, self.trainer.global_step = kept["where"]["epoch"], kept["where"]["global_step"]
 
-    def _give_back(self) -> None:
+    def _load_user_state(self) -> None:
+        """Gives the module's on_load_checkpoint what the checkpoint held, once."""
         kept, self._kept = self._kept, None
         if kept is not None and defines(self._model, "on_load_checkpoint"):
             with _tensors_as_they_are(self._model):  # they have come back already
@@ -171,18 +179,19 @@ class LightningBody:
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:
         self.trainer.global_step = step
-        rows = self._count(batch)
+        rows = self._count_batch(batch)
         loss = _loss_of(_run(model, "training_step", batch, step - self._first_step))
         if loss is None:
             raise UsageError(f"training_step of {type(model).__name__} gave no loss; return it, alone or as {{'loss': ...}}")
         return Outcome(loss * rows, float(rows), None, None, None, rows)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
+        """Runs the module's step of this stage, or its `forward`; returns loss sum, and outputs where metrics need them."""
         outputs, targets, weights = None, None, None
         keeps = self._keeps
         self._keeps = keeps and self._stage != TRAIN  # within an epoch of training, an evaluation adds nothing to its sums
         try:
-            rows = self._count(batch) if self._keeps else num_rows(batch)
+            rows = self._count_batch(batch) if self._keeps else num_rows(batch)
             step = evaluation_step(model, self._stage)
             loss = None if step is None else _loss_of(_run(model, step, batch, self._num_batches - 1))
             if self.with_outputs:
@@ -193,13 +202,15 @@ class LightningBody:
         total, weight = (None, 0.0) if loss is None else (loss * rows, float(rows))
         return Evaluated(outputs, targets, weights, total, weight, rows)
 
-    def _count(self, batch: Any) -> int:
+    def _count_batch(self, batch: Any) -> int:
+        """Counts the batch and its samples in the sums of this stage; returns its number of samples."""
         self._rows = num_rows(batch)
         self._num_samples += self._rows
         self._num_batches += 1
         return self._rows
 
-    def _call(self, hook: str) -> None:
+    def _call_hook(self, hook: str) -> None:
+        """Calls this hook of the module if the user has defined it."""
         if defines(self._model, hook):
             getattr(self._model, hook)()
 
@@ -212,7 +223,8 @@ class LightningBody:
         batch_size: int | None = None,
         **_display: Any,
     ) -> None:
-        """Takes the place of LightningModule.log; arguments that say where and when to show a value have no effect."""
+        """`self.log` of the module: adds the value to the sums of the epoch; arguments that say where and when to show it have no
+        effect."""
         if not self._keeps:
             return
         if reduce_fx not in ("mean", "avg"):
@@ -220,11 +232,12 @@ class LightningBody:
         if callable(getattr(value, "compute", None)) and callable(getattr(value, "reset", None)):
             self._metrics.setdefault(self._stage, {})[name] = value
             return
-        number = _number(name, value)
+        number = _logged_number(name, value)
         weight = self._rows if batch_size is None else batch_size
         self._sums[name] = _added(self._sums.get(name, (0.0, 0.0)), number, weight, self._stage == TRAIN)
 
     def _log_dict(self, dictionary: Mapping[str, Any], *shown: Any, **options: Any) -> None:
+        """`self.log_dict` of the module: logs each entry with `self.log`."""
         for name, value in dictionary.items():
             self._log(name, value, *shown, **options)
 
@@ -239,18 +252,20 @@ def evaluation_step(model: nn.Module, stage: str) -> str | None:
 @contextmanager
 def _tensors_as_they_are(model: nn.Module) -> Iterator[None]:
     """Local: a context after which all weights and buffers have the values that they had before."""
-    before = {name: tensor.detach().clone() for name, tensor in _tensors(model)}
+    before = {name: tensor.detach().clone() for name, tensor in _named_tensors(model)}
     yield
-    for name, tensor in _tensors(model):
+    for name, tensor in _named_tensors(model):
         if name in before:
             tensor.detach().copy_(before[name])
 
 
-def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+def _named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Returns parameters and buffers of the model with their names."""
     return [*model.named_parameters(), *model.named_buffers()]
 
 
 def _as_numbers(sums: Mapping[str, Running]) -> Logged:
+    """Returns the sums as numbers on the host."""
     return {name: (float(total), float(weight)) for name, (total, weight) in sums.items()}
 
 
@@ -271,7 +286,8 @@ def _loss_of(found: Any) -> Tensor | None:
     return loss.reshape(())
 
 
-def _number(name: str, value: Any) -> Tensor | float:
+def _logged_number(name: str, value: Any) -> Tensor | float:
+    """Returns a logged value as one number; a tensor without gradient on a GPU, where it is not awaited. Refuses anything else."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return float(value) if value.device.type == "cpu" else value.detach().double().reshape(())
     if isinstance(value, (int, float)):

@@ -63,6 +63,7 @@ class ClassLoss(Loss):
         return (losses * weights).sum(), (importance * weights).sum(dtype=torch.float64)
 
     def _class_weights(self, outputs: Tensor) -> Tensor | None:
+        """Returns the weight of each class on the device of the outputs; None if the task gives none."""
         if self._weighing is None:
             return None
         if outputs.shape[1] != len(self._weighing):
@@ -80,6 +81,7 @@ class ClassLoss(Loss):
 
 
 def _are_plain(outputs: Any, targets: Any) -> bool:
+    """Returns whether outputs are float32 or float64 rows of logits and targets a class number for each row."""
     return (
         isinstance(outputs, Tensor)
         and isinstance(targets, Tensor)
@@ -118,10 +120,11 @@ class CrossEntropy(ClassLoss):
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
         one, other = one_tensor("outputs", outputs, self.label), one_tensor("targets", targets, self.label)
         if other.dim() == one.dim():
-            return self._of_probabilities(full_precision(one), other, weights)
+            return self._loss_of_probabilities(full_precision(one), other, weights)
         return super().__call__(one, other, weights)
 
-    def _of_probabilities(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Weight]:
+    def _loss_of_probabilities(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Weight]:
+        """Returns loss sum and weight where targets are probabilities or one-hot rows."""
         if targets.shape != outputs.shape or outputs.dim() < 2:
             as_labels(outputs, targets, self.label)  # says what would fit
         if self.ignore_label is not None:

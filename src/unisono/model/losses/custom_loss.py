@@ -24,7 +24,7 @@ class CustomLoss(Loss):
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name = getattr(function, "__name__", type(function).__name__)
-        parameters = _parameters(function)
+        parameters = _parameters_of(function)
         self._takes_weights = "weights" in parameters
         if _reduction(function, parameters) not in (None, "none"):
             raise UsageError(f"{self.label} reduces its losses to one number ({WHY}); {REMEDY}")
@@ -38,7 +38,7 @@ class CustomLoss(Loss):
         given = {"weights": weights} if self._takes_weights else {}
         result = self.function(outputs, targets, **given)
         if isinstance(result, tuple):
-            return self._pair(result, weights)
+            return self._checked_pair(result, weights)
         losses = one_tensor("losses", result, self.label)
         if losses.dim() == 0:
             raise UsageError(f"{self.label} gave one number ({WHY}); {REMEDY}")
@@ -46,7 +46,8 @@ class CustomLoss(Loss):
         summed, weight = total(losses, wide)
         return losses.sum() if self._takes_weights else summed, weight
 
-    def _pair(self, result: tuple[Any, ...], weights: Tensor | None) -> tuple[Tensor, Weight]:
+    def _checked_pair(self, result: tuple[Any, ...], weights: Tensor | None) -> tuple[Tensor, Weight]:
+        """Returns the loss sum and the weight that the function gave as a tuple; refuses any other tuple."""
         if (
             len(result) != 2
             or not isinstance(result[0], Tensor)
@@ -65,7 +66,8 @@ class CustomLoss(Loss):
         return summed, weight.detach().to(torch.float64).reshape(()) if isinstance(weight, Tensor) else float(weight)
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Returns the parameters of a function, or of a module's forward; {} if they cannot be known."""
     try:
         return dict(inspect.signature(function.forward if isinstance(function, nn.Module) else function).parameters)
     except ValueError:  # some compiled functions do not tell

@@ -31,7 +31,7 @@ class ElementLoss(Loss):
         return total(self._losses(outputs, targets, "none"), across(weights, outputs, self.label))
 
 
-def _above_zero(name: str, value: float) -> None:
+def _expect_above_zero(name: str, value: float) -> None:
     if not value > 0:
         raise UsageError(f"{name} must be above 0 (options of the loss); received {value}")
 
@@ -59,7 +59,7 @@ class Huber(ElementLoss):
     name = "huber"
 
     def __post_init__(self) -> None:
-        _above_zero("delta", self.delta)
+        _expect_above_zero("delta", self.delta)
 
     def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
         return functional.huber_loss(outputs, targets, reduction=reduction, delta=self.delta)
@@ -74,7 +74,7 @@ class SmoothAbsoluteError(ElementLoss):
     name = "smooth_l1"
 
     def __post_init__(self) -> None:
-        _above_zero("beta", self.beta)
+        _expect_above_zero("beta", self.beta)
 
     def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
         return functional.smooth_l1_loss(outputs, targets, reduction=reduction, beta=self.beta)
@@ -111,10 +111,11 @@ class BinaryCrossEntropy(ElementLoss):
                 raise UsageError("pos_weight must be one number of at least 0, or one for each label (options of the loss)")
 
     def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
-        positive = None if self._positive is None else self._positive_like(outputs)
+        positive = None if self._positive is None else self._pos_weight_like(outputs)
         return functional.binary_cross_entropy_with_logits(outputs, targets, pos_weight=positive, reduction=reduction)
 
-    def _positive_like(self, outputs: Tensor) -> Tensor:
+    def _pos_weight_like(self, outputs: Tensor) -> Tensor:
+        """Returns pos_weight in device and dtype of the outputs, shaped to be multiplied with them."""
         assert self._positive is not None
         if self._positive.device != outputs.device:
             self._positive = self._positive.to(outputs.device)

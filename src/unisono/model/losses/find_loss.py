@@ -46,7 +46,7 @@ def resolve_loss(loss: str | Callable[..., Any], options: Mapping[str, Any] = Ma
     """Pure: returns the loss of that name with these options, or of a user's function, which has no options. Refuses losses that
     cannot be exact over workers."""
     if isinstance(loss, str):
-        return _named(loss, options)
+        return _named_loss(loss, options)
     if not callable(loss):
         raise UsageError(f"loss of the task must be a name or a function of (outputs, targets); received {loss!r}")
     if options:
@@ -56,17 +56,20 @@ def resolve_loss(loss: str | Callable[..., Any], options: Mapping[str, Any] = Ma
     own = CustomLoss(loss)
     # Without reduction torch does not show what its mean would divide by: these two leave out ignored labels and count weights.
     if type(loss) is nn.CrossEntropyLoss:
-        return CrossEntropy(class_weights=_plain(loss.weight), ignore_label=loss.ignore_index, label_smoothing=loss.label_smoothing)
+        return CrossEntropy(
+            class_weights=_as_list(loss.weight), ignore_label=loss.ignore_index, label_smoothing=loss.label_smoothing
+        )
     if type(loss) is nn.NLLLoss:
-        return NegativeLogLikelihood(class_weights=_plain(loss.weight), ignore_label=loss.ignore_index)
+        return NegativeLogLikelihood(class_weights=_as_list(loss.weight), ignore_label=loss.ignore_index)
     return own
 
 
-def _plain(weights: Any) -> list[float] | None:
+def _as_list(weights: Any) -> list[float] | None:
     return None if weights is None else list(weights.tolist())
 
 
-def _named(name: str, options: Mapping[str, Any]) -> Loss:
+def _named_loss(name: str, options: Mapping[str, Any]) -> Loss:
+    """Returns the loss of this name with these options; refuses unknown names and options."""
     if name not in LOSSES:
         raise unknown_name("loss", name, LOSSES)
     kind = LOSSES[name]

@@ -28,7 +28,8 @@ class Measure(Protocol):
     """Computes the metric sums of training batches: a fixed number of sums."""
 
     @property
-    def num_sums(self) -> int: ...
+    def num_sums(self) -> int:
+        """Number of sums that it returns for a batch."""
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None) -> Tensor | Sequence[float]: ...
 
@@ -148,7 +149,7 @@ class TorchAdapter(ModelAdapter):
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
     def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
-        with nullcontext() if stage == TRAIN else self._evaluating():
+        with nullcontext() if stage == TRAIN else self._evaluation_mode():
             self.body.begin(stage, step, epoch)
 
     def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog | None) -> None:
@@ -156,15 +157,16 @@ class TorchAdapter(ModelAdapter):
             self.body.resume_epoch(epoch, first_step, step, partial_epoch)
 
     def evaluate(self, batch: Any) -> Evaluated:
-        with self._evaluating():
+        with self._evaluation_mode():
             return self.body.evaluate(self.model, self.to_device(batch))
 
     def end(self, stage: str) -> Logged | None:
-        with nullcontext() if stage == TRAIN else self._evaluating():
+        with nullcontext() if stage == TRAIN else self._evaluation_mode():
             return self.body.end(stage)
 
     @contextmanager
-    def _evaluating(self) -> Iterator[None]:
+    def _evaluation_mode(self) -> Iterator[None]:
+        """In this context the model is in eval mode, and nothing computes gradients; the modes come back after it."""
         learning = [module for module in self.model.modules() if module.training]  # the user may keep some of them in eval mode
         self.model.eval()
         try:
@@ -217,6 +219,7 @@ class TorchAdapter(ModelAdapter):
     # ---- small steps -----------------------------------------------------------------------------------------------
 
     def autocast(self) -> AbstractContextManager[Any]:
+        """Returns a context in which torch computes in bfloat16 where the precision is "bf16"."""
         if self.precision == "bf16":
             return torch.autocast(self.device.type, torch.bfloat16)
         return nullcontext()

@@ -30,19 +30,26 @@ class Body(Protocol):
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome: ...
 
-    def evaluate(self, model: nn.Module, batch: Any) -> Evaluated: ...
+    def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
+        """Local: returns the outputs, targets, loss sum and weight of a batch; the weights do not change."""
 
-    def begin(self, stage: str, step: int | None, epoch: int | None) -> None: ...
+    def begin(self, stage: str, step: int | None, epoch: int | None) -> None:
+        """Local: begins an epoch of this stage; `step` and `epoch` are None where an evaluation knows none."""
 
-    def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None: ...
+    def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None:
+        """Local: begins an epoch of training that `partial_epoch` has saved, at `step`; it had begun at `first_step`."""
 
-    def end(self, stage: str) -> Logged | None: ...
+    def end(self, stage: str) -> Logged | None:
+        """Local: ends the epoch of this stage; returns what was logged in it, None if it logs nothing."""
 
-    def partial_epoch(self) -> PartialEpochLog | None: ...
+    def partial_epoch(self) -> PartialEpochLog | None:
+        """Local: returns what was logged in the epoch so far, for a checkpoint; None if it logs nothing."""
 
-    def user_state(self) -> Mapping[str, Any]: ...
+    def user_state(self) -> Mapping[str, Any]:
+        """Local: returns what the user's hooks add to a checkpoint."""
 
-    def restore(self, kept: Mapping[str, Any]) -> None: ...
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Local: resumes with what `user_state` gave."""
 
 
 class LossBody:
@@ -57,13 +64,14 @@ class LossBody:
     def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog) -> None:
         """Does nothing: a loss logs nothing."""
 
-    def end(self, stage: str) -> None:  # noqa: ARG002
-        return None
+    def end(self, stage: str) -> None:
+        """Returns None, as nothing is logged."""
 
     def partial_epoch(self) -> None:
-        return None
+        """Returns None, as nothing is logged."""
 
     def user_state(self) -> Mapping[str, Any]:
+        """Returns {}, as there are no hooks."""
         return {}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
@@ -80,6 +88,7 @@ class LossBody:
         return Outcome(loss_sum, weight, outputs, targets, weights, num_rows(inputs))
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
+        """Returns outputs, targets, and the loss sum and weight of a batch; without a loss they are None and 0."""
         inputs, targets, weights = split_batch(batch)
         outputs = call(model, inputs)
         if self.loss is None:
@@ -97,7 +106,7 @@ def split_batch(batch: Any) -> tuple[Any, Any, Tensor | None]:
             return batch
     raise UsageError(
         "a batch to learn from must be (inputs, targets) or (inputs, targets, weights), each any nesting of dicts and tuples; "
-        f"received {_shown(batch)}; change the data of the task, or give the task its own step"
+        f"received {_describe_batch(batch)}; change the data of the task, or give the task its own step"
     )
 
 
@@ -117,7 +126,8 @@ def num_rows(inputs: Any) -> int:
     return len(inputs)
 
 
-def _shown(batch: Any) -> str:
+def _describe_batch(batch: Any) -> str:
+    """Returns what kind of batch this is, for a message: a tuple, a dict, or one value."""
     if isinstance(batch, tuple):
         return f"a tuple of {len(batch)}"
     return f"a dict with {', '.join(map(str, batch))}" if isinstance(batch, dict) else f"one {type(batch).__name__}"

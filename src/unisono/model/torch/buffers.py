@@ -17,7 +17,7 @@ class Buffers:
 
     def __init__(self, model: nn.Module, empty: Empty) -> None:
         self._model = model
-        named = [(name, buffer) for name, buffer in self._present() if buffer.is_floating_point()]
+        named = [(name, buffer) for name, buffer in self._named_buffers() if buffer.is_floating_point()]
         layout = FlatLayout.of((name, buffer.contiguous()) for name, buffer in named)
         self._vectors = layout.vectors(empty)
         views = layout.views(self._vectors)
@@ -41,16 +41,16 @@ class Buffers:
 
     def counters(self) -> list[Tensor]:
         """Returns the buffers that are not of a floating type."""
-        return [buffer for _, buffer in self._present() if not buffer.is_floating_point()]
+        return [buffer for _, buffer in self._named_buffers() if not buffer.is_floating_point()]
 
     def unknown(self) -> list[str]:
         """Returns the names of floating buffers that were made, or made larger, after this object."""
         known = {id(view) for _, _, view in self._owners}
-        return [name for name, buffer in self._present() if buffer.is_floating_point() and id(buffer) not in known]
+        return [name for name, buffer in self._named_buffers() if buffer.is_floating_point() and id(buffer) not in known]
 
     def non_persistent(self, weights: Mapping[str, Any]) -> dict[str, Tensor]:
         """Returns the buffers that are not among the weights of the model (persistent=False), without copies."""
-        return {name: buffer for name, buffer in self._present() if name not in weights}
+        return {name: buffer for name, buffer in self._named_buffers() if name not in weights}
 
     def restore(self, weights: Mapping[str, Any], left_out: Mapping[str, Tensor]) -> None:
         """Loads the non-persistent buffers (`left_out`), and makes space for those among the weights: training may have made
@@ -70,5 +70,5 @@ class Buffers:
     def _device(self) -> torch.device:
         return next(self._model.parameters()).device
 
-    def _present(self) -> Iterator[tuple[str, Tensor]]:
+    def _named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         return ((name, buffer) for name, buffer in self._model.named_buffers() if buffer is not None)

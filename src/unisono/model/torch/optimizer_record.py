@@ -48,7 +48,11 @@ class Packed(NamedTuple):
             return "plain values"
         for name, tensor in self.tensors.items():
             before = other.tensors[name]
-            if tensor.dtype != before.dtype or tensor.shape != before.shape or not torch.equal(_bits(tensor), _bits(before)):
+            if (
+                tensor.dtype != before.dtype
+                or tensor.shape != before.shape
+                or not torch.equal(_bytes_of(tensor), _bytes_of(before))
+            ):
                 return name.removeprefix(".")
         return None
 
@@ -65,7 +69,7 @@ class InitialOptimizer:
     @classmethod
     def of(cls, optimizer: Optimizer) -> InitialOptimizer:
         """Local: copies groups and attributes of an optimiser."""
-        return cls([_copies(settings(group)) for group in optimizer.param_groups], _copies(_attributes(optimizer)))
+        return cls([_copied_values(settings(group)) for group in optimizer.param_groups], _copied_values(_attributes(optimizer)))
 
     def learned_groups(self, optimizer: Optimizer) -> list[dict[str, Any]]:
         """Local: returns the settings of each group that have changed since. Tensors are not copied."""
@@ -133,7 +137,8 @@ def _attributes(optimizer: Optimizer) -> Mapping[str, Any]:
     }
 
 
-def _copies(values: Mapping[str, Any]) -> dict[str, Any]:
+def _copied_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values with their tensors copied; values that cannot be packed as they are."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         try:
@@ -171,5 +176,6 @@ def _in_order(plain: Any) -> Any:
     return [_in_order(part) for part in plain] if isinstance(plain, list) else plain
 
 
-def _bits(tensor: Tensor) -> Tensor:
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """Returns the bytes of the tensor on the host, as a vector of uint8."""
     return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -48,7 +48,7 @@ def state_of(optimizer: Optimizer, made: InitialOptimizer, named: Named) -> dict
                 f"{type(optimizer).__name__} keeps a state under a {type(key).__name__}, neither a parameter nor a name, {REMEDY}"
             )
     each = {name: optimizer.state.get(parameter, {}) for name, parameter in named}
-    return {**_learned(optimizer, made), "each": each, "others": others}
+    return {**_learned_state(optimizer, made), "each": each, "others": others}
 
 
 def state_of_vector(optimizer: Optimizer, made: InitialOptimizer, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def state_of_vector(optimizer: Optimizer, made: InitialOptimizer, entries: Seque
     parts = {name: value for name, value in state.items() if is_like(value, vector)}
     each = {entry.name: {name: view_of(entry, value) for name, value in parts.items()} for entry in entries}
     of_all = {name: value for name, value in state.items() if name not in parts}
-    return {**_learned(optimizer, made), "each": each, "of_all": of_all, "others": {}}
+    return {**_learned_state(optimizer, made), "each": each, "of_all": of_all, "others": {}}
 
 
 def load_state(optimizer: Optimizer, state: Mapping[str, Any], named: Named) -> None:
@@ -108,16 +108,19 @@ def own_copy(value: object) -> object:
 
 
 def _expect_same_kind(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Raises ValueError if the state is of another class of optimiser."""
     if type(optimizer).__name__ != state["kind"]:
         raise ValueError(f"what {state['kind']} has learned is nothing for {type(optimizer).__name__}")
 
 
 def _writes_its_own(optimizer: Optimizer) -> bool:
+    """Returns whether the optimiser's class overrides state_dict or load_state_dict."""
     kind = type(optimizer)
     return kind.state_dict is not Optimizer.state_dict or kind.load_state_dict is not Optimizer.load_state_dict
 
 
 def _load_its_own(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Loads the state with the optimiser's load_state_dict, with the task's settings; refuses one that does not restore it."""
     asked = [settings(group) for group in optimizer.param_groups]
     optimizer.load_state_dict(deepcopy(state["own"]))
     place = Packed.of(optimizer.state_dict()).difference(Packed.of(state["own"]))
@@ -131,7 +134,8 @@ def _load_its_own(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     _load_groups(optimizer, state)
 
 
-def _learned(optimizer: Optimizer, made: InitialOptimizer) -> dict[str, Any]:
+def _learned_state(optimizer: Optimizer, made: InitialOptimizer) -> dict[str, Any]:
+    """Returns what the optimiser has changed in its groups and attributes since it was made, and its class."""
     return {
         "kind": type(optimizer).__name__,
         "groups": made.learned_groups(optimizer),
@@ -140,6 +144,7 @@ def _learned(optimizer: Optimizer, made: InitialOptimizer) -> dict[str, Any]:
 
 
 def _load_learned(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Loads what `_learned_state` gave."""
     _load_groups(optimizer, state)
     parameters = list(parameters_of(optimizer))
     for name, value in state["attributes"].items():
@@ -147,12 +152,14 @@ def _load_learned(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def _load_groups(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Sets what the optimiser had changed in its parameter groups."""
     parameters = list(parameters_of(optimizer))
     for group, learned in zip(optimizer.param_groups, state["groups"], strict=True):
         group.update({name: restore_references(value, group.get(name), parameters) for name, value in learned.items()})
 
 
 def _counts_on_device(optimizer: Optimizer) -> bool:
+    """Returns whether the optimiser keeps its number of steps on the device, being fused or capturable."""
     return any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
 
 

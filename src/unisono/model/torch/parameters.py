@@ -81,11 +81,11 @@ class FlatParameters:
             parameter.data = views[name]
             parameter.grad = self._gradient_views[number]
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(_accumulated, ref(self), number))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(partial(_on_gradient, ref(self), number))  # type: ignore[no-untyped-call]
             for number, parameter in enumerate(self.tensors)
         ]
         self._vectors = list(self.gradients.values())
-        self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
+        self._on_host = [vector.numpy() for vector in self._vectors if _is_small_on_cpu(vector)]
         self._whole: Optimizer | None = None
         self._is_slice = False
         self._whole_state: Mapping[str, Tensor] = {}
@@ -129,7 +129,7 @@ class FlatParameters:
         self._whole, self._is_slice = slice_optimizer(self._whole, stretch, gradients), True
         self._rule = bare_step(self._whole)
         self._vectors = [gradients[stretch]]
-        self._on_host = [vector.numpy() for vector in self._vectors if _is_quick(vector)]
+        self._on_host = [vector.numpy() for vector in self._vectors if _is_small_on_cpu(vector)]
 
     def slice_state(self) -> dict[str, Tensor]:
         """Local: returns the state vectors of an optimiser that is restricted to a slice, without copies; empty for others."""
@@ -169,13 +169,13 @@ class FlatParameters:
                 parameter.grad = view
 
     def begin_backward(self) -> None:
-        """Local: to be called before a backward pass."""
+        """Local, before a backward pass: drops the gradients where autograd is to make them itself, to be copied afterwards."""
         if self._copies:
             for parameter in self.tensors:
                 parameter.grad = None
 
     def end_backward(self) -> None:
-        """Local: to be called after a backward pass, also where there is none in this step."""
+        """Local, after a backward pass, also where there is none in this step: adds gradients that autograd made to the vectors."""
         if not self._copies:
             return
         made, views = [parameter.grad for parameter in self.tensors], self._gradient_views
@@ -232,7 +232,8 @@ class FlatParameters:
             for bucket in self._buckets[self._next :]:
                 tell(bucket)
 
-    def _accumulated(self, number: int, parameter: Tensor) -> None:
+    def _on_gradient(self, number: int, parameter: Tensor) -> None:
+        """Hook of autograd: notes that the parameter has its gradient, and reports each bucket, in order, that is complete."""
         self.used[number] = 1
         if parameter.grad is not self._gradient_views[number]:
             self._take_back(number, parameter)
@@ -340,7 +341,7 @@ class FlatParameters:
     def optimizer_state(self) -> dict[str, Any]:
         """Local: returns the state of the optimiser by the names of the parameters; tensors are not copied."""
         if self._whole is None:
-            return state_of(self.running, self._made, self._named())
+            return state_of(self.running, self._made, self._named_tensors())
         whole = self._whole
         if self._is_slice:
             (values,), (gradients,) = self.values.values(), self.gradients.values()
@@ -361,11 +362,12 @@ class FlatParameters:
         if self._whole is not None and "of_all" not in state:
             self._use_single_tensors(self._whole)
         if self._whole is None:
-            load_state(self.running, state, self._named())
+            load_state(self.running, state, self._named_tensors())
         else:
             load_state_of_vector(self._whole, state, self.layout.entries)
 
-    def _named(self) -> list[tuple[str, nn.Parameter]]:
+    def _named_tensors(self) -> list[tuple[str, nn.Parameter]]:
+        """Returns the parameters with their names, in the order of the layout."""
         return [(entry.name, tensor) for entry, tensor in zip(self.layout.entries, self.tensors, strict=True)]
 
     def is_finite(self) -> bool:
@@ -385,13 +387,15 @@ class FlatParameters:
         return sums[0] if len(sums) == 1 else torch.stack([one.double() for one in sums]).sum()
 
 
-def _accumulated(held: ref[FlatParameters], number: int, parameter: Tensor) -> None:
-    """The hook of a parameter. Torch keeps it where Python does not collect cycles, so it must not keep the vectors alive."""
+def _on_gradient(held: ref[FlatParameters], number: int, parameter: Tensor) -> None:
+    """Hook of autograd that calls the method of this name, unless `held` is gone. Torch keeps the hook where Python does not
+    collect cycles, so it must not keep the vectors alive."""
     if (found := held()) is not None:
-        found._accumulated(number, parameter)
+        found._on_gradient(number, parameter)
 
 
-def _is_quick(vector: Tensor) -> bool:
+def _is_small_on_cpu(vector: Tensor) -> bool:
+    """Returns whether the vector is on the CPU and so small that numpy is faster than torch."""
     return vector.device.type == "cpu" and vector.dtype in QUICK and vector.numel() <= MOST_QUICK
 
 

@@ -51,7 +51,7 @@ class ShardState:
             torch.sub(vector, _base(before), out=change)
             vector.copy_(before)
         self._counts[0] = float(has_samples)
-        for place, counter, before in zip(self._places(), self._counters(), self._counted, strict=True):
+        for place, counter, before in zip(self._places_of_counts(), self._counters(), self._counted, strict=True):
             if counter.is_complex():
                 if not torch.equal(counter, before):
                     raise UsageError(f"a complex buffer of the model changes while it learns, and {_REMEDY}")
@@ -65,7 +65,7 @@ class ShardState:
         num_shards = self._counts[:1]
         for change, vector in zip(self.changes, self._vectors, strict=False):
             vector.copy_(_base(vector).add_(change.div_(num_shards.to(change.dtype))))
-        for place, counter in zip(self._places(), self._counters(), strict=True):
+        for place, counter in zip(self._places_of_counts(), self._counters(), strict=True):
             if not counter.is_complex():
                 counter.copy_(counter.long() + (place / num_shards).round().long().view(counter.shape))
         if late := self._adapter.unknown_buffers():
@@ -84,10 +84,12 @@ class ShardState:
             raise UsageError(f"a buffer of the model was made or changed its size while it learned, and {_REMEDY}")
         return found
 
-    def _places(self) -> Sequence[Tensor]:
+    def _places_of_counts(self) -> Sequence[Tensor]:
+        """Returns the counters of each entry as views of one vector; none without counters."""
         return torch.split(self._counts[1:], self._sizes) if self._sizes else ()
 
     def _check_frozen(self) -> None:
+        """Refuses a model that changes a frozen parameter itself; compares their sums in the first steps only."""
         if not self._frozen_checks_left:
             return
         for (name, _), before, now in zip(self._frozen, self._sums, self._sums_of_frozen(), strict=True):
@@ -96,6 +98,7 @@ class ShardState:
         self._frozen_checks_left -= 1
 
     def _sums_of_frozen(self) -> list[float]:
+        """Returns the sum of each frozen parameter."""
         return [one.detach().sum(dtype=torch.float64).item() for _, one in self._frozen]
 
 

@@ -55,6 +55,7 @@ class BackgroundWriter:
         self.wait()
 
     def _write(self, snapshot: Snapshot) -> None:
+        """Writes the checkpoint, and notes how long it took; an error becomes `failure` and is not raised."""
         started = monotonic()
         try:
             self._checkpoints.write(snapshot, self._made_by)

@@ -115,7 +115,7 @@ class Checkpoints:
         damaged: list[str] = []
         for step, path in self._steps.list_steps():
             try:
-                snapshot, made_by, best = _load(path, step)
+                snapshot, made_by, best = _load_checkpoint(path, step)
             except OtherFormat:
                 raise
             except (DamagedFolder, UsageError) as error:
@@ -130,8 +130,8 @@ class Checkpoints:
         return None
 
     def _write_best(self, file: Path, snapshot: Snapshot, best: Mapping[str, Tensor]) -> FileDigest:
-        """A link will do where the same weights are on the disk already, though never to the checkpoint just before this one:
-        that one must be good when this one is damaged."""
+        """Writes the best weights to `file` and returns their digest. Where the same weights are on the disk already it only makes
+        a link, though never to the checkpoint just before this one: that one must be good when this one is damaged."""
         before = max((other.step for other in self._bests if other.step < snapshot.step), default=None)
         for other in self._bests:
             if other.version == snapshot.best_version and other.step != before:
@@ -143,6 +143,7 @@ class Checkpoints:
         return write_tensors(file, best)
 
     def _prune(self, newest: int) -> None:
+        """Removes all checkpoints but the newest `keep` that are sound and not after step `newest`."""
         found = self._steps.list_steps()
         kept = [step for step, _ in found if step <= newest and step not in self._damaged][: self.keep]
         self.not_removed = ""
@@ -164,7 +165,8 @@ class CheckpointStore:
     loaded: Loaded | None = None
 
 
-def _load(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any], FileDigest | None]:
+def _load_checkpoint(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any], FileDigest | None]:
+    """Returns the snapshot of this checkpoint, what wrote it, and the digest of its best weights, if it has any."""
     manifest = read_manifest(path)
     if manifest["format"] != FORMAT:
         raise OtherFormat(
@@ -176,14 +178,14 @@ def _load(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any], FileDiges
     best = manifest["files"].get(BEST)
     snapshot = Snapshot(
         step,
-        _tensors(path / STATE),
+        _read_tensors(path / STATE),
         json.loads((path / PROGRESS).read_text()),
-        None if best is None else _tensors(path / BEST),
+        None if best is None else _read_tensors(path / BEST),
         manifest["best_version"],
     )
     return snapshot, manifest["made_by"], None if best is None else FileDigest(best["sha256"], best["bytes"])
 
 
-def _tensors(file: Path) -> dict[str, Tensor]:
-    """Reads tensors into memory of their own: the file may be removed while they are in use."""
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a file in memory of their own, as the file may be removed while they are in use."""
     return {name: tensor.clone() for name, tensor in load_weights(file)[0].items()}

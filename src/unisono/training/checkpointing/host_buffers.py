@@ -18,13 +18,13 @@ class HostBuffers:
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> None:
         """Returns at once: a thread makes memory for tensors like these and touches it, so that the first copy is quick."""
-        self._wait()
-        self._making = Thread(target=self._make, args=(dict(tensors),), name="unisono-staging")
+        self._wait_until_made()
+        self._making = Thread(target=self._make_buffers, args=(dict(tensors),), name="unisono-staging")
         self._making.start()
 
     def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Blocking: copies the tensors to host memory. The copy before is overwritten, so it must not be in use."""
-        self._wait()
+        self._wait_until_made()
         copied = {}
         for name, tensor in tensors.items():
             buffer = self._buffers.get(name)
@@ -36,7 +36,8 @@ class HostBuffers:
         self._buffers = copied
         return copied
 
-    def _make(self, tensors: Mapping[str, Tensor]) -> None:
+    def _make_buffers(self, tensors: Mapping[str, Tensor]) -> None:
+        """Makes a host buffer for each tensor, and writes to it once, so that its memory is really there."""
         for name, tensor in tensors.items():
             buffer = _buffer_like(tensor)
             if not tensor.is_cuda:
@@ -44,7 +45,7 @@ class HostBuffers:
                 buffer.reshape(-1).view(torch.uint8).numpy().fill(0)
             self._buffers[name] = buffer
 
-    def _wait(self) -> None:
+    def _wait_until_made(self) -> None:
         if self._making is not None:
             self._making.join()
             self._making = None

@@ -79,6 +79,7 @@ def share_state(comm: Communicator, state: State | None, algorithm: Algorithm) -
 
 
 def _share_alike(comm: Communicator, state: State | None) -> State | None:
+    """Broadcasts the state of rank 0, which alone gives one, and returns it on the host of every rank. Collective, blocking."""
     if comm.size == 1:
         return state
     plain, shapes = comm.broadcast_object(
@@ -163,6 +164,7 @@ class Restored:
 
 
 def _statistics_of_all(comm: Communicator, adapter: ModelAdapter) -> list[list[Tensor]] | None:
+    """Returns for each rank the running statistics of its model; None if there are none or one rank. Collective, blocking."""
     mine = adapter.statistics()
     if comm.size == 1 or not any(vector.numel() for vector in mine):
         return None
@@ -192,5 +194,6 @@ def _counters_of_all(comm: Communicator, adapter: ModelAdapter) -> dict[int, lis
 
 
 def _so_far_of_all(comm: Communicator, adapter: ModelAdapter) -> list[Any] | None:
+    """Returns for each rank what it has logged in this epoch so far; None if the model logs nothing. Collective, blocking."""
     mine = adapter.partial_epoch()
     return None if mine is None else comm.allgather_object(tuple(mine._replace(logged=dict(mine.logged))))

@@ -54,7 +54,7 @@ def pack_workers(states: Sequence[State]) -> State:
     (plain, tensors), *others = states
     if not others:
         return plain, tensors
-    named = {f"{_prefix(number)}{name}": one for number, (_, held) in enumerate(others, 1) for name, one in held.items()}
+    named = {f"{_name_prefix(number)}{name}": one for number, (_, held) in enumerate(others, 1) for name, one in held.items()}
     return {**plain, WORKERS: [values for values, _ in others]}, {**tensors, **named}
 
 
@@ -65,7 +65,7 @@ def unpack_workers(state: State) -> tuple[State, list[State]]:
     if WORKERS not in plain:
         return state, []
     others = plain[WORKERS]
-    prefixes = [_prefix(number) for number in range(1, len(others) + 1)]
+    prefixes = [_name_prefix(number) for number in range(1, len(others) + 1)]
     each = [
         (values, {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)})
         for prefix, values in zip(prefixes, others, strict=True)
@@ -73,8 +73,8 @@ def unpack_workers(state: State) -> tuple[State, list[State]]:
     first = {name: one for name, one in tensors.items() if not name.startswith(tuple(prefixes))}
     own = set(others[0])
     common_plain = {name: value for name, value in plain.items() if name not in own and name != WORKERS}
-    common = common_plain, {name: one for name, one in first.items() if _head(name) not in own}
-    worker_0 = {name: plain[name] for name in own}, {name: one for name, one in first.items() if _head(name) in own}
+    common = common_plain, {name: one for name, one in first.items() if _text_before_dot(name) not in own}
+    worker_0 = {name: plain[name] for name in own}, {name: one for name, one in first.items() if _text_before_dot(name) in own}
     return common, [worker_0, *each]
 
 
@@ -88,30 +88,33 @@ def merge_workers(state: State) -> State:
     found = dict(own)
     for name, tensor in own.items():
         same = [held[name] for _, held in others if name in held and held[name].shape == tensor.shape]
-        if _head(name) in AVERAGED and tensor.is_floating_point() and len(same) == len(others):
+        if _text_before_dot(name) in AVERAGED and tensor.is_floating_point() and len(same) == len(others):
             found[name] = torch.stack([one.double() for one in (tensor, *same)]).mean(0).to(tensor.dtype)
     return {**plain, **own_plain, MERGED: len(states)}, {**tensors, **found}
 
 
-def _prefix(number: int) -> str:
+def _name_prefix(number: int) -> str:
     return f"worker-{number}/"
 
 
-def _head(name: str) -> str:
+def _text_before_dot(name: str) -> str:
+    """Returns the part of a name before its first dot, without quotation marks at its end."""
     return name.partition(".")[0].rstrip("'")
 
 
 def _send(comm: Communicator, parcel: Tensor, rank: int) -> None:
+    """Sends the length of `parcel` and then `parcel` to `rank`. Blocking."""
     comm.send(torch.tensor([parcel.numel()], device=comm.device), rank)
     comm.send(parcel.to(comm.device), rank)
 
 
 def _receive(comm: Communicator, rank: int) -> State:
+    """Returns the state whose bytes `rank` has sent with `_send`. Blocking."""
     length = torch.zeros(1, dtype=torch.int64, device=comm.device)
     comm.recv(length, rank)
     parcel = torch.empty(int(length), dtype=torch.uint8, device=comm.device)
     comm.recv(parcel, rank)
-    return _from_bytes(parcel.cpu())
+    return _state_from_bytes(parcel.cpu())
 
 
 def _to_bytes(state: State) -> Tensor:
@@ -120,27 +123,30 @@ def _to_bytes(state: State) -> Tensor:
     shapes = [(name, str(one.dtype).removeprefix("torch."), list(one.shape)) for name, one in tensors.items()]
     words = json.dumps([plain, shapes]).encode()
     described = torch.frombuffer(bytearray(len(words).to_bytes(LENGTH_BYTES, "little") + words), dtype=torch.uint8)
-    parcel = torch.zeros(_align(described.numel()) + sum(_align(one.nbytes) for one in tensors.values()), dtype=torch.uint8)
+    parcel = torch.zeros(
+        _next_aligned(described.numel()) + sum(_next_aligned(one.nbytes) for one in tensors.values()), dtype=torch.uint8
+    )
     parcel[: described.numel()] = described
-    place = _align(described.numel())
+    place = _next_aligned(described.numel())
     for tensor in tensors.values():
         parcel[place : place + tensor.nbytes] = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        place += _align(tensor.nbytes)
+        place += _next_aligned(tensor.nbytes)
     return parcel
 
 
-def _from_bytes(parcel: Tensor) -> State:
+def _state_from_bytes(parcel: Tensor) -> State:
     num_words = int.from_bytes(bytes(parcel[:LENGTH_BYTES].tolist()), "little")
     plain, shapes = json.loads(bytes(parcel[LENGTH_BYTES : LENGTH_BYTES + num_words].numpy()))
-    place = _align(LENGTH_BYTES + num_words)
+    place = _next_aligned(LENGTH_BYTES + num_words)
     tensors = {}
     for name, dtype, shape in shapes:
         kind = getattr(torch, dtype)
         length = torch.Size(shape).numel() * kind.itemsize
         tensors[name] = parcel[place : place + length].view(kind).view(shape)
-        place = _align(place + length)
+        place = _next_aligned(place + length)
     return plain, tensors
 
 
-def _align(place: int) -> int:
+def _next_aligned(place: int) -> int:
+    """Returns `place` rounded up to a multiple of `ALIGN_BYTES`."""
     return place + -place % ALIGN_BYTES

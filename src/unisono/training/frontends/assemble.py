@@ -52,11 +52,11 @@ def assemble(
     front = frontend_of(task, model)
     front.build(splits.train, device)
     metrics = front.metrics()
-    plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows(splits))
+    plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows_of(splits))
     body = front.body(Extent(plan.steps_per_epoch, comm.rank, comm.size), front.needs_outputs(metrics))
     comparable = front.comparable_metrics(metrics, front.try_out(body, splits, device))
     train_metrics = front.train_metrics(metrics)
-    empty = comm.empty if device == comm.device else partial(_empty, device)
+    empty = comm.empty if device == comm.device else partial(_empty_vector, device)
     adapter = TorchAdapter(
         model,
         body,
@@ -75,10 +75,10 @@ def assemble(
                 check_finite(name, part, with_targets=isinstance(task.loss, str))
     front.try_losses(adapter, splits, metrics)
     front.share_metrics(comm)
-    settings = _settings(front.schedules(adapter, plan))
+    settings = _settings_by_part(front.schedules(adapter, plan))
     if setup.kind.has_server:
         front.check_server(setup.name)
-        algorithm = _server_algorithm(front, setup, adapter, comm, options)
+        algorithm = _make_server_algorithm(front, setup, adapter, comm, options)
         steps_of_workers = replace(plan, global_batch=setup.batch).steps_per_epoch
         settings = partial(_settings_of_worker, settings, setup.roles.num_workers, steps_of_workers, plan.steps_per_epoch)
     else:
@@ -97,7 +97,7 @@ def assemble(
     )
 
 
-def _empty(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor:
+def _empty_vector(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(numel, dtype=dtype, device=device)
 
 
@@ -118,22 +118,24 @@ def _loader(task: Task, splits: Splits, plan: Plan, setup: AlgorithmSetup, comm:
     )
 
 
-def _server_algorithm(
+def _make_server_algorithm(
     front: FrontEnd, setup: AlgorithmSetup, adapter: TorchAdapter, comm: Communicator, options: AssemblyOptions
 ) -> Algorithm:
+    """Returns the algorithm with a server, which evaluates on replicas of the model that are never trained."""
     from unisono.training.server.background_evaluation import copy_model
     from unisono.training.server.server_parts import make_server_algorithm
 
     def make_evaluator() -> TorchAdapter:
         """Makes a replica that is evaluated and never trained."""
         copied = replace(front, model=copy_model(adapter.model))
-        empty = partial(_empty, adapter.device)
+        empty = partial(_empty_vector, adapter.device)
         return TorchAdapter(copied.model, copied.body(), copied.parameters(), adapter.device, empty, precision=front.task.precision)
 
     return make_server_algorithm(setup, comm, adapter, front.task, make_evaluator, options.spans)
 
 
-def _settings(schedules: Mapping[str, Schedule]) -> Callable[[int], Settings]:
+def _settings_by_part(schedules: Mapping[str, Schedule]) -> Callable[[int], Settings]:
+    """Returns a function of the step that gives the optimizer's settings of each part of the model."""
     if len(schedules) == 1:
         ((name, only),) = schedules.items()
         return lambda step: {name: only(step)}
@@ -171,5 +173,6 @@ def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: st
     return Goals(task.epochs, name, known[name], task.target, task.patience, on_nan)
 
 
-def _windows(splits: Splits) -> Windows | None:
+def _windows_of(splits: Splits) -> Windows | None:
+    """Returns the windows in which chunked training data are shuffled; None if the data have no chunks."""
     return None if splits.train.chunk_samples is None else Windows(splits.train.chunk_samples)

@@ -23,7 +23,9 @@ def make_splits(resolved: ResolvedTask) -> Splits:
     """Local, blocking: makes the data of the task, divided into parts."""
     found = resolved.task.data(**resolved.data)
     if not isinstance(found, Splits):
-        raise UsageError(f"data of the task must give un.Splits(train=..., validation=..., test=...); it gave {_kind(found)}")
+        raise UsageError(
+            f"data of the task must give un.Splits(train=..., validation=..., test=...); it gave {_kind_of_value(found)}"
+        )
     return apply_division(found, resolved.division)
 
 
@@ -57,7 +59,7 @@ def make_model(resolved: ResolvedTask, device: torch.device) -> nn.Module:
             "on torch (KERAS_BACKEND=torch) to keep the vectors on the GPU"
         )
     if not isinstance(model, nn.Module):
-        raise UsageError(f"model of the task must give a torch.nn.Module or a Keras model; it gave {_kind(model)}")
+        raise UsageError(f"model of the task must give a torch.nn.Module or a Keras model; it gave {_kind_of_value(model)}")
     if task.step is None and is_lightning(model):
         from unisono.model.lightning.module import set_up
 
@@ -67,5 +69,6 @@ def make_model(resolved: ResolvedTask, device: torch.device) -> nn.Module:
     return model.to(device)
 
 
-def _kind(value: Any) -> str:
+def _kind_of_value(value: Any) -> str:
+    """Returns what a factory returned, as an error shows it: its type, or "nothing" for None."""
     return "nothing (did it forget to return?)" if value is None else f"a {type(value).__name__}"

@@ -117,10 +117,12 @@ def refuse_constraints(module: KerasModule) -> None:
 
 
 def _is_of_keras(metric: Any) -> bool:
+    """Returns whether Keras computes this metric: all but those that Unisono knows by name; "accuracy" is Keras's."""
     return not isinstance(metric, str) or metric == "accuracy" or (metric not in METRICS and not TOP.fullmatch(metric))
 
 
 def _is_plain(optimizer: Any, module: KerasModule) -> bool:
+    """Returns whether this Keras SGD has only a learning rate, so that Unisono's SGD does the same."""
     limits = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm, optimizer.weight_decay)
     more = (optimizer.momentum, optimizer.gradient_accumulation_steps, optimizer.use_ema, optimizer.loss_scale_factor)
     constrained = any(one.constraint is not None for one in module.pure.trainable)

@@ -38,12 +38,13 @@ class LightningFrontEnd(FrontEnd):
         for name in SAID_BY_MODULE:
             if getattr(self.task, name) not in (None, {}):
                 raise UsageError(
-                    f"{name} of the task has no effect: {self._kind} is a LightningModule, whose training_step and "
+                    f"{name} of the task has no effect: {self._type_name} is a LightningModule, whose training_step and "
                     f"configure_optimizers say it; leave {name} out, or make it an argument of model (--set model.NAME=VALUE)"
                 )
         return self.task
 
     def metrics(self) -> tuple[Metric, ...]:
+        """The metrics of the task, computed from the module's `forward`; what it logs itself is not among them."""
         return resolve_metrics(self.task.metrics)
 
     def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> LightningBody:  # noqa: B008
@@ -55,7 +56,7 @@ class LightningFrontEnd(FrontEnd):
         for stage, source in ((VALIDATION, splits.validation), (TEST, splits.test)):
             if source is not None and evaluation_step(self.model, stage) is None and not body.with_outputs:
                 raise UsageError(
-                    f"there are {stage} data and {self._kind} has no validation_step; write it, name metrics of the task, "
+                    f"there are {stage} data and {self._type_name} has no validation_step; write it, name metrics of the task, "
                     f"or leave the {stage} data out of un.Splits"
                 )
         if splits.validation is None:
@@ -71,7 +72,7 @@ class LightningFrontEnd(FrontEnd):
         found = {} if seen.loss_sum is None else {"val_loss": False}
         found |= {metric_name("val_", name): not is_error(name) for name in logged}
         if not found and not body.with_outputs:
-            raise UsageError(f"validation_step of {self._kind} returns no loss and logs nothing; do one of them")
+            raise UsageError(f"validation_step of {self._type_name} returns no loss and logs nothing; do one of them")
         return found
 
     def train_metrics(self, metrics: Sequence[Metric]) -> Sequence[Metric]:  # noqa: ARG002
@@ -102,5 +103,5 @@ class LightningFrontEnd(FrontEnd):
         raise UsageError(f"--algorithm {algorithm} cannot train a LightningModule; use allreduce, or a plain module")
 
     @property
-    def _kind(self) -> str:
+    def _type_name(self) -> str:
         return type(self.model).__name__

@@ -61,7 +61,7 @@ def first_outputs(model: nn.Module, source: Source, device: torch.device, what: 
                 return call(model, inputs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise UsageError(
-                f"the model cannot take the first samples of {what} ({_shapes(inputs)}): {error_summary(error)}"
+                f"the model cannot take the first samples of {what} ({_describe_shapes(inputs)}): {error_summary(error)}"
                 f"{user_code_line(error.__traceback__, Path(torch.__file__).parent)}; "
                 "make the shapes and types of the data and of the model fit"
             ) from error
@@ -70,7 +70,7 @@ def first_outputs(model: nn.Module, source: Source, device: torch.device, what: 
 def first_samples(source: Source, model: nn.Module, device: torch.device) -> Any:
     """Local, blocking: the first two samples as tensors of the model's type."""
     dtype = next((one.dtype for one in model.parameters()), torch.float32)
-    return _tensors(source.read(np.arange(min(2, len(source)))), dtype, device)
+    return _to_tensors(source.read(np.arange(min(2, len(source)))), dtype, device)
 
 
 @contextmanager
@@ -86,20 +86,22 @@ def without_learning(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _tensors(tree: Any, dtype: torch.dtype, device: torch.device) -> Any:
+def _to_tensors(tree: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """Returns the tree with its leaves as tensors on `device`, floating ones in `dtype`."""
     if isinstance(tree, tuple):
-        return tuple(_tensors(part, dtype, device) for part in tree)
+        return tuple(_to_tensors(part, dtype, device) for part in tree)
     if isinstance(tree, dict):
-        return {name: _tensors(part, dtype, device) for name, part in tree.items()}
+        return {name: _to_tensors(part, dtype, device) for name, part in tree.items()}
     tensor = torch.as_tensor(tree)
     return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
 
 
-def _shapes(tree: Any) -> str:
+def _describe_shapes(tree: Any) -> str:
+    """Returns the dtypes and shapes of a tree of tensors as text."""
     if isinstance(tree, tuple):
-        return ", ".join(_shapes(part) for part in tree)
+        return ", ".join(_describe_shapes(part) for part in tree)
     if isinstance(tree, dict):
-        return ", ".join(f"{name}: {_shapes(part)}" for name, part in tree.items())
+        return ", ".join(f"{name}: {_describe_shapes(part)}" for name, part in tree.items())
     return f"{tree.dtype} {tuple(tree.shape)}"
 
 

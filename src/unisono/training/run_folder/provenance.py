@@ -68,7 +68,7 @@ def versions(imported: frozenset[str] = frozenset()) -> dict[str, str]:
     """Local: the versions of Python, Unisono and the packages that are loaded already; nothing is loaded for it."""
     found = {"python": platform.python_version(), "unisono": __version__}
     for name in sorted({*PACKAGES, *imported} - {"unisono", *sys.stdlib_module_names}):
-        if name in sys.modules and (version := _version(name)) is not None:
+        if name in sys.modules and (version := _version_of_module(name)) is not None:
             found[name] = version
     return found
 
@@ -96,7 +96,8 @@ def source_of(value: Any) -> str | None:
         return None
 
 
-def _version(name: str) -> str | None:
+def _version_of_module(name: str) -> str | None:
+    """Returns the version of this imported module, or of the package of its name; None if neither is known."""
     version = getattr(sys.modules[name], "__version__", None)
     if version is not None:
         return str(version)

@@ -23,7 +23,7 @@ def repository_state(folder: Path, files: Sequence[Path], most_bytes: int = MOST
         top = _git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
         commit = _git(folder, "rev-parse", "HEAD").rstrip("\n")
         diff = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", most_bytes=most_bytes + 1)
-        unknown = _git(folder, "ls-files", "--others", "--full-name", "-z", "--", *map(str, _inside(files, Path(top))))
+        unknown = _git(folder, "ls-files", "--others", "--full-name", "-z", "--", *map(str, _files_inside(files, Path(top))))
     except FileNotFoundError:
         return {"missing": "git is not installed"}
     except _GitError as error:
@@ -41,12 +41,13 @@ class _GitError(Exception):
     """Error: git failed, with its message."""
 
 
-def _inside(files: Sequence[Path], top: Path) -> list[Path]:
+def _files_inside(files: Sequence[Path], top: Path) -> list[Path]:
     return [file for file in files if file.is_relative_to(top.resolve())]
 
 
 def _git(folder: Path, *arguments: str, most_bytes: int = MOST_BYTES) -> str:
-    """Reads at most so much of what git says: a diff may be larger than the memory."""
+    """Returns the first `most_bytes` of what a git command prints, as a diff may be larger than the memory. Raises _GitError if git
+    fails or takes too long."""
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     with (
         tempfile.TemporaryFile() as complaints,

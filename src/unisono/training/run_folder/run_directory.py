@@ -91,30 +91,37 @@ class RunDirectory:
 
     @property
     def config(self) -> Path:
+        """Path of the file that records what the run is: its task and settings."""
         return self.path / "config.json"
 
     @property
     def metrics(self) -> Path:
+        """Path of the file with one line of metrics for each epoch."""
         return self.path / "metrics.jsonl"
 
     @property
     def summary(self) -> Path:
+        """Path of the file with the result of the run."""
         return self.path / "summary.json"
 
     @property
     def weights(self) -> Path:
+        """Path of the file with the last weights."""
         return self.path / "weights.safetensors"
 
     @property
     def best(self) -> Path:
+        """Path of the file with the weights of the best epoch."""
         return self.path / "best.safetensors"
 
     @property
     def curves(self) -> Path:
+        """Path of the picture of the learning curves."""
         return self.path / "curves.png"
 
     @property
     def timeline(self) -> Path:
+        """Path of the trace of what each rank did when (--profile)."""
         return self.path / "timeline.json"
 
     @property
@@ -124,6 +131,7 @@ class RunDirectory:
 
     @property
     def status(self) -> Path:
+        """Path of the file that shows how far the run is, and its attempts."""
         return self.path / "status.json"
 
     def write_json(self, name: str, value: Any) -> None:
@@ -148,6 +156,7 @@ class RunDirectory:
         self.close()
 
     def _lock_directory(self) -> None:
+        """Locks the folder until this process ends; raises InUse if another process has locked it."""
         path = self.path / ".lock"
         with explain_os_errors(path):
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -155,7 +164,7 @@ class RunDirectory:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.is_locked = True
         except BlockingIOError:
-            holder = _holder(os.pread(lock, 4096, 0))
+            holder = _describe_holder(os.pread(lock, 4096, 0))
             os.close(lock)
             raise InUse(f"{self.path} is in use by another run ({holder}); wait for it, or give another --out") from None
         except OSError as error:
@@ -174,6 +183,7 @@ class RunDirectory:
                 draft.unlink(missing_ok=True)
 
     def _refuse_another(self, config: Mapping[str, Any], accept_changes: bool) -> None:
+        """Raises AnotherRun if the folder holds another run than `config`; more epochs, or accepted changes, are no other run."""
         if not self.config.exists():
             files = (self.metrics, self.summary, self.weights, self.best, self.checkpoints)
             if found := [file.name for file in files if file.exists()]:
@@ -186,7 +196,7 @@ class RunDirectory:
         except ValueError as error:
             raise AnotherRun(f"{self.config} is no JSON ({error}); give another --out, or --fresh to start over") from error
         found = list(differences(_comparable_part(there), _comparable_part(as_json(config))))
-        if _epochs(there) < _epochs(config):  # more of the same
+        if _num_epochs(there) < _num_epochs(config):  # more of the same
             found = [one for one in found if not one.startswith("settings.epochs ")]
         if found and not accept_changes:
             more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
@@ -197,6 +207,7 @@ class RunDirectory:
         self.changes = tuple(found)
 
     def _start_fresh(self, launch: str | None) -> None:
+        """Puts the run in the folder aside; for one `launch` only once, as its attempts resume each other."""
         mark = self.path / ".fresh"
         if launch is None:
             self._put_aside()
@@ -223,7 +234,8 @@ def _comparable_part(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in IGNORED_IN_COMPARISON}
 
 
-def _epochs(config: Mapping[str, Any]) -> int:
+def _num_epochs(config: Mapping[str, Any]) -> int:
+    """Returns the number of epochs in a record of a run; 0 if it names none."""
     return int(config.get("settings", {}).get("epochs", 0))
 
 
@@ -233,7 +245,7 @@ def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
         for key in [*there, *(key for key in here if key not in there)]:
             yield from differences(there.get(key), here.get(key), f"{place}.{key}" if place else key)
     elif there != here:
-        yield f"{place} {_short(there)} there, {_short(here)} here"
+        yield f"{place} {_shorten(there)} there, {_shorten(here)} here"
 
 
 def as_json(value: Any) -> Any:
@@ -281,7 +293,8 @@ def make_new_directory(parent: Path, name: str) -> Path:
     raise AssertionError("counting has no end")
 
 
-def _holder(text: bytes) -> str:
+def _describe_holder(text: bytes) -> str:
+    """Returns which process wrote this text into the lock file, for a message."""
     try:
         known = json.loads(text)
         return f"process {known['pid']} on {known['host']}"
@@ -289,6 +302,7 @@ def _holder(text: bytes) -> str:
         return "a process that has not said who it is"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
+    """Returns the value as JSON of at most 60 characters; "nothing" for None."""
     text = "nothing" if value is None else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -23,7 +23,8 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[str, Any]:
-    """Returns the configuration in plain values: what must be the same for two runs to be the same experiment."""
+    """Returns the configuration of a run in plain values, as config.json holds it. Whether two runs are the same is told by all of
+    it but `task_file` and `num_workers`."""
     task = resolved.task
     threads = {} if task.shards is None else {"threads": torch.get_num_threads()}  # they decide the bits of a training in shards
     who: dict[str, Any] = {"group": config.group} if config.group is not None and config.group > 1 else {}
@@ -50,7 +51,8 @@ def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[st
 
 
 def as_plain(value: Any) -> Any:
-    """Pure: a value that JSON can hold; functions become their names."""
+    """Pure: the value in a form that JSON can hold: tuples become lists, keys text, a partial a dict, functions and classes their
+    names, and anything else its repr without addresses."""
     if isinstance(value, Mapping):
         return {str(name): as_plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -74,10 +74,12 @@ class Status:
         self._write(durable=True)
 
     def _set_progress(self, step: int, epoch: int) -> None:
+        """Notes step, epoch and time, in memory only."""
         self._known |= {"step": step, "epoch": epoch, "unix_s": self._clock()}
         self._known["lives"][-1]["last_step"] = step
 
     def _write(self, durable: bool) -> None:
+        """Writes what is known to the status file; a failure is a warning, shown once. Waits for the disk if `durable`."""
         self._written_s = self._known["unix_s"]
         text = json.dumps(self._known, indent=2) + "\n"
         try:
@@ -112,5 +114,5 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def _close_attempt(attempt: Mapping[str, Any], last_sign_unix_s: float) -> dict[str, Any]:
-    """An attempt with its end: one without a recorded end was killed."""
+    """Returns the attempt with its end: one without a recorded end was killed, at the last sign of life."""
     return dict(attempt) if attempt["end_unix_s"] is not None else {**attempt, "end_unix_s": last_sign_unix_s, "reason": KILLED}

@@ -25,7 +25,7 @@ SHOWN = 5
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor], *, task: str, step: int) -> str:
-    """Local, blocking: write these named tensors, wholly or not at all; gives their sha256, which the file holds too.
+    """Local, blocking: writes these named tensors, wholly or not at all; returns their sha256, which the file holds too.
 
     Tensors that share memory (tied weights, views of a flat vector) are written as copies of their own.
     """
@@ -75,6 +75,7 @@ class Fit:
 
     @property
     def is_exact(self) -> bool:
+        """Whether names and shapes of the file are exactly those of the model."""
         return not (self.missing or self.unexpected or self.misshaped)
 
     def describe(self) -> str:
@@ -92,7 +93,7 @@ def initialise(model: nn.Module, path: Path, *, strict: bool = True, place: str 
     """
     tensors, _ = load_weights(path)
     expected = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    found = _fit(tensors, expected)
+    found = _compare_names(tensors, expected)
     if strict and not found.is_exact:
         raise UsageError(f"{path} does not fit the model ({place}): {found.describe()}. Give weights that fit")
     if not found.loaded:
@@ -101,11 +102,12 @@ def initialise(model: nn.Module, path: Path, *, strict: bool = True, place: str 
     return found
 
 
-def _fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Fit:
+def _compare_names(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Fit:
+    """Returns which tensors of a file fit those the model expects, by name and shape; tied tensors count once."""
     common = [name for name in expected if name in tensors]
     loaded = [name for name in common if tensors[name].shape == expected[name].shape]
-    filled = {_memory(expected[name]) for name in loaded}
-    missing = [name for name in expected if name not in tensors and _memory(expected[name]) not in filled]
+    filled = {_memory_key(expected[name]) for name in loaded}
+    missing = [name for name in expected if name not in tensors and _memory_key(expected[name]) not in filled]
     unexpected = [name for name in tensors if name not in expected]
     near = {name: found[0] for name in missing if (found := get_close_matches(name, unexpected, 1))}
     misshaped = [
@@ -116,12 +118,13 @@ def _fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Fit:
     return Fit(tuple(loaded), tuple(missing), tuple(unexpected), tuple(misshaped), near)
 
 
-def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for tied weights; an empty tensor has no memory, so it is only itself."""
+def _memory_key(tensor: Tensor) -> tuple[Any, ...]:
+    """Returns a key that is equal for tied weights; an empty tensor has no memory, so its key is only its own."""
     return (tensor.data_ptr() or id(tensor), tensor.device, tuple(tensor.shape), tensor.stride())
 
 
 def _load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Returns the tensors and the metadata of a safetensors file; refuses one that cannot be read."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -132,6 +135,7 @@ def _load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _load_torch(path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a file of torch.save by name, also of a checkpoint that nests them; runs no code of the file."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -151,4 +155,5 @@ def _load_torch(path: Path) -> dict[str, Tensor]:
 
 
 def _join_names(names: tuple[str, ...] | list[str]) -> str:
+    """Returns the first `SHOWN` names, joined with commas, and how many more there are."""
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -43,10 +43,10 @@ class BackgroundEvaluation(Generic[T]):
                     target.copy_(source)
         self._about = about
         if self._in_background:
-            self._thread = Thread(target=self._run, name="unisono-evaluation")
+            self._thread = Thread(target=self._evaluate_copy, name="unisono-evaluation")
             self._thread.start()
         else:
-            self._run()
+            self._evaluate_copy()
 
     def is_finished(self) -> bool:
         """Local: whether a result can be collected without waiting."""
@@ -68,7 +68,8 @@ class BackgroundEvaluation(Generic[T]):
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self) -> None:
+    def _evaluate_copy(self) -> None:
+        """Evaluates the copied model; result or error are kept for `collect`."""
         try:
             self._found = self._evaluate(self.copy)
         except BaseException as error:  # noqa: BLE001 - raised where it is collected

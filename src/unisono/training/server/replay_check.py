@@ -30,6 +30,8 @@ def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:
 
 
 def _comparable_part(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries of a run's record that must be the same in a replay: those in `COMPARED`, without the options in
+    `WHO`."""
     found = {name: record.get(name) for name in COMPARED}
     algorithm = found["algorithm"] or {}
     return {**found, "algorithm": {name: value for name, value in algorithm.items() if name not in WHO}}

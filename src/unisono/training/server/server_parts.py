@@ -62,6 +62,7 @@ def make_server_algorithm(
 
 
 def _check_servers(algorithm: ServerAlgorithm, name: str, task: Task) -> None:
+    """Refuses several servers where the algorithm or clip_norm needs the whole vector, and a model that cannot be sliced."""
     num_servers = algorithm.layout.servers
     if algorithm.needs_whole or (algorithm.server_optimises and task.clip_norm is not None):
         what = f"--algorithm {name}" if algorithm.needs_whole else f"clip_norm {task.clip_norm}"
@@ -110,8 +111,8 @@ class WorkerMaker:
         return Worker(
             rule=self.algorithm,
             replica=self.replica,
-            read=self._read,
-            settings=self._settings,
+            read=self._read_portion,
+            settings=self._settings_of_step,
             seed=self.seed,
             shard=shard,
             out=out,
@@ -120,8 +121,9 @@ class WorkerMaker:
             most_units=min(MOST_UNITS, max(1, units // self.algorithm.num_workers)),
         )
 
-    def _read(self, unit: int) -> Portion:
+    def _read_portion(self, unit: int) -> Portion:
+        """Returns the samples of this unit: one step of one epoch, the units of all epochs being numbered on."""
         return self.loader.portion(*divmod(unit, self.loader.plan.steps_per_epoch))
 
-    def _settings(self, step: int) -> GroupSettings:
+    def _settings_of_step(self, step: int) -> GroupSettings:
         return self.settings(step)[""]

@@ -58,7 +58,7 @@ class ServerSettings:
 
     @classmethod
     def of(cls, config: TrainConfig, directory: Path | None) -> ServerSettings:
-        """Pure: the settings of a run in this directory."""
+        """Pure: the settings of the first server, which records calls in `directory`; the defaults on ranks without one."""
         if directory is None:
             return cls()
         host = config.host if config.comes_and_goes and config.host else cls.host
@@ -98,17 +98,17 @@ class ServerTrainer(TrainerBase):
             if self.restored is not None and layout.is_server(world.rank):
                 self.restored.after_start(algorithm.comm, self.adapter, algorithm)
             if layout.size > 1:
-                ends = open_ends(world, layout, replica.values, like(replica), self._numbers(replica), held)
+                ends = open_ends(world, layout, replica.values, like(replica), self._most_numbers(replica), held)
                 if ends.server is not None and world.rank == 0:
                     self._serve(ends.server, replica, ends)
                 elif ends.server is not None:
                     self._follow(ends.server, replica, ends)
                 else:
-                    connection = WorkerConnection(group, ends.caller, like(replica), self._numbers(replica), spans=self.spans)
-                    worker = self._workers(replica).make(connection.out(), layout.shard(world.rank), self.stop_requested)
+                    connection = WorkerConnection(group, ends.caller, like(replica), self._most_numbers(replica), spans=self.spans)
+                    worker = self._worker_maker(replica).make(connection.out(), layout.shard(world.rank), self.stop_requested)
                     connection.drive(worker.run())
             else:
-                server: Server = self._virtual(replica) if layout.is_virtual else self._open_to_joining_workers(replica)
+                server: Server = self._simulated_server(replica) if layout.is_virtual else self._open_to_joining_workers(replica)
                 held.callback(server.close)
                 self._serve(server, replica)
         limit_s = None if self.hooks.should_continue is None else math.inf  # the server may wait for it
@@ -126,16 +126,19 @@ class ServerTrainer(TrainerBase):
         held.callback(group.close)
         return group
 
-    def _numbers(self, replica: Replica) -> int:
+    def _most_numbers(self, replica: Replica) -> int:
+        """Returns the most numbers that one message of a worker holds beside its vector."""
         return most_numbers(replica.num_sums, replica.num_tensors)
 
     # ---- workers ---------------------------------------------------------------------------------------------------
 
-    def _workers(self, replica: Replica) -> WorkerMaker:
+    def _worker_maker(self, replica: Replica) -> WorkerMaker:
+        """Returns the maker of the workers that train in this process, on this replica."""
         return WorkerMaker(self.algorithm, replica, self.loader, self.settings, self.seed)
 
-    def _virtual(self, replica: Replica) -> SimulatedServer:
-        workers = self._workers(replica)
+    def _simulated_server(self, replica: Replica) -> SimulatedServer:
+        """Returns a server with all its workers in this process, which take turns in simulated time."""
+        workers = self._worker_maker(replica)
         # A request to stop reaches the server, which is here too.
         work = {
             number: workers.make(like(replica), virtual_state=replica.copy_worker()).run() for number in self._virtual_workers()
@@ -153,6 +156,7 @@ class ServerTrainer(TrainerBase):
         return callers_in(after(algorithm.replay, num_lines)) | self._saved_workers()
 
     def _saved_workers(self) -> set[int]:
+        """Returns the numbers of the workers whose states are in the checkpoint that is resumed; none without one."""
         saved = self.algorithm.saved_service
         return set() if saved is None else {int(number) for number in saved["members"]}
 
@@ -178,13 +182,14 @@ class ServerTrainer(TrainerBase):
 
     def _follow(self, server: Server, replica: Replica, ends: Ends) -> None:
         """Serves as a server other than the first."""
-        service = self._service(buffer_of_follower(server), replica, ends)
+        service = self._make_service(buffer_of_follower(server), replica, ends)
         if self.restored is not None:
             self._resume_service(self.restored.trainer, service, ends)
             self.restored = None
         Follower(server, service, replica.part, self.stop_requested, self.spans).run()
 
-    def _service(self, make_buffer: MakeBuffer, replica: Replica, ends: Ends | None) -> Service:
+    def _make_service(self, make_buffer: MakeBuffer, replica: Replica, ends: Ends | None) -> Service:
+        """Returns the service that answers this server's calls, with its slice of the model if there are several servers."""
         algorithm, plan = self.algorithm, self.loader.plan
         layout, rank = algorithm.layout, algorithm.world.rank
         if layout.servers > 1 and algorithm.server_optimises:
@@ -211,8 +216,9 @@ class ServerTrainer(TrainerBase):
         )
 
     def _serve(self, server: Server, replica: Replica, ends: Ends | None = None) -> None:
+        """Serves the workers until the run has ended: updates, evaluations, checkpoints, and the record of the calls."""
         algorithm = self.algorithm
-        service = self._service(server.buffer, replica, ends)
+        service = self._make_service(server.buffer, replica, ends)
         algorithm.serve_with(service)
         self._service_here = service
         if not algorithm.layout.is_virtual:
@@ -303,8 +309,8 @@ class ServerTrainer(TrainerBase):
         saved, ledger, layout = self.algorithm.saved_service, service.ledger, self.algorithm.layout
         assert saved is not None
         if left["plan"] != self._plan:
-            step = self.progress.epoch * self._units
-            self.progress.follow_server(step, self._units)
+            step = self.progress.epoch * self._units_per_epoch
+            self.progress.follow_server(step, self._units_per_epoch)
             ledger.skip_to(step)
             return "it went on with other batches"
         if layout.elastic is None:
@@ -321,13 +327,14 @@ class ServerTrainer(TrainerBase):
         return "it went on after its end, with more epochs" if has_ended else ""
 
     @property
-    def _units(self) -> int:
+    def _units_per_epoch(self) -> int:
         return self.loader.plan.steps_per_epoch
 
     def _evaluate(self, evaluator: TorchAdapter) -> dict[str, float] | None:
+        """Returns the validation metrics of this replica; {} without validation data, None if a stop was requested meanwhile."""
         if self.validation is None:
             return {}
-        evaluator.seed(StreamKey(self.seed, (self.progress.epoch + 1) * self._units, 0, EVALUATING))
+        evaluator.seed(StreamKey(self.seed, (self.progress.epoch + 1) * self._units_per_epoch, 0, EVALUATING))
         plan = EvaluationPlan(self.parts.metrics, self.evaluation_batch, stop_requested=self.stop_requested)
         return evaluate(self.algorithm.comm, evaluator, self.validation, plan, "val_")
 

@@ -59,6 +59,7 @@ class FollowerCommands:
         return [reply.vector for reply in self._await_replies() if reply.vector is not None]
 
     def _await_replies(self) -> list[Reply]:
+        """Returns each follower's reply to the last command, and notes requests to stop; [] if none is outstanding."""
         if not self._is_given:
             return []
         replies = [caller.wait_reply() for caller in self._callers]
@@ -162,6 +163,7 @@ class Follower:
                     return
 
     def _execute(self, command: int, number: int) -> None:
+        """Executes one command of the leading server, and sends the workers the answers that come of it."""
         service, began = self.service, perf_counter_ns()
         if command == SERVE:
             service.handle(self._early.pop(number))
@@ -185,6 +187,7 @@ class Follower:
             self.spans.add("compute", "serve a call", began, perf_counter_ns())
 
     def _tell_leader(self, command: int, vector: Tensor | None = None) -> None:
+        """Replies to the leading server, with a vector if given, and whether this process was asked to stop."""
         self.server.reply(LEADER, command, vector, (float(self.stop_requested()),))
 
 

@@ -71,14 +71,14 @@ class Serving:
             request = server.receive(POLL_S)
             began = perf_counter()
             for caller in server.newly_lost():
-                self._lose(caller, "is gone")
+                self._handle_loss(caller, "is gone")
             for caller in server.newly_left():
-                self._lose(caller, "has left")
+                self._handle_loss(caller, "has left")
             if request is not None:
                 self._handle(request)
             self._end_epochs()
             self._decide()
-            self._save()
+            self._advance_checkpoint()
             for answer in service.pop_answers():
                 server.reply(*answer)
             ended = perf_counter()
@@ -89,24 +89,27 @@ class Serving:
     # ---- calls -----------------------------------------------------------------------------------------------------
 
     def _handle(self, request: Request) -> None:
+        """Records the request and lets the service answer it; the updates that it completes are counted."""
         if self.service.changes_state(request):
-            self._record(str(request.caller))
+            self._record_line(str(request.caller))
         for applied in self.service.handle(request):
-            self._account(applied)
+            self._count_update(applied)
         if isinstance(self.server, ReplayServer) and self.server.is_past_end and not self._is_past_end:
             self._is_past_end = True
             self.trainer.tell("warning: the record that is repeated (--replay) ends here; calls now come in an order of their own")
 
-    def _lose(self, caller: int, how: str) -> None:
+    def _handle_loss(self, caller: int, how: str) -> None:
+        """Takes a lost worker out: its batches are dealt out again, and a round that waited only for it is applied."""
         if caller not in self.service.workers:  # it was told to end, and did
             return
-        self._record(f"{LOST}{caller}")
+        self._record_line(f"{LOST}{caller}")
         num = self.service.lose(caller)
         self.trainer.tell(f"warning: worker {caller} {how}; {num} of its batches are dealt out again")
         for applied in self.service.apply_round():
-            self._account(applied)
+            self._count_update(applied)
 
-    def _account(self, applied: Applied) -> None:
+    def _count_update(self, applied: Applied) -> None:
+        """Adds an applied update to progress and sums, and tells the observers; one that was not finite is reported instead."""
         trainer, stats = self.trainer, applied.stats
         done = trainer.progress
         self.waits.add(applied)
@@ -154,6 +157,7 @@ class Serving:
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
     def _end_epochs(self) -> None:
+        """Begins the evaluation of an epoch whose steps are done, and ends one whose evaluation is finished."""
         trainer, service = self.trainer, self.service
         done, units = trainer.progress, service.ledger.units_per_epoch
         if self.evaluation.is_finished():
@@ -179,12 +183,14 @@ class Serving:
         return is_over or bool(self._verdict) or self.pending is not None
 
     def _evaluate(self, sums: EpochSums, waits: Waits) -> None:
+        """Begins to evaluate a copy of the model as it is now; the epoch ends here if the result is there at once."""
         self.trainer.show_server()
         self.evaluation.begin(self.trainer.adapter.model, EndedEpoch(sums, waits))
         if self.evaluation.is_finished():
             self._end_epoch()
 
     def _end_epoch(self) -> None:
+        """Waits for the evaluation, and ends its epoch with the metrics; the run stops if the evaluation was interrupted."""
         trainer = self.trainer
         ended, found = self.evaluation.collect()
         if found is None:  # stopped meanwhile: the next attempt evaluates
@@ -219,7 +225,8 @@ class Serving:
         if not done.reason and ledger.is_over and self.evaluation.about is None and done.epoch >= trainer.goals.num_epochs:
             done.stop(FINISHED)
 
-    def _save(self) -> None:
+    def _advance_checkpoint(self) -> None:
+        """Begins a checkpoint that is due, writes it once all states have come, and ends the run if it is the last."""
         trainer, service = self.trainer, self.service
         done, saving = trainer.progress, trainer.saving
         if service.has_all_states:
@@ -230,7 +237,7 @@ class Serving:
                 service.gather()
                 if self.call_recorder is not None:
                     self.call_recorder.flush()
-                trainer.keep(self._state(), bool(done.step_in_epoch), self._is_last)
+                trainer.keep(self._state_to_save(), bool(done.step_in_epoch), self._is_last)
             if self._is_last:
                 service.end()
             service.end_save()
@@ -254,14 +261,16 @@ class Serving:
 
     @property
     def _lets_save(self) -> bool:
+        """Returns whether a state may be saved here; in a replay only where the record lets it."""
         return not isinstance(self.server, ReplayServer) or self.server.lets_save(self.service.busy)
 
     def _begin_end(self) -> None:
+        """Begins the end of the run: with a last checkpoint, or at once if none can be saved."""
         trainer, service, done = self.trainer, self.service, self.trainer.progress
         if self.evaluation.about is not None:
             self._end_epoch()
         if done.reason == NOT_FINITE or trainer.saving is None:
-            self._record(f"{STOP}{done.reason}")
+            self._record_line(f"{STOP}{done.reason}")
             service.end()
         elif self._is_last or not service.can_save:
             return
@@ -272,11 +281,12 @@ class Serving:
             service.end()
         else:
             if done.reason != FINISHED:
-                self._record(f"{STOP}{done.reason}")
+                self._record_line(f"{STOP}{done.reason}")
             self._is_last = True
             service.begin_save()
 
-    def _state(self) -> dict[str, Any]:
+    def _state_to_save(self) -> dict[str, Any]:
+        """Returns what the checkpoint holds of the trainer, the sums and the record."""
         num_lines = 0 if self.call_recorder is None else self.call_recorder.num_lines
         sums = copy(self.sums)
         sums.add_time(self.waits.took_s())
@@ -288,6 +298,7 @@ class Serving:
             "pending": None if self.pending is None else self.pending.state(),
         }
 
-    def _record(self, line: str) -> None:
+    def _record_line(self, line: str) -> None:
+        """Appends a line to the record of the calls, if one is written."""
         if self.call_recorder is not None:
             self.call_recorder.write(line)

@@ -54,7 +54,7 @@ class WorkerConnection:
         said = next(work)
         while True:
             began = perf_counter_ns()
-            reply = self._call(said)
+            reply = self._call_server(said)
             if self.spans is not None:
                 self.spans.add("communication", "call of the server", began, perf_counter_ns())
             if self.leave_requested() and reply.kind != END:
@@ -65,7 +65,8 @@ class WorkerConnection:
             except StopIteration:
                 return
 
-    def _call(self, said: WorkerCall) -> Reply:
+    def _call_server(self, said: WorkerCall) -> Reply:
+        """Sends the call to the server from the group's first rank, and returns the reply on all of them. Blocking."""
         reply = None
         if self.caller is not None:
             vector = said.vector
@@ -75,9 +76,10 @@ class WorkerConnection:
         if self.group.size == 1:
             assert reply is not None
             return reply
-        return self._share(reply)
+        return self._share_reply(reply)
 
-    def _share(self, reply: Reply | None) -> Reply:
+    def _share_reply(self, reply: Reply | None) -> Reply:
+        """Broadcasts the reply, which the group's first rank gives, and returns it on every rank. Collective, blocking."""
         header = self._header
         if reply is not None:
             vector, tail = reply.vector, torch.from_numpy(reply.tail)
